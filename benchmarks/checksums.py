@@ -45,7 +45,7 @@ def opened(folder: Path, page_bytes: int, *, checksums: bool = True) -> Iterator
 
 
 def insert_once(namespace: Namespace, writer: int, number: int) -> float:
-    """Write and insert all pages of a new sequence; return the seconds of the insert alone.
+    """Writes and insert all pages of a new sequence; returns the seconds of the insert alone.
 
     Those of one number and another evict each other.
     """
@@ -61,7 +61,7 @@ def insert_once(namespace: Namespace, writer: int, number: int) -> float:
 
 
 def match_once(namespace: Namespace, number: int) -> float:
-    """Match all pages, the same each time; return the seconds of the match alone."""
+    """Matches all pages, the same each time; returns the seconds of the match alone."""
     del number
     begun = time.perf_counter()
     match = namespace.match([*TOKENS, 0])
@@ -72,7 +72,7 @@ def match_once(namespace: Namespace, number: int) -> float:
 
 
 def in_turns(calls: dict[str, Callable[[int], float]], rounds: int) -> dict[str, dict[str, float]]:
-    """Make each call once a round; return medians, means, and medians of ratios to the first."""
+    """Makes each call once a round; returns medians, means, and medians of ratios to the first."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
         for name, call in list(calls.items())[:: -1 if number % 2 else 1]:
@@ -89,7 +89,7 @@ def in_turns(calls: dict[str, Callable[[int], float]], rounds: int) -> dict[str,
 
 
 def measure(page_bytes: int, rounds: int) -> dict[str, Any]:
-    """Return the figures of one size of pages."""
+    """Returns the figures of one size of pages."""
     size = str(3 * PAGES * page_bytes)
     with ExitStack() as stack:
         matches: dict[str, Callable[[int], float]] = {}
@@ -122,7 +122,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 0,
     page_kib: Annotated[list[int], typer.Option(min=4)] = list(PAGE_KIB),  # noqa: B006
 ) -> None:
-    """Measure what checksums and looks at pages cost, for 128 pages of several sizes."""
+    """Measures what checksums and looks at pages cost, for 128 pages of several sizes."""
     before = machine.load_average()
     sizes = [measure(each << 10, rounds or (QUICK if quick else FULL)) for each in page_kib]
     document = {

@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from inference_worker.model import PagedModel, load_model
-from inference_worker.model_source import GEMMA
-from inference_worker.threads import use_threads
+from inference_worker.model.device import use_threads
+from inference_worker.model.model import PagedModel, load_model
+from inference_worker.model.source import GEMMA
 from support import machine
-from support.determinism_cost import cost_ratios, thread_ratios, work_of
-from support.determinism_logits import compare_ways
-from support.determinism_rig import DeterminismRig
+from support.determinism.cost import cost_ratios, thread_ratios, work_of
+from support.determinism.logits import compare_ways
+from support.determinism.rig import DeterminismRig
 from support.table_console import table_console
 
 TINY: Final = ("tiny", "tiny-llama", "tiny-gemma3")
@@ -29,7 +29,7 @@ MODES: Final = {"plain": False, "deterministic": True}
 
 
 def texts_of(model: PagedModel, count: int, length: int) -> list[torch.Tensor]:
-    """Cut this repository's documents into texts of so many tokens."""
+    """Cuts this repository's documents into texts of so many tokens."""
     documents = "\n".join(file.read_text("utf-8") for file in sorted(TEXT.glob("*.md")))
     ids = torch.tensor(model.tokenizer.encode(documents[: 20 * count * length]))
     return list(ids[: count * length].view(count, length))
@@ -38,7 +38,7 @@ def texts_of(model: PagedModel, count: int, length: int) -> list[torch.Tensor]:
 def measure(
     source: str, *, texts: int, context: int, positions: int, rounds: int
 ) -> dict[str, Any]:
-    """Return everything of one model."""
+    """Returns everything of one model."""
     models = {name: load_model(source, deterministic=is_on) for name, is_on in MODES.items()}
     ids = texts_of(models["plain"], texts, context + positions)
     rigs = {name: DeterminismRig(model, ids) for name, model in models.items()}
@@ -56,7 +56,7 @@ def measure(
 
 
 def logit_table(logits: dict[str, Any]) -> Table:
-    """Return how many positions have other logits, each way to compute them."""
+    """Returns how many positions have other logits, each way to compute them."""
     table = Table("")
     for heading in ("positions", "other bits", "largest", "other token", "deterministic"):
         table.add_column(heading, no_wrap=True)
@@ -73,7 +73,7 @@ def logit_table(logits: dict[str, Any]) -> Table:
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """Print a model's tables."""
+    """Prints a model's tables."""
     console.print(found["model"], logit_table(found["logits"]))
     for name, each in found["cost"].items():
         threads = found["threads"][name]["two_threads_over_one"]
@@ -86,7 +86,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="One tiny model, half a minute.")] = False,
     threads: Annotated[int, typer.Option(help="Of the comparisons and the cost.")] = 1,
 ) -> None:
-    """Measure, and print the tables; 1 where the deterministic mode's bits differ."""
+    """Measures, and print the tables; 1 where the deterministic mode's bits differ."""
     console = table_console(stderr=json_report)
     disable_progress_bar()
     use_threads(threads)

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from support.fetch_page import PROGRAM, lines
-from support.fetch_run import run
-from support.fetch_tables import tables
+from support.fetch.page import PROGRAM, lines
+from support.fetch.run import run
+from support.fetch.tables import tables
 from support.page_section import put_section
 from support.table_console import table_console
 
@@ -27,7 +27,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 0,
     peers: Annotated[bool, typer.Option(help="Beside LMCache, where it is set up.")] = True,
 ) -> None:
-    """Measure hits, fetches and stores of ours, and of LMCache where it is set up."""
+    """Measures hits, fetches and stores of ours, and of LMCache where it is set up."""
     document = run(quick=quick, rounds=rounds, peers=peers)
     text = json.dumps(document)
     if output:

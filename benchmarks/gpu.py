@@ -15,21 +15,21 @@ import typer
 from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
-from inference_worker.device_work import DeviceWork
-from inference_worker.model import page_model
-from inference_worker.store_namespace import model_namespace
-from inference_worker.threads import use_threads
-from kvstore.log import configure_logging
+from inference_worker.model.device import use_threads
+from inference_worker.model.model import page_model
+from inference_worker.pages.device_work import DeviceWork
+from inference_worker.pages.namespaces import model_namespace
+from kvstore.logs import configure_logging
 from kvstore_client import Client, ClientConfig
 from kvstore_client.testing import running_store
 from support import machine
-from support.gpu_first_token import measure_first_token
-from support.gpu_gather import measure_gather
-from support.gpu_models import SHAPES, build_model
-from support.gpu_open import measure_open
-from support.gpu_plan import PAGE_TOKENS, Plan, device_facts, make_plan
-from support.gpu_tables import tables
-from support.gpu_tiers import measure_tiers
+from support.gpu.first_token import measure_first_token
+from support.gpu.gather import measure_gather
+from support.gpu.models import SHAPES, build_model
+from support.gpu.open import measure_open
+from support.gpu.plan import PAGE_TOKENS, Plan, device_facts, make_plan
+from support.gpu.tables import tables
+from support.gpu.tiers import measure_tiers
 from support.table_console import table_console
 
 # The most that a store allows, in seconds.
@@ -40,7 +40,7 @@ ALIGNMENT = 2 << 20
 
 
 def measure(plan: Plan, console: Console) -> dict[str, Any]:
-    """Return everything as one JSON value."""
+    """Returns everything as one JSON value."""
     before = machine.load_average()
     console.print("Opening memory of several sizes ...")
     opened = measure_open(plan)
@@ -91,7 +91,7 @@ def measure(plan: Plan, console: Console) -> dict[str, Any]:
 
 
 def measure_host(plan: Plan, console: Console) -> dict[str, Any]:
-    """Return what moves between two tiers of the host come to, as one JSON value."""
+    """Returns what moves between two tiers of the host come to, as one JSON value."""
     before = machine.load_average()
     console.print("Moving pages between tiers ...")
     rows = measure_tiers(plan)
@@ -115,7 +115,7 @@ def main(
     host: Annotated[bool, typer.Option(help="Two tiers of host memory, nothing else.")] = False,
     model: Annotated[str | None, typer.Option(help=f"Qwen3's shape: {', '.join(SHAPES)}.")] = None,
 ) -> None:
-    """Measure opening, copying and the first token on a GPU."""
+    """Measures opening, copying and the first token on a GPU."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     device = "cpu" if host else device

@@ -18,13 +18,13 @@ import typer
 from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
-from inference_worker.threads import use_threads
-from kvstore.log import configure_logging
+from inference_worker.model.device import use_threads
+from kvstore.logs import configure_logging
 from support import machine
-from support.engine_decode import measure_engine
-from support.gpu_plan import device_facts
-from support.kernel_plan import KernelPlan, make_kernel_plan
-from support.kernel_tables import kernel_tables
+from support.gpu.plan import device_facts
+from support.kernels.engine_decode import measure_engine
+from support.kernels.plan import KernelPlan, make_kernel_plan
+from support.kernels.tables import kernel_tables
 from support.table_console import table_console
 
 NO_MEASUREMENT = "no measurement: Triton's interpreter on a CPU"
@@ -39,12 +39,12 @@ class Part(StrEnum):
 
 
 def measure(plan: KernelPlan, parts: tuple[Part, ...], console: Console) -> dict[str, Any]:
-    """Return everything as one JSON value."""
+    """Returns everything as one JSON value."""
     before = machine.load_average()
     found: dict[str, Any] = {}
     if Part.KERNELS in parts:
         # Only machines with a GPU have Triton, so it is imported here.
-        from support.kernel_times import measure_kernels  # noqa: PLC0415
+        from support.kernels.times import measure_kernels  # noqa: PLC0415
 
         console.print("Timing the kernels ...")
         found["kernels"] = measure_kernels(plan.beginning(Part.KERNELS))
@@ -52,7 +52,7 @@ def measure(plan: KernelPlan, parts: tuple[Part, ...], console: Console) -> dict
         console.print(f"Decoding with random weights, Qwen3's {plan.model} ...")
         found["engine"] = measure_engine(plan.beginning(Part.ENGINE))
     if Part.SWEEP in parts:
-        from support.kernel_sweep import sweep_shapes  # noqa: PLC0415
+        from support.kernels.sweep import sweep_shapes  # noqa: PLC0415
 
         console.print("Timing other shapes of the kernels ...")
         found["sweep"] = sweep_shapes(plan.beginning(Part.SWEEP))
@@ -72,7 +72,7 @@ def measure(plan: KernelPlan, parts: tuple[Part, ...], console: Console) -> dict
 
 
 def why_not(device: str, parts: tuple[Part, ...]) -> str | None:
-    """Return the reason why the benchmark cannot measure here, or None."""
+    """Returns the reason why the benchmark cannot measure here, or None."""
     if device != "cpu" and not torch.cuda.is_available():
         return "no CUDA device"
     if parts != (Part.ENGINE,) and find_spec("triton") is None:
@@ -90,7 +90,7 @@ def main(
     only: Annotated[Part | None, typer.Option(help="This part alone.")] = None,
     device: Annotated[str, typer.Option(help="cuda:N, or cpu to try the code.")] = "cuda:0",
 ) -> None:
-    """Time the attention kernels and the engine's decode steps on a GPU."""
+    """Times the attention kernels and the engine's decode steps on a GPU."""
     # As on Ctrl-C: the program cleans up.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parts = tuple(Part) if only is None else (only,)

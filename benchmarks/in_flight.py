@@ -38,7 +38,7 @@ Timed = Callable[[], float]
 
 
 def prompt(length: int, number: int, shared: int = 0) -> bytes:
-    """Return a prompt of so many tokens, of which the first ``shared`` are everybody's."""
+    """Returns a prompt of so many tokens, of which the first ``shared`` are everybody's."""
     own = array("I", (each + 1_000_000 * (number + 2) for each in range(length - shared)))
     return array("I", range(shared)).tobytes() + own.tobytes()
 
@@ -80,7 +80,7 @@ class World:
         self.cache.abort(self.caller, [reservation_id], NOW)
 
     def match(self, tokens: bytes) -> float:
-        """Return the seconds of a match."""
+        """Returns the seconds of a match."""
         pin_id = next(self.ids)
         begun = time.perf_counter()
         self.cache.match(self.caller, NAMESPACE_ID, Sequence(tokens), MatchOptions(pin_id), NOW)
@@ -89,7 +89,7 @@ class World:
         return took
 
     def prefill(self, tokens: bytes) -> float:
-        """Return the seconds of an acquire, of inserts chunk by chunk, and of an abort."""
+        """Returns the seconds of an acquire, of inserts chunk by chunk, and of an abort."""
         begun = time.perf_counter()
         pin_id, reservation_id = self.acquire(tokens)
         for start in range(0, len(tokens), CHUNK * TOKEN_BYTES):
@@ -105,7 +105,7 @@ class World:
 
 
 def long_matches() -> dict[str, Timed]:
-    """Return matches of 100,000 tokens, of which 96,000 are cached."""
+    """Returns matches of 100,000 tokens, of which 96,000 are cached."""
     worlds = {name: World() for name in ("nothing open", "1,000 open elsewhere", "160 open there")}
     shared = CACHED_PAGES * PAGE_TOKENS
     for world in worlds.values():
@@ -119,7 +119,7 @@ def long_matches() -> dict[str, Timed]:
 
 
 def cold_matches() -> dict[str, Timed]:
-    """Return matches of 2,000 tokens of which none is cached."""
+    """Returns matches of 2,000 tokens of which none is cached."""
     worlds = {name: World() for name in ("nothing open", "1,000 open there")}
     for number in range(OPEN):
         worlds["1,000 open there"].acquire(prompt(SHORT, number, SHORT // 2))
@@ -128,14 +128,14 @@ def cold_matches() -> dict[str, Timed]:
 
 
 def prefills() -> dict[str, Timed]:
-    """Return whole prefills of 2,000 tokens in chunks of 512, announced or not."""
+    """Returns whole prefills of 2,000 tokens in chunks of 512, announced or not."""
     worlds = {"not announced": World(Limits(max_announced_bytes=0)), "announced": World()}
     asked = prompt(SHORT, 0)
     return {name: lambda world=world: world.prefill(asked) for name, world in worlds.items()}  # type: ignore[misc]  # each its own
 
 
 def in_turns(calls: dict[str, Timed], rounds: int) -> dict[str, dict[str, float]]:
-    """Make each call once a round; return medians, and medians of differences to the first."""
+    """Makes each call once a round; returns medians, and medians of differences to the first."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
         for name, call in list(calls.items())[:: -1 if number % 2 else 1]:
@@ -155,7 +155,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
     quick: Annotated[bool, typer.Option(help="Some seconds, rougher figures.")] = False,
 ) -> None:
-    """Measure what prefills under way cost matches and those who compute."""
+    """Measures what prefills under way cost matches and those who compute."""
     before = machine.load_average()
     rounds = QUICK if quick else FULL
     cases = {

@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.table import Table
 
 from kvstore.service.clock import MONOTONIC
-from kvstore.service.collector import Collector
+from kvstore.service.threads import Collector
 from peers.environment import interpreter
 from support import machine
-from support.index_cases import Case, Size, evict_case, insert_case, match_case
-from support.index_peer import SGLang, sglang
-from support.index_scale import measure
-from support.index_trace import prompts, replay
+from support.index.cases import Case, Size, evict_case, insert_case, match_case
+from support.index.peer import SGLang, sglang
+from support.index.scale import measure
+from support.index.trace import prompts, replay
 from support.one_processor import one_processor
 from support.table_console import TABLE_WIDTH
 from support.traces import readable
@@ -48,7 +48,7 @@ PEERS = {"sglang_python": "python", "sglang_rust": "rust"}
 def cases(
     peers: dict[str, SGLang], size: Size, leaf_counts: Sequence[int]
 ) -> Iterator[Callable[[], Case]]:
-    """Yield what builds each case, the last first: what takes longest, while the peers load."""
+    """Yields what builds each case, the last first: what takes longest, while the peers load."""
     for leaves in leaf_counts[::-1]:
         yield lambda leaves=leaves: evict_case(leaves, peers, size)  # type: ignore[misc]
     yield lambda: insert_case(peers)
@@ -57,7 +57,7 @@ def cases(
 
 
 def figures(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
-    """Measure one case in turns; medians over rounds of each round's median, and raw samples."""
+    """Measures one case in turns; medians over rounds of each round's median, and raw samples."""
     raw: dict[str, list[list[float]]] = {who: [] for who in case.slices}
     for number in range(rounds):
         for who, call in list(case.slices.items())[:: -1 if number % 2 else 1]:
@@ -89,20 +89,20 @@ def figures(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
 
 
 def spread(samples: list[float]) -> list[float]:
-    """Return so many of a slice's samples as are kept, evenly spread over it, in their order."""
+    """Returns so many of a slice's samples as are kept, evenly spread over it, in their order."""
     step = max(len(samples) / KEPT, 1.0)
     return [round(samples[int(at * step)], 2) for at in range(min(KEPT, len(samples)))]
 
 
 def memory_case(pages: int, pages_a_node: int) -> dict[str, Any]:
-    """Return bytes a page as a case of its own; its figure is bytes and not microseconds."""
+    """Returns bytes a page as a case of its own; its figure is bytes and not microseconds."""
     found = measure("memory", pages, pages_a_node)
     name, value = f"bytes_per_page_{pages_a_node}", found["bytes_per_page"]
     return {"name": name, "unit": "bytes", "kvstore_us": value, "peers": {}, "measured": found}
 
 
 def about() -> dict[str, Any]:
-    """Return what a document says of where and when it was made."""
+    """Returns what a document says of where and when it was made."""
     return {
         "benchmark": "index",
         "machine": machine.machine_facts(),
@@ -111,7 +111,7 @@ def about() -> dict[str, Any]:
 
 
 def run(*, quick: bool, tiny: bool) -> dict[str, Any]:
-    """Measure everything and return the document."""
+    """Measures everything and returns the document."""
     document = about()
     size = Size(quick)
     rounds, seconds = (QUICK_ROUNDS, QUICK_SLICE) if quick else (ROUNDS, SLICE)
@@ -159,7 +159,7 @@ def run(*, quick: bool, tiny: bool) -> dict[str, Any]:
 
 
 def show(document: dict[str, Any]) -> None:
-    """Print tables for people."""
+    """Prints tables for people."""
     table = Table("case", "kvstore, us", "whole verb", "peers, us", "times kvstore", "no figure")
     for each in document.get("cases", ()):
         peers = ", ".join(f"{who} {us}" for who, us in each["peers"].items())
@@ -185,7 +185,7 @@ def main(
     passes: Annotated[int, typer.Option(help="How often the trace is replayed.")] = 10,
     only_trace: Annotated[bool, typer.Option(help="Nothing but the trace.")] = False,
 ) -> None:
-    """Measure the index beside its peers."""
+    """Measures the index beside its peers."""
     if only_trace and trace is None:
         raise typer.BadParameter("--only-trace needs --trace")
     # Before minutes of measuring.

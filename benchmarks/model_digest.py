@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvstore_vllm.model_folder import folder_digest
+from kvstore_vllm.identity.model_folder import folder_digest
 from support.machine import load_average, machine_facts
 
 REAL_FILE_BYTES = 1 << 28
@@ -27,7 +27,7 @@ Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 
 def dense(layers: int, hidden: int, inner: int, keys: int, vocabulary: int) -> Shapes:
-    """Yield the tensors of a dense model such as Llama 3."""
+    """Yields the tensors of a dense model such as Llama 3."""
     yield "model.embed_tokens.weight", (vocabulary, hidden)
     yield "lm_head.weight", (vocabulary, hidden)
     for layer in range(layers):
@@ -61,7 +61,7 @@ MODELS: dict[str, Callable[[], Shapes]] = {
 
 
 def write_folder(folder: Path, shapes: Shapes) -> tuple[int, int]:
-    """Write a model's folder without a byte of weights; returns its bytes and tensors."""
+    """Writes a model's folder without a byte of weights; returns its bytes and tensors."""
     tensors, total = list(shapes), 0
     for first in range(0, len(tensors), SHARD_TENSORS):
         header, offset = {}, 0
@@ -79,7 +79,7 @@ def write_folder(folder: Path, shapes: Shapes) -> tuple[int, int]:
 
 
 def whole_seconds(folder: Path) -> float:
-    """Return the seconds that the digest of one whole real file takes, for each byte."""
+    """Returns the seconds that the digest of one whole real file takes, for each byte."""
     path = folder / "real"
     path.write_bytes(bytes(range(256)) * (REAL_FILE_BYTES // 256))
     begin = time.perf_counter()
@@ -89,7 +89,7 @@ def whole_seconds(folder: Path) -> float:
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Return each model's medians; whole files are read in turn with the samples."""
+    """Returns each model's medians; whole files are read in turn with the samples."""
     cells = []
     for name, shapes in MODELS.items():
         with tempfile.TemporaryDirectory() as root:
@@ -115,7 +115,7 @@ def main(
     output: Annotated[Path | None, typer.Option(help="Write the JSON value here too.")] = None,
     rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 5,
 ) -> None:
-    """Measure the digests of three models and print one JSON value."""
+    """Measures the digests of three models and print one JSON value."""
     text = json.dumps(measure(rounds))
     if output:
         output.write_text(text + "\n", encoding="utf-8")

@@ -16,12 +16,12 @@ import typer
 from openai import AsyncOpenAI
 
 from support import machine
-from support.replay_trace import load
+from support.replay.trace import load
 from support.traces import readable
-from support.workload_clients import Served, replay
-from support.workload_figures import percentile
-from support.workload_server import own_server
-from support.workload_trace import Turn, turns
+from support.workloads.clients import Served, replay
+from support.workloads.figures import percentile
+from support.workloads.server import own_server
+from support.workloads.trace import Turn, turns
 
 # The part of a public trace that the project has.
 CUT = Path(__file__).parents[1] / "tests" / "data" / "conversation_300.jsonl.gz"
@@ -47,7 +47,7 @@ def main(  # noqa: PLR0913 - each is an option
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON alone.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="The first 40 requests at most.")] = False,
 ) -> None:
-    """Replay a slice of a trace, in time order, and print what its clients saw."""
+    """Replays a slice of a trace, in time order, and print what its clients saw."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     count = min(requests, QUICK_REQUESTS) if quick else requests
@@ -97,7 +97,7 @@ async def _replay(
 
 
 def figures(asked: list[Turn], served: list[Served]) -> dict[str, Any]:
-    """Return what the clients saw, of the requests that were answered."""
+    """Returns what the clients saw, of the requests that were answered."""
     pairs = [(turn, each) for turn, each in zip(asked, served, strict=True) if not each.error]
     first = [each.first_token_s * 1e3 for _, each in pairs] or [0.0]
     tokens = sum(each.prompt_tokens for _, each in pairs)

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from support import machine
-from support.recovery_kills import run_kills
+from support.recovery.kills import run_kills
 
 LEAST_FRACTION = 0.95
 
@@ -29,7 +29,7 @@ def main(
         Path, typer.Option(help="Where the slab is; on a disk like the one to be used.")
     ] = Path(),
 ) -> None:
-    """Kill servers in the middle of their writes, and read what their successors serve."""
+    """Kills servers in the middle of their writes, and read what their successors serve."""
     before = machine.load_average()
     with tempfile.TemporaryDirectory(dir=folder, prefix="recovery-") as name:
         found = run_kills(Path(name), 3 if quick else kills, seed)

@@ -18,11 +18,11 @@ from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.tier_policy import TierPolicy
 from support.machine import load_average
-from support.replay_core import Replay
-from support.replay_exact import replay_exact
-from support.replay_optimum import optimum
-from support.replay_tiers import Beyond
-from support.replay_trace import Drawn, Oracle, Request, load
+from support.replay.core import Replay
+from support.replay.exact import replay_exact
+from support.replay.optimum import optimum
+from support.replay.tiers import Beyond
+from support.replay.trace import Drawn, Oracle, Request, load
 from support.traces import readable
 
 INDEXES: dict[str, IndexFactory] = {"radix": RadixIndex, "hash": HashIndex}
@@ -36,7 +36,7 @@ app = typer.Typer()
 
 
 def oracle_of(hints: str, asked: list[Request]) -> Oracle | None:
-    """Return who gives the hints, or None."""
+    """Returns who gives the hints, or None."""
     if hints == "none":
         return None
     kind, _, rest = hints.partition(":")

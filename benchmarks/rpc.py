@@ -17,20 +17,20 @@ from rich.progress import track
 
 from kvstore_client.testing import running_store
 from support import machine
-from support.fetch_run import run
-from support.fetch_tables import part_table
-from support.rpc_figures import Cell, Rounds, cell_figures, ratios
-from support.rpc_local import local_worker
-from support.rpc_slices import LocalStore, ServedStore
-from support.rpc_summary import summary
-from support.rpc_tables import tables
-from support.rpc_worker import PAGE_BYTES, PAGE_TOKENS, attached_worker
+from support.fetch.run import run
+from support.fetch.tables import part_table
+from support.rpc.figures import Cell, Rounds, cell_figures, ratios
+from support.rpc.local import local_worker
+from support.rpc.slices import LocalStore, ServedStore
+from support.rpc.summary import summary
+from support.rpc.tables import tables
+from support.rpc.worker import PAGE_BYTES, PAGE_TOKENS, attached_worker
 from support.table_console import table_console
 
 THREADS, AIO, LANE = "grpc.server", "grpc.aio", "hot lane"
 STORE, IN_PROCESS = "store alone", "in process"
 FOLDER = str(Path(__file__).parent)
-AIO_MAIN = "from support.aio_server import main; sys.exit(main())"
+AIO_MAIN = "from support.rpc.aio_server import main; sys.exit(main())"
 PROGRAMS = {
     THREADS: ("-m", "kvstore"),
     AIO: ("-c", f"import sys; sys.path.insert(0, {FOLDER!r}); {AIO_MAIN}"),
@@ -57,7 +57,7 @@ class Plan:
 
 
 def measure(plan: Plan) -> Rounds:
-    """Return the slices of every cell, one a round."""
+    """Returns the slices of every cell, one a round."""
     rounds: Rounds = {}
     with ExitStack() as stack:
         served = _serve(plan, stack)
@@ -86,7 +86,7 @@ def measure(plan: Plan) -> Rounds:
 
 
 def _serve(plan: Plan, stack: ExitStack) -> dict[str, ServedStore]:
-    """Start the servers, with the shared prompts cached, and workers of each way to call them."""
+    """Starts the servers, with the shared prompts cached, and workers of each way to call them."""
     size, most = str(plan.tier_bytes), max(plan.callers)
     arguments = ("--tier1-bytes", size, "--extent-bytes", size)
     stores = {
@@ -107,7 +107,7 @@ def _serve(plan: Plan, stack: ExitStack) -> dict[str, ServedStore]:
 
 
 def document_of(plan: Plan, rounds: Rounds, loads: tuple[float, float]) -> dict[str, Any]:
-    """Return everything as one JSON value."""
+    """Returns everything as one JSON value."""
     return {
         "benchmark": "rpc",
         "machine": machine.machine_facts(),
@@ -149,7 +149,7 @@ def main(
         bool, typer.Option(help="Whole hits, beside LMCache where it is set up.")
     ] = True,
 ) -> None:
-    """Measure what a call costs over gRPC with threads, over grpc.aio, and without gRPC."""
+    """Measures what a call costs over gRPC with threads, over grpc.aio, and without gRPC."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     usual = QUICK if quick else FULL

@@ -27,16 +27,16 @@ from kvstore.core.values.limits import Limits, Quotas, QuotaTable
 from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest, Sequence
 from kvstore.metrics.collector import StoreCollector
 from kvstore.metrics.view import Views
-from kvstore.rpc.health import Health
-from kvstore.rpc.hot_lane import Frame, HotLane, Party
-from kvstore.rpc.hot_lane_calls import METHODS, LaneCalls
-from kvstore.rpc.probes import OwnerProbe
-from kvstore.service.call_times import CallTimes
+from kvstore.rpc.health.probes import OwnerProbe
+from kvstore.rpc.health.watchdog import Health
+from kvstore.rpc.lane.calls import METHODS, LaneCalls
+from kvstore.rpc.lane.connection import Frame, HotLane, Party
 from kvstore.service.clock import MONOTONIC
-from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
+from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.timing import CallTimes
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.host_arena import HostMemory
+from kvstore.storage.host.arena import HostMemory
 from kvstore.store_view import StoreView
 from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
@@ -78,7 +78,7 @@ class Rig:
         self.layout = PageLayout(PAGE_TOKENS, PAGE_BYTES, 1, OpaqueContent(b"metrics"))
 
     def lease(self, number: int) -> tuple[Caller, bytes]:
-        """Grant a lease and return its caller and its namespace, which all share."""
+        """Grants a lease and returns its caller and its namespace, which all share."""
         identity = self.credentials.identity_of(os.geteuid())
         caller = Caller(identity, number.to_bytes(16), bytes(32), EPOCH)
         self.store.grant(caller, ttl=3600.0, display_name=f"engine {number % 40}", features=())
@@ -89,7 +89,7 @@ class Rig:
         return caller, namespace.namespace_id
 
     def publish(self, caller: Caller, namespace_id: bytes, number: int, tokens: bytes) -> None:
-        """Insert whole pages."""
+        """Inserts whole pages."""
         pages = len(tokens) // 4 // PAGE_TOKENS
         request = ReservationRequest(number, start_page=0, page_count=pages)
         self.store.reserve(caller, namespace_id, [request])
@@ -98,7 +98,7 @@ class Rig:
 
 
 def in_turns(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, Any]:
-    """Make each call so often a round, in turns; microseconds of processor time, and ratios."""
+    """Makes each call so often a round, in turns; microseconds of processor time, and ratios."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds * TURNS):
         for name, call in list(calls.items())[:: -1 if number % 2 else 1]:
@@ -117,7 +117,7 @@ def in_turns(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, Any
 
 
 def lane_call(rounds: int) -> dict[str, Any]:
-    """Measure the server's part of calls over a lane, timed and not: no socket, no client."""
+    """Measures the server's part of calls over a lane, timed and not: no socket, no client."""
     with ExitStack() as stack:
         rig = Rig(1_000, stack)
         caller, namespace_id = rig.lease(1)
@@ -161,7 +161,7 @@ def lane_call(rounds: int) -> dict[str, Any]:
 
 
 def scrape(pages: int, leases: int, rounds: int) -> dict[str, Any]:
-    """Measure a scrape of a store with many pages and many holds."""
+    """Measures a scrape of a store with many pages and many holds."""
     with ExitStack() as stack:
         rig = Rig(pages, stack)
         callers = [rig.lease(number + 1) for number in range(leases)]
@@ -236,7 +236,7 @@ def matching(*arguments: str) -> Iterator[tuple[RunningStore, Callable[[], None]
 
 
 def beside(rounds: int, seconds: float) -> dict[str, Any]:
-    """Measure matches on a server without metrics, on one with, and beside scrapes, in turns."""
+    """Measures matches on a server without metrics, on one with, and beside scrapes, in turns."""
     running = Event()
     with ExitStack() as stack:
         _, plain = stack.enter_context(matching())
@@ -274,7 +274,7 @@ def main(
     quick: Annotated[bool, typer.Option(help="Some seconds, rougher figures.")] = False,
     rounds: Annotated[int, typer.Option(help="Times that it is measured; few: little of it.")] = 51,
 ) -> None:
-    """Measure what metrics cost calls and the store."""
+    """Measures what metrics cost calls and the store."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     before = machine.load_average()
     rounds = min(rounds, 5) if quick else rounds

@@ -16,9 +16,9 @@ import typer
 from rich.table import Table
 
 from support import machine
-from support.slab_kills import run_kills
-from support.slab_restart import measure_restart
-from support.slab_speed import measure_speed
+from support.slab.kills import run_kills
+from support.slab.restart import measure_restart
+from support.slab.speed import measure_speed
 from support.table_console import table_console
 
 PAGE_KIB = (64, 288, 1024)
@@ -27,7 +27,7 @@ LEAST_SHARE = 0.95
 
 
 def show(document: dict[str, Any]) -> None:
-    """Print tables for people."""
+    """Prints tables for people."""
     table = Table("page, KiB", "", "GB/s", "plain copy, GB/s", "ratio", "processor, us a page")
     for speed in document["speeds"]:
         for name in ("write", "read"):
@@ -55,7 +55,7 @@ def main(
         Path, typer.Option(help="Where the files are; on the disk to be measured.")
     ] = Path(),
 ) -> None:
-    """Measure a slab file on the disk of a folder, and kill its writers."""
+    """Measures a slab file on the disk of a folder, and kill its writers."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     before = machine.load_average()
     kills = kills if kills >= 0 else 5 if quick else 50

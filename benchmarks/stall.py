@@ -17,10 +17,10 @@ from rich.table import Table
 from kvstore_client import ClientConfig, connect_admin
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from support import machine
-from support.stall_figures import Request, Stall, cost_of, health_of_stall, hits_after
-from support.stall_fleet import ENGINE, LIGHT, Fleet
-from support.stall_load import now
-from support.stall_probe import DEADLINE, Look, Prober
+from support.stall.figures import Request, Stall, cost_of, health_of_stall, hits_after
+from support.stall.fleet import ENGINE, LIGHT, Fleet
+from support.stall.load import now
+from support.stall.probe import DEADLINE, Look, Prober
 from support.table_console import table_console
 
 SIZE = ("--tier1-bytes", "256MiB", "--extent-bytes", "64MiB")
@@ -32,7 +32,7 @@ AROUND = 2.0
 def measure(
     seconds: float, counts: dict[str, int]
 ) -> tuple[list[Request], list[Look], Stall, dict[str, int]]:
-    """Stop a server under load; return requests, looks at its health, and what was left there."""
+    """Stops a server under load; returns requests, looks at its health, and what was left there."""
     pause = Event()  # never set: to wait for a while
     with running_store(*SIZE) as store, Fleet(store.runtime_dir, counts) as fleet:
         if not fleet.wait_hits(0.0):
@@ -54,7 +54,7 @@ def measure(
 
 
 def left_at(store: RunningStore) -> dict[str, int]:
-    """Return what is still held once all workers are gone."""
+    """Returns what is still held once all workers are gone."""
     held: dict[str, int] = {}
 
     def nothing() -> bool:
@@ -75,7 +75,7 @@ def document_of(
     measured: tuple[list[Request], list[Look], Stall, dict[str, int]],
     loads: tuple[float, float],
 ) -> dict[str, Any]:
-    """Return everything as one JSON value."""
+    """Returns everything as one JSON value."""
     requests, looks, stall, left = measured
     config = ClientConfig()
     costs = [
@@ -110,7 +110,7 @@ def document_of(
 
 
 def tables_of(document: dict[str, Any]) -> list[Table]:
-    """Return the figures for people."""
+    """Returns the figures for people."""
     kinds = Table(title="Requests during the stall", title_justify="left", box=box.SIMPLE_HEAD)
     for heading in ("kind", "requests", "waited", "added s, largest", "median", "store s, largest"):
         kinds.add_column(heading, justify="left" if heading == "kind" else "right")
@@ -137,7 +137,7 @@ def main(
     clients: Annotated[int, typer.Option(min=0, help="Light workers.")] = 4,
     engines: Annotated[int, typer.Option(min=0, help="Workers with a tiny model.")] = 1,
 ) -> None:
-    """Stop a server under load, and say what that cost and how long it was noticed."""
+    """Stops a server under load, and says what that cost and how long it was noticed."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     stalled = seconds or (QUICK_SECONDS if quick else SECONDS)

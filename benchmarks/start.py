@@ -13,11 +13,11 @@ import structlog
 import typer
 from rich.table import Table
 
-from kvstore.storage import memory
+from kvstore.storage.host import limits as memory
 from support import machine
-from support.start_extents import measure_extents
-from support.start_server import measure_servers
-from support.start_ways import thread_counts, ways
+from support.start.extents import measure_extents
+from support.start.server import measure_servers
+from support.start.ways import thread_counts, ways
 from support.table_console import table_console
 
 GIB = 1 << 30
@@ -27,7 +27,7 @@ FIGURES = ("ready", "touch", "worker")
 
 
 def show(document: dict[str, Any]) -> None:
-    """Print tables for people."""
+    """Prints tables for people."""
     console = table_console()
     table = Table("extent, s a GiB", "ready", "first touch", "a worker's", "both to memset again")
     for name, way in document["extents"]["ways"].items():
@@ -59,7 +59,7 @@ def main(
         list[int], typer.Option(min=1, help="Numbers of threads; 1, 2, 4 ... if absent.")
     ] = [],  # noqa: B006
 ) -> None:
-    """Measure how soon a store's host memory is ready."""
+    """Measures how soon a store's host memory is ready."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     before = machine.load_average()
     size = (mib or (256 if quick else 1024)) << 20

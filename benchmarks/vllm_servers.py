@@ -18,9 +18,9 @@ import typer
 
 from support import machine
 from support.page_section import put_section
-from support.vllm_first_token import Samples, Setting, measure
-from support.vllm_tables import PROGRAM, lines
-from support.vllm_ways import ALONE, EXAMPLE, KVSTORE, LMCACHE, LMCACHE_FOLDER, VLLM_PYTHON, way_of
+from support.vllm.first_token import Samples, Setting, measure
+from support.vllm.tables import PROGRAM, lines
+from support.vllm.ways import ALONE, EXAMPLE, KVSTORE, LMCACHE, LMCACHE_FOLDER, VLLM_PYTHON, way_of
 
 TESTS = Path(__file__).parents[1] / "tests" / "vllm"
 PASSES = 2
@@ -54,7 +54,7 @@ def main(  # noqa: PLR0913 - each is an option
     failures: Annotated[bool, typer.Option(help="Whether failing loads and kills run too.")] = True,
     seed: Annotated[int, typer.Option(help="Of the prompts and of the order.")] = 1,
 ) -> None:
-    """Measure, or show what was measured."""
+    """Measures, or show what was measured."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if report:
@@ -86,7 +86,7 @@ def main(  # noqa: PLR0913 - each is an option
 
 
 def _wanted(only: str) -> tuple[list[str], dict[str, str]]:
-    """Return the ways to measure, and why others are left out."""
+    """Returns the ways to measure, and why others are left out."""
     known = [ALONE, KVSTORE, LMCACHE, EXAMPLE]
     wanted = [each.strip() for each in only.split(",")] if only else known
     if unknown := set(wanted) - set(known):
@@ -164,7 +164,7 @@ def _row(way: str, samples: Samples, alone: Samples | None) -> dict[str, Any]:
 
 
 def _failures(folder: Path) -> list[dict[str, Any]]:
-    """Run the cases whose loads fail and whose store dies; return what each showed."""
+    """Runs the cases whose loads fail and whose store dies; returns what each showed."""
     _say("cases: failing loads, and a store that dies")
     path = folder / "cases.json"
     command = [str(VLLM_PYTHON), str(TESTS / "run.py"), "--json", str(path)]
@@ -178,7 +178,7 @@ def _failures(folder: Path) -> list[dict[str, Any]]:
 def _model(name: str, folder: Path) -> Path:
     if name == "gemma":
         # On demand: it loads torch.
-        from inference_worker.gemma import gemma_folder  # noqa: PLC0415
+        from inference_worker.model.gemma import gemma_folder  # noqa: PLC0415
 
         return gemma_folder()
     save = "import sys; from pathlib import Path; from rig.models import save_model; "

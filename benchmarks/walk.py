@@ -29,7 +29,7 @@ import kvstore
 from kvstore.__main__ import main as serve
 from kvstore_client.testing import wait_until
 from support import machine
-from support.rpc_worker import PAGE_TOKENS, Worker, attached_worker
+from support.rpc.worker import PAGE_TOKENS, Worker, attached_worker
 
 HERE = Path(__file__).resolve()
 PACKAGE = Path(kvstore.__file__).resolve().parent
@@ -68,13 +68,13 @@ class Profiler:
         self._armed = False
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        """Take in an event of the interpreter."""
+        """Takes in an event of the interpreter."""
         del argument
         if self._armed and event == "call":
             self._seen[threading.get_ident()].append(frame.f_code)
 
     def walk_of(self, call: Callable[[], object]) -> Walk | None:
-        """Make a call and return its walk; None if two threads entered the core meanwhile."""
+        """Makes a call and returns its walk; None if two threads entered the core meanwhile."""
         self._seen.clear()
         self._armed = True
         call()
@@ -87,7 +87,7 @@ class Profiler:
 
 
 def _files_of(codes: list[CodeType]) -> list[Path]:
-    """Return the files of the server's functions among those called, in order."""
+    """Returns the files of the server's functions among those called, in order."""
     # A comprehension has a frame in some versions of Python, and is no function.
     paths = (Path(code.co_filename) for code in codes if not code.co_name.startswith("<"))
     return [path for path in paths if path.is_relative_to(PACKAGE)]
@@ -114,7 +114,7 @@ class Verbs:
         worker.abort(reservation_id)
 
     def steps(self) -> Iterator[tuple[str, Callable[[], object]]]:
-        """Yield one call of each verb, in the order in which they have to be made."""
+        """Yields one call of each verb, in the order in which they have to be made."""
         worker, fresh = self._worker, _tokens(NEW_PAGES * PAGE_TOKENS)
         asked = self._prompt + _tokens(QUESTION_TOKENS)
         pins: list[int] = []
@@ -131,7 +131,7 @@ def _tokens(count: int) -> bytes:
 
 
 def walks_of(worker: Worker, profiler: Profiler) -> dict[str, Walk]:
-    """Return the most common walk of each verb.
+    """Returns the most common walk of each verb.
 
     A round in which another thread entered the core does not count, so busy machines take more.
     Raises ``TimeoutError`` if a verb has no walk after ``MOST_ROUNDS`` rounds.
@@ -153,7 +153,7 @@ def walks_of(worker: Worker, profiler: Profiler) -> dict[str, Walk]:
 
 
 def times_of(worker: Worker, calls: int) -> dict[str, float]:
-    """Return the median time of each verb, in microseconds."""
+    """Returns the median time of each verb, in microseconds."""
     verbs = Verbs(worker)
     times: dict[str, list[int]] = defaultdict(list)
     for _ in range(calls):
@@ -165,7 +165,7 @@ def times_of(worker: Worker, calls: int) -> dict[str, float]:
 
 
 def in_this_process(measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """Serve in this thread, and return what ``measure`` finds in another."""
+    """Serves in this thread, and returns what ``measure`` finds in another."""
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -196,7 +196,7 @@ def _is_served(folder: Path) -> bool:
 
 
 def count() -> dict[str, Any]:
-    """Return the walks of each verb, by each way."""
+    """Returns the walks of each verb, by each way."""
     profiler = Profiler()
     threading.setprofile(profiler)
 
@@ -212,7 +212,7 @@ def count() -> dict[str, Any]:
 
 
 def clock(calls: int) -> dict[str, Any]:
-    """Return the median times of each verb, by each way."""
+    """Returns the median times of each verb, by each way."""
 
     def measure(folder: Path) -> dict[str, Any]:
         found = {}
@@ -225,7 +225,7 @@ def clock(calls: int) -> dict[str, Any]:
 
 
 def ask(tree: Path, *arguments: str) -> dict[str, Any]:
-    """Run this script of a tree in a process of its own, and return what it printed."""
+    """Runs this script of a tree in a process of its own, and returns what it printed."""
     path = os.pathsep.join(map(str, (tree, tree / "clients/python", tree / "benchmarks")))
     environment = os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "0"}
     command = [sys.executable, str(tree / "benchmarks/walk.py"), *arguments]
@@ -237,7 +237,7 @@ def ask(tree: Path, *arguments: str) -> dict[str, Any]:
 
 
 def measured(trees: dict[str, Path], calls: int, rounds: int) -> dict[str, Any]:
-    """Return walks and times of some trees, which take turns."""
+    """Returns walks and times of some trees, which take turns."""
     times: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for number in range(rounds):
         for name, tree in list(trees.items())[:: -1 if number % 2 else 1]:
@@ -256,7 +256,7 @@ def _medians(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(name: str, found: dict[str, Any]) -> str:
-    """Return a tree's figures as lines of text."""
+    """Returns a tree's figures as lines of text."""
     head = f"{name:<10} {'verb':<8} {'functions':>9} {'files':>6} {'changes':>8}"
     lines = [f"{head} {'in core':>14} {'us':>8}"]
     for way, verbs in found["walks"].items():
@@ -276,7 +276,7 @@ def run(
     part: Annotated[str | None, typer.Option(hidden=True)] = None,
     calls: Annotated[int, typer.Option(help="Calls of each verb and round.")] = CALLS,
 ) -> None:
-    """Count what the server's calls walk through, and time them."""
+    """Counts what the server's calls walk through, and time them."""
     if part is not None:
         print(json.dumps(count() if part == "walks" else clock(calls)))
         return

@@ -18,9 +18,9 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.values.events import EventWatch
 from kvstore.core.values.requests import Identity
 from support import machine
-from support.rpc_local import TimedStore, local_worker
-from support.rpc_slices import LocalStore, Slice
-from support.rpc_worker import PAGE_BYTES, PAGE_TOKENS
+from support.rpc.local import TimedStore, local_worker
+from support.rpc.slices import LocalStore, Slice
+from support.rpc.worker import PAGE_BYTES, PAGE_TOKENS
 from support.table_console import table_console
 
 TOKENS = 2_048
@@ -72,7 +72,7 @@ MODES: dict[str, Callable[[TimedStore], AbstractContextManager[None]]] = {
 
 
 def measure(rounds: int, seconds: float) -> dict[str, Any]:
-    """Return the calls' times in each mode, in microseconds, and ratios to the first mode's."""
+    """Returns the calls' times in each mode, in microseconds, and ratios to the first mode's."""
     slices: dict[tuple[str, str], list[Slice]] = {}
     with local_worker(SLOTS * PAGE_BYTES) as (worker, store):
         local = LocalStore(worker, store)
@@ -88,7 +88,7 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
 
 
 def _figures(slices: dict[str, list[Slice]]) -> dict[str, Any]:
-    """Return of each call the median time in each mode, and the medians of ratios round by round.
+    """Returns of each call the median time in each mode, and the medians of ratios round by round.
 
     The ratios' quartiles say how far rounds differ.
     """
@@ -114,7 +114,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
     quick: Annotated[bool, typer.Option(help="A second, figures that mean nothing.")] = False,
 ) -> None:
-    """Measure what events cost calls of the request path."""
+    """Measures what events cost calls of the request path."""
     before = machine.load_average()
     rounds, seconds = QUICK if quick else FULL
     document = {

@@ -15,12 +15,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from kvstore.log import configure_logging
+from kvstore.logs import configure_logging
 from support.table_console import table_console
-from support.workload_page import write_section
-from support.workload_plan import FULL, QUICK, SMALLEST
-from support.workload_plots import draw
-from support.workload_tables import tables
+from support.workloads.page import write_section
+from support.workloads.plan import FULL, QUICK, SMALLEST
+from support.workloads.plots import draw
+from support.workloads.tables import tables
 
 KINDS = ("chat", "rag", "batch", "mixed", "miss")
 
@@ -50,7 +50,7 @@ def main(  # noqa: PLR0913 - each is an option
     threads: Annotated[int, typer.Option(min=0, help="0: one for each core, of tiny one.")] = 0,
     seed: Annotated[int, typer.Option(help="Of what is asked, and in which order.")] = 1,
 ) -> None:
-    """Measure the workloads, or show what was measured."""
+    """Measures the workloads, or show what was measured."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if report:
@@ -62,7 +62,7 @@ def main(  # noqa: PLR0913 - each is an option
         # On demand: it loads torch, which a report goes without.
         from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 
-        from support.workload_document import measure  # noqa: PLC0415
+        from support.workloads.document import measure  # noqa: PLC0415
 
         disable_progress_bar()
         configure_logging("console", "warning")

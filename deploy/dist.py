@@ -38,7 +38,7 @@ def build(kind: str, tree: Path, out: Path, epoch: str) -> Path:
 
 
 def build_both(tree: Path, out: Path, epoch: str) -> list[Path]:
-    """Build a tree's sdist, and the wheel of what is in that sdist; return both paths."""
+    """Builds a tree's sdist, and the wheel of what is in that sdist; returns both paths."""
     sdist = build("sdist", tree, out, epoch)
     with tempfile.TemporaryDirectory(prefix="kvstore-dist-") as folder:
         with tarfile.open(sdist) as archive:
@@ -51,18 +51,18 @@ def build_both(tree: Path, out: Path, epoch: str) -> list[Path]:
 
 
 def digests(paths: list[Path]) -> dict[str, str]:
-    """Return the SHA-256 of files by their names."""
+    """Returns the SHA-256 of files by their names."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def git(*arguments: str) -> bytes:
-    """Return what git says of our tree; raises ``CalledProcessError``."""
+    """Returns what git says of our tree; raises ``CalledProcessError``."""
     command = ["git", "-C", str(ROOT), *arguments]
     return subprocess.run(command, capture_output=True, check=True).stdout  # noqa: S603
 
 
 def main() -> int:
-    """Build both twice, and return 1 where they differ."""
+    """Builds both twice, and returns 1 where they differ."""
     out = Path(sys.argv[1]).resolve()
     epoch = os.environ.get("SOURCE_DATE_EPOCH") or git("log", "-1", "--format=%ct").decode().strip()
     if git("status", "--porcelain"):

@@ -8,7 +8,7 @@ import sys
 
 import grpc
 
-from kvstore_client.health import READINESS, SERVING, health_of
+from kvstore_client.calls.health import READINESS, SERVING, health_of
 from kvstore_client.runtime_dir import RuntimeDir
 
 # Seconds: a store that takes longer than that is not well.
@@ -16,7 +16,7 @@ TIMEOUT = 2.0
 
 
 def main() -> int:
-    """Ask once, and return the exit status."""
+    """Asks once, and returns the exit status."""
     runtime_dir = RuntimeDir()
     service = sys.argv[1] if len(sys.argv) > 1 else READINESS
     with grpc.insecure_channel(runtime_dir.grpc_target) as channel:

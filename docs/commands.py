@@ -28,13 +28,13 @@ Written by `docs/commands.py` from the commands' own `--help`: do not edit.
 [Exit statuses](errors.md#exit-statuses) are on the page of errors.
 """
 # With the module of each, imported when it is asked: the worker's takes seconds, for torch.
-PROGRAMS = {"kvstore-worker": "inference_worker.program", "kvstore-ctl": "kvstore_client.ctl"}
+PROGRAMS = {"kvstore-worker": "inference_worker.commands.program", "kvstore-ctl": "kvstore_ctl.app"}
 # Of every program that is made by typer, and the shell's own business.
 OF_TYPER = frozenset({"--install-completion", "--show-completion"})
 
 
 def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - typer's own, untyped
-    """Yield a command and all that are below it, each with its name; not those that are hidden."""
+    """Yields a command and all that are below it, each with its name; not those that are hidden."""
     yield name, command
     for word, below in getattr(command, "commands", {}).items():
         if not below.hidden:
@@ -42,7 +42,7 @@ def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN
 
 
 def part(name: str, command: Any) -> str:  # noqa: ANN401 - as above
-    """Return the section of one command."""
+    """Returns the section of one command."""
     rows = [
         row(each) for each in command.params if OF_TYPER.isdisjoint(each.opts) and not _hidden(each)
     ]
@@ -56,7 +56,7 @@ def part(name: str, command: Any) -> str:  # noqa: ANN401 - as above
 
 
 def row(parameter: Any) -> str:  # noqa: ANN401 - as above
-    """Return the table's row of one flag or argument."""
+    """Returns the table's row of one flag or argument."""
     flags = [each for each in (*parameter.opts, *parameter.secondary_opts) if each.startswith("-")]
     spelled = ", ".join(f"`{each}`" for each in flags) or f"`{parameter.name.upper()}`"
     variables = parameter.envvar if isinstance(parameter.envvar, list) else [parameter.envvar]
@@ -78,7 +78,7 @@ def _default(value: object) -> str:
 
 
 def _range(parameter: Any) -> str:  # noqa: ANN401 - as above
-    """Return which numbers it takes, where that is bounded."""
+    """Returns which numbers it takes, where that is bounded."""
     least, most = getattr(parameter, "min", None), getattr(parameter, "max", None)
     if least is None and most is None:
         return ""
@@ -92,25 +92,25 @@ def _hidden(parameter: Any) -> bool:  # noqa: ANN401 - as above
 
 
 def _text(described: str | None) -> str:
-    """Return a command's own words as Markdown."""
+    """Returns a command's own words as Markdown."""
     # rich's marks of style, and what is meant for a terminal's line breaks.
     text = inspect.cleandoc(described or "").replace("\b\n", "").replace("\f", "")
     return re.sub(r":[a-z]+:`", "`", text.replace("``", "`")).replace("<", "&lt;")
 
 
 def program_part(name: str) -> str:
-    """Return the part of one of ``PROGRAMS``."""
+    """Returns the part of one of ``PROGRAMS``."""
     command = typer.main.get_command(import_module(PROGRAMS[name]).app)
     return "".join(part(*each) for each in commands(command, name))
 
 
 def page() -> str:
-    """Return the page's text."""
+    """Returns the page's text."""
     return "".join((HEAD, *map(program_part, PROGRAMS)))
 
 
 def main() -> int:
-    """Write the page, and exit 0."""
+    """Writes the page, and exit 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out

@@ -104,7 +104,7 @@ class Reason(NamedTuple):
 
 
 def reasons() -> Iterator[Reason]:
-    """Yield the contract's reasons; raises ValueError for a comment of another form."""
+    """Yields the contract's reasons; raises ValueError for a comment of another form."""
     for comment, name in REASON.findall(CONTRACT.read_text(encoding="utf-8")):
         text = " ".join(line.strip().removeprefix("//").strip() for line in comment.splitlines())
         found = re.fullmatch(r"([A-Z_]+)(, with RetryInfo[^.]*)?\. (.*?)(?: (\{.*\}))?", text)
@@ -115,7 +115,7 @@ def reasons() -> Iterator[Reason]:
 
 
 def reason_part(reason: Reason) -> str:
-    """Return the section of one reason."""
+    """Returns the section of one reason."""
     raised = StoreRefused.by_reason[reason.name]
     rows = [f"- `{reason.code}`; the client raises `{raised.__name__}`"]
     if reason.metadata:
@@ -134,7 +134,7 @@ def _retry(reason: Reason) -> str:
 
 
 def client_part() -> Iterator[str]:
-    """Yield a row for each error of the client that is no reason of the wire."""
+    """Yields a row for each error of the client that is no reason of the wire."""
     classes = [each for each in vars(client_errors).values() if isinstance(each, type)]
     for each in classes:
         of_wire = issubclass(each, StoreRefused) and each is not StoreRefused
@@ -149,7 +149,7 @@ def client_part() -> Iterator[str]:
 
 
 def page() -> str:
-    """Return the page's text; raises ValueError where a reason has no advice, or too many have."""
+    """Returns the page's text; raises ValueError where a reason has no advice, or too many have."""
     found = list(reasons())
     if {each.name for each in found} != ADVICE.keys():
         raise ValueError(
@@ -160,7 +160,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Write the page, and exit 0."""
+    """Writes the page, and exit 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out

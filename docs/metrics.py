@@ -41,7 +41,7 @@ The store is asked at most once in {LIFETIME:g} second, however many scrape.
 
 
 def sections() -> Iterator[str]:
-    """Yield a table for each area."""
+    """Yields a table for each area."""
     for area, metrics in CATALOGUE.items():
         yield f"\n## {area}\n\n"
         yield "| metric | labels | what it is | when it is wrong, and what then |\n"
@@ -51,14 +51,14 @@ def sections() -> Iterator[str]:
 
 
 def row(metric: Metric) -> str:
-    """Return a metric's line."""
+    """Returns a metric's line."""
     labels = ", ".join(f"`{each}`" for each in metric.labels)
     meaning = f"{metric.kind.value}. {metric.meaning}"
     return f"| `{metric.name}` | {labels} | {meaning} | {linked(metric.wrong)} |\n"
 
 
 def linked(text: str) -> str:
-    """Return a text with the pages that it names as links."""
+    """Returns a text with the pages that it names as links."""
     words = []
     for word in text.split(" "):
         name = word.rstrip(".,;:")
@@ -70,7 +70,7 @@ def linked(text: str) -> str:
 
 
 def main() -> int:
-    """Write the page, and exit 0."""
+    """Writes the page, and exit 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out

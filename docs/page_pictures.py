@@ -12,16 +12,16 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from inference_worker.demo_script import DemoScript, DemoTurn
-from inference_worker.line_process import LineProcess, worker_process
-from inference_worker.model_source import model_folder
-from inference_worker.tokenizer import load_tokenizer
+from inference_worker.demo.line_process import LineProcess, worker_process
+from inference_worker.demo.script import DemoScript, DemoTurn
+from inference_worker.model.source import model_folder
+from inference_worker.model.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from browser import Browser, browsing  # noqa: E402  # a folder of the tree, and no package
-from page_stage import address_of, page_store  # noqa: E402
+from docs.browser import Browser, browsing  # noqa: E402  # a folder of the tree, and no package
+from stores.page_stage import address_of, page_store  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 MODEL = "tiny"
@@ -37,7 +37,7 @@ SIZES = {"page-1280": (1280, 900, "light"), "page-375": (375, 800, "light")} | {
 
 
 def main() -> None:
-    """Run the demo's prompts on two workers, and take the pictures before they let go."""
+    """Runs the demo's prompts on two workers, and take the pictures before they let go."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=IMAGES, help="the folder of the pictures")
     out: Path = parser.parse_args().out
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def play(workers: dict[str, LineProcess], script: DemoScript) -> None:
-    """Ask the demo's questions and have its chat; worker A keeps a pin, for a hold to be seen."""
+    """Asks the demo's questions and have its chat; worker A keeps a pin, for a hold to be seen."""
 
     def ask(turn: DemoTurn, prompt_ids: list[int]) -> list[int]:
         Event().wait(PAUSE)
@@ -85,7 +85,7 @@ def play(workers: dict[str, LineProcess], script: DemoScript) -> None:
 
 
 def show(browser: Browser) -> None:
-    """Open the lease that holds something, and wait until all of it is drawn."""
+    """Opens the lease that holds something, and waits until all of it is drawn."""
     browser.wait("document.querySelectorAll('#tree-picture .mark').length > 0")
     browser.wait("document.querySelector('#figures').innerText.includes('1 pin')")
     browser.click("#lease-table .opens")

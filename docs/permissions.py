@@ -1,6 +1,6 @@
 """Writes docs/permissions.md from the table that the permission tests call a server by.
 
-Run it after a change of tests/support/permission_table.py: `.venv/bin/python docs/permissions.py`.
+Run it after a change of tests/support/stores/permission_table.py: `.venv/bin/python docs/permissions.py`.
 The result is committed, and tests/static/test_generated_code.py keeps the two in step.
 `--out FILE` writes another file instead, and leaves the tree alone.
 """
@@ -13,13 +13,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from permission_table import FRAMES, PERMISSIONS  # noqa: E402  # it is beside the tests
+from stores.permission_table import FRAMES, PERMISSIONS  # noqa: E402  # it is beside the tests
 
 PAGE = ROOT / "docs" / "permissions.md"
 HEAD = """\
 # Permissions
 
-Written by `docs/permissions.py` from `tests/support/permission_table.py`: do not edit.
+Written by `docs/permissions.py` from `tests/support/stores/permission_table.py`: do not edit.
 `tests/unit/rpc/test_permissions.py` and `tests/integration/test_frame_permissions.py` make every call below, on a real server with two tenants, and a method or frame that is added fails them until it stands here.
 
 Who a caller is says [tenants.md](tenants.md). The columns:
@@ -47,7 +47,7 @@ ATTACH = """
 
 
 def rows() -> Iterator[str]:
-    """Yield the page's lines."""
+    """Yields the page's lines."""
     for name, each in PERMISSIONS.items():
         cells = (each.own, each.other, each.under_own_lease, each.nobody, each.admin)
         yield _row(f"`{name.removeprefix('kvstore.v1.')}`", *map(_coded, cells), each.means)
@@ -66,7 +66,7 @@ def _coded(reason: str) -> str:
 
 
 def main() -> int:
-    """Write the page, and exit 0."""
+    """Writes the page, and exit 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out

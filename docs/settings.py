@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 
-from kvstore.config import Config
-from kvstore.config_about import About, about
+from kvstore.config.about import About, about
+from kvstore.config.settings import Config
 from kvstore_client import ClientConfig
 from kvstore_client.config import MAX_CALL_TIMEOUT
 
@@ -103,7 +103,7 @@ ENVIRONMENT = """
 
 
 def overview() -> Iterator[str]:
-    """Yield a table of the server's settings."""
+    """Yields a table of the server's settings."""
     yield "| setting | default | counts |\n| --- | --- | --- |\n"
     for each in abouts():
         default = f"`{each.default}`" if each.default else ""
@@ -111,7 +111,7 @@ def overview() -> Iterator[str]:
 
 
 def server_settings() -> Iterator[str]:
-    """Yield a section for each setting of the server."""
+    """Yields a section for each setting of the server."""
     for each in abouts():
         default = f"; default `{each.default}`" if each.default else ""
         yield f"\n### `{each.name}`\n\n`{each.flag}`, `{each.variable}`{default}\n\n"
@@ -122,12 +122,12 @@ def server_settings() -> Iterator[str]:
 
 
 def abouts() -> list[About]:
-    """Return what is known of the server's settings."""
+    """Returns what is known of the server's settings."""
     return [about(name, field) for name, field in Config.model_fields.items()]
 
 
 def client_settings() -> Iterator[str]:
-    """Yield a section for each setting of a client; their descriptions follow them in the code."""
+    """Yields a section for each setting of a client; their descriptions follow them in the code."""
     (declared,) = ast.parse(inspect.cleandoc(inspect.getsource(ClientConfig))).body
     assert isinstance(declared, ast.ClassDef)
     described = {
@@ -154,7 +154,7 @@ def _client_default(setting: Field[object]) -> str:
 
 
 def page() -> str:
-    """Return the page's text."""
+    """Returns the page's text."""
     described = "".join((*server_settings(), CLIENT, *client_settings()))
     # The descriptions are reStructuredText in the code.
     described = re.sub(r":[a-z]+:`", "`", described.replace("``", "`"))
@@ -162,7 +162,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Write the page, and exit 0."""
+    """Writes the page, and exit 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out

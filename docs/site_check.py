@@ -44,7 +44,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what an element leads to, and what leads to it."""
+        """Notes what an element leads to, and what leads to it."""
         given = {name: value or "" for name, value in attrs}
         self.anchors |= {given[name] for name in ("id", "name") if name in given}
         for name in ("href", "src"):
@@ -64,7 +64,7 @@ class Site:
         self.pages = {path: Page(path.read_text(encoding="utf-8")) for path in paths}
 
     def wrong(self) -> Iterator[str]:
-        """Yield a line for each link that leads nowhere, or would be fetched from elsewhere."""
+        """Yields a line for each link that leads nowhere, or would be fetched from elsewhere."""
         for path, page in self.pages.items():
             for link in page.links:
                 if why := self._why_wrong(path, link):
@@ -102,7 +102,7 @@ def _well_formed(address: str) -> bool:
 
 
 def main() -> int:
-    """Check the site, and exit 0 or 1."""
+    """Checks the site, and exit 0 or 1."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("site", type=Path)
     site = Site(parser.parse_args().site)

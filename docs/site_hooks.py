@@ -21,7 +21,7 @@ COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """List the decisions, by their numbers."""
+    """Lists the decisions, by their numbers."""
     pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     listed = [path.relative_to(ROOT).as_posix() for path in pages]
     for part in config.nav or []:
@@ -31,7 +31,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Return the theme's files, and those of the tree that the README leads to."""
+    """Returns the theme's files, and those of the tree that the README leads to."""
     for file in list(files):
         if file.src_dir == config.docs_dir:
             files.remove(file)
@@ -42,13 +42,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Return a page without its comments."""
+    """Returns a page without its comments."""
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
     return "".join(part if part.startswith("```") else COMMENT.sub("", part) for part in parts)
 
 
 def reached(first: Path) -> list[Path]:
-    """Return a page and all files that links lead to from it, over other pages too."""
+    """Returns a page and all files that links lead to from it, over other pages too."""
     found, left = {first}, [first]
     while left:
         page = left.pop()

@@ -4,24 +4,24 @@ import sys
 from importlib import import_module
 from typing import Final
 
-from inference_worker.device_lost import end_process
 from inference_worker.errors import DeviceLostError
+from inference_worker.model.device import end_process
 
 # Of argparse and click: the command cannot be run as it was asked.
 USAGE_STATUS: Final = 2
 # Commands that begin sooner without what the others import.
-LIGHT: Final = {"serve": "inference_worker.serve_program"}
+LIGHT: Final = {"serve": "inference_worker.commands.serve_program"}
 OURS: Final = frozenset({"inference_worker", "kvstore", "kvstore_client"})
 
 
 def main() -> None:
-    """Run the program.
+    """Runs the program.
 
     Exits with ``USAGE_STATUS`` if a package is not installed, and with ``DEVICE_LOST_STATUS`` if
     its device fails for good.
     """
     try:
-        name = LIGHT.get("".join(sys.argv[1:2]), "inference_worker.program")
+        name = LIGHT.get("".join(sys.argv[1:2]), "inference_worker.commands.program")
         program = import_module(name)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]

@@ -47,7 +47,7 @@ class UnsupportedModelError(WorkerError):
     """The model cannot be served from a page pool; ``reason`` says why in one sentence."""
 
     def __init__(self, model_type: str, reason: str) -> None:
-        """Keep the model's type and the reason for whoever prints it."""
+        """Keeps the model's type and the reason for whoever prints it."""
         super().__init__(f"model type {model_type!r} cannot be served from pages: {reason}")
         self.model_type = model_type
         self.reason = reason
@@ -65,7 +65,7 @@ class UnknownExtentError(WorkerError):
     """A block table names an extent that the page pool does not have (any more)."""
 
     def __init__(self, extent: int) -> None:
-        """Keep the extent's key."""
+        """Keeps the extent's key."""
         super().__init__(f"extent {extent} is not mapped in this page pool")
         self.extent = extent
 
@@ -74,7 +74,7 @@ class ArenaExhaustedError(WorkerError):
     """The private arena has fewer unused slots than were asked for; nothing was allocated."""
 
     def __init__(self, wanted: int, left: int) -> None:
-        """Keep both numbers of slots."""
+        """Keeps both numbers of slots."""
         super().__init__(f"{wanted} slots wanted in the private arena, {left} left")
         self.wanted = wanted
         self.left = left
@@ -84,7 +84,7 @@ class RequestTooLongError(WorkerError):
     """Prompt and output together are longer than the engine's longest sequence."""
 
     def __init__(self, prompt: int, output: int, longest: int) -> None:
-        """Keep the numbers of tokens: of the prompt, of what may follow, and of the engine."""
+        """Keeps the numbers of tokens: of the prompt, of what may follow, and of the engine."""
         wanted = prompt + output
         super().__init__(
             f"the prompt has {prompt} tokens and {output} may follow: "
@@ -135,7 +135,7 @@ class ProcessEndedError(WorkerError):
     """A process that was to answer a line of JSON ended instead."""
 
     def __init__(self, name: str, status: int) -> None:
-        """Keep the process's name and its exit status (negative: a signal)."""
+        """Keeps the process's name and its exit status (negative: a signal)."""
         super().__init__(f"{name} ended with status {status}")
         self.name = name
         self.status = status
@@ -145,7 +145,7 @@ class BackendMismatchError(WorkerError):
     """The store was started with another index than this worker was told."""
 
     def __init__(self, wanted: str, found: str) -> None:
-        """Keep both names."""
+        """Keeps both names."""
         super().__init__(
             f"--prefix-cache-backend is {wanted}, and the store was started with {found}: leave it "
             f"out to take what the store has, or restart kvstore-server with {wanted}"
@@ -158,7 +158,7 @@ class ContinuationError(WorkerError):
     """Another process draws other tokens for a request than the one that died under it."""
 
     def __init__(self, given: int) -> None:
-        """Keep how many tokens were given before."""
+        """Keeps how many tokens were given before."""
         super().__init__(
             f"the engine process ended after {given} tokens, and another one draws others from the "
             "same seed: the request cannot go on"

@@ -23,22 +23,27 @@ import structlog
 
 from kvstore import __version__, grpc_log, tracing  # noqa: F401  # comes before gRPC
 from kvstore.access import Access, read_access
-from kvstore.config import PROGRAM, Config
-from kvstore.config_command import COMMAND, config_command
-from kvstore.config_loading import load_config, settings_error
+from kvstore.config.loading import load_config, settings_error
+from kvstore.config.settings import PROGRAM, Config
+from kvstore.config.show import COMMAND, config_command
+from kvstore.files import RuntimeDir, UnusableRuntimeDir
 from kvstore.http.address import UnusableHttpAddress
 from kvstore.http_listeners import listen_for_http
-from kvstore.instance_lock import InstanceLock, InstanceRunning
-from kvstore.log import configure_logging
+from kvstore.logs import configure_logging
 from kvstore.page_listener import show_page
-from kvstore.parent_death import ignore_parent_death
+from kvstore.process import (
+    InstanceLock,
+    InstanceRunning,
+    ServiceManager,
+    Signals,
+    ignore_parent_death,
+)
 from kvstore.reload import Reloader, changes
-from kvstore.rpc.attach import AttachServer
-from kvstore.rpc.health import Health, stacks
-from kvstore.rpc.hot_lanes import FEATURE as HOT_LANE
-from kvstore.rpc.hot_lanes import HotLanes
-from kvstore.rpc.prefix_cache_servicer import IN_FLIGHT
-from kvstore.rpc.probes import OwnerProbe, PoolProbe
+from kvstore.rpc.attach.server import AttachServer
+from kvstore.rpc.health.probes import OwnerProbe, PoolProbe
+from kvstore.rpc.health.watchdog import Health, stacks
+from kvstore.rpc.lane.server import FEATURE as HOT_LANE
+from kvstore.rpc.lane.server import HotLanes
 from kvstore.rpc.server import (
     SERVICES,
     Sockets,
@@ -47,17 +52,12 @@ from kvstore.rpc.server import (
     call_threads,
     listen,
 )
-from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
+from kvstore.rpc.servicers.prefix_cache import IN_FLIGHT
 from kvstore.service.clock import MONOTONIC, Clock
-from kvstore.service.collector import Collector
-from kvstore.service.credentials import Credentials
-from kvstore.service.reaper import Grower, KeepTicker, MoveTicker, Reaper
 from kvstore.service.store import KVStore
-from kvstore.service.ticker import Ticker
-from kvstore.service_manager import ServiceManager
-from kvstore.signals import Signals
-from kvstore.storage.errors import DeviceUnavailable
-from kvstore.storage.slab_errors import SlabInUse
+from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.threads import Collector, Grower, KeepTicker, MoveTicker, Reaper, Ticker
+from kvstore.storage.errors import DeviceUnavailable, SlabInUse
 from kvstore.store_building import build_store
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -83,7 +83,7 @@ EXIT_USAGE = 2
 
 
 def main(arguments: Sequence[str] | None = None, *, clock: Clock = MONOTONIC) -> int:
-    """Serve until SIGTERM or SIGINT and return the exit status; a second signal ends at once.
+    """Serves until SIGTERM or SIGINT and returns the exit status; a second signal ends at once.
 
     ``config`` as the first argument shows the settings instead, and serves nothing. By
     another ``clock`` a test has leases end when it likes.
@@ -120,7 +120,7 @@ def serve(
     read_again: Callable[[], Config],
     clock: Clock,
 ) -> None:
-    """Serve until one of STOP_SIGNALS; then drain and stop. SIGHUP has it use ``read_again``.
+    """Serves until one of STOP_SIGNALS; then drain and stops. SIGHUP has it use ``read_again``.
 
     Raises what ``REFUSALS`` has.
     """
@@ -228,7 +228,7 @@ def serve(
 
 
 def _tickers(store: KVStore, clock: Clock, interval: float) -> dict[str, Ticker]:
-    """Return the threads that let time pass and memory move, by the names that health has."""
+    """Returns the threads that let time pass and memory move, by the names that health has."""
     tickers: dict[str, Ticker] = {"reaper": Reaper(store, clock=clock, interval=interval)}
     for name, growth in zip(("growth", "growth_of_tier_2"), store.growths, strict=False):
         tickers[name] = Grower(growth, clock=clock, interval=interval)

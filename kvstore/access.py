@@ -8,14 +8,14 @@ from pathlib import Path
 
 import structlog
 
-from kvstore.config_access import AccessSettings
+from kvstore.config.settings import AccessSettings
 from kvstore.core import QuotaTable
-from kvstore.private_file import UntrustedFile, read_private
-from kvstore.rpc.socket_access import SocketAccess
+from kvstore.files import UntrustedFile, read_private
+from kvstore.rpc.attach.table import SocketAccess
 from kvstore.rpc.tls import Tls, TlsFiles
-from kvstore.service.credentials import Credentials
-from kvstore.service.tenants import Tenants
-from kvstore.service.tenants_file import TenantsFile, WrongTenants, parse_tenants
+from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.tenancy.tenants import Tenants
+from kvstore.service.tenancy.tenants_file import TenantsFile, WrongTenants, parse_tenants
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -30,7 +30,7 @@ class Access:
     tls: Tls | None
 
     def reload(self, credentials: Credentials, rates: Callable[[QuotaTable], None]) -> bool:
-        """Read the tenants file again; return whether it could be used, else nothing changes.
+        """Reads the tenants file again; returns whether it could be used, else nothing changes.
 
         Who is who counts from now on, and so do the rates of requests, which ``rates`` is
         called with. Other quotas stay: a store holds what it let in.
@@ -50,7 +50,7 @@ class Access:
 
 
 def read_access(settings: AccessSettings) -> Access:
-    """Return what the settings say; raises ValueError that names the setting."""
+    """Returns what the settings say; raises ValueError that names the setting."""
     path = settings.tenants_file
     known = TenantsFile.empty() if path is None else _read_tenants(path)
     if settings.listen is not None:

@@ -54,7 +54,7 @@ class KVStoreError(Exception):
 
     @classmethod
     def reason(cls) -> str:
-        """Return the name of the wire's ``ErrorReason``, without its prefix."""
+        """Returns the name of the wire's ``ErrorReason``, without its prefix."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
 
 

@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 import structlog
 
-from kvstore.config import Config
+from kvstore.config.settings import Config
 from kvstore.http.connection import Route
 from kvstore.http.request import Request
 from kvstore.http.response import Response
@@ -14,8 +14,8 @@ from kvstore.http.server import HttpServer
 from kvstore.metrics.collector import StoreCollector
 from kvstore.metrics.exposition import Exposition, process_registry
 from kvstore.metrics.view import Views
-from kvstore.rpc.health import LIVENESS, READINESS, Health
-from kvstore.rpc.probes import OwnerProbe
+from kvstore.rpc.health.probes import OwnerProbe
+from kvstore.rpc.health.watchdog import LIVENESS, READINESS, Health
 from kvstore.service.clock import Clock
 from kvstore.service.store import KVStore
 from kvstore.store_view import StoreView
@@ -31,7 +31,7 @@ def listen_for_http(
     clock: Clock,
     stack: ExitStack,
 ) -> None:
-    """Start the listeners; ``stack`` closes them, and ``health`` watches them.
+    """Starts the listeners; ``stack`` closes them, and ``health`` watches them.
 
     ``owner`` has what is known of the mutex. Raises ``UnusableHttpAddress``.
     """
@@ -42,7 +42,7 @@ def listen_for_http(
 
 
 def metrics_routes(views: Views, health: Health, clock: Clock) -> dict[str, Route]:
-    """Return what Prometheus and probes ask for."""
+    """Returns what Prometheus and probes ask for."""
     registry = process_registry()
     registry.register(StoreCollector(views))
     return {

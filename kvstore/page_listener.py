@@ -4,13 +4,13 @@ from contextlib import ExitStack
 
 import structlog
 
-from kvstore.config import Config
+from kvstore.config.settings import Config
 from kvstore.http.server import HttpServer
 from kvstore.page.site import PageSite
-from kvstore.rpc.health import Health
+from kvstore.rpc.health.watchdog import Health
 from kvstore.service.clock import Clock
 from kvstore.service.store import KVStore
-from kvstore.service.ticker import Ticker
+from kvstore.service.threads import Ticker
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -24,7 +24,7 @@ MAX_CONNECTIONS = 48
 def show_page(
     config: Config, store: KVStore, health: Health, clock: Clock, stack: ExitStack
 ) -> None:
-    """Start the listener, and what counts beside it; ``stack`` closes both.
+    """Starts the listener, and what counts beside it; ``stack`` closes both.
 
     Raises ``UnusableHttpAddress``. Nothing happens where no address is set.
     """

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from kvstore.config import Config
-from kvstore.config_loading import settings_error
-from kvstore.log import change_logging
+from kvstore.config.loading import settings_error
+from kvstore.config.settings import Config
+from kvstore.logs import change_logging
 from kvstore.service.store import KVStore
-from kvstore.service.ticker import Ticker
+from kvstore.service.threads import Ticker
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -16,7 +16,7 @@ Change = Callable[[Config], None]
 
 
 def changes(store: KVStore, tickers: Iterable[Ticker]) -> Mapping[str, Change]:
-    """Return, by the names of the settings that can change, what makes a new value count."""
+    """Returns, by the names of the settings that can change, what makes a new value count."""
 
     def pace(config: Config) -> None:
         for each in tickers:
@@ -26,7 +26,7 @@ def changes(store: KVStore, tickers: Iterable[Ticker]) -> Mapping[str, Change]:
         change_logging(config.log_format, config.log_level)
 
     def nothing(config: Config) -> None:
-        """Leave it to whoever looks at the settings when it is time."""
+        """Leaves it to whoever looks at the settings when it is time."""
 
     return {
         "drain_grace": nothing,
@@ -58,7 +58,7 @@ class Reloader:
         self._read_tenants = read_tenants
 
     def reload(self) -> None:
-        """Read all again; where any of it cannot be used, nothing changes, and the log says why.
+        """Reads all again; where any of it cannot be used, nothing changes, and the log says why.
 
         Raises nothing: a store does not end because its settings were looked at.
         """

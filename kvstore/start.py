@@ -11,7 +11,7 @@ OURS: Final = frozenset({"kvstore"})
 
 
 def main() -> int:
-    """Run the program and return its status; 2 where what it is made of is not installed."""
+    """Runs the program and returns its status; 2 where what it is made of is not installed."""
     try:
         program = import_module(PROGRAM)
     except ModuleNotFoundError as error:

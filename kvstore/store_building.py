@@ -2,20 +2,20 @@
 
 from contextlib import ExitStack
 
-from kvstore.config import Config
+from kvstore.config.settings import Config
 from kvstore.core import Limits, PrefixCache, QuotaTable
 from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
-from kvstore.service.call_times import CallTimes
+from kvstore.process import Signals
 from kvstore.service.clock import Clock
-from kvstore.service.random_ids import random_ids
+from kvstore.service.ids import random_ids
 from kvstore.service.store import KVStore
+from kvstore.service.timing import CallTimes
 from kvstore.service.verification import Sampler
-from kvstore.signals import Signals
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.slab_admission import FirstTouch
+from kvstore.storage.slab.policy import FirstTouch
 from kvstore.storage.tiers import Tiers
 from kvstore.tier_memory import tier_1_source, tier_2, tier_3
 
@@ -30,7 +30,7 @@ def build_store(
     stack: ExitStack,
     signals: Signals,
 ) -> KVStore:
-    """Return a store over the memory and the disk that the settings name; ``stack`` closes both.
+    """Returns a store over the memory and the disk that the settings name; ``stack`` closes both.
 
     One of ``signals`` ends the wait for a device. Raises ``DeviceUnavailable`` or
     ``SlabInUse``.

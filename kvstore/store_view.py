@@ -3,8 +3,8 @@
 from kvstore import __version__
 from kvstore.core import Identity
 from kvstore.metrics.view import ThreadView, View
-from kvstore.rpc.health import READINESS, Health
-from kvstore.rpc.probes import OwnerProbe
+from kvstore.rpc.health.probes import OwnerProbe
+from kvstore.rpc.health.watchdog import READINESS, Health
 from kvstore.service.clock import Clock
 from kvstore.service.store import KVStore
 
@@ -22,7 +22,7 @@ class StoreView:
         self._clock = clock
 
     def __call__(self) -> View:
-        """Return a view of now."""
+        """Returns a view of now."""
         store, began = self._store, self._clock()
         stats = store.stats(LOOKER)
         now = self._clock()

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import structlog
 
-from kvstore.config import Config
-from kvstore.service.disk import Disk
-from kvstore.signals import Signals
-from kvstore.storage import numa
+from kvstore.config.settings import Config
+from kvstore.process import Signals
+from kvstore.service.tiers.disk import Disk
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.cuda_arena import CudaDevice
+from kvstore.storage.cuda.arena import CudaDevice
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 from kvstore.storage.extent import MemorySource
-from kvstore.storage.host_arena import HostMemory
-from kvstore.storage.hugepages import Hugepages
-from kvstore.storage.slab import SlabConfig
-from kvstore.storage.slab_layout import ALIGNMENT
+from kvstore.storage.host import numa
+from kvstore.storage.host.arena import HostMemory
+from kvstore.storage.host.hugepages import Hugepages
+from kvstore.storage.slab.layout import ALIGNMENT
+from kvstore.storage.slab.slab import SlabConfig
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -36,7 +36,7 @@ MOST_QUEUED = 256 << 20
 
 
 def tier_1_source(config: Config, stack: ExitStack, signals: Signals) -> MemorySource:
-    """Return where the pages of tier 1 are to be; raises ``DeviceUnavailable``.
+    """Returns where the pages of tier 1 are to be; raises ``DeviceUnavailable``.
 
     One of ``signals`` ends the wait for a device.
     """
@@ -61,13 +61,13 @@ def tier_1_source(config: Config, stack: ExitStack, signals: Signals) -> MemoryS
 
 
 def tier_3(config: Config) -> Disk:
-    """Return tier 3: its slab, or why there is none. Raises ``SlabInUse``."""
+    """Returns tier 3: its slab, or why there is none. Raises ``SlabInUse``."""
     slab = slab_config(config)
     return Disk() if slab is None else Disk.open(slab)
 
 
 def slab_config(config: Config) -> SlabConfig | None:
-    """Return where the slab is to be and how it is cut; None without tier 3."""
+    """Returns where the slab is to be and how it is cut; None without tier 3."""
     if config.tier3_path is None:
         return None
     # What is on its way there holds its slots, and takes them from nobody else.
@@ -83,7 +83,7 @@ def slab_config(config: Config) -> SlabConfig | None:
 
 
 def tier_2(config: Config, extent_ids: Iterator[int], nearest: MemorySource) -> Arenas | None:
-    """Return the memory of tier 2, or None without one; registered if ``nearest`` is a GPU.
+    """Returns the memory of tier 2, or None without one; registered if ``nearest`` is a GPU.
 
     Raises ``DeviceUnavailable`` for a NUMA node that the machine does not have.
     """
@@ -106,7 +106,7 @@ def tier_2(config: Config, extent_ids: Iterator[int], nearest: MemorySource) -> 
 
 
 def tier_2_node(config: Config, device: CudaDevice | None, root: Path = Path("/")) -> int | None:
-    """Return the preferred NUMA node of tier 2, or None for no preference.
+    """Returns the preferred NUMA node of tier 2, or None for no preference.
 
     Raises ``DeviceUnavailable`` for a node without memory. The machine's nodes are read below
     ``root``.

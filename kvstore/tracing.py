@@ -31,14 +31,14 @@ Span: TypeAlias = "_Span | None"
 
 
 def is_wanted(environment: Mapping[str, str]) -> bool:
-    """Return whether an environment names a collector of traces, and does not switch it off."""
+    """Returns whether an environment names a collector of traces, and does not switch it off."""
     off = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     none = environment.get("OTEL_TRACES_EXPORTER", "otlp").strip() != "otlp"
     return not off and not none and any(environment.get(each) for each in ENDPOINTS)
 
 
 def missing() -> list[str]:
-    """Return the packages that traces need and this environment lacks."""
+    """Returns the packages that traces need and this environment lacks."""
     return [each for each in PACKAGES if not _is_there(each)]
 
 
@@ -62,7 +62,7 @@ if ON:
 
 
 def begin(name: str, parent: Span = None, remote: str = "", **attributes: Attribute) -> Span:
-    """Begin a span that is ended by its ``end``; of ``parent``, else of what is current.
+    """Begins a span that is ended by its ``end``; of ``parent``, else of what is current.
 
     ``remote`` names another process' span, of which it is then.
     """
@@ -73,14 +73,14 @@ def begin(name: str, parent: Span = None, remote: str = "", **attributes: Attrib
 
 
 def inside(span: Span) -> AbstractContextManager[Any]:
-    """Make a span current for a ``with`` block, and leave its end to others."""
+    """Makes a span current for a ``with`` block, and leave its end to others."""
     if not ON or span is None:
         return nullcontext()
     return _current(span, ends=False)
 
 
 def span(name: str, parent: Span = None, **attributes: Attribute) -> AbstractContextManager[Span]:
-    """Trace a ``with`` block, in which the span is current; it says what is raised."""
+    """Traces a ``with`` block, in which the span is current; it says what is raised."""
     if not ON:
         return nullcontext()
     return _current(_tracer.start_span(name, _context_of(parent), attributes=attributes))
@@ -95,7 +95,7 @@ def call_span(name: str, traceparent: str, **attributes: Attribute) -> AbstractC
 
 
 def traceparent() -> str:
-    """Return the current span as another process is told; "" where nothing is traced."""
+    """Returns the current span as another process is told; "" where nothing is traced."""
     if not ON:
         return ""
     carrier: dict[str, str] = {}
@@ -149,7 +149,7 @@ def _current(span: "_Span", *, ends: bool = True) -> Iterator["_Span"]:
 
 
 def _context_at(traceparent: str) -> "Context":
-    """Return the context of another process' span; an empty one for what names none."""
+    """Returns the context of another process' span; an empty one for what names none."""
     return _propagator.extract({TRACEPARENT: traceparent}, Context())
 
 

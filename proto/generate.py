@@ -27,12 +27,12 @@ INIT = '''"""The protocol, generated from proto/kvstore/v1 by proto/generate.py:
 
 
 def sources() -> list[str]:
-    """Return the contract's files, relative to proto/, in a fixed order."""
+    """Returns the contract's files, relative to proto/, in a fixed order."""
     return sorted(path.relative_to(PROTO).as_posix() for path in (PROTO / PACKAGE).glob("*.proto"))
 
 
 def include_options() -> list[str]:
-    """Return protoc's search path: ours, and where the package of google.rpc keeps its protos.
+    """Returns protoc's search path: ours, and where the package of google.rpc keeps its protos.
 
     protoc brings google.protobuf itself.
     """
@@ -41,7 +41,7 @@ def include_options() -> list[str]:
 
 
 def generate(out: Path) -> Path:
-    """Write package and page under `out`, in place of files generated before; return the package.
+    """Writes package and page under `out`, in place of files generated before; returns the package.
 
     Raises CalledProcessError where protoc refuses the contract.
     """

@@ -38,17 +38,17 @@ class Comments(NamedTuple):
     by_path: dict[Path, str]
 
     def paragraphs(self, path: Path) -> str:
-        """Return an element's comment as Markdown."""
+        """Returns an element's comment as Markdown."""
         lines = self.by_path.get(path, "").rstrip().splitlines()
         return "\n".join(line.removeprefix(" ") for line in lines)
 
     def line(self, path: Path) -> str:
-        """Return an element's comment as one line of a table."""
+        """Returns an element's comment as one line of a table."""
         return " ".join(self.paragraphs(path).split()).replace("|", "\\|")
 
 
 def page(files: Sequence[FileDescriptorProto]) -> str:
-    """Return docs/protocol.md for these files, which carry their comments."""
+    """Returns docs/protocol.md for these files, which carry their comments."""
     named = {file.name.rsplit("/", 1)[-1].removesuffix(".proto"): file for file in files}
     known = [name for name in ORDER if name in named]
     names = [*known, *sorted(named.keys() - set(known))]
@@ -60,17 +60,17 @@ def page(files: Sequence[FileDescriptorProto]) -> str:
 
 
 def title(file: FileDescriptorProto) -> str:
-    """Return a file's heading."""
+    """Returns a file's heading."""
     return file.name.rsplit("/", 1)[-1]
 
 
 def anchor(heading: str) -> str:
-    """Return the anchor that a Markdown viewer gives a heading."""
+    """Returns the anchor that a Markdown viewer gives a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def file_part(file: FileDescriptorProto) -> Iterator[str]:
-    """Yield the part of one file: its services, then its messages and enums."""
+    """Yields the part of one file: its services, then its messages and enums."""
     by_path = {tuple(at.path): at.leading_comments for at in file.source_code_info.location}
     comments = Comments(file.package, by_path)
     # The comment before `syntax` is the file's.
@@ -84,7 +84,7 @@ def file_part(file: FileDescriptorProto) -> Iterator[str]:
 
 
 def service_part(service: ServiceDescriptorProto, comments: Comments, path: Path) -> Iterator[str]:
-    """Yield a service with its methods."""
+    """Yields a service with its methods."""
     yield f"\n### {service.name}\n\n{comments.paragraphs(path)}\n"
     for i, method in enumerate(service.method):
         stream = "stream of " if method.server_streaming else ""
@@ -97,7 +97,7 @@ def service_part(service: ServiceDescriptorProto, comments: Comments, path: Path
 def message_part(
     message: DescriptorProto, name: str, comments: Comments, path: Path
 ) -> Iterator[str]:
-    """Yield a message with its fields, then what is nested in it."""
+    """Yields a message with its fields, then what is nested in it."""
     yield f"\n### {name}\n\n{comments.paragraphs(path)}\n"
     rows = [
         (
@@ -117,7 +117,7 @@ def message_part(
 def enum_part(
     enum: EnumDescriptorProto, name: str, comments: Comments, path: Path
 ) -> Iterator[str]:
-    """Yield an enum with its values."""
+    """Yields an enum with its values."""
     yield f"\n### {name}\n\n{comments.paragraphs(path)}\n"
     rows = [
         (f"`{value.name}` = {value.number}", comments.line((*path, VALUES, i)))
@@ -127,7 +127,7 @@ def enum_part(
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield a Markdown table, or nothing where it would have no rows."""
+    """Yields a Markdown table, or nothing where it would have no rows."""
     lines = ["| " + " | ".join(row) + " |\n" for row in rows]
     if lines:
         yield "\n| " + " | ".join(heads) + " |\n|" + " --- |" * len(heads) + "\n"
@@ -135,7 +135,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def field_type(field: FieldDescriptorProto, message: DescriptorProto, package: str) -> str:
-    """Return a field's type, with what can be said of how often it is there."""
+    """Returns a field's type, with what can be said of how often it is there."""
     named = link(field.type_name, package) if field.type_name else PLAIN_TYPES[field.type]
     if field.label == FieldDescriptorProto.LABEL_REPEATED:
         return f"repeated {named}"
@@ -147,7 +147,7 @@ def field_type(field: FieldDescriptorProto, message: DescriptorProto, package: s
 
 
 def link(type_name: str, package: str) -> str:
-    """Return a type's name, as a link where it is ours."""
+    """Returns a type's name, as a link where it is ours."""
     ours = f".{package}."
     if not type_name.startswith(ours):
         return type_name.removeprefix(".")

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from coverage import Coverage
-from forked_programs import ForkedPrograms, installed
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
+
+from processes.forked_programs import ForkedPrograms, installed
 
 TESTS = Path(__file__).parent
 # Folders whose tests carry a marker of the folder's name.
@@ -47,7 +48,7 @@ settings.register_profile("nightly", settings.get_profile("dev"), max_examples=2
 
 
 def chosen_profile() -> str:
-    """Return $KVSTORE_HYPOTHESIS_PROFILE, else `ci` where $CI is set, else `dev`."""
+    """Returns $KVSTORE_HYPOTHESIS_PROFILE, else `ci` where $CI is set, else `dev`."""
     return os.environ.get("KVSTORE_HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
 
 
@@ -60,7 +61,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def why_no_gpu() -> str | None:
-    """Return why no CUDA device can be used, or None where one can.
+    """Returns why no CUDA device can be used, or None where one can.
 
     Asks the driver, for importing torch would take seconds in every run.
     """
@@ -84,12 +85,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    """Show why tests will be skipped before anything runs; hypothesis shows its profile itself."""
+    """Shows why tests will be skipped before anything runs; hypothesis shows its profile itself."""
     return f"gpu: {why_no_gpu() or 'there is one'}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the lines that tests recorded under "summary": counts, rates."""
+    """Prints the lines that tests recorded under "summary": counts, rates."""
     reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
     lines = [text for each in reports for key, text in each.user_properties if key == "summary"]
     if lines:
@@ -100,7 +101,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def forked_programs() -> Iterator[ForkedPrograms]:
-    """Return what forks programs: in a pytest that was itself forked it is there."""
+    """Returns what forks programs: in a pytest that was itself forked it is there."""
     if installed:
         yield installed[0]
         return
@@ -112,7 +113,7 @@ def forked_programs() -> Iterator[ForkedPrograms]:
 
 @pytest.fixture(scope="module", autouse=True)
 def programs(request: pytest.FixtureRequest, forked_programs: ForkedPrograms) -> Iterator[None]:
-    """Start programs as forks, except in tests of their start, and on a GPU.
+    """Starts programs as forks, except in tests of their start, and on a GPU.
 
     A forked process shares its parent's imported libraries, and CUDA cannot be used after a fork.
     So tests/gpu starts programs as users do.
@@ -133,7 +134,7 @@ def executed(forked_programs: ForkedPrograms) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """End what pytest-cov begins twice in a process of xdist's, where it pauses one of the two.
+    """Ends what pytest-cov begins twice in a process of xdist's, where it pauses one of the two.
 
     The other would go on through all that is not measured, and make it take twice as long.
     """
@@ -154,13 +155,13 @@ def pytest_testnodedown(node: WorkerController, error: object) -> None:
 
 
 def folder_of(nodeid: str) -> str:
-    """Return the folder of tests/ that a test lies in, by its id."""
+    """Returns the folder of tests/ that a test lies in, by its id."""
     parts = nodeid.split("::", maxsplit=1)[0].split("/")
     return parts[1] if parts[0] == TESTS.name and len(parts) > 1 else ""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test by its folder, and skip GPU tests if there is no GPU.
+    """Marks each test by its folder, and skip GPU tests if there is no GPU.
 
     Does not collect the tests of a release, unless $KVSTORE_DIST names one. Measures coverage of
     core and service only in their unit tests: coverage by other tests says little about what was
@@ -197,5 +198,5 @@ class FilesOfStartersWhole(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesOfStartersWhole:
-    """Replace xdist's scheduler."""
+    """Replaces xdist's scheduler."""
     return FilesOfStartersWhole(config, log)

@@ -46,26 +46,26 @@ exec python3 "$tree/benchmarks/gpu_machine/run.py" {script} "$@" \\
 
 
 def canonical(name: str) -> str:
-    """Return the one spelling of a distribution's name."""
+    """Returns the one spelling of a distribution's name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def names(path: Path) -> list[str]:
-    """Return the names in a list of distributions, without comments and versions."""
+    """Returns the names in a list of distributions, without comments and versions."""
     lines = path.read_text(encoding="utf-8").splitlines()
     found = (re.split(r"[=<>!~;\[ ]", line)[0] for line in lines if not line.startswith("#"))
     return [name for name in found if name]
 
 
 def pins() -> dict[str, str]:
-    """Return the versions of constraints.txt by the canonical names."""
+    """Returns the versions of constraints.txt by the canonical names."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     parts = (line.split("==") for line in lines if line and not line.startswith("#"))
     return {canonical(name): version for name, version in parts}
 
 
 def fits(path: Path, name: str, version: str, python: str) -> bool:
-    """Tell whether a wheel is of a version, and for a Python as "3.12"."""
+    """Returns whether a wheel is of a version, and for a Python as "3.12"."""
     parts = path.stem.split("-")
     tag = f"cp{python.replace('.', '')}"
     runs = any(each in {tag, "py3"} for each in parts[-3].split(".")) or parts[-2] == "abi3"
@@ -73,7 +73,7 @@ def fits(path: Path, name: str, version: str, python: str) -> bool:
 
 
 def fetch(folder: Path, python: str, pip_arguments: list[str]) -> list[Path]:
-    """Download the missing wheels, remove the others, and return the paths.
+    """Downloads the missing wheels, remove the others, and returns the paths.
 
     Ends the process with pip's message if pip cannot download a wheel.
     """
@@ -103,13 +103,13 @@ def fetch(folder: Path, python: str, pip_arguments: list[str]) -> list[Path]:
 
 
 def git(*arguments: str) -> str:
-    """Return the output of git for our tree; raises ``CalledProcessError``."""
+    """Returns the output of git for our tree; raises ``CalledProcessError``."""
     command = ["git", "-C", str(ROOT), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
 
 
 def pack(path: Path) -> int:
-    """Pack the tracked files that exist and return the number of untracked files."""
+    """Packs the tracked files that exist and returns the number of untracked files."""
     tracked = [name for name in git("ls-files", "-z").split("\0") if name]
     # Without the time of packing: the same files have the same digest.
     with GzipFile(path, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
@@ -120,7 +120,7 @@ def pack(path: Path) -> int:
 
 
 def main() -> int:
-    """Write the bundle, print its size and return 1 if it is too large."""
+    """Writes the bundle, print its size and returns 1 if it is too large."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "gpu-bundle")
     parser.add_argument("--python", default=PYTHON, help=f"of the machine (default: {PYTHON})")

@@ -25,18 +25,23 @@ ROOT: Final = Path(__file__).parents[2]
 PATHS: Final = (".", "clients/python", "benchmarks", "tests/support")
 MODULES: Final = (
     # The programs: the store, its control program, the worker and its engine's processes.
-    *("kvstore.__main__", "kvstore_client.ctl", "kvstore_client.cuda_memory"),
-    *("inference_worker.program", "inference_worker.serve_program", "inference_worker.reference"),
-    *("inference_worker.engine_process", "inference_worker.tied_process"),
+    *("kvstore.__main__", "kvstore_ctl.app", "kvstore_client.memory.cuda.memory"),
+    *(
+        "inference_worker.commands.program",
+        "inference_worker.commands.serve_program",
+        "inference_worker.demo.reference",
+    ),
+    *("inference_worker.fleet.process", "inference_worker.store.tied_process"),
     # Modules that tests start, or import only where they use them.
-    *("device_process", "device_worker", "forked_programs", "forker", "uid_by_environment"),
+    *("device.process", "device.worker", "processes.forked_programs", "processes.forker"),
+    "device.uid_by_environment",
     # The benchmark's model is Qwen3; the other models have a tiny one.
     *(f"transformers.models.{name}.modeling_{name}" for name in ("gemma3", "llama", "qwen3")),
-    *("gpu", "support.gpu_open", "gpu_machine.run", "gpu_machine.launch"),
+    *("gpu", "support.gpu.open", "gpu_machine.run", "gpu_machine.launch"),
     "gpu_machine.probes.__main__",
 )
 # A module that is needed only if the package is installed.
-IF_INSTALLED: Final = {"inference_worker.kernel_attention": "triton"}
+IF_INSTALLED: Final = {"inference_worker.attention.kernel_attention": "triton"}
 FILES: Final = "tests/gpu/*.py", "tests/conftest.py", "benchmarks/gpu_*.py"
 # A module of the standard library with the platform in its name.
 BUILD_FACTS: Final = "_sysconfigdata_"
@@ -56,21 +61,21 @@ class OnlyThese:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what Python's finder finds, or None if the name is not allowed."""
+        """Returns what Python's finder finds, or None if the name is not allowed."""
         allowed = name.partition(".")[0] in self._names or name.startswith(BUILD_FACTS)
         return PathFinder.find_spec(name, path, target) if allowed else None
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterable[Distribution]:
-        """Return what Python's finder finds: this only reads a version and imports nothing."""
+        """Returns what Python's finder finds: this only reads a version and imports nothing."""
         return PathFinder.find_distributions(context)
 
     def install(self) -> None:
-        """Replace Python's finder."""
+        """Replaces Python's finder."""
         sys.meta_path[:] = [self if each is PathFinder else each for each in sys.meta_path]
 
 
 def missing_modules() -> dict[str, str]:
-    """Import everything and return the reason for each module that cannot be imported."""
+    """Imports everything and returns the reason for each module that cannot be imported."""
     sys.path[:0] = [str(ROOT / each) for each in PATHS]
     found = {}
     for name in MODULES:
@@ -97,7 +102,7 @@ def missing_modules() -> dict[str, str]:
 
 
 def project_files() -> list[str]:
-    """Return the project's files that were imported, relative to its root."""
+    """Returns the project's files that were imported, relative to its root."""
     files = [getattr(each, "__file__", None) for each in [*sys.modules.values()]]
     paths = [Path(each) for each in files if each]
     return sorted(
@@ -108,7 +113,7 @@ def project_files() -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the version of each distribution that matters, or "missing"."""
+    """Returns the version of each distribution that matters, or "missing"."""
     found = {"python": sys.version.split()[0]}
     for name in SHOWN:
         try:
@@ -127,7 +132,7 @@ def _import_file(path: Path) -> None:
 
 
 def main() -> int:
-    """Import everything and print what is missing."""
+    """Imports everything and print what is missing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", type=Path, metavar="FILE")
     only = parser.parse_args().only

@@ -34,7 +34,7 @@ FELL_OVER: Final = re.compile(
 
 
 def set_up(version: str, pip_arguments: list[str]) -> Path:
-    """Make the environment if none exists for this list, and return its Python.
+    """Makes the environment if none exists for this list, and returns its Python.
 
     Ends the process if this Python or a distribution is not available.
     """
@@ -61,7 +61,7 @@ def set_up(version: str, pip_arguments: list[str]) -> Path:
 
 
 def faults(script: str) -> Iterator[str]:
-    """Yield a line for each fault in the results of a script."""
+    """Yields a line for each fault in the results of a script."""
     folder = OUT / script
     steps = [each for each in entries(folder) if each["kind"] == "step"]
     if not steps:
@@ -76,7 +76,7 @@ def faults(script: str) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run all four and return the exit status."""
+    """Runs all four and returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", default=PYTHON, help=f"version (default: {PYTHON})")
     options, pip_arguments = parser.parse_known_args()

@@ -7,8 +7,8 @@ import sys
 from typing import Final
 
 import torch
-from kernel_cases import Case, attend
 
+from device.kernel_cases import Case, attend
 from gpu_machine.runner import NO_DEVICE_STATUS
 
 # Qwen3-8B's heads. Decode: eight sequences of 8K tokens. Prefill: 2K tokens behind 8K.
@@ -19,12 +19,12 @@ CASES: Final = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run attention once for a named case and return the exit status."""
+    """Runs attention once for a named case and returns the exit status."""
     if not torch.cuda.is_available():
         print("no CUDA device")
         return NO_DEVICE_STATUS
     # Imports Triton.
-    from inference_worker.kernel_attention import KernelAttention  # noqa: PLC0415
+    from inference_worker.attention.kernel_attention import KernelAttention  # noqa: PLC0415
 
     attend(CASES[arguments[0]], KernelAttention, "cuda")
     torch.cuda.synchronize()

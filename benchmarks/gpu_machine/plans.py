@@ -200,7 +200,7 @@ def _benchmark(
 
 
 def _server(place: Place) -> Step:
-    """Return a server that SIGTERM ends after some seconds.
+    """Returns a server that SIGTERM ends after some seconds.
 
     Its exit status is 0 only if it found the device.
     """

@@ -21,13 +21,13 @@ def pytest_runtest_logstart(nodeid: str) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Record how a test ended; a failure of its set-up or teardown too."""
+    """Records how a test ended; a failure of its set-up or teardown too."""
     if report.when == "call" or report.outcome != "passed":
         _record(report.nodeid, report.outcome, report.duration, _why(report))
 
 
 def _why(report: pytest.TestReport) -> str:
-    """Return a line that says why a test was skipped or failed."""
+    """Returns a line that says why a test was skipped or failed."""
     if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
         return str(report.longrepr[2]).removeprefix("Skipped: ")[:LONGEST_WHY]
     crash = getattr(report.longrepr, "reprcrash", None)

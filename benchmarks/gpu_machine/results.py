@@ -22,7 +22,7 @@ class Results:
     """``SCRIPT.jsonl`` and ``SCRIPT.log`` in a folder. Thread-safe."""
 
     def __init__(self, folder: Path, script: str) -> None:
-        """Begin both files anew; makes ``folder`` if it is missing."""
+        """Begins both files anew; makes ``folder`` if it is missing."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.records = folder / f"{script}.jsonl"
@@ -34,12 +34,12 @@ class Results:
         self._mutex = Lock()
 
     def record(self, entry: Mapping[str, Any]) -> None:
-        """Append one line of JSON."""
+        """Appends one line of JSON."""
         with self._mutex, self.records.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 
     def log(self, step: str, line: str) -> None:
-        """Append a line of a step's output, up to ``MOST_STEP_BYTES`` a step.
+        """Appends a line of a step's output, up to ``MOST_STEP_BYTES`` a step.
 
         All steps together have ``MOST_LOG_BYTES``.
         """
@@ -61,7 +61,7 @@ class Results:
 
 
 def entries(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of all ``.jsonl`` files in a folder, the oldest file first.
+    """Yields the lines of all ``.jsonl`` files in a folder, the oldest file first.
 
     Leaves out a line that was cut off. Yields nothing if the folder is missing.
     """
@@ -75,7 +75,7 @@ def entries(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def save_triton(cache: Path, folder: Path) -> str:
-    """Pack Triton's cache into the results and return a line about it."""
+    """Packs Triton's cache into the results and returns a line about it."""
     if not cache.is_dir() or not any(cache.iterdir()):
         return "Triton compiled nothing"
     packed = folder / f".{TRITON}.part"
@@ -95,7 +95,7 @@ def save_triton(cache: Path, folder: Path) -> str:
 
 
 def load_triton(cache: Path, folder: Path) -> str:
-    """Unpack the cache that an earlier script saved and return a line about it."""
+    """Unpacks the cache that an earlier script saved and returns a line about it."""
     packed = folder / TRITON
     if not packed.exists():
         return "no Triton cache of an earlier run"

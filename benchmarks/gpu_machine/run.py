@@ -33,7 +33,7 @@ LONGEST_WHY: Final = 90
 
 
 def install(wheels: Path, site: Path) -> str:
-    """Install wheels into a folder, once, and return a line about it."""
+    """Installs wheels into a folder, once, and returns a line about it."""
     names = sorted(path.name for path in wheels.glob("*.whl"))
     if not names:
         return f"no wheels in {wheels}: what is installed is used"
@@ -55,7 +55,7 @@ def install(wheels: Path, site: Path) -> str:
 
 
 def environment(site: Path, work: Path) -> dict[str, str]:
-    """Return the environment of the steps."""
+    """Returns the environment of the steps."""
     paths = [str(site), *(str(CHECKOUT / each) for each in PATHS)]
     return {
         **os.environ,
@@ -68,7 +68,7 @@ def environment(site: Path, work: Path) -> dict[str, str]:
 
 
 def missing_device(steps_environment: dict[str, str]) -> str | None:
-    """Return why there is no CUDA device, or None if there is one."""
+    """Returns why there is no CUDA device, or None if there is one."""
     command = [sys.executable, "-c", PROBE]
     try:
         done = subprocess.run(  # noqa: S603 - our own program
@@ -86,7 +86,7 @@ def missing_device(steps_environment: dict[str, str]) -> str | None:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Return the outcomes as lines: verdict, seconds, step, why."""
+    """Returns the outcomes as lines: verdict, seconds, step, why."""
     rows = [
         (each.verdict, f"{each.seconds:.1f}", each.step, each.why[:LONGEST_WHY])
         for each in outcomes
@@ -99,7 +99,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def main() -> int:
-    """Run a script and print its table."""
+    """Runs a script and print its table."""
     begin = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("script", choices=[*PLANS])

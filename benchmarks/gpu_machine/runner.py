@@ -72,7 +72,7 @@ class Runner:
         self._no_device = no_device
 
     def run(self, stages: Sequence[Stage]) -> list[Outcome]:
-        """Run all stages and return the outcomes, in the order of the steps."""
+        """Runs all stages and returns the outcomes, in the order of the steps."""
         outcomes: list[Outcome] = []
         for stage in stages:
             end = min(self._deadline, time.monotonic() + stage.seconds)
@@ -168,7 +168,7 @@ class Runner:
         return Outcome(step.name, verdict, round(seconds, 1), why, facts)
 
     def _counts(self, step: str) -> dict[str, Any]:
-        """Count a step's tests by their last outcome; ``why`` is the first failure, or skip."""
+        """Counts a step's tests by their last outcome; ``why`` is the first failure, or skip."""
         last = {
             each["test"]: each
             for each in entries(self._results.folder)
@@ -185,7 +185,7 @@ class Runner:
 
 
 def _wait(process: "subprocess.Popen[bytes]", limit: float) -> bool:
-    """Wait for a process; end it after ``limit`` seconds, and return whether it did.
+    """Waits for a process; ends it after ``limit`` seconds, and returns whether it did.
 
     Its group ends in any case: stores of tests that died would keep device memory.
     """
@@ -208,7 +208,7 @@ def _signal(group: int, number: signal.Signals) -> None:
 
 
 def _last_json(said: str) -> dict[str, Any]:
-    """Return the last line that is a JSON object, or an empty one."""
+    """Returns the last line that is a JSON object, or an empty one."""
     for line in reversed(said.splitlines()):
         if line.startswith("{"):
             with suppress(ValueError):

@@ -21,7 +21,7 @@ torch's CPU builds do, where pip is offered them: give pip's options for that in
 
 
 def interpreter(name: str) -> Path | None:
-    """Return an environment's Python, or None where it is not set up as it should be."""
+    """Returns an environment's Python, or None where it is not set up as it should be."""
     stamp = _stamp(name)
     wanted = _requirements(name).read_text(encoding="utf-8")
     ready = stamp.exists() and stamp.read_text(encoding="utf-8") == wanted
@@ -29,7 +29,7 @@ def interpreter(name: str) -> Path | None:
 
 
 def pip_arguments(about: str) -> list[str]:
-    """Return the command line's arguments, which are pip's; help is ours, and ends the process."""
+    """Returns the command line's arguments, which are pip's; help is ours, and ends the process."""
     arguments = sys.argv[1:]
     if {"-h", "--help"}.intersection(arguments):
         print(f"usage: {Path(sys.argv[0]).name} [OPTION OF PIP ...]\n\n{about.strip()}")
@@ -38,7 +38,7 @@ def pip_arguments(about: str) -> list[str]:
 
 
 def set_up(name: str, peer: str, python: str, options: list[str]) -> bool:
-    """Install what is pinned; return whether it is all there.
+    """Installs what is pinned; returns whether it is all there.
 
     ``options`` are pip's; ``peer`` and ``python`` are what people are told of where it
     cannot be had.
@@ -67,5 +67,5 @@ def _requirements(name: str) -> Path:
 
 
 def _stamp(name: str) -> Path:
-    """Return the file that holds the requirements that were installed, once all of them are."""
+    """Returns the file that holds the requirements that were installed, once all of them are."""
     return FOLDER / name / ".installed"

@@ -51,7 +51,7 @@ class Engine:
         assert kind == "EngineDrivenContextShm", f"bytes travel by {kind}, not by shared memory"
 
     def key(self, tokens: tuple[int, ...], request: str, worker: int | None) -> IPCCacheServerKey:
-        """Return the key of all whole chunks of a prompt."""
+        """Returns the key of all whole chunks of a prompt."""
         return IPCCacheServerKey(
             model_name=self.model,
             world_size=1,
@@ -64,7 +64,7 @@ class Engine:
         )
 
     def fill(self, payload: bytes) -> None:
-        """Write the prompt's KV: element k of a block's layer's K or V is the payload's, in order.
+        """Writes the prompt's KV: element k of a block's layer's K or V is the payload's, in order.
 
         The payload is page after page as kvstore has them: [layers, 2, tokens, heads, head_dim].
         """
@@ -79,19 +79,19 @@ class Engine:
             layer[:, self.block_ids] = pages[:, number].transpose(0, 1)
 
     def clear(self) -> None:
-        """Forget the KV, so that what is there afterwards was fetched."""
+        """Forgets the KV, so that what is there afterwards was fetched."""
         for layer in self.layers.values():
             layer.zero_()
 
     def digest(self) -> str:
-        """Return a digest of the prompt's KV, as pages."""
+        """Returns a digest of the prompt's KV, as pages."""
         pages = torch.stack([layer[:, self.block_ids] for layer in self.layers.values()])
         # [layers, 2, blocks, ...] to [blocks, layers, 2, ...]
         ordered = pages.permute(2, 0, 1, 3, 4, 5).contiguous()
         return hashlib.sha256(ordered.view(torch.int16).numpy().tobytes()).hexdigest()
 
     def blocks_of(self, key: IPCCacheServerKey) -> list[list[int]]:
-        """Return the blocks that a key's tokens have, of the one group there is."""
+        """Returns the blocks that a key's tokens have, of the one group there is."""
         return [self.block_ids[: key.end // BLOCK_TOKENS]]
 
     @property
@@ -111,7 +111,7 @@ class Worker:
         self._published: list[tuple[Engine, tuple[int, ...]]] = []
 
     def open(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Connect to ``url`` and register one engine for each of ``engines``."""
+        """Connects to ``url`` and register one engine for each of ``engines``."""
         self._client = RequestClientFactory.create(line["url"])
         assert self._client.noop().result(timeout=TIMEOUT) == "OK"
         for number, (name, shape) in enumerate(line["engines"].items()):
@@ -129,7 +129,7 @@ class Worker:
         return {}
 
     def verify(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Fetch once into cleared memory; return its digest and the tokens hit."""
+        """Fetches once into cleared memory; returns its digest and the tokens hit."""
         engine = self._engines[line["engine"]]
         engine.clear()
         hit = self._fetch(engine, prompt_of(line["tokens"]), [])
@@ -151,7 +151,7 @@ class Worker:
         return repeat(line, ("whole",), once)
 
     def hit(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Time the control path of a hit: lookup, its result, prepare, commit; no bytes move."""
+        """Times the control path of a hit: lookup, its result, prepare, commit; no bytes move."""
         engine, tokens = self._engines[line["engine"]], prompt_of(line["tokens"])
 
         def once() -> list[int]:
@@ -200,7 +200,7 @@ class Worker:
         return repeat(line, ("whole",), once)
 
     def fetch(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Time a hit with its bytes copied into the engine's memory."""
+        """Times a hit with its bytes copied into the engine's memory."""
         engine, tokens = self._engines[line["engine"]], prompt_of(line["tokens"])
 
         def once() -> list[int]:
@@ -256,19 +256,19 @@ class Worker:
         return hit
 
     def _end(self, request: str) -> None:
-        """End the request at the server: their connector does not wait for it, nor is it timed."""
+        """Ends the request at the server: their connector does not wait for it, nor is it timed."""
         self._client.end_session(request).result(timeout=TIMEOUT)
 
 
 def prompt_of(token_count: int) -> tuple[int, ...]:
-    """Return the prompt of this length."""
+    """Returns the prompt of this length."""
     return tuple(range(token_count, 2 * token_count))
 
 
 def repeat(
     line: dict[str, Any], names: tuple[str, ...], once: Callable[[], list[int]]
 ) -> dict[str, Any]:
-    """Do it for ``seconds``, at least ``least`` times; return nanoseconds by name."""
+    """Does it for ``seconds``, at least ``least`` times; returns nanoseconds by name."""
     rows: list[list[int]] = []
     end = time.monotonic() + line["seconds"]
     while len(rows) < line["least"] or (time.monotonic() < end and len(rows) < line["most"]):
@@ -277,7 +277,7 @@ def repeat(
 
 
 def main() -> None:
-    """Answer lines until there are no more."""
+    """Answers lines until there are no more."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     worker = Worker()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kvstore_client import PagedContent
-from support.fetch_workload import (
+from support.fetch.workload import (
     BYTES_TOKENS,
     LARGE,
     PAGE_TOKENS,
@@ -62,7 +62,7 @@ class LMCachePeer:
         return answer
 
     def open(self, url: str, payload: Path) -> str:
-        """Connect, have all prompts cached, and return a digest of what a fetch brings."""
+        """Connects, have all prompts cached, and returns a digest of what a fetch brings."""
         engines = {
             "large": _engine(LARGE, PAGES),
             "small": _engine(SMALL, max(TOKENS) // PAGE_TOKENS),
@@ -84,7 +84,7 @@ class LMCachePeer:
         return self.ask("empty", **pace._asdict())
 
     def hit(self, pace: Pace, token_count: int) -> Times:
-        """Time the control path of a hit: ``whole``, and ``lookup`` of it."""
+        """Times the control path of a hit: ``whole``, and ``lookup`` of it."""
         return self.ask("hit", engine="small", tokens=token_count, **pace._asdict())
 
     def hits_in_a_row(self, pace: Pace, token_count: int) -> Times:
@@ -93,7 +93,7 @@ class LMCachePeer:
         return self.ask("row", engine="small", tokens=token_count, hits=hits, **pace._asdict())
 
     def fetch(self, pace: Pace) -> Times:
-        """Time a hit with its bytes copied into the engine's memory."""
+        """Times a hit with its bytes copied into the engine's memory."""
         return self.ask("fetch", engine="large", tokens=BYTES_TOKENS, **pace._asdict())
 
     def store(self, pace: Pace) -> Times:
@@ -105,7 +105,7 @@ class LMCachePeer:
 def lmcache_peer(
     python: Path, transport: str, chunk_tokens: int
 ) -> Iterator[tuple[LMCachePeer, str]]:
-    """Run a server and a worker of it; yield the worker, not connected yet, and the server's url.
+    """Runs a server and a worker of it; yields the worker, not connected yet, and the server's url.
 
     ``python`` is the environment's, ``transport`` "zmq" or "grpc". Raises ``RuntimeError`` with
     the server's log where it does not come up.

@@ -20,14 +20,14 @@ THEIRS = TREE / "tests" / "vllm" / "vllm_requirements.txt"
 
 
 def names(path: Path) -> dict[str, str]:
-    """Return the pins of a file by the distribution's name as indexes write it."""
+    """Returns the pins of a file by the distribution's name as indexes write it."""
     lines = path.read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if "==" in line and line[:1] != "#"]
     return {pin.partition("==")[0].lower().replace("_", "-"): pin for pin in pins}
 
 
 def main(options: list[str]) -> None:
-    """Install what is missing, with these options of pip's, or say why not."""
+    """Installs what is missing, with these options of pip's, or says why not."""
     if FOLDER.exists():
         return
     if not PYTHON.exists():

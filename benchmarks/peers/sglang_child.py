@@ -60,7 +60,7 @@ class Allocator:
     device = "cpu"
 
     def free_segment(self, indices: object, start_pos: int) -> None:
-        """Take indices back."""
+        """Takes indices back."""
 
 
 class PythonTree:
@@ -78,7 +78,7 @@ class PythonTree:
         self.cache.insert(params)
 
     def evict(self, tokens: int) -> int:
-        """Evict and return the tokens gone."""
+        """Evicts and returns the tokens gone."""
         return int(self.cache.evict(base.EvictParams(num_tokens=tokens)).num_tokens_evicted)
 
 
@@ -110,14 +110,14 @@ class RustCore:
         return int(self.core.match_prefix(base.MatchPrefixParams(key=key)).device_prefix_len)
 
     def insert(self, params: Any) -> None:  # noqa: ANN401  # their class
-        """Insert, in as many steps as it takes."""
+        """Inserts, in as many steps as it takes."""
         step = self.core.begin_insert(params)
         while step.result is None:
             step = self.core.resume_insert()
         self.core.end_insert()
 
     def evict(self, tokens: int) -> int:
-        """Evict leaf by leaf and return the tokens gone."""
+        """Evicts leaf by leaf and returns the tokens gone."""
         full, core = self._full, self.core
         gone = {full: 0}
         core.evict_device_start(full, tokens)
@@ -132,7 +132,7 @@ class RustCore:
         return gone[full]
 
     def _drained(self, result: Any) -> int:  # noqa: ANN401  # one of theirs
-        """Take what a step gave up, and return its tokens."""
+        """Takes what a step gave up, and returns its tokens."""
         result.device_frees.clear()
         result.host_frees.clear()
         result.cache_actions.clear()
@@ -143,12 +143,12 @@ KINDS: dict[str, Callable[[], Any]] = {"python": PythonTree, "rust": RustCore}
 
 
 def key_of(tokens: "array[int]") -> Any:  # noqa: ANN401  # their class
-    """Return a key as a request's tokens come."""
+    """Returns a key as a request's tokens come."""
     return RadixKey(array("q", tokens))
 
 
 def entry(tokens: "array[int]") -> Any:  # noqa: ANN401  # their class
-    """Return what inserts a sequence."""
+    """Returns what inserts a sequence."""
     value = torch.arange(len(tokens), dtype=torch.int64)
     return base.InsertParams(key=key_of(tokens), value=value)
 
@@ -163,7 +163,7 @@ class Bench:
         self._next = OTHER
 
     def build_chain(self, name: str, tokens: int, nodes: int) -> int:
-        """Cache a prompt in so many nodes, and return what a match of it finds.
+        """Caches a prompt in so many nodes, and returns what a match of it finds.
 
         A match that ends inside a node cuts it there, in each of the trees.
         """
@@ -211,11 +211,11 @@ class Bench:
         return self._timed(seconds, lambda: self._add_leaf(tree), evict)
 
     def rest(self) -> int:
-        """Do nothing: the answer says that all before it is done."""
+        """Does nothing: the answer says that all before it is done."""
         return 0
 
     def drop(self, name: str) -> int:
-        """Forget a cache."""
+        """Forgets a cache."""
         self._trees.pop(name, None)
         return 0
 
@@ -234,7 +234,7 @@ class Bench:
 
 
 def main() -> None:
-    """Do what each line says, on the stdout that this was started with."""
+    """Does what each line says, on the stdout that this was started with."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     torch.set_num_threads(1)

@@ -7,7 +7,7 @@ HOST = "127.0.0.1"
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody had a moment ago, no two the same."""
+    """Returns ports that nobody had a moment ago, no two the same."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -16,6 +16,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def listens(port: int) -> bool:
-    """Return whether somebody takes connections at a port."""
+    """Returns whether somebody takes connections at a port."""
     with socket.socket() as probe:
         return probe.connect_ex((HOST, port)) == 0

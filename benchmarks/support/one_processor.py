@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_processor(pids: Iterable[int]) -> Iterator[None]:
-    """Keep this process and others, of which one is measured at a time, on the same processor.
+    """Keeps this process and others, of which one is measured at a time, on the same processor.
 
     A virtual machine's processors share theirs with strangers: one of two was seen half as
     slow again as the other for minutes, and whose process sat there lost by as much.

@@ -37,7 +37,7 @@ class PageKey(NamedTuple):
 
 
 def page_keys(tokens: bytes, page_tokens: int) -> Iterator[PageKey]:
-    """Yield the key of each page of a sequence; the last page may be partial."""
+    """Yields the key of each page of a sequence; the last page may be partial."""
     before, width = START, page_tokens * TOKEN_BYTES
     for start in range(0, len(tokens), width):
         key = PageKey(before, tokens[start : start + width])
@@ -46,19 +46,19 @@ def page_keys(tokens: bytes, page_tokens: int) -> Iterator[PageKey]:
 
 
 def next_token_of(tokens: bytes) -> int:
-    """Return the one token that may ever follow a sequence, so that a wrong one is seen."""
+    """Returns the one token that may ever follow a sequence, so that a wrong one is seen."""
     return int.from_bytes(blake2b(tokens, digest_size=TOKEN_BYTES).digest(), "little")
 
 
 def stamped(key: PageKey, stamp: Stamp, size: int) -> bytes:
-    """Return what a write puts into a page of ``size`` bytes."""
+    """Returns what a write puts into a page of ``size`` bytes."""
     count = len(key.tokens) // TOKEN_BYTES
     header = HEADER.pack(stamp.writer.encode(), stamp.number, key.before, count) + key.tokens
     return header + shake_256(header).digest(size - len(header))
 
 
 def stamp_of(content: bytes, key: PageKey, *, token_count: int | None = None) -> Stamp:
-    """Return the one write that all bytes of a page come from.
+    """Returns the one write that all bytes of a page come from.
 
     With ``token_count`` only the first so many tokens have to be the key's, as in a
     page to copy from. Raises :class:`WrongPage`, with what is there instead.

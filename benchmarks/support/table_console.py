@@ -6,7 +6,7 @@ TABLE_WIDTH = 200
 
 
 def table_console(*, stderr: bool = False) -> Console:
-    """Return the console of stdout, or of stderr.
+    """Returns the console of stdout, or of stderr.
 
     As wide as its terminal, which tables fit from 80 columns on; in a file or a pipe as
     wide as any table.

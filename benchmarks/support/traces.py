@@ -27,7 +27,7 @@ def readable() -> Iterator[None]:
 
 
 def asking(path: Path, requests: Iterable[Asked], tokens_of: Callable[[Asked], int]) -> list[Asked]:
-    """Return a trace's requests; raises ``ValueError`` where all of them ask for no tokens."""
+    """Returns a trace's requests; raises ``ValueError`` where all of them ask for no tokens."""
     asked = list(requests)
     if not any(map(tokens_of, asked)):
         raise ValueError(f"{path}: it asks for no tokens")

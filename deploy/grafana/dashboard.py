@@ -24,7 +24,7 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def panels() -> list[dict[str, Any]]:
-    """Return all panels, laid out in rows."""
+    """Returns all panels, laid out in rows."""
     rows = tomllib.loads(PANELS.read_text(encoding="utf-8"))["row"]
     made: list[dict[str, Any]] = []
     y = 0
@@ -46,7 +46,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 def laid_out(panel: dict[str, Any]) -> dict[str, Any]:
-    """Return one panel as Grafana has it, but for its place."""
+    """Returns one panel as Grafana has it, but for its place."""
     kind, stacked = panel.get("kind", "timeseries"), panel.get("stacked", False)
     defaults: dict[str, Any] = {"unit": panel.get("unit", "short"), "min": 0}
     if "most" in panel:
@@ -74,12 +74,12 @@ def laid_out(panel: dict[str, Any]) -> dict[str, Any]:
 
 
 def filled_in(query: str) -> str:
-    """Return a query of the servers chosen."""
+    """Returns a query of the servers chosen."""
     return query.replace("{OF", f"{{{OF}").replace("WINDOW", WINDOW)
 
 
 def variable(label: str) -> dict[str, Any]:
-    """Return a choice of servers by a label of theirs."""
+    """Returns a choice of servers by a label of theirs."""
     return {
         "name": label,
         "label": label,
@@ -94,7 +94,7 @@ def variable(label: str) -> dict[str, Any]:
 
 
 def dashboard() -> dict[str, Any]:
-    """Return the whole dashboard."""
+    """Returns the whole dashboard."""
     source = {"name": "datasource", "label": "source", "type": "datasource", "query": "prometheus"}
     return {
         "uid": "kvstore",
@@ -113,7 +113,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Write the file, and exit 0."""
+    """Writes the file, and exit 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=FILE, help="default: the committed file")
     out: Path = parser.parse_args().out

@@ -5,14 +5,14 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from inference_worker.async_engine import AsyncEngine
+from inference_worker.engine.request import FinishReason, Request
 from inference_worker.errors import EngineGoneError
+from inference_worker.fleet.async_engine import AsyncEngine
 from inference_worker.http.counters import HttpCounters
 from inference_worker.http.problem import is_refusal
-from inference_worker.request import FinishReason, Request
-from inference_worker.stop_text import StopText
-from inference_worker.text_stream import TextStream
-from inference_worker.tokenizer import Tokenizer
+from inference_worker.model.tokenizer import Tokenizer
+from inference_worker.text.stop import StopText
+from inference_worker.text.stream import TextStream
 
 
 class Delta(NamedTuple):
@@ -33,7 +33,7 @@ class Answer:
         context: Sequence[int],
         counters: HttpCounters,
     ) -> None:
-        """Ask nothing yet."""
+        """Asks nothing yet."""
         self._request = request
         self._counters = counters
         self._stop_text = StopText(stops)
@@ -48,7 +48,7 @@ class Answer:
         return len(self._request.prompt_ids)
 
     async def deltas(self, engine: AsyncEngine) -> AsyncGenerator[Delta, None]:
-        """Give the text as it comes; closing it aborts the request.
+        """Gives the text as it comes; closing it aborts the request.
 
         Raises what ``generate`` of the engine raises, and ``EngineGoneError`` where the engine
         aborted it.
@@ -80,7 +80,7 @@ class Answer:
             self._counters.generated.inc(self.completion_tokens)
 
     def _take(self, tokens: list[int]) -> str:
-        """Take tokens up to the one that completes a stop string; gives what may be said."""
+        """Takes tokens up to the one that completes a stop string; gives what may be said."""
         said = ""
         for token in tokens:
             self.completion_tokens += 1
@@ -97,7 +97,7 @@ class Answer:
         return self._stop_text.add(text)
 
     def _end_of(self, reason: FinishReason | None) -> str | None:
-        """Say why it ends, where it does."""
+        """Says why it ends, where it does."""
         if self._stop_text.stopped:
             return FinishReason.STOP.value
         if reason is FinishReason.ABORT:
@@ -105,7 +105,7 @@ class Answer:
         return None if reason is None else reason.value
 
     def _rest(self) -> str:
-        """Give what is held back, which nothing follows."""
+        """Gives what is held back, which nothing follows."""
         if self._stop_text.stopped:
             return ""
         self._text.end()
@@ -113,7 +113,7 @@ class Answer:
         return text if self._stop_text.stopped else text + self._stop_text.end()
 
     def _count_time(self, begin: float, tokens: int) -> float:
-        """Count how long tokens took since those before them; gives the time now."""
+        """Counts how long tokens took since those before them; gives the time now."""
         if not tokens:
             return begin
         now = time.perf_counter()

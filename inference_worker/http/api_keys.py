@@ -18,11 +18,11 @@ class ApiKeys:
     """Users by the digests of their keys; a key is compared in constant time with each."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:
-        """Take each user's key, by name."""
+        """Takes each user's key, by name."""
         self._digests = {name: _digest(key) for name, key in keys.items()}
 
     def user_of(self, key: str) -> str | None:
-        """Say whose key it is, or None."""
+        """Says whose key it is, or None."""
         given, found = _digest(key), None
         for name, digest in self._digests.items():
             if hmac.compare_digest(digest, given):
@@ -31,7 +31,7 @@ class ApiKeys:
 
 
 def read_api_keys(path: Path) -> ApiKeys:
-    """Read a file of lines ``name key``, where ``#`` begins a comment.
+    """Reads a file of lines ``name key``, where ``#`` begins a comment.
 
     Raises ``ValueError`` for a file that others may read, a line of another form, a short key, a
     name that comes twice or no key at all; and ``OSError`` where it cannot be read.
@@ -59,7 +59,7 @@ def read_api_keys(path: Path) -> ApiKeys:
 
 
 def salt_of(user: str | None, cache_salt: str) -> str:
-    """Join a user's name, which has no space, and the salt of a request.
+    """Joins a user's name, which has no space, and the salt of a request.
 
     No two users share anything, whatever salts they choose.
     """

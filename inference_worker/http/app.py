@@ -10,8 +10,8 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
-from inference_worker.async_engine import AsyncEngine
 from inference_worker.errors import WorkerError
+from inference_worker.fleet.async_engine import AsyncEngine
 from inference_worker.http.counters import HttpCounters
 from inference_worker.http.drain import Drain
 from inference_worker.http.generation import Generation
@@ -28,7 +28,7 @@ def build_app(
     settings: HttpSettings | None = None,
     registry: CollectorRegistry | None = None,
 ) -> Starlette:
-    """Make the application of one model; its ``state.drain`` is how it ends.
+    """Makes the application of one model; its ``state.drain`` is how it ends.
 
     ``registry`` may have metrics besides, which ``/metrics`` shows too.
     """

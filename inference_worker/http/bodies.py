@@ -97,7 +97,7 @@ Body = TypeVar("Body", bound=GenerationBody)
 
 
 def parse_body(kind: type[Body], content: bytes) -> Body:
-    """Read a body; raises :class:`Problem` that names the first field that is wrong."""
+    """Reads a body; raises :class:`Problem` that names the first field that is wrong."""
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:

@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from inference_worker.async_engine import AsyncEngine
+from inference_worker.fleet.async_engine import AsyncEngine
 from inference_worker.http.answer import Answer, Delta
 from inference_worker.http.counters import HttpCounters
 from inference_worker.http.prepared import Prepared
-from inference_worker.tokenizer import Tokenizer
+from inference_worker.model.tokenizer import Tokenizer
 
 
 class ChoiceDelta(NamedTuple):
@@ -23,7 +23,7 @@ class Choices:
     """The answers to one request, computed beside each other. One event loop uses it."""
 
     def __init__(self, prepared: Prepared, tokenizer: Tokenizer, counters: HttpCounters) -> None:
-        """Ask nothing yet."""
+        """Asks nothing yet."""
         self._prompt_count = prepared.prompt_count
         pairs = zip(prepared.requests, prepared.contexts, strict=True)
         self.answers = [
@@ -32,7 +32,7 @@ class Choices:
         ]
 
     async def deltas(self, engine: AsyncEngine) -> AsyncGenerator[ChoiceDelta, None]:
-        """Give what all say as it comes; closing it aborts all. Raises the first one's failure."""
+        """Gives what all say as it comes; closing it aborts all. Raises the first one's failure."""
         came: asyncio.Queue[ChoiceDelta | Exception] = asyncio.Queue(len(self.answers))
         tasks = [
             asyncio.create_task(_follow(index, answer, engine, came))
@@ -76,7 +76,7 @@ async def _follow(
 
 
 def whole(deltas: Sequence[ChoiceDelta], count: int) -> list[Delta]:
-    """Join what each of ``count`` choices said."""
+    """Joins what each of ``count`` choices said."""
     return [
         Delta(
             "".join(each.delta.text for each in deltas if each.number == number),

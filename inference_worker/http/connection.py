@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
-    """Read a body of at most ``max_bytes`` within ``seconds``; raises :class:`Problem`."""
+    """Reads a body of at most ``max_bytes`` within ``seconds``; raises :class:`Problem`."""
     too_large = Problem(413, f"the body has more than {max_bytes} bytes", code="request_too_large")
     told = request.headers.get("content-length", "")
     if told.isascii() and told.isdigit() and int(told) > max_bytes:
@@ -34,7 +34,7 @@ async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
 
 
 async def while_there(receive: Receive, drain: Drain, work: Coroutine[Any, Any, Result]) -> Result:
-    """Do what a client waits for; whose body was read.
+    """Does what a client waits for; whose body was read.
 
     Where the client goes away meanwhile, or the server ends, the work is cancelled, and
     ``ClientDisconnect`` or ``EngineGoneError`` raised once it has ended.
@@ -56,6 +56,6 @@ async def while_there(receive: Receive, drain: Drain, work: Coroutine[Any, Any, 
 
 
 async def _gone(receive: Receive) -> None:
-    """Return when the client is gone."""
+    """Returns when the client is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from inference_worker.engine_stats import EngineStats
+from inference_worker.engine.stats import EngineStats
 
 PREFIX: Final = "kvstore_worker"
 FIRST_TOKEN_SECONDS: Final = (
@@ -21,7 +21,7 @@ class HttpCounters:
     """The metrics of one HTTP server. One event loop uses it."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Add them to a registry."""
+        """Adds them to a registry."""
         self.registry = registry
         self.requests = Counter(
             "http_requests",
@@ -72,7 +72,7 @@ class EngineCollector(Collector):
         self.stats: EngineStats | None = None
 
     def collect(self) -> Iterator[Metric]:
-        """Give what the engine counts."""
+        """Gives what the engine counts."""
         stats = self.stats
         if stats is None:
             return

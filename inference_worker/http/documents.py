@@ -15,19 +15,19 @@ class Documents(Protocol):
     """How one request's answers are written."""
 
     def whole(self, choices: list[Delta], usage: Document) -> Document:
-        """Write all of the answers."""
+        """Writes all of the answers."""
         ...
 
     def first(self, index: int) -> Document | None:
-        """Write what comes before a choice's first text, if anything."""
+        """Writes what comes before a choice's first text, if anything."""
         ...
 
     def chunk(self, choice: ChoiceDelta) -> Document:
-        """Write what a choice says next."""
+        """Writes what a choice says next."""
         ...
 
     def usage(self, usage: Document) -> Document:
-        """Write the last chunk, which has no choice."""
+        """Writes the last chunk, which has no choice."""
         ...
 
 
@@ -35,7 +35,7 @@ class _Headed:
     """What all documents of a request have in common."""
 
     def __init__(self, prefix: str, model: ServedModel) -> None:
-        """Name the request."""
+        """Names the request."""
         self._head = {
             "id": f"{prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -50,11 +50,11 @@ class CompletionDocuments(_Headed):
     """``text_completion``."""
 
     def __init__(self, model: ServedModel) -> None:
-        """Name the request."""
+        """Names the request."""
         super().__init__("cmpl", model)
 
     def whole(self, choices: list[Delta], usage: Document) -> Document:
-        """Write all of the answers."""
+        """Writes all of the answers."""
         written = [_completion(index, each) for index, each in enumerate(choices)]
         return self._document("text_completion", written, usage=usage)
 
@@ -63,11 +63,11 @@ class CompletionDocuments(_Headed):
         del index
 
     def chunk(self, choice: ChoiceDelta) -> Document:
-        """Write what a choice says next."""
+        """Writes what a choice says next."""
         return self._document("text_completion", [_completion(*choice)])
 
     def usage(self, usage: Document) -> Document:
-        """Write the last chunk."""
+        """Writes the last chunk."""
         return self._document("text_completion", [], usage=usage)
 
 
@@ -75,11 +75,11 @@ class ChatDocuments(_Headed):
     """``chat.completion`` and ``chat.completion.chunk``."""
 
     def __init__(self, model: ServedModel) -> None:
-        """Name the request."""
+        """Names the request."""
         super().__init__("chatcmpl", model)
 
     def whole(self, choices: list[Delta], usage: Document) -> Document:
-        """Write all of the answers."""
+        """Writes all of the answers."""
         written = [
             {
                 "index": index,
@@ -92,16 +92,16 @@ class ChatDocuments(_Headed):
         return self._document("chat.completion", written, usage=usage)
 
     def first(self, index: int) -> Document:
-        """Say whose message begins."""
+        """Says whose message begins."""
         return self._chunk(index, {"role": "assistant", "content": ""}, None)
 
     def chunk(self, choice: ChoiceDelta) -> Document:
-        """Write what a choice says next."""
+        """Writes what a choice says next."""
         text, reason = choice.delta
         return self._chunk(choice.number, {"content": text} if text else {}, reason)
 
     def usage(self, usage: Document) -> Document:
-        """Write the last chunk."""
+        """Writes the last chunk."""
         return self._document("chat.completion.chunk", [], usage=usage)
 
     def _chunk(self, index: int, delta: Document, reason: str | None) -> Document:

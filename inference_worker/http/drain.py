@@ -23,7 +23,7 @@ class Drain:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count a request while it runs."""
+        """Counts a request while it runs."""
         self._running += 1
         self._idle.clear()
         try:
@@ -34,7 +34,7 @@ class Drain:
                 self._idle.set()
 
     async def drain(self, grace: float) -> None:
-        """Begin nothing new; return when nothing runs.
+        """Begins nothing new; returns when nothing runs.
 
         What runs after ``grace`` seconds is ended, and its clients are told, where they read.
         """

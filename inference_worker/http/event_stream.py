@@ -22,7 +22,7 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(self, documents: AsyncGenerator[Mapping[str, Any], None], drain: Drain) -> None:
-        """Send ``documents``, which are closed in the end."""
+        """Sends ``documents``, which are closed in the end."""
         self.status_code = 200
         self.background = None
         self._documents = documents
@@ -30,7 +30,7 @@ class EventStream(Response):
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all; where the client goes away, close the documents at once."""
+        """Sends all; where the client goes away, close the documents at once."""
         del scope
         with self._drain.running():
             async with aclosing(self._documents):
@@ -52,6 +52,6 @@ class EventStream(Response):
 
 
 def event(document: Mapping[str, Any]) -> bytes:
-    """Write one event."""
+    """Writes one event."""
     written = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return f"data: {written}\n\n".encode()

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from pydantic import AfterValidator, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from inference_worker.chat_format import Message
+from inference_worker.chat.format import Message
 
 # With the longest user name less than a store's bound on salts.
 MAX_SALT_BYTES: Final = 128
@@ -44,7 +44,7 @@ def _are_ids(value: object) -> bool:
 
 
 def _prompts(value: Any) -> list[Prompt]:  # noqa: ANN401 - of JSON
-    """Take a text, ids, or a list of either."""
+    """Takes a text, ids, or a list of either."""
     if isinstance(value, str) or (value and _are_ids(value)):
         return [value]
     if isinstance(value, list) and value:
@@ -56,7 +56,7 @@ def _prompts(value: Any) -> list[Prompt]:  # noqa: ANN401 - of JSON
 
 
 def _stops(value: Any) -> list[str]:  # noqa: ANN401 - of JSON
-    """Take one string or up to four."""
+    """Takes one string or up to four."""
     stops = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
         raise _wrong("a string or a list of strings is wanted")
@@ -70,7 +70,7 @@ def _stops(value: Any) -> list[str]:  # noqa: ANN401 - of JSON
 
 
 def _messages(value: Any) -> list[Message]:  # noqa: ANN401 - of JSON
-    """Take a conversation."""
+    """Takes a conversation."""
     if not isinstance(value, list) or not value:
         raise _wrong("a list of messages is wanted")
     return [_message(place, each) for place, each in enumerate(value)]
@@ -98,7 +98,7 @@ def _message(place: int, value: Any) -> Message:  # noqa: ANN401 - of JSON
 
 
 def _content(place: int, value: Any) -> str:  # noqa: ANN401 - of JSON
-    """Take a text, or parts of text, each of which is a line or more of its own."""
+    """Takes a text, or parts of text, each of which is a line or more of its own."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
@@ -116,7 +116,7 @@ def _content(place: int, value: Any) -> str:  # noqa: ANN401 - of JSON
 
 
 def _salt(value: str) -> str:
-    """Take a salt that a store takes."""
+    """Takes a salt that a store takes."""
     if len(value.encode()) > MAX_SALT_BYTES:
         message = "at most {bytes} bytes are wanted"
         raise PydanticCustomError("invalid_value", message, {"bytes": MAX_SALT_BYTES})

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from inference_worker.async_engine import AsyncEngine
+from inference_worker.fleet.async_engine import AsyncEngine
 from inference_worker.http.api_keys import salt_of
 from inference_worker.http.bodies import GenerationBody, parse_body
 from inference_worker.http.choices import ChoiceDelta, Choices, whole
@@ -43,7 +43,7 @@ class Generation:
         counters: HttpCounters,
         drain: Drain,
     ) -> None:
-        """Serve one model."""
+        """Serves one model."""
         self._engine = engine
         self._model = model
         self._settings = settings
@@ -60,7 +60,7 @@ class Generation:
         prepare: Prepare[Body],
         written_as: Callable[[ServedModel], Documents],
     ) -> Response:
-        """Answer one request; raises :class:`Problem`, and what the engine raises."""
+        """Answers one request; raises :class:`Problem`, and what the engine raises."""
         settings = self._settings
         content = await read_body(request, settings.max_body_bytes, settings.body_seconds)
         if self._drain.draining or not self._engine.ready:
@@ -100,7 +100,7 @@ class Generation:
             return EventStream(chunks, self._drain)
 
     def close(self) -> None:
-        """End its thread."""
+        """Ends its thread."""
         self._encoder.shutdown(wait=False)
 
 
@@ -111,7 +111,7 @@ def traced(prepared: Prepared, traceparent: str) -> Prepared:
 
 
 def check_model(name: str, model: ServedModel) -> None:
-    """Raise :class:`Problem` for another model's name."""
+    """Raises :class:`Problem` for another model's name."""
     if name != model.name:
         raise Problem(
             404,
@@ -138,7 +138,7 @@ async def _chunks(
     *,
     with_usage: bool,
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Write each delta, the first one known already, and the usage in the end."""
+    """Writes each delta, the first one known already, and the usage in the end."""
     begun: set[int] = set()
     more = {"usage": None} if with_usage else {}
     async with aclosing(deltas):

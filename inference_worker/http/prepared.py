@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from inference_worker.engine.request import Request
+from inference_worker.engine.sampling_options import SamplingOptions
 from inference_worker.errors import RequestTooLongError
 from inference_worker.http.bodies import SEED_BITS, ChatBody, CompletionBody, GenerationBody
 from inference_worker.http.problem import Problem
 from inference_worker.http.served_model import ServedModel
-from inference_worker.request import Request
-from inference_worker.sampling_options import SamplingOptions
 
 # OpenAI's for completions; a chat's answer may take all that is left.
 COMPLETION_TOKENS: Final = 16
@@ -30,7 +30,7 @@ class Prepared:
 
 
 def prepare_chat(body: ChatBody, model: ServedModel, salt: str, max_choices: int) -> Prepared:
-    """Write a conversation as the model reads it; raises :class:`Problem`."""
+    """Writes a conversation as the model reads it; raises :class:`Problem`."""
     try:
         ids = model.chat_format.message_ids(body.messages)
     except ValueError as error:
@@ -45,7 +45,7 @@ def prepare_chat(body: ChatBody, model: ServedModel, salt: str, max_choices: int
 def prepare_completion(
     body: CompletionBody, model: ServedModel, salt: str, max_choices: int
 ) -> Prepared:
-    """Take prompts as they stand; raises :class:`Problem`."""
+    """Takes prompts as they stand; raises :class:`Problem`."""
     tokenizer = model.tokenizer
     prompts = [
         [*tokenizer.begin_ids, *tokenizer.encode(each)] if isinstance(each, str) else each
@@ -94,7 +94,7 @@ def _prepare(
 
 
 def _sampling(body: GenerationBody, number: int) -> SamplingOptions:
-    """Give the sampling of one of several answers to a prompt: each has a seed of its own."""
+    """Gives the sampling of one of several answers to a prompt: each has a seed of its own."""
     seed = None if body.seed is None else (body.seed + number) % (1 << SEED_BITS)
     return SamplingOptions(
         temperature=1.0 if body.temperature is None else body.temperature,

@@ -47,7 +47,7 @@ class Problem(Exception):
         self.retry = retry
 
     def document(self) -> dict[str, Any]:
-        """Give it as OpenAI does."""
+        """Gives it as OpenAI does."""
         error = {
             "message": self.message,
             "type": self.kind,
@@ -57,7 +57,7 @@ class Problem(Exception):
         return {"error": error}
 
     def response(self) -> JSONResponse:
-        """Give it as an answer."""
+        """Gives it as an answer."""
         headers = {"Retry-After": RETRY_SECONDS} if self.retry else {}
         if self.status == UNAUTHORIZED:
             headers["WWW-Authenticate"] = "Bearer"
@@ -70,12 +70,12 @@ def not_ready(message: str) -> Problem:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Tell whether a request was refused, and the server failed in nothing."""
+    """Returns whether a request was refused, and the server failed in nothing."""
     return isinstance(error, Problem | RequestTooLongError | BadRequestError | EngineBusyError)
 
 
 def problem_of(error: Exception) -> Problem:
-    """Say what a client is told of an error; of one that nobody foresaw, nothing."""
+    """Says what a client is told of an error; of one that nobody foresaw, nothing."""
     match error:
         case Problem():
             return error
@@ -94,13 +94,13 @@ def problem_of(error: Exception) -> Problem:
 
 
 async def answer_problem(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request that raised something."""
+    """Answers a request that raised something."""
     del request
     return problem_of(error).response()
 
 
 async def answer_http(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request that has no route."""
+    """Answers a request that has no route."""
     assert isinstance(error, HTTPException)  # as it is registered
     told = f"{error.detail}: {request.method} {request.url.path}"
     response = Problem(error.status_code, told, code="unknown_url").response()

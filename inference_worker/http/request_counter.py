@@ -43,13 +43,13 @@ class RequestCounter:
 
 
 def route_of(path: str) -> str:
-    """Give a path's route; paths that nobody serves are one."""
+    """Gives a path's route; paths that nobody serves are one."""
     if path.startswith(ROUTES_BELOW):
         return f"{ROUTES_BELOW}{{model}}"
     return path if path in ROUTES else "other"
 
 
 async def answer_nobody(request: Request, error: Exception) -> Response:
-    """Answer a client that is gone."""
+    """Answers a client that is gone."""
     del request, error
     return Response(status_code=GONE_STATUS)

@@ -15,17 +15,17 @@ class RequestDeadline(H11Protocol):
     _closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
+        """Begins to wait for a request."""
         super().connection_made(transport)
         self._begin()
 
     def on_response_complete(self) -> None:
-        """Begin to wait for the next one."""
+        """Begins to wait for the next one."""
         super().on_response_complete()
         self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Waits no more."""
         if self._closing is not None:
             self._closing.cancel()
         super().connection_lost(exc)

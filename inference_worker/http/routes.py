@@ -6,8 +6,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from inference_worker.async_engine import AsyncEngine
 from inference_worker.errors import EngineGoneError
+from inference_worker.fleet.async_engine import AsyncEngine
 from inference_worker.http.bodies import ChatBody, CompletionBody
 from inference_worker.http.counters import HttpCounters
 from inference_worker.http.documents import ChatDocuments, CompletionDocuments
@@ -31,7 +31,7 @@ class Routes:
         drain: Drain,
         generation: Generation,
     ) -> None:
-        """Take the parts."""
+        """Takes the parts."""
         self._engine = engine
         self._model = model
         self._keys = settings.api_keys
@@ -40,30 +40,30 @@ class Routes:
         self._generation = generation
 
     async def chat(self, request: Request) -> Response:
-        """Answer ``POST /v1/chat/completions``."""
+        """Answers ``POST /v1/chat/completions``."""
         user = self._user_of(request)
         return await self._generation.answer(request, user, ChatBody, prepare_chat, ChatDocuments)
 
     async def completion(self, request: Request) -> Response:
-        """Answer ``POST /v1/completions``."""
+        """Answers ``POST /v1/completions``."""
         user = self._user_of(request)
         return await self._generation.answer(
             request, user, CompletionBody, prepare_completion, CompletionDocuments
         )
 
     async def models(self, request: Request) -> Response:
-        """List the one model."""
+        """Lists the one model."""
         self._user_of(request)
         return JSONResponse({"object": "list", "data": [self._document()]})
 
     async def model(self, request: Request) -> Response:
-        """Describe the model; raises :class:`Problem` for another name."""
+        """Describes the model; raises :class:`Problem` for another name."""
         self._user_of(request)
         check_model(request.path_params["model"], self._model)
         return JSONResponse(self._document())
 
     async def health(self, request: Request) -> Response:
-        """Say whether an engine takes requests; raises :class:`Problem` where not."""
+        """Says whether an engine takes requests; raises :class:`Problem` where not."""
         del request
         if self._drain.draining:
             raise not_ready("the server ends")
@@ -72,7 +72,7 @@ class Routes:
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
-        """Show what was counted, in Prometheus' text format."""
+        """Shows what was counted, in Prometheus' text format."""
         del request
         try:
             self._counters.engine.stats = await self._engine.stats()
@@ -92,7 +92,7 @@ class Routes:
         }
 
     def _user_of(self, request: Request) -> str | None:
-        """Say who asks; raises :class:`Problem` where a key is needed and not given."""
+        """Says who asks; raises :class:`Problem` where a key is needed and not given."""
         if self._keys is None:
             return None
         scheme, _, key = request.headers.get("authorization", "").partition(" ")

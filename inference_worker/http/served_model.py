@@ -3,8 +3,8 @@
 import time
 from dataclasses import dataclass, field
 
-from inference_worker.chat_format import ChatFormat, chat_format
-from inference_worker.tokenizer import Tokenizer
+from inference_worker.chat.format import ChatFormat, chat_format
+from inference_worker.model.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class ServedModel:
 def served_model(
     name: str, tokenizer: Tokenizer, end_ids: frozenset[int], longest: int
 ) -> ServedModel:
-    """Serve a model under a name, in the chat format that its tokenizer has."""
+    """Serves a model under a name, in the chat format that its tokenizer has."""
     return ServedModel(
         name=name,
         tokenizer=tokenizer,

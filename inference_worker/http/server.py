@@ -24,7 +24,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Captures none."""
         yield
 
 
@@ -37,7 +37,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
 async def serve_app(
     app: Starlette, listening: socket.socket, *, grace: float = GRACE_SECONDS
 ) -> None:
-    """Serve until SIGTERM or SIGINT; for the main thread.
+    """Serves until SIGTERM or SIGINT; for the main thread.
 
     Then ``/health`` and whatever is new get 503, what runs ends by itself within ``grace``
     seconds or is ended, a second signal ends it now, and this returns.

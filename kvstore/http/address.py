@@ -19,7 +19,7 @@ class HttpAddress(NamedTuple):
     port: int
 
     def bind(self) -> socket.socket:
-        """Return a socket that listens there; raises :class:`UnusableHttpAddress`."""
+        """Returns a socket that listens there; raises :class:`UnusableHttpAddress`."""
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(
                 self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -43,13 +43,13 @@ class HttpAddress(NamedTuple):
 
 
 def parse_address(text: str) -> HttpAddress:
-    """Return the parts of ``HOST:PORT``; an IPv6 address stands in brackets."""
+    """Returns the parts of ``HOST:PORT``; an IPv6 address stands in brackets."""
     host, _, port = text.rpartition(":")
     return HttpAddress(host.removeprefix("[").removesuffix("]"), int(port))
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host, by name or number, is this machine alone."""
+    """Returns whether a host, by name or number, is this machine alone."""
     if host.lower() == LOCAL_NAME:
         return True
     try:
@@ -59,7 +59,7 @@ def is_loopback(host: str) -> bool:
 
 
 def may_be_named(header: str) -> bool:
-    """Return whether a request's Host names this machine as only its own programs do.
+    """Returns whether a request's Host names this machine as only its own programs do.
 
     A page of another site can have a browser connect to 127.0.0.1 by a name of that
     site's (DNS rebinding), and read what it answers; the browser then says that name.

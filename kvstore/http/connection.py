@@ -34,7 +34,7 @@ def serve(
     own_names: bool,
     answering: AbstractContextManager[None],
 ) -> None:
-    """Answer a connection's request; raises nothing. Whoever calls closes the connection.
+    """Answers a connection's request; raises nothing. Whoever calls closes the connection.
 
     ``patience`` is how many seconds its request may take to come, and as many its
     response to be taken. ``own_names``: a request has to name this machine (its Host).
@@ -86,7 +86,7 @@ def _refusal(refused: Refused) -> Response:
 
 
 def _head(connection: socket.socket, clock: Clock, due: float) -> bytes:
-    """Return a request up to its empty line, that included."""
+    """Returns a request up to its empty line, that included."""
     received = b""
     while END_OF_HEAD not in received:
         if len(received) > MAX_HEAD_BYTES:

@@ -23,7 +23,7 @@ class Connections:
         self._answered: set[socket.socket] = set()
 
     def take(self, connection: socket.socket, thread: Thread) -> bool:
-        """Keep a connection; return False where there is no room, and none is made."""
+        """Keeps a connection; returns False where there is no room, and none is made."""
         with self._changed:
             if len(self._open) >= self._most:
                 self._end_oldest()
@@ -34,7 +34,7 @@ class Connections:
 
     @contextmanager
     def answering(self, connection: socket.socket) -> Iterator[None]:
-        """Leave a connection alone while the block makes its answer."""
+        """Leaves a connection alone while the block makes its answer."""
         with self._changed:
             self._answered.add(connection)
         try:
@@ -44,21 +44,21 @@ class Connections:
                 self._answered.discard(connection)
 
     def forget(self, connection: socket.socket) -> None:
-        """Close a connection, and keep it no longer."""
+        """Closes a connection, and keep it no longer."""
         with self._changed:
             self._open.pop(connection, None)
             connection.close()
             self._changed.notify_all()
 
     def end_all(self) -> list[Thread]:
-        """End all connections, and return their threads, which are about to go."""
+        """Ends all connections, and returns their threads, which are about to go."""
         with self._changed:
             for each in self._open:
                 _end(each)
             return list(self._open.values())
 
     def _end_oldest(self) -> None:
-        """End the oldest that waits for its client, and wait for it to be gone."""
+        """Ends the oldest that waits for its client, and waits for it to be gone."""
         waiting = (each for each in self._open if each not in self._answered)
         oldest = next(waiting, None)
         if oldest is not None:

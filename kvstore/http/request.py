@@ -43,7 +43,7 @@ class Request:
 
 
 def parse_request(head: bytes) -> Request:
-    """Return what a head asks for; ``head`` ends with an empty line.
+    """Returns what a head asks for; ``head`` ends with an empty line.
 
     Raises :class:`Refused` for what is no request, another method, or a body.
     """

@@ -30,16 +30,16 @@ class Response:
 
     @classmethod
     def text(cls, text: str, status: HTTPStatus = HTTPStatus.OK) -> Self:
-        """Return a line of text."""
+        """Returns a line of text."""
         return cls(f"{text}\n".encode(), status=status)
 
     @classmethod
     def json(cls, value: object) -> Self:
-        """Return a value as JSON."""
+        """Returns a value as JSON."""
         return cls(json.dumps(value, separators=(",", ":")).encode(), JSON)
 
     def to_bytes(self, *, with_body: bool = True) -> bytes:
-        """Return the whole response; a HEAD's is without its body."""
+        """Returns the whole response; a HEAD's is without its body."""
         fields = {
             **DEFAULTS,
             **self.headers,

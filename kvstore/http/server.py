@@ -75,7 +75,7 @@ class HttpServer:
         self._thread.start()
 
     def is_alive(self) -> bool:
-        """Return whether the thread that takes connections runs."""
+        """Returns whether the thread that takes connections runs."""
         return self._thread.is_alive()
 
     def close(self) -> None:

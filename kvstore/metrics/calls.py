@@ -30,7 +30,7 @@ METRICS: Final = (CALLS, REQUESTS, REFUSED)
 
 
 def write(view: View, sheet: Sheet, names: TenantNames) -> None:
-    """Write all of it."""
+    """Writes all of it."""
     for (lane, path, outcome), counts in view.calls.items():
         sheet.add_durations(CALLS, counts, lane, path.rpartition("/")[2], outcome)
     for tenant, requests in view.requests.items():

@@ -16,7 +16,7 @@ from kvstore.metrics import calls, holds, lookups, moves, pages, server, slots
 from kvstore.metrics.metric import Kind, Labels, Metric, Sheet
 from kvstore.metrics.names import PassingNames, TenantNames
 from kvstore.metrics.view import View, Views
-from kvstore.service.durations import BOUNDS, DurationCounts
+from kvstore.service.timing import BOUNDS, DurationCounts
 
 # By area, in the order in which they are shown.
 CATALOGUE: Final[dict[str, tuple[Metric, ...]]] = {
@@ -42,7 +42,7 @@ class StoreCollector(Collector):
         self._lookups = lookups.Lookups(self._names)
 
     def collect(self) -> Iterator[Family]:
-        """Yield every metric that has a value."""
+        """Yields every metric that has a value."""
         view = self._views.now()
         with self._mutex:
             sheet = self._sheet(view)

@@ -24,7 +24,7 @@ DRAFT = "version=0."
 
 
 def process_registry() -> CollectorRegistry:
-    """Return a registry that has what the process itself takes."""
+    """Returns a registry that has what the process itself takes."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
@@ -45,7 +45,7 @@ class Exposition:
         self._written: dict[str, tuple[float, Response]] = {}
 
     def __call__(self, request: Request) -> Response:
-        """Return all metrics of now."""
+        """Returns all metrics of now."""
         encode, content_type = _chosen(request.headers.get("accept", ""))
         with self._mutex:
             written = self._written.get(content_type)
@@ -61,7 +61,7 @@ class Exposition:
 
 
 def _chosen(accept: str) -> _Form:
-    """Return OpenMetrics where a client accepts it."""
+    """Returns OpenMetrics where a client accepts it."""
     for each in accept.split(","):
         kind, _, rest = each.partition(";")
         if kind.strip() == "application/openmetrics-text" and DRAFT not in rest:

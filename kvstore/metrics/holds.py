@@ -75,7 +75,7 @@ METRICS: Final = (
 
 
 def write(view: View, sheet: Sheet, names: TenantNames, owners: PassingNames) -> None:
-    """Write all of it."""
+    """Writes all of it."""
     stats = view.stats
     owned = [(names.tenant(each.tenant), each) for each in stats.leases]
     owners.show((tenant, lease.display_name) for tenant, lease in owned)

@@ -74,7 +74,7 @@ class Lookups:
         self._shown: dict[str, Counters] = {}
 
     def write(self, view: View, sheet: Sheet) -> None:
-        """Write all of it."""
+        """Writes all of it."""
         current = {each.namespace_id: each for each in view.stats.namespaces}
         for namespace_id, last in self._last.items():
             if namespace_id not in current:

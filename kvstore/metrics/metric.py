@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from kvstore.service.durations import DurationCounts
+from kvstore.service.timing import DurationCounts
 
 Labels: TypeAlias = tuple[str, ...]
 
@@ -30,17 +30,17 @@ class Metric(NamedTuple):
 
 
 def counter(name: str, labels: str, meaning: str, wrong: str) -> Metric:
-    """Return a metric that only grows; ``labels`` are parted by spaces."""
+    """Returns a metric that only grows; ``labels`` are parted by spaces."""
     return Metric(Kind.COUNTER, name, tuple(labels.split()), meaning, wrong)
 
 
 def gauge(name: str, labels: str, meaning: str, wrong: str) -> Metric:
-    """Return a metric that goes up and down."""
+    """Returns a metric that goes up and down."""
     return Metric(Kind.GAUGE, name, tuple(labels.split()), meaning, wrong)
 
 
 def histogram(name: str, labels: str, meaning: str, wrong: str) -> Metric:
-    """Return a metric of durations in seconds, by buckets."""
+    """Returns a metric of durations in seconds, by buckets."""
     return Metric(Kind.HISTOGRAM, name, tuple(labels.split()), meaning, wrong)
 
 
@@ -52,7 +52,7 @@ class Sheet:
         self.durations: dict[Metric, dict[Labels, DurationCounts]] = {}
 
     def add(self, metric: Metric, value: float, *labels: str) -> None:
-        """Add to a counter or a gauge; ``labels`` are as many as the metric has."""
+        """Adds to a counter or a gauge; ``labels`` are as many as the metric has."""
         assert len(labels) == len(metric.labels), metric.name
         line = self.values.setdefault(metric, {})
         line[labels] = line.get(labels, 0) + value
@@ -63,6 +63,6 @@ class Sheet:
         line[labels] = max(line.get(labels, value), value)
 
     def add_durations(self, metric: Metric, counts: DurationCounts, *labels: str) -> None:
-        """Add to a histogram."""
+        """Adds to a histogram."""
         line = self.durations.setdefault(metric, {})
         line[labels] = line.get(labels, DurationCounts()).plus(counts)

@@ -4,7 +4,7 @@ from typing import Final
 
 from kvstore.metrics.metric import Sheet, counter, gauge
 from kvstore.metrics.view import View
-from kvstore.service.disk import DiskState
+from kvstore.service.tiers.disk import DiskState
 
 BETWEEN: Final = "source target"
 
@@ -126,7 +126,7 @@ METRICS: Final = (MOVED, MOVED_BYTES, MOVE_SECONDS, FAILED_MOVES, LOADED, *OF_DI
 
 
 def write(view: View, sheet: Sheet) -> None:
-    """Write all of it."""
+    """Writes all of it."""
     for (source, target), counts in view.moves.items():
         by = str(source), str(target)
         sheet.add(MOVED, counts.pages, *by)

@@ -13,7 +13,7 @@ UNNAMED = "unnamed"
 
 
 def clean(text: str) -> str:
-    """Return a name of at most 64 characters, all printable."""
+    """Returns a name of at most 64 characters, all printable."""
     shown = "".join(each if each.isprintable() else "?" for each in text[:MAX_LENGTH])
     return shown.strip() or UNNAMED
 
@@ -29,7 +29,7 @@ class Names:
         self._known: set[str] = set()
 
     def of(self, text: str) -> str:
-        """Return the label's value for a name."""
+        """Returns the label's value for a name."""
         name = clean(text)
         if name not in self._known:
             if len(self._known) >= self._most:
@@ -47,11 +47,11 @@ class TenantNames:
         self._all = Names(MOST_NAMESPACES)
 
     def tenant(self, tenant: str) -> str:
-        """Return a tenant's."""
+        """Returns a tenant's."""
         return self._tenants.of(tenant)
 
     def namespace(self, tenant: str, namespace: str) -> tuple[str, str]:
-        """Return a tenant's and a namespace's of it."""
+        """Returns a tenant's and a namespace's of it."""
         owner = self.tenant(tenant)
         own = self._namespaces.setdefault(owner, Names(MOST_NAMESPACES_OF_TENANT))
         name = own.of(namespace)
@@ -60,7 +60,7 @@ class TenantNames:
         return owner, name
 
     def others(self, tenant: str) -> tuple[str, str]:
-        """Return a tenant's, and what namespaces of it share that have no value of their own."""
+        """Returns a tenant's, and what namespaces of it share that have no value of their own."""
         return self.tenant(tenant), OTHER
 
 
@@ -72,13 +72,13 @@ class PassingNames:
         self._known: dict[tuple[str, str], None] = {}
 
     def show(self, present: Iterable[tuple[str, str]]) -> None:
-        """Take in which names there are now, by tenant's label, before the first ``of``."""
+        """Takes in which names there are now, by tenant's label, before the first ``of``."""
         there = dict.fromkeys((tenant, clean(name)) for tenant, name in present)
         kept = [each for each in self._known if each in there]
         fresh = [each for each in there if each not in self._known]
         self._known = dict.fromkeys([*kept, *fresh][: self._most])
 
     def of(self, tenant: str, text: str) -> tuple[str, str]:
-        """Return the labels' values for a tenant's label and a name."""
+        """Returns the labels' values for a tenant's label and a name."""
         name = clean(text)
         return (tenant, name) if (tenant, name) in self._known else (tenant, OTHER)

@@ -78,7 +78,7 @@ CAUSES: Final = (Cause.REMOVED, Cause.CORRUPT, Cause.RETIRED, Cause.NAMESPACE_DE
 
 
 def write(view: View, sheet: Sheet) -> None:
-    """Write all of it."""
+    """Writes all of it."""
     stats, counters = view.stats, view.stats.counters
     for metric, value in (
         (DUPLICATES, counters.duplicate_page_count),

@@ -64,7 +64,7 @@ METRICS: Final = (INFO, READY, SILENCE, FAILURES, MUTEX, SNAPSHOT, EVENTS, LOST,
 
 
 def write(view: View, sheet: Sheet) -> None:
-    """Write all of it."""
+    """Writes all of it."""
     sheet.add(INFO, 1, view.version, view.prefix_cache_backend)
     sheet.add(READY, view.ready)
     for name, thread in view.threads.items():

@@ -35,7 +35,7 @@ METRICS: Final = (SLOTS, SLOT_BYTES, TIER_BYTES, EXTENTS)
 
 
 def write(view: View, sheet: Sheet, names: TenantNames) -> None:
-    """Write all of it."""
+    """Writes all of it."""
     for tier, byte_count in view.tier_bytes.items():
         sheet.add(TIER_BYTES, byte_count, str(tier))
     for arena in view.stats.arenas:

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from kvstore.core.stats import Stats
 from kvstore.service.clock import Clock
-from kvstore.service.durations import DurationCounts
-from kvstore.service.event_watches import EventUse
-from kvstore.service.move_counts import MoveCounts
-from kvstore.service.tier3 import Tier3Use
-from kvstore.service.traffic import Requests
+from kvstore.service.events import EventUse
+from kvstore.service.tenancy.rate_limit import Requests
+from kvstore.service.tiers.disk_tier import Tier3Use
+from kvstore.service.tiers.mover import MoveCounts
+from kvstore.service.timing import DurationCounts
 
 # Seconds: however many scrape, the store is asked no more often.
 LIFETIME = 1.0
@@ -58,7 +58,7 @@ class Views:
         self._last: tuple[float, View] | None = None
 
     def now(self) -> View:
-        """Return a view that is at most a second old."""
+        """Returns a view that is at most a second old."""
         with self._mutex:
             if self._last is None or self._clock() - self._last[0] >= self._lifetime:
                 view = self._make()

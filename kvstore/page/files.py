@@ -25,7 +25,7 @@ HEADERS: Final = {
 
 
 def file_routes() -> dict[str, Route]:
-    """Return a route for each file, and for ``/``."""
+    """Returns a route for each file, and for ``/``."""
     routes = dict(_routes())
     routes["/"] = routes[f"/{INDEX}"]
     return routes

@@ -27,7 +27,7 @@ class Sample(NamedTuple):
 
 
 def sample_of(totals: Totals, time: float) -> Sample:
-    """Return what one moment's totals come to."""
+    """Returns what one moment's totals come to."""
     counters = totals.counters
     return Sample(
         time=round(time, 3),
@@ -51,14 +51,14 @@ class History:
         self._coarse: deque[Sample] = deque(maxlen=COARSE_COUNT)
 
     def take(self, sample: Sample) -> None:
-        """Keep a sample, which is later than all before it."""
+        """Keeps a sample, which is later than all before it."""
         with self._mutex:
             self._fine.append(sample)
             if not self._coarse or sample.time - self._coarse[-1].time >= COARSE_SECONDS:
                 self._coarse.append(sample)
 
     def since(self, time: float) -> dict[str, Any]:
-        """Return the samples after ``time``, as JSON has them: a list of values each."""
+        """Returns the samples after ``time``, as JSON has them: a list of values each."""
         with self._mutex:
             fine, coarse = list(self._fine), list(self._coarse)
         return {
@@ -68,7 +68,7 @@ class History:
         }
 
     def age(self, use: int, now: float) -> float | None:
-        """Return how many seconds before ``now`` the use of this number was, or None: unknown.
+        """Returns how many seconds before ``now`` the use of this number was, or None: unknown.
 
         To the second, or the minute; of what was before all samples, how long it is at least.
         """

@@ -39,7 +39,7 @@ class Outline:
     """
 
     def __init__(self, rows: "array[int]") -> None:
-        """Take rows as ``core.tree_rows`` gives them, in rising order of their numbers."""
+        """Takes rows as ``core.tree_rows`` gives them, in rising order of their numbers."""
         table = np.frombuffer(rows, dtype=np.int64).reshape(-1, len(COLUMNS))
         padded = np.vstack([np.zeros((1, len(COLUMNS)), np.int64), table])
         self._number, parent, self._start, self._tokens, *own = padded.T
@@ -70,7 +70,7 @@ class Outline:
         return len(self._number) - 1
 
     def look(self, number: int, *, count: int, skip: int = 0) -> Entry | None:
-        """Return a node with up to ``count`` of the largest nodes below it; None: it is gone.
+        """Returns a node with up to ``count`` of the largest nodes below it; None: it is gone.
 
         Without its ``skip`` largest children. What is left out of an entry is in its
         ``other``; ``path`` has what is above, the nearest last.
@@ -120,7 +120,7 @@ class Outline:
         }
 
     def _rest(self, place: int, shown: int) -> Entry | None:
-        """Return the sums of a node's children after the first ``shown``."""
+        """Returns the sums of a node's children after the first ``shown``."""
         rest = self._children[self._first[place] + shown : self._end[place]]
         if not len(rest):
             return None
@@ -141,7 +141,7 @@ class Outline:
             heappush(heap, (-int(self.sums.tokens[child]), rank, above))
 
     def _above(self, top: int) -> Iterator[tuple[int, int, int]]:
-        """Yield what is above a run, the nearest first: each run's first and last, its tokens."""
+        """Yields what is above a run, the nearest first: each run's first and last, its tokens."""
         for _ in range(MOST_ABOVE):
             if top == ROOT:
                 return
@@ -157,7 +157,7 @@ class Outline:
         return int(self._end[place] - self._first[place])
 
     def _going_on(self) -> NDArray[np.bool_]:
-        """Return of which nodes nothing parts, ends or is held where they end."""
+        """Returns of which nodes nothing parts, ends or is held where they end."""
         marked = (self._hits != 0) | (self._holds != 0)
         goes_on: NDArray[np.bool_] = (self._end - self._first == 1) & ~marked
         goes_on[ROOT] = False
@@ -165,7 +165,7 @@ class Outline:
 
 
 def _farthest(steps: Column) -> Column:
-    """Return where each place leads to in the end, a step at a time; one that stays is an end."""
+    """Returns where each place leads to in the end, a step at a time; one that stays is an end."""
     while True:
         # Each round goes twice as far.
         farther = steps[steps]
@@ -175,7 +175,7 @@ def _farthest(steps: Column) -> Column:
 
 
 def _places(number: Column, parent: Column) -> tuple[Column, Column]:
-    """Return the place of each node's parent, and its depth, the root's 0.
+    """Returns the place of each node's parent, and its depth, the root's 0.
 
     A node whose parent is gone hangs on the root.
     """
@@ -195,7 +195,7 @@ def _places(number: Column, parent: Column) -> tuple[Column, Column]:
 
 
 def _summed(own: Column, parent: Column, depth: Column, *, latest: bool = False) -> Column:
-    """Return for each node the sum over it and all below it, or the largest."""
+    """Returns for each node the sum over it and all below it, or the largest."""
     totals = own.copy()
     order = np.argsort(-depth, kind="stable")
     bounds = np.flatnonzero(np.diff(depth[order])) + 1

@@ -28,7 +28,7 @@ class Recent(Generic[T]):
         self._due = clock()
 
     def get(self) -> T:
-        """Return the value; raises what ``make`` raises, and tries again the next time."""
+        """Returns the value; raises what ``make`` raises, and tries again the next time."""
         with self._mutex:
             began = self._clock()
             if self._made is None or began >= self._due:

@@ -59,11 +59,11 @@ class PageSite:
         )
 
     def tick(self) -> None:
-        """Note what was counted by now; once a second."""
+        """Notes what was counted by now; once a second."""
         self._history.take(sample_of(self._store.totals(), self._store.uptime()))
 
     def routes(self) -> dict[str, Route]:
-        """Return all routes, by path."""
+        """Returns all routes, by path."""
         return {
             **file_routes(),
             "/api/state": self._state,
@@ -135,7 +135,7 @@ class PageSite:
 
 
 def _all_of(entry: Entry) -> list[Entry]:
-    """Return an entry, all below it, and what stands for what is left out."""
+    """Returns an entry, all below it, and what stands for what is left out."""
     found: list[Entry] = []
     todo: list[Any] = [entry]
     while todo:
@@ -148,7 +148,7 @@ def _all_of(entry: Entry) -> list[Entry]:
 
 
 def _require_known(request: Request, *names: str) -> None:
-    """Raise Refused for a field of the query that is none, or stands there twice."""
+    """Raises Refused for a field of the query that is none, or stands there twice."""
     for name, values in request.query.items():
         if name not in names or len(values) > 1:
             raise Refused(HTTPStatus.BAD_REQUEST, "no such field, or not once")
@@ -157,7 +157,7 @@ def _require_known(request: Request, *names: str) -> None:
 def _number(
     request: Request, name: str, *, default: int | None = None, most: int = LARGEST_NUMBER
 ) -> int:
-    """Return a field of the query, at most ``most``; raises Refused unless it is a number."""
+    """Returns a field of the query, at most ``most``; raises Refused unless it is a number."""
     [text] = request.query.get(name, [""])
     if not text and default is not None:
         return default

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from kvstore.core.stats import ArenaStats, HoldStats, LeaseStats, NamespaceStats, Stats, TenantStats
 from kvstore.core.values.slots import SlotState
-from kvstore.service.tier3 import Tier3Use
+from kvstore.service.tiers.disk_tier import Tier3Use
 
 # Entries of a list; what is left out is counted.
 MOST: Final = 100
@@ -18,7 +18,7 @@ T = TypeVar("T")
 def state_json(
     stats: Stats, tier3: Tier3Use, *, uptime: float, budgets: Mapping[int, int]
 ) -> Entry:
-    """Return totals, tiers, tenants, namespaces and leases; ``budgets`` are bytes by tier.
+    """Returns totals, tiers, tenants, namespaces and leases; ``budgets`` are bytes by tier.
 
     Leases and namespaces go by numbers, which count them. An epoch is text: it has more
     digits than a number of JSON keeps.
@@ -47,7 +47,7 @@ def state_json(
 
 
 def holds_json(holds: Items[HoldStats], numbers: Mapping[bytes, int]) -> Entry:
-    """Return what a lease holds, the oldest first; ``numbers`` are namespaces' by their ids."""
+    """Returns what a lease holds, the oldest first; ``numbers`` are namespaces' by their ids."""
     return {
         "holds": [
             {
@@ -70,12 +70,12 @@ def holds_json(holds: Items[HoldStats], numbers: Mapping[bytes, int]) -> Entry:
 def _largest(
     entries: Iterable[T], shown: Callable[[T], Entry], weight: Callable[[T], Any]
 ) -> list[Entry]:
-    """Return those of most weight, as JSON; of the same weight the first."""
+    """Returns those of most weight, as JSON; of the same weight the first."""
     return [shown(each) for each in sorted(entries, key=weight, reverse=True)[:MOST]]
 
 
 def _memory_tiers(arenas: Iterable[ArenaStats], budgets: Mapping[int, int]) -> list[Entry]:
-    """Return bytes and slots of tiers 1 and 2 by state, over all arenas of each."""
+    """Returns bytes and slots of tiers 1 and 2 by state, over all arenas of each."""
     tiers = {tier: _tier(tier, size) for tier, size in budgets.items()}
     for arena in arenas:
         tier = tiers.setdefault(arena.tier, _tier(arena.tier, 0))

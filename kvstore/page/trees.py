@@ -29,7 +29,7 @@ class Trees:
         self._kept: OrderedDict[bytes, Recent[Outline]] = OrderedDict()
 
     def get(self, namespace_id: bytes) -> Outline:
-        """Return a namespace's tree; raises NamespaceNotFound."""
+        """Returns a namespace's tree; raises NamespaceNotFound."""
         with self._mutex:
             if namespace_id not in self._kept:
                 self._kept[namespace_id] = self._recent(namespace_id)

@@ -7,8 +7,8 @@ import grpc
 
 from kvstore.core import Caller, Identity
 from kvstore.errors import CredentialRequired, InvalidField
-from kvstore.rpc import fields
-from kvstore.service.credentials import Credentials
+from kvstore.rpc.wire import fields
+from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import prefix_cache_pb2
 
 AUTHORIZATION = "authorization"
@@ -25,7 +25,7 @@ Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 
 def credential_of(metadata: Metadata) -> str | None:
-    """Return the credential of ``authorization: Bearer CREDENTIAL``, None without the header.
+    """Returns the credential of ``authorization: Bearer CREDENTIAL``, None without the header.
 
     Raises :class:`CredentialRequired` where it says anything else, or is there twice.
     """
@@ -40,7 +40,7 @@ def credential_of(metadata: Metadata) -> str | None:
 
 
 def secret_of(metadata: Metadata) -> bytes | None:
-    """Return the lease's secret, or None where the call has none.
+    """Returns the lease's secret, or None where the call has none.
 
     Raises :class:`InvalidField` where its length is out of bounds, or there are
     more than one.
@@ -56,12 +56,12 @@ def secret_of(metadata: Metadata) -> bytes | None:
 
 
 def is_local(context: grpc.ServicerContext) -> bool:
-    """Return whether a call came over a unix socket, by what gRPC says of its connection."""
+    """Returns whether a call came over a unix socket, by what gRPC says of its connection."""
     return str(context.peer()).startswith(UNIX_PEER)
 
 
 def certificate_names(properties: Mapping[str, Iterable[bytes]]) -> list[str]:
-    """Return what names the peer in the certificate that gRPC verified; none without one.
+    """Returns what names the peer in the certificate that gRPC verified; none without one.
 
     ``properties`` are the connection's, from ``auth_context``. Its URIs, such as SPIFFE
     ids; else its DNS names; else its common name, which RFC 6125 (section 6.4.4) counts
@@ -88,7 +88,7 @@ class Callers:
         self._credentials = credentials
 
     def identity(self, context: grpc.ServicerContext) -> Identity:
-        """Return whose call it is."""
+        """Returns whose call it is."""
         local = is_local(context)
         certified = None
         if not local:
@@ -107,7 +107,7 @@ class Callers:
         return identity
 
     def tenant_of(self, metadata: Metadata) -> str | None:
-        """Return whose call it is by its metadata alone; None where they do not say.
+        """Returns whose call it is by its metadata alone; None where they do not say.
 
         Good enough for a place in a line: how the call came is not looked at.
         """
@@ -118,7 +118,7 @@ class Callers:
             return None
 
     def member(self, context: grpc.ServicerContext, lease_id: bytes, epoch: int | None) -> Caller:
-        """Return who calls under a lease, whose secret MUST come with the call.
+        """Returns who calls under a lease, whose secret MUST come with the call.
 
         Raises :class:`InvalidField` for an id or a secret that can be none. That
         they are a lease's is the store's to check.
@@ -129,7 +129,7 @@ class Callers:
         return Caller(self.identity(context), fields.random_id("lease_id", lease_id), secret, epoch)
 
     def revoker(self, context: grpc.ServicerContext, lease_id: bytes, epoch: int | None) -> Caller:
-        """Return who ends a lease; an admin does so without its secret.
+        """Returns who ends a lease; an admin does so without its secret.
 
         Without one the secret is empty, which no lease has.
         """
@@ -137,10 +137,10 @@ class Callers:
         return Caller(self.identity(context), fields.random_id("lease_id", lease_id), secret, epoch)
 
     def worker(self, context: grpc.ServicerContext, caller: prefix_cache_pb2.Caller) -> Caller:
-        """Return who calls in the request path, where a message says it."""
+        """Returns who calls in the request path, where a message says it."""
         return self.member(context, caller.lease_id, caller.store_epoch)
 
     def tokens(self, context: grpc.ServicerContext) -> bytes | None:
-        """Return the tokens of a call's sequence that came beside its message: none over gRPC."""
+        """Returns the tokens of a call's sequence that came beside its message: none over gRPC."""
         del context
         return None

@@ -8,7 +8,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from kvstore.errors import InvalidField
-from kvstore.rpc import status
+from kvstore.rpc.wire import status
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior: TypeAlias = Callable[..., Any]
@@ -21,7 +21,7 @@ MARKS = ("experimental_non_blocking", "experimental_thread_pool")
 
 
 def one_request(requests: Iterator[bytes]) -> bytes:
-    """Wait for the one request of a call; raises InvalidField where it ends without one.
+    """Waits for the one request of a call; raises InvalidField where it ends without one.
 
     Raises ``grpc.RpcError`` where the call ends before.
     """
@@ -31,7 +31,7 @@ def one_request(requests: Iterator[bytes]) -> bytes:
 
 
 def quiet(handler: Handler) -> Handler:
-    """Return a handler that does the same, and ends a call whose request cannot be read.
+    """Returns a handler that does the same, and ends a call whose request cannot be read.
 
     Left to gRPC (1.85), each such request costs a traceback in the log and an
     _RPCState that is never let go, and one that does not come costs a thread for as
@@ -69,7 +69,7 @@ def _reading(behavior: Behavior, parse: Parse) -> Behavior:
 
 
 def request_in_time(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-    """Return a call's request; one that does not come within PATIENCE ends the call.
+    """Returns a call's request; one that does not come within PATIENCE ends the call.
 
     Raises what :func:`one_request` raises.
     """

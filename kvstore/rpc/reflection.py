@@ -7,7 +7,7 @@ import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from kvstore.errors import QuotaExceeded
-from kvstore.rpc import status
+from kvstore.rpc.wire import status
 
 # Each open stream holds a thread for as long as its client likes; tools open one for a moment.
 MAX_STREAMS = 4
@@ -26,7 +26,7 @@ class BoundedReflection(reflection.ReflectionServicer):  # type: ignore[misc]  #
         request_iterator: Iterator[reflection_pb2.ServerReflectionRequest],
         context: grpc.ServicerContext,
     ) -> Iterator[reflection_pb2.ServerReflectionResponse]:
-        """Answer each request of a stream; ends the call with QuotaExceeded for one too many."""
+        """Answers each request of a stream; ends the call with QuotaExceeded for one too many."""
         if not self._available.acquire(blocking=False):
             status.abort(
                 context, QuotaExceeded(quota="reflection_streams", maximum=self._max_streams)

@@ -9,21 +9,20 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from kvstore.core import Limits
-from kvstore.rpc.call_threads import CallThreads
-from kvstore.rpc.health import Health
+from kvstore.rpc.attach.table import SocketAccess
+from kvstore.rpc.fair_queue import CallThreads, Lanes
+from kvstore.rpc.grpc_adapter import Admission, Outcomes
+from kvstore.rpc.health.watchdog import Health
 from kvstore.rpc.identity import Callers
-from kvstore.rpc.interceptors import Admission, Outcomes
-from kvstore.rpc.lanes import Lanes
-from kvstore.rpc.lease_servicer import LeaseServicer
-from kvstore.rpc.named_pin_servicer import NamedPinServicer
-from kvstore.rpc.prefix_cache_servicer import PrefixCacheServicer
 from kvstore.rpc.reflection import BoundedReflection
-from kvstore.rpc.socket_access import SocketAccess
-from kvstore.rpc.store_servicer import StoreServicer
+from kvstore.rpc.servicers.lease import LeaseServicer
+from kvstore.rpc.servicers.named_pin import NamedPinServicer
+from kvstore.rpc.servicers.prefix_cache import PrefixCacheServicer
+from kvstore.rpc.servicers.store import StoreServicer
 from kvstore.rpc.tls import Tls
 from kvstore.service.clock import Clock
-from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
+from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import (
     lease_pb2,
     lease_pb2_grpc,
@@ -72,7 +71,7 @@ class Sockets(NamedTuple):
 
 
 def call_threads() -> CallThreads:
-    """Return the threads that take a server's calls."""
+    """Returns the threads that take a server's calls."""
     return CallThreads(THREAD_COUNT, MAX_CALLS)
 
 
@@ -86,7 +85,7 @@ def build_server(
     clock: Clock,
     threads: CallThreads | None = None,
 ) -> grpc.Server:
-    """Return a server bound to its socket, with its mode and group, and not started.
+    """Returns a server bound to its socket, with its mode and group, and not started.
 
     ``version`` is what the server says of itself, ``threads`` take its calls. The
     socket's folder has to exist, and nothing may be at its path: gRPC would take a living server's
@@ -112,7 +111,7 @@ def build_server(
 
 
 def listen(server: grpc.Server, address: str, tls: Tls | None) -> int:
-    """Bind a server that is not started to ``HOST:PORT`` too, and return the port.
+    """Binds a server that is not started to ``HOST:PORT`` too, and returns the port.
 
     Without ``tls`` all goes in clear. Raises :class:`UnusableAddress`.
     """
@@ -127,7 +126,7 @@ def listen(server: grpc.Server, address: str, tls: Tls | None) -> int:
 
 
 def server_options(limits: Limits) -> tuple[tuple[str, int], ...]:
-    """Return the options of gRPC's core."""
+    """Returns the options of gRPC's core."""
     return (
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.max_send_message_length", limits.max_message_bytes),
@@ -148,7 +147,7 @@ def add_services(
     sockets: Sockets,
     version: str,
 ) -> None:
-    """Register every service: the contract's, health and reflection."""
+    """Registers every service: the contract's, health and reflection."""
     lease_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseServicer(store, callers), server)
     prefix_cache_pb2_grpc.add_PrefixCacheServiceServicer_to_server(
         PrefixCacheServicer(store, callers), server

@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn
 import grpc
 import structlog
 
-from kvstore.regular_file import read_regular
+from kvstore.files import read_regular
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -45,7 +45,7 @@ class Tls:
         self._configuration = self._load()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Return what gRPC binds an address with."""
+        """Returns what gRPC binds an address with."""
         return grpc.dynamic_ssl_server_credentials(
             self._configuration,
             self.renewed,  # type: ignore[arg-type]  # gRPC takes None for no change
@@ -53,7 +53,7 @@ class Tls:
         )
 
     def renewed(self) -> "grpc.ServerCertificateConfiguration | None":
-        """Return the files' content if it changed since last time, else None.
+        """Returns the files' content if it changed since last time, else None.
 
         gRPC asks at each handshake. Files that cannot be used change nothing, with a
         warning in the log for each change of theirs.
@@ -94,7 +94,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _chain(cert: Path, key: Path) -> bytes:
-    """Return a certificate, whose key it has to be; gRPC would fail without a word.
+    """Returns a certificate, whose key it has to be; gRPC would fail without a word.
 
     Raises ValueError.
     """

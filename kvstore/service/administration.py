@@ -48,14 +48,14 @@ class Administration:
         self._clock = clock
 
     def responds(self, timeout: float) -> bool:
-        """Return whether the mutex could be had within ``timeout`` seconds: calls get through."""
+        """Returns whether the mutex could be had within ``timeout`` seconds: calls get through."""
         if not self._mutex.acquire(timeout=timeout):
             return False
         self._mutex.release()
         return True
 
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
-        """Remove all pages that hold a prefix's last token, and all that continues them.
+        """Removes all pages that hold a prefix's last token, and all that continues them.
 
         The mutex is taken for a part of many at a time: calls go on meanwhile, and find what is
         left.
@@ -66,7 +66,7 @@ class Administration:
             return before.plus(self._cache.evict_prefix(identity, namespace_id, tokens))
 
     def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
-        """Forget a namespace with all its pages; raises NamespaceNotFound.
+        """Forgets a namespace with all its pages; raises NamespaceNotFound.
 
         A large one goes part by part, as in ``evict_prefix``.
         """
@@ -78,7 +78,7 @@ class Administration:
     def _thin(
         self, identity: Identity, namespace_id: bytes, tokens: bytes, cause: Cause
     ) -> Removed:
-        """Remove nearly all that ``evict_prefix`` would, part by part; return what went."""
+        """Removes nearly all that ``evict_prefix`` would, part by part; returns what went."""
         removed = NOTHING
         with self._mutex:
             count = len(self._cache.namespace(identity, namespace_id).index.nodes)
@@ -94,12 +94,12 @@ class Administration:
         return removed
 
     def stats(self, identity: Identity) -> Stats:
-        """Return one consistent snapshot of what the identity may see."""
+        """Returns one consistent snapshot of what the identity may see."""
         with self._mutex:
             return snapshot(self._cache, identity, self._clock())
 
     def holds(self, identity: Identity, lease_id: bytes, tenant: str) -> list[HoldStats]:
-        """Return what a lease holds, by number; raises LeaseNotFound or InvalidField."""
+        """Returns what a lease holds, by number; raises LeaseNotFound or InvalidField."""
         with self._mutex:
             lease = self._cache.table.listed(identity, lease_id, tenant)
             return hold_stats(lease, self._clock())
@@ -107,18 +107,18 @@ class Administration:
     def prefixes(
         self, identity: Identity, namespace_id: bytes, *, after: int, count: int, max_tokens: int
     ) -> list[PrefixStats]:
-        """Return up to ``count`` nodes of a namespace's tree with numbers above ``after``."""
+        """Returns up to ``count`` nodes of a namespace's tree with numbers above ``after``."""
         with self._mutex:
             namespace = self._cache.namespace(identity, namespace_id)
             return prefixes(namespace, after=after, count=count, max_tokens=max_tokens)
 
     def totals(self) -> Totals:
-        """Return the store's counters, of all tenants. The cost is that of a copy of them."""
+        """Returns the store's counters, of all tenants. The cost is that of a copy of them."""
         with self._mutex:
             return Totals(self._cache.counters.copy(), self._cache.state.use_count)
 
     def tree_rows(self, identity: Identity, namespace_id: bytes) -> "array[int]":
-        """Return a namespace's tree, a row for each node, as ``core.tree_rows`` has them.
+        """Returns a namespace's tree, a row for each node, as ``core.tree_rows`` has them.
 
         The mutex is taken for a part at a time, so calls go on meanwhile, and what they change
         is in the answer or not: a picture of the tree, and no snapshot. Raises NamespaceNotFound.
@@ -140,7 +140,7 @@ class Administration:
     def first_tokens(
         self, identity: Identity, namespace_id: bytes, numbers: Items[int], max_tokens: int
     ) -> dict[int, bytes]:
-        """Return the first tokens of some nodes of a namespace; raises NamespaceNotFound."""
+        """Returns the first tokens of some nodes of a namespace; raises NamespaceNotFound."""
         with self._mutex:
             namespace = self._cache.namespace(identity, namespace_id)
             return first_tokens(namespace, numbers, max_tokens)

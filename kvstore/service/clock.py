@@ -8,7 +8,7 @@ class Clock(Protocol):
     """Seconds from an arbitrary beginning; never goes back. Any thread may call it."""
 
     def __call__(self) -> float:
-        """Return the time now, in seconds."""
+        """Returns the time now, in seconds."""
         ...
 
 

@@ -44,7 +44,7 @@ class Listing:
         self._clock = clock
 
     def leases(self, identity: Identity, *, after: int, count: int) -> ListPage[LeaseStats]:
-        """Return up to ``count`` leases that an identity may see, of numbers above ``after``."""
+        """Returns up to ``count`` leases that an identity may see, of numbers above ``after``."""
         with self._mutex:
             visible = self._cache.table.visible(identity)
         chosen, last = _page_of(visible, after, count)
@@ -56,7 +56,7 @@ class Listing:
         return ListPage(rows, last)
 
     def namespaces(self, identity: Identity, *, after: int, count: int) -> ListPage[NamespaceStats]:
-        """Return up to ``count`` namespaces that an identity may see, as :meth:`leases` does."""
+        """Returns up to ``count`` namespaces that an identity may see, as :meth:`leases` does."""
         with self._mutex:
             visible = self._cache.visible_namespaces(identity)
             holders = self._cache.table.visible(identity)
@@ -77,7 +77,7 @@ class Listing:
 
 
 def _parts(listed: list[Listed], size: int) -> Iterator[list[Listed]]:
-    """Yield what is listed a part at a time, with a moment in between."""
+    """Yields what is listed a part at a time, with a moment in between."""
     for first in range(0, len(listed), size):
         if first:
             sleep(PAUSE)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kvstore.service.clock import Clock
-from kvstore.service.traffic import TokenBucket
+from kvstore.service.tenancy.rate_limit import TokenBucket
 
 # Lines a second in the long run, and at once.
 RATE = 10.0
@@ -18,7 +18,7 @@ class LogBudget:
         self._left_out = 0
 
     def write(self, log: Callable[..., object], event: str, **fields: object) -> None:
-        """Write a line with ``log``; ``left_out`` in it is how many were not, since the last."""
+        """Writes a line with ``log``; ``left_out`` in it is how many were not, since the last."""
         if self._bucket.wait(self._clock()) > 0:
             self._left_out += 1
             return

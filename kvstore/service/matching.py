@@ -5,11 +5,11 @@ from contextlib import suppress
 from kvstore.core import Caller, Grant, Match, MatchOptions, Sequence
 from kvstore.core.tiers.moves import Move
 from kvstore.errors import KVStoreError
-from kvstore.service.growth import Growth
-from kvstore.service.load_terms import NO_TERMS, LoadTerms
 from kvstore.service.members import Members
-from kvstore.service.mover import Mover
-from kvstore.service.tier3 import Tier3
+from kvstore.service.memory.growth import Growth
+from kvstore.service.tiers.disk_reader import NO_TERMS, LoadTerms
+from kvstore.service.tiers.disk_tier import Tier3
+from kvstore.service.tiers.mover import Mover
 from kvstore.service.verification import Verifier
 
 
@@ -29,7 +29,7 @@ class Matching(Members):
         options: MatchOptions,
         terms: LoadTerms = NO_TERMS,
     ) -> Match:
-        """Pin the longest cached prefix and return it; a miss takes no pin.
+        """Pins the longest cached prefix and returns it; a miss takes no pin.
 
         What tier 3 has of it beyond that is loaded first, as ``terms`` allow. Pages that are
         found corrupt leave the index before, and so are no part of it. Raises, besides
@@ -101,7 +101,7 @@ class Matching(Members):
         options: MatchOptions,
         terms: LoadTerms,
     ) -> int:
-        """Bring what lower tiers have of a sequence nearer; return the tokens that tier 3 has.
+        """Brings what lower tiers have of a sequence nearer; returns the tokens that tier 3 has.
 
         Raises StoreDraining.
         """
@@ -118,7 +118,7 @@ class Matching(Members):
     def _promote(
         self, caller: Caller, namespace_id: bytes, sequence: Sequence, options: MatchOptions
     ) -> None:
-        """Copy what a match would find in tier 2 alone to tier 1, where that is wanted.
+        """Copies what a match would find in tier 2 alone to tier 1, where that is wanted.
 
         What is wrong with a call is the match's to say, which may have been answered before.
         """
@@ -142,6 +142,6 @@ class Matching(Members):
 
 
 def _with_tier_3(match: Match, token_count: int) -> Match:
-    """Say which of the first ``token_count`` tokens tier 3 has that a match does not hand out."""
+    """Says which of the first ``token_count`` tokens tier 3 has that a match does not hand out."""
     beyond = token_count - match.matched_token_count
     return match._replace(tier_3_token_count=beyond) if beyond > 0 else match

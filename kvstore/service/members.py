@@ -10,8 +10,8 @@ from kvstore.core import Caller, PrefixCache
 from kvstore.core.leases.lease import LeaseChange
 from kvstore.errors import FeatureUnsupported, StoreDraining
 from kvstore.service.administration import Administration
-from kvstore.service.announcer import Announcer
 from kvstore.service.clock import Clock
+from kvstore.service.events import Announcer
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -35,7 +35,7 @@ class Members(Administration):
     # Life of the store.
 
     def begin_draining(self) -> None:
-        """Take no new work: what is held may be finished, inserted and let go.
+        """Takes no new work: what is held may be finished, inserted and let go.
 
         No lease is granted or renewed, no namespace opened, nothing matched. A client
         that is told so lets go of its lease as soon as nothing is held under it.
@@ -43,7 +43,7 @@ class Members(Administration):
         self._draining = True
 
     def wait_drained(self, timeout: float) -> int:
-        """Wait until no lease is left, ``timeout`` seconds at most; return how many are."""
+        """Waits until no lease is left, ``timeout`` seconds at most; returns how many are."""
         with self._lease_ended:
             self._lease_ended.wait_for(lambda: not self._cache.table.leases, timeout)
             return len(self._cache.table.leases)
@@ -57,7 +57,7 @@ class Members(Administration):
     def grant(
         self, caller: Caller, *, ttl: float | None, display_name: str, features: Items[str]
     ) -> float:
-        """Grant a lease, or renew the one of this id; return its TTL in seconds.
+        """Grants a lease, or renew the one of this id; returns its TTL in seconds.
 
         Raises, besides what the core raises, StoreDraining.
         """
@@ -72,7 +72,7 @@ class Members(Administration):
             )
 
     def renew(self, caller: Caller) -> float:
-        """Count the lease's TTL from now on and return it, in seconds.
+        """Counts the lease's TTL from now on and returns it, in seconds.
 
         Raises, besides what the core raises, StoreDraining.
         """
@@ -81,13 +81,13 @@ class Members(Administration):
             return self._cache.renew(caller, self._clock())
 
     def revoke(self, caller: Caller) -> None:
-        """End the caller's own lease; from an admin without its secret, expire it."""
+        """Ends the caller's own lease; from an admin without its secret, expire it."""
         with self._mutex:
             changes = self._cache.revoke(caller, self._clock())
         self._report(changes)
 
     def require_feature(self, caller: Caller, feature: str) -> None:
-        """Raise FeatureUnsupported where the caller's lease did not declare a feature.
+        """Raises FeatureUnsupported where the caller's lease did not declare a feature.
 
         Raises, besides, what the core raises where it is no lease of the caller's.
         """
@@ -103,7 +103,7 @@ class Members(Administration):
         self._report(changes)
 
     def bind(self, caller: Caller, *, process_id: int, pid: int, uid: int) -> None:
-        """Attach a process to the caller's lease; again under the same number: reconnected."""
+        """Attaches a process to the caller's lease; again under the same number: reconnected."""
         with self._mutex:
             self._cache.bind(caller, process_id=process_id, pid=pid, uid=uid)
 
@@ -115,41 +115,41 @@ class Members(Administration):
             return [] if process is None else [e for e in extent_ids if e in process.mapped]
 
     def unmapped(self, process_id: int, extent_ids: Items[int]) -> None:
-        """Count no more on a process having mapped extents; some may be destroyed now."""
+        """Counts no more on a process having mapped extents; some may be destroyed now."""
         with self._mutex:
             self._cache.unmapped(process_id, extent_ids)
         self.announcer.announce()
 
     def extents_to_unmap(self, process_id: int) -> list[int]:
-        """Return the extents that a process was given and has to unmap."""
+        """Returns the extents that a process was given and has to unmap."""
         with self._mutex:
             return self._cache.extents_to_unmap(process_id)
 
     def disconnected(self, process_id: int) -> None:
-        """Note that a process, alive as far as is known, lost its attach connection."""
+        """Notes that a process, alive as far as is known, lost its attach connection."""
         with self._mutex:
             self._cache.disconnected(process_id)
         self.announcer.announce()
 
     def process_died(self, process_id: int) -> None:
-        """Forget a process proven dead; the last of a lease ends it."""
+        """Forgets a process proven dead; the last of a lease ends it."""
         with self._mutex:
             changes = self._cache.process_died(process_id, self._clock())
         self._report(changes)
         self.announcer.announce()
 
     def attached_process_ids(self) -> set[int]:
-        """Return the numbers of all processes that are attached under a lease."""
+        """Returns the numbers of all processes that are attached under a lease."""
         with self._mutex:
             return set(self._cache.table.processes)
 
     def watched_process_ids(self) -> set[int]:
-        """Return those, and of processes whose lease ended all that may have memory mapped."""
+        """Returns those, and of processes whose lease ended all that may have memory mapped."""
         with self._mutex:
             return self._cache.table.processes.keys() | self._cache.state.mappings.process_ids
 
     def _report(self, changes: Iterable[LeaseChange]) -> None:
-        """Log what happened to leases, and wake who listens if any did."""
+        """Logs what happened to leases, and wake who listens if any did."""
         for change in changes:
             fields = change._asdict() | {"lease_id": change.lease_id.hex()}
             log.info(EVENTS[fields.pop("change")], **fields)

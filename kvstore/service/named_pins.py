@@ -23,24 +23,24 @@ class NamedPinKeeper:
         self._clock = clock
 
     def pin(self, identity: Identity, namespace_id: bytes, request: NamedPinRequest) -> int:
-        """Pin what is cached of a prefix's whole pages; return how many tokens that is."""
+        """Pins what is cached of a prefix's whole pages; returns how many tokens that is."""
         with self._mutex:
             return self._cache.pin_prefix(identity, namespace_id, request, self._clock())
 
     def unpin(self, identity: Identity, namespace_id: bytes, name: str) -> None:
-        """End a named pin; one that is not there succeeds."""
+        """Ends a named pin; one that is not there succeeds."""
         with self._mutex:
             self._cache.unpin_prefix(identity, namespace_id, name)
 
     def visible(self, identity: Identity, namespace_id: bytes | None) -> list[NamedPinStats]:
-        """Return the named pins of a namespace, None for all, in the order of their making."""
+        """Returns the named pins of a namespace, None for all, in the order of their making."""
         with self._mutex:
             now = self._clock()
             pins = self._cache.visible_named_pins(identity, namespace_id)
             return [named_pin_stats(each, now) for each in pins]
 
     def expire(self) -> None:
-        """End the named pins past their time to live, with a line in the log for each."""
+        """Ends the named pins past their time to live, with a line in the log for each."""
         with self._mutex:
             ended = self._cache.expire_named_pins(self._clock())
         for pin in ended:

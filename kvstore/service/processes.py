@@ -36,7 +36,7 @@ class Processes:
         return process_id in self._processes
 
     def attach(self, pid: int, pidfd: int, lease_id: bytes) -> Process:
-        """Return the process under this lease: the one that it is already, or a new one.
+        """Returns the process under this lease: the one that it is already, or a new one.
 
         ``pidfd`` is duplicated and stays the caller's. A number of a pid that was
         used again by another process is another one.
@@ -53,16 +53,16 @@ class Processes:
         return process
 
     def find(self, pid: int, pidfd: int, lease_id: bytes) -> Process | None:
-        """Return the process as it is attached under this lease, or None."""
+        """Returns the process as it is attached under this lease, or None."""
         process_id = self._by_key.get((lease_id, _key(pid, pidfd)))
         return None if process_id is None else self._processes[process_id]
 
     def died(self, process_id: int) -> bool:
-        """Return whether the process is dead, by its pidfd."""
+        """Returns whether the process is dead, by its pidfd."""
         return has_died(self._processes[process_id].pidfd)
 
     def forget(self, process_id: int) -> None:
-        """Drop a process and close its pidfd; it MUST NOT be waited for any more."""
+        """Drops a process and closes its pidfd; it MUST NOT be waited for any more."""
         process = self._processes.pop(process_id)
         key = self._keys.pop(process_id)
         if self._by_key.get(key) == process_id:
@@ -70,20 +70,20 @@ class Processes:
         os.close(process.pidfd)
 
     def close(self) -> None:
-        """Drop all processes."""
+        """Drops all processes."""
         for process in self:
             self.forget(process.process_id)
 
 
 def has_died(pidfd: int) -> bool:
-    """Return whether the process behind a pidfd is dead: its memory is unmapped, then."""
+    """Returns whether the process behind a pidfd is dead: its memory is unmapped, then."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _key(pid: int, pidfd: int) -> Hashable:
-    """Return what two pidfds have in common exactly if one living process is behind both.
+    """Returns what two pidfds have in common exactly if one living process is behind both.
 
     Since Linux 6.9 a pidfd's inode is the process's own. Before, all have the
     inode of anonymous files and the pid decides; a process of another pid
@@ -96,6 +96,6 @@ def _key(pid: int, pidfd: int) -> Hashable:
 
 
 def _anonymous_device() -> int:
-    """Return the device of files that are on no device: where pidfds used to be."""
+    """Returns the device of files that are on no device: where pidfds used to be."""
     with closing(select.epoll()) as anonymous:
         return os.fstat(anonymous.fileno()).st_dev

@@ -33,22 +33,22 @@ from kvstore.core import (
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace
 from kvstore.errors import NamespaceNotFound, PoolExhausted
-from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock
-from kvstore.service.disk import Disk
-from kvstore.service.event_watches import EventWatches
-from kvstore.service.growth import WATERMARK, Growth
+from kvstore.service.events import EventWatches
 from kvstore.service.listing import Listing
 from kvstore.service.matching import Matching
-from kvstore.service.mover import Mover
+from kvstore.service.memory.growth import WATERMARK, Growth
 from kvstore.service.named_pins import NamedPinKeeper
+from kvstore.service.tenancy.rate_limit import Traffic
 from kvstore.service.thrash import ThrashWatch
-from kvstore.service.tier3 import Tier3
-from kvstore.service.traffic import Traffic
+from kvstore.service.tiers.disk import Disk
+from kvstore.service.tiers.disk_tier import Tier3
+from kvstore.service.tiers.mover import Mover
+from kvstore.service.timing import CallTimes
 from kvstore.service.verification import Sampler, Verifier
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
-from kvstore.storage.slab_admission import WriteAdmission
+from kvstore.storage.slab.policy import WriteAdmission
 from kvstore.storage.tiers import Tiers
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -77,7 +77,7 @@ class KVStore(Matching):
         admission: WriteAdmission | None = None,
         prefix_cache_backend: str = "radix",
     ) -> None:
-        """Make a store; ``lower`` is tier 2's memory, ``disk`` tier 3, if ``cache`` has them.
+        """Makes a store; ``lower`` is tier 2's memory, ``disk`` tier 3, if ``cache`` has them.
 
         Without ``sampler`` the store verifies no page. ``prefix_cache_backend`` names the index.
         """
@@ -145,12 +145,12 @@ class KVStore(Matching):
         self.traffic.change_rates(changed)
 
     def change_verify_rate(self, rate: float) -> None:
-        """Look at another part of the pages that a match answers, from 0 to 1."""
+        """Looks at another part of the pages that a match answers, from 0 to 1."""
         with self._mutex:
             self._sampler.rate = rate
 
     def uptime(self) -> float:
-        """Return the time since the start, in seconds."""
+        """Returns the time since the start, in seconds."""
         return self._clock() - self.started_at
 
     @property
@@ -163,7 +163,7 @@ class KVStore(Matching):
     def open_namespace(
         self, caller: Caller, identity: NamespaceIdentity, layout: PageLayout
     ) -> Namespace:
-        """Return the namespace of this identity, whose arena has at least one extent.
+        """Returns the namespace of this identity, whose arena has at least one extent.
 
         The lease's processes are owed its arena's extents from now on. Raises,
         besides what the core raises, StoreDraining, or PoolExhausted where no
@@ -187,7 +187,7 @@ class KVStore(Matching):
     def hand_out(
         self, process_id: int, but: Collection[int] = (), *, most: int | None = None
     ) -> list[ExtentDescription]:
-        """Return the extents that a process is to map and has not acknowledged, ``most`` at most.
+        """Returns the extents that a process is to map and has not acknowledged, ``most`` at most.
 
         It counts as given them from now on, and is given none of ``but``.
         """
@@ -197,13 +197,13 @@ class KVStore(Matching):
             return self._memory.describe(owed[:most])
 
     def extents(self, identity: Identity) -> list[ExtentDescription]:
-        """Return the extents of all arenas that the identity may see."""
+        """Returns the extents of all arenas that the identity may see."""
         with self._mutex:
             arenas = self._cache.visible_arenas(identity)
             return self._memory.describe(each for arena in arenas for each in arena.extents)
 
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
-        """Remove all pages that hold a prefix's last token, and all that continues them.
+        """Removes all pages that hold a prefix's last token, and all that continues them.
 
         Of tier 3 too, before this returns: they do not come back by a restart.
         """
@@ -212,7 +212,7 @@ class KVStore(Matching):
         return removed
 
     def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
-        """Forget a namespace with all its pages; one that is not there has none.
+        """Forgets a namespace with all its pages; one that is not there has none.
 
         Of tier 3 too, before this returns. One line in the log.
         """
@@ -236,7 +236,7 @@ class KVStore(Matching):
     # The request path.
 
     def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Peeked:
-        """Return what a match would cover, and what tier 3 has. No effect at all."""
+        """Returns what a match would cover, and what tier 3 has. No effect at all."""
         with self._mutex:
             peeked = self._cache.peek(identity, namespace_id, tokens, self._clock())
         tier_3 = self.tier3.leading_tokens(identity, namespace_id, tokens)
@@ -245,7 +245,7 @@ class KVStore(Matching):
     def reserve(
         self, caller: Caller, namespace_id: bytes, requests: Items[ReservationRequest]
     ) -> list[Grant]:
-        """Reserve slots for all requests, making room first, or raise PoolExhausted."""
+        """Reserves slots for all requests, making room first, or raises PoolExhausted."""
         with self._mutex:
             try:
                 grants = self._cache.reserve(caller, namespace_id, requests, self._clock())
@@ -266,7 +266,7 @@ class KVStore(Matching):
         checksums: Items[int] = (),
         hint: ReuseHint | None = None,
     ) -> Inserted:
-        """Publish the next pages of a reservation; what was inserted before is answered again."""
+        """Publishes the next pages of a reservation; what was inserted before is answered again."""
         with self._mutex:
             inserted = self._cache.insert(
                 caller,
@@ -282,13 +282,13 @@ class KVStore(Matching):
             return inserted
 
     def release(self, caller: Caller, pin_ids: Items[int]) -> None:
-        """Release pins; each id leaves a tombstone, known or not."""
+        """Releases pins; each id leaves a tombstone, known or not."""
         with self._mutex:
             self._cache.release(caller, pin_ids, self._clock())
         self._look()
 
     def abort(self, caller: Caller, reservation_ids: Items[int]) -> None:
-        """End reservations; each id leaves a tombstone, known or not."""
+        """Ends reservations; each id leaves a tombstone, known or not."""
         with self._mutex:
             changes = self._cache.abort(caller, reservation_ids, self._clock())
         self._report(changes)

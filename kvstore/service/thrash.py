@@ -36,7 +36,7 @@ class ThrashWatch:
         self.ratio = 0.0
 
     def look(self) -> None:
-        """Log one line if the last minute had too much of it; nothing before it is over."""
+        """Logs one line if the last minute had too much of it; nothing before it is over."""
         now = self._clock()
         if now - self._began < INTERVAL:
             return

@@ -41,7 +41,7 @@ class Sampler:
         self._rng = rng or Random()  # noqa: S311  # which pages, not a secret
 
     def pick(self, page_count: int) -> list[int]:
-        """Return some numbers below ``page_count``, in rising order.
+        """Returns some numbers below ``page_count``, in rising order.
 
         As many as the rate comes to, rounded up as often as keeps the average right: where
         it comes to fewer than ``AT_ONCE``, none, or so many. To look at all costs more than
@@ -122,7 +122,7 @@ class Verifier:
                 self._log(log.error, "page_corrupt", inspection, page)
 
     def _read(self, inspection: Inspection) -> tuple[list[PageCheck], int]:
-        """Return the pages that cannot be trusted, and how many pages were read.
+        """Returns the pages that cannot be trusted, and how many pages were read.
 
         These are pages with other bytes than were written, and pages that a working device cannot
         read. If the device has failed for good, a failed read says nothing about its pages.
@@ -159,7 +159,7 @@ class Verifier:
         page: PageCheck,
         **fields: object,
     ) -> None:
-        """Log what is wrong with a page. Never its tokens, nor its bytes.
+        """Logs what is wrong with a page. Never its tokens, nor its bytes.
 
         Few lines, for a tenant that gives wrong checksums causes them as often as it asks.
         """

@@ -42,16 +42,16 @@ class Extent:
         return self.memory.shape
 
     def describe(self) -> ExtentDescription:
-        """Return what another process needs to reach both, until ``close``."""
+        """Returns what another process needs to reach both, until ``close``."""
         return replace(self.memory.describe(), generation_table=self.generation_table.describe())
 
     def give_back(self) -> bool:
-        """Give back both, which no process maps; False where the memory is in use still."""
+        """Gives back both, which no process maps; False where the memory is in use still."""
         self.generation_table.close()
         return self.memory.give_back()
 
     def close(self) -> None:
-        """Give both up; idempotent."""
+        """Gives both up; idempotent."""
         self.memory.close()
         self.generation_table.close()
 
@@ -90,19 +90,19 @@ class Arenas:
             return self._allocated_bytes
 
     def has_room(self, slot_bytes: int) -> bool:
-        """Return whether the budget has room for an extent of at least one slot."""
+        """Returns whether the budget has room for an extent of at least one slot."""
         return self.room(slot_bytes) > 0
 
     def room(self, slot_bytes: int) -> int:
-        """Return how many slots the rest of the budget comes to."""
+        """Returns how many slots the rest of the budget comes to."""
         return (self.budget_bytes - self.allocated_bytes) // slot_bytes
 
     def slots_in_extent(self, slot_bytes: int) -> int:
-        """Return how many slots an extent has where the budget does not cut it short."""
+        """Returns how many slots an extent has where the budget does not cut it short."""
         return min(max(self.extent_bytes // slot_bytes, 1), MAX_SLOTS)
 
     def allocate(self, arena_id: int, slot_bytes: int, *, max_slots: int | None = None) -> Extent:
-        """Allocate the next extent of an arena. Takes up to half a second a GiB.
+        """Allocates the next extent of an arena. Takes up to half a second a GiB.
 
         The extent has at most ``max_slots`` slots. Raises :class:`BudgetExhausted` or
         :class:`NotEnoughMemory`, and then leaves the budget as it was.
@@ -120,7 +120,7 @@ class Arenas:
         return extent
 
     def destroy(self, extent_id: int) -> ExtentShape:
-        """Give an extent's memory up; its bytes return to the budget. Takes milliseconds.
+        """Gives an extent's memory up; its bytes return to the budget. Takes milliseconds.
 
         Nobody may reach it any more, and no view of it may be alive here. What a
         device does not take back stays out of the budget.
@@ -133,12 +133,12 @@ class Arenas:
         return extent.shape
 
     def describe(self, extent_ids: Iterable[int]) -> list[ExtentDescription]:
-        """Return what other processes need to reach the given extents."""
+        """Returns what other processes need to reach the given extents."""
         with self._mutex:
             return [self._extents[each].describe() for each in extent_ids]
 
     def read(self, slot: int) -> memoryview | None:
-        """Return the bytes of a slot as they are now, of the host in place and of a device copied.
+        """Returns the bytes of a slot as they are now, of the host in place and of a device copied.
 
         ``slot`` is core's number of it. None where there is no such extent any more.
         Whoever reads sees to it that nobody else is given the slot meanwhile, or finds
@@ -148,7 +148,7 @@ class Arenas:
         return None if extent is None else extent.memory.read(slot & INDEX_MASK)
 
     def reader(self, extent_id: int) -> SlotReader | None:
-        """Return what reads an extent's slots, by their indexes, as :meth:`read` does."""
+        """Returns what reads an extent's slots, by their indexes, as :meth:`read` does."""
         extent = self._extents.get(extent_id)
         return None if extent is None else extent.memory.reader()
 
@@ -158,7 +158,7 @@ class Arenas:
         return None if extent is None else extent.memory.place(slot & INDEX_MASK)
 
     def write_all(self, pages: Iterable[tuple[int, memoryview]]) -> list[Outcome]:
-        """Write the bytes of whole slots, and say of each why it was not written, or None.
+        """Writes the bytes of whole slots, and says of each why it was not written, or None.
 
         Nobody else may use the slots meanwhile. On a device all are begun, and waited
         for once.
@@ -166,7 +166,7 @@ class Arenas:
         return copy_all((content, self.place(slot)) for slot, content in pages)
 
     def poison(self, slots: Iterable[int]) -> None:
-        """Write :data:`POISON` into slots that nobody uses any more. A refusal is logged."""
+        """Writes :data:`POISON` into slots that nobody uses any more. A refusal is logged."""
         for slot in slots:
             extent = self._extents.get(slot >> INDEX_BITS)
             if extent is not None:
@@ -176,7 +176,7 @@ class Arenas:
                     log.warning("slot_not_poisoned", slot=slot, why=str(error))
 
     def close(self) -> None:
-        """Give all memory up; workers that mapped it keep theirs alive."""
+        """Gives all memory up; workers that mapped it keep theirs alive."""
         with self._mutex:
             while self._extents:
                 _, extent = self._extents.popitem()
@@ -184,7 +184,7 @@ class Arenas:
             self._allocated_bytes = 0
 
     def _claim(self, arena_id: int, slot_bytes: int, max_slots: int) -> ExtentShape:
-        """Take an extent's bytes out of the budget, and its id out of the numbers."""
+        """Takes an extent's bytes out of the budget, and its id out of the numbers."""
         with self._mutex:
             remaining = min(self.budget_bytes - self._allocated_bytes, max_slots * slot_bytes)
             if remaining < slot_bytes:
@@ -206,6 +206,6 @@ class Arenas:
             raise
 
     def _taken(self, shape: ExtentShape) -> int:
-        """Return what an extent takes of the budget."""
+        """Returns what an extent takes of the budget."""
         granularity = self.source.granularity
         return -(-shape.size_bytes // granularity) * granularity

@@ -27,7 +27,7 @@ class DeviceCopier(Protocol):
     """Carries out copies to and from one device."""
 
     def begin_all(self, copies: Items[DeviceCopy]) -> Callable[[], list[CudaFailed | None]]:
-        """Begin copies; return what waits for them, and says of each why it was not done."""
+        """Begins copies; returns what waits for them, and says of each why it was not done."""
         ...
 
 
@@ -47,7 +47,7 @@ Ending: TypeAlias = Callable[[], list[Outcome]]
 
 
 def copy_all(pairs: Iterable[tuple[SlotBytes | None, SlotBytes | None]]) -> list[Outcome]:
-    """Copy each source, the first of a pair, to its target, and say of each why it was not.
+    """Copies each source, the first of a pair, to its target, and says of each why it was not.
 
     All that ``begin_all`` says holds. No copy is under way when it returns or raises.
     """
@@ -55,7 +55,7 @@ def copy_all(pairs: Iterable[tuple[SlotBytes | None, SlotBytes | None]]) -> list
 
 
 def begin_all(pairs: Iterable[tuple[SlotBytes | None, SlotBytes | None]]) -> Ending:
-    """Begin to copy each source to its target; return what waits until that is done.
+    """Begins to copy each source to its target; returns what waits until that is done.
 
     Both have the same size, and nobody else writes either meanwhile. One end of each
     pair is this process's memory, else ``TypeError``; where that or anything else is

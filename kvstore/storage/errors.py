@@ -1,6 +1,14 @@
 """Why memory cannot be had. The service turns these into the wire's errors."""
 
 
+class SlabUnusable(Exception):
+    """The file cannot be a slab, or not on this disk; the message says what to do about it."""
+
+
+class SlabInUse(SlabUnusable):
+    """Another process has the file."""
+
+
 class DeviceUnavailable(Exception):
     """Memory of this kind cannot be had at all; the message says what to do about it."""
 

@@ -81,34 +81,34 @@ class ExtentMemory(Protocol):
         ...
 
     def describe(self) -> ExtentDescription:
-        """Return what another process needs to reach the memory, until ``close``."""
+        """Returns what another process needs to reach the memory, until ``close``."""
         ...
 
     def read(self, index: int) -> memoryview | None:
-        """Return a slot's bytes as they are now, or None where the memory was given up.
+        """Returns a slot's bytes as they are now, or None where the memory was given up.
 
         Raises ``CudaFailed`` for memory of a device that cannot be read.
         """
         ...
 
     def reader(self) -> SlotReader:
-        """Return what reads slots as ``read`` does, made once for many of them."""
+        """Returns what reads slots as ``read`` does, made once for many of them."""
         ...
 
     def place(self, index: int) -> SlotBytes | None:
-        """Return where a slot's bytes are, to be copied from or to; None once given up."""
+        """Returns where a slot's bytes are, to be copied from or to; None once given up."""
         ...
 
     def fill(self, index: int, value: int) -> None:
-        """Write one value, of a byte, into all bytes of a slot. Raises as ``read`` does."""
+        """Writes one value, of a byte, into all bytes of a slot. Raises as ``read`` does."""
         ...
 
     def give_back(self) -> bool:
-        """Give memory back that no process maps; False where that failed: it is in use still."""
+        """Gives memory back that no process maps; False where that failed: it is in use still."""
         ...
 
     def close(self) -> None:
-        """Give the memory up. Processes that mapped it keep it alive; idempotent."""
+        """Gives the memory up. Processes that mapped it keep it alive; idempotent."""
         ...
 
 
@@ -121,9 +121,9 @@ class MemorySource(Protocol):
         ...
 
     def answers(self) -> bool:
-        """Return whether it works at all; False after an error that stays. May wait for work."""
+        """Returns whether it works at all; False after an error that stays. May wait for work."""
         ...
 
     def allocate(self, shape: ExtentShape) -> ExtentMemory:
-        """Allocate an extent. Raises ``NotEnoughMemory``; nothing is allocated then."""
+        """Allocates an extent. Raises ``NotEnoughMemory``; nothing is allocated then."""
         ...

@@ -58,11 +58,11 @@ class GenerationTable:
         self.view: memoryview = memoryview(mapping).cast("Q")
 
     def describe(self) -> HostExport:
-        """Return what another process needs to map the table, until ``close``."""
+        """Returns what another process needs to map the table, until ``close``."""
         return HostExport(self._descriptor, self._size_bytes)
 
     def close(self) -> None:
-        """Close the descriptor; the mapping goes with its last view. Idempotent."""
+        """Closes the descriptor; the mapping goes with its last view. Idempotent."""
         if not self._closed:
             self._closed = True
             os.close(self._descriptor)
@@ -70,7 +70,7 @@ class GenerationTable:
 
 
 def _map(descriptor: int, size_bytes: int) -> mmap.mmap:
-    """Give the file its size and memory, map it, and seal it behind the mapping."""
+    """Gives the file its size and memory, map it, and seal it behind the mapping."""
     os.posix_fallocate(descriptor, 0, size_bytes)
     mapping = mmap.mmap(descriptor, size_bytes)
     mapping.madvise(mmap.MADV_DONTFORK)

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.copies import Ending, Outcome, SlotBytes, begin_all, copy_all
-from kvstore.storage.device_watch import DeviceWatch
+from kvstore.storage.cuda.device_watch import DeviceWatch
 from kvstore.storage.extent import ExtentDescription, SlotReader
 
 
@@ -26,11 +26,11 @@ class Tiers:
         return self.arenas[0]
 
     def describe(self, extent_ids: Iterable[int]) -> list[ExtentDescription]:
-        """Return what other processes need to reach the given extents."""
+        """Returns what other processes need to reach the given extents."""
         return [self._describe(each) for each in extent_ids]
 
     def read(self, slot: int) -> memoryview | None:
-        """Return the bytes of a slot, as ``Arenas.read`` does; None where there is no such extent.
+        """Returns the bytes of a slot, as ``Arenas.read`` does; None where there is no such extent.
 
         Raises ``CudaFailed``.
         """
@@ -46,7 +46,7 @@ class Tiers:
         return None
 
     def view(self, slot: int) -> memoryview | None:
-        """Return the bytes of a slot in place, to be written, where this process can reach them.
+        """Returns the bytes of a slot in place, to be written, where this process can reach them.
 
         None on a device, and where there is no such extent any more. Nobody else may
         use the slot meanwhile.
@@ -55,7 +55,7 @@ class Tiers:
         return place if isinstance(place, memoryview) else None
 
     def begin_all(self, pairs: Iterable[tuple[int, int]]) -> Ending:
-        """Begin to write the bytes of each pair's first slot into the second, of the same size.
+        """Begins to write the bytes of each pair's first slot into the second, of the same size.
 
         Returns what waits for that, and says of each pair why it was not done, or None.
         Until then nobody else may write either slot, nor be given the second. Where this
@@ -64,17 +64,17 @@ class Tiers:
         return begin_all((self._place(source), self._place(target)) for source, target in pairs)
 
     def write_all(self, pages: Iterable[tuple[int, memoryview]]) -> list[Outcome]:
-        """Write the bytes of whole slots, as ``Arenas.write_all`` does, in whichever tier."""
+        """Writes the bytes of whole slots, as ``Arenas.write_all`` does, in whichever tier."""
         return copy_all((content, self._place(slot)) for slot, content in pages)
 
     def poison(self, slots: Iterable[int]) -> None:
-        """Write ``POISON`` into slots that nobody uses any more. A refusal is logged."""
+        """Writes ``POISON`` into slots that nobody uses any more. A refusal is logged."""
         slots = list(slots)
         for each in self.arenas:
             each.poison(slots)
 
     def close(self) -> None:
-        """Give all memory up; workers that mapped it keep theirs alive."""
+        """Gives all memory up; workers that mapped it keep theirs alive."""
         for each in self.arenas:
             each.close()
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_programs import NESTED
+
+from processes.forked_programs import NESTED
 
 ROOT = Path(__file__).parents[2]
 TRACE = ROOT / "tests" / "support" / "traces" / "conversation_cut.jsonl"
@@ -28,13 +29,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Provide a folder with a path so short that sockets have room in it."""
+    """Provides a folder with a path so short that sockets have room in it."""
     with tempfile.TemporaryDirectory(prefix="kvstore-") as path:
         yield Path(path)
 
 
 def run_chaos(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    """Run it; return its exit status, its last line and what it said of findings."""
+    """Runs it; returns its exit status, its last line and what it said of findings."""
     result = subprocess.run(
         [sys.executable, "-m", "chaos", "--json", *arguments],
         cwd=ROOT / "benchmarks",

@@ -4,25 +4,25 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from engine_world import Judge
 
-from inference_worker.comparison import ACCEPTED_SHARE
-from inference_worker.model import PagedModel, load_model
-from inference_worker.model_source import model_folder
-from inference_worker.reference import load_reference
-from inference_worker.threads import use_threads
-from inference_worker.tiny_models import TINY_MODELS
+from engines.engine_world import Judge
+from inference_worker.demo.comparison import ACCEPTED_SHARE
+from inference_worker.demo.reference import load_reference
+from inference_worker.model.device import use_threads
+from inference_worker.model.model import PagedModel, load_model
+from inference_worker.model.source import model_folder
+from inference_worker.model.tiny import TINY_MODELS
 
 
 @pytest.fixture(scope="session", autouse=True)
 def threads() -> None:
-    """Use one thread: more would only wait for each other on tiny models."""
+    """Uses one thread: more would only wait for each other on tiny models."""
     use_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give this process, and those that it starts, a cache of their own."""
+    """Gives this process, and those that it starts, a cache of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KVSTORE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -30,26 +30,26 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(params=sorted(TINY_MODELS))
 def name(request: pytest.FixtureRequest) -> str:
-    """Return the name of each tiny model in turn."""
+    """Returns the name of each tiny model in turn."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
 def models(cache: None) -> dict[str, PagedModel]:
-    """Return each tiny model, loaded from the folder that another process loads it from."""
+    """Returns each tiny model, loaded from the folder that another process loads it from."""
     del cache
     return {name: load_model(f"tiny-{name}") for name in TINY_MODELS}
 
 
 @pytest.fixture
 def model(models: dict[str, PagedModel], name: str) -> PagedModel:
-    """Return the model whose turn it is."""
+    """Returns the model whose turn it is."""
     return models[name]
 
 
 @pytest.fixture(scope="session")
 def judge(cache: None) -> Iterator[Judge]:
-    """Return what compares with stock transformers; of all tokens few may be near ties."""
+    """Returns what compares with stock transformers; of all tokens few may be near ties."""
     del cache
     made = Judge({name: load_reference(model_folder(f"tiny-{name}")) for name in TINY_MODELS})
     yield made
@@ -58,7 +58,7 @@ def judge(cache: None) -> Iterator[Judge]:
 
 @pytest.fixture(scope="session")
 def text_ids() -> Callable[[int, int], list[int]]:
-    """Return a function of a length and a seed that gives always the same random bytes."""
+    """Returns a function of a length and a seed that gives always the same random bytes."""
 
     def make(length: int, seed: int) -> list[int]:
         generator = torch.Generator().manual_seed(seed)

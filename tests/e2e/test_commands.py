@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from inference_worker.engine import PAGE_TOKENS
-from inference_worker.tiny_models import build_llama
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.model.tiny import build_llama
 from kvstore_client.testing import RunningStore, running_store, wait_until
 
 PATIENCE = 120.0
@@ -32,7 +32,7 @@ def store() -> Iterator[RunningStore]:
 
 
 def worker(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
-    """Run kvstore-worker to its end with ``given`` on its standard input."""
+    """Runs kvstore-worker to its end with ``given`` on its standard input."""
     return subprocess.run(
         [sys.executable, "-m", "inference_worker", *arguments],
         input=given,
@@ -108,7 +108,7 @@ def test_what_cannot_be_done_is_a_line(tmp_path: Path) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process started, of all its threads."""
+    """Returns the processes that a process started, of all its threads."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(each) for task in tasks for each in task.read_text().split()]
 

@@ -10,13 +10,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from forked_programs import NESTED
 
-from inference_worker.comparison import ACCEPTED_SHARE
-from inference_worker.demo_script import DOCUMENT_TOKENS, WORKERS
-from inference_worker.engine import PAGE_TOKENS
-from inference_worker.page_acquisition import LEAST_COPIED
-from inference_worker.scheduler import MAX_STEP_TOKENS
+from inference_worker.demo.comparison import ACCEPTED_SHARE
+from inference_worker.demo.script import DOCUMENT_TOKENS, WORKERS
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.engine.scheduler import MAX_STEP_TOKENS
+from inference_worker.pages.acquisition import LEAST_COPIED
+from processes.forked_programs import NESTED
 
 KEYS = {
     *("worker", "prompt_ids", "prompt_tokens", "matched_tokens", "published_by"),
@@ -64,7 +64,7 @@ def ended() -> Iterator[dict[str, "subprocess.CompletedProcess[str]"]]:
 
 
 def report_of(done: "subprocess.CompletedProcess[str]") -> Report:
-    """Return the object in the last line of a demo that went well."""
+    """Returns the object in the last line of a demo that went well."""
     assert done.returncode == 0, done.stderr
     report: Report = json.loads(done.stdout.splitlines()[-1])
     return report
@@ -84,12 +84,12 @@ class Known:
         self._ends: set[tuple[int, ...]] = set()
 
     def compute(self, ids: list[int], *ends: int) -> None:
-        """Note a sequence that was computed."""
+        """Notes a sequence that was computed."""
         self._prefixes |= {tuple(ids[:end]) for end in range(1, len(ids) + 1)}
         self._ends |= {tuple(ids[:end]) for end in ends}
 
     def shared(self, ids: list[int]) -> int:
-        """Return how many tokens are known, of all but the last, or of all with their next one."""
+        """Returns how many tokens are known, of all but the last, or of all with their next one."""
         if tuple(ids) in self._ends:
             return len(ids)
         ends = range(1, len(ids))

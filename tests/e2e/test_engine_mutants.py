@@ -11,15 +11,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from engine_mutants import MUTANTS, TESTS, Mutant
-from forked_programs import ANEW, NESTED
-from mutants import put_in
 
 import inference_worker
+from mutants.engine import MUTANTS, TESTS, Mutant
+from mutants.mutant import put_in
+from processes.forked_programs import ANEW, NESTED
 
 
 def run(mutant: Mutant, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Run a mutant's tests on a copy of the worker with its change.
+    """Runs a mutant's tests on a copy of the worker with its change.
 
     In a fork of a process that has torch and all else but the worker itself, and but one of
     pytest's plugins, whose assertions it wants to rewrite as it imports it.

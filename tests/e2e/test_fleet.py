@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_world import NOTHING, left_at
 from transformers import AutoModelForCausalLM
 
-from inference_worker.comparison import NEAR_TIE
-from inference_worker.engine_settings import EngineSettings, LoadedModel
-from inference_worker.engine_stats import EngineStats
-from inference_worker.fleet import Fleet
-from inference_worker.model_source import model_folder
-from inference_worker.request import FinishReason, Request
+from engines.engine_world import NOTHING, left_at
+from inference_worker.demo.comparison import NEAR_TIE
+from inference_worker.engine.request import FinishReason, Request
+from inference_worker.engine.stats import EngineStats
+from inference_worker.fleet.fleet import Fleet
+from inference_worker.fleet.settings import EngineSettings, LoadedModel
+from inference_worker.model.source import model_folder
 from kvstore_client import connect_admin
 from kvstore_client.testing import RunningStore, running_store, wait_until
 
@@ -50,18 +50,18 @@ class Stage:
     runner: Runner
 
     def serve(self) -> None:
-        """Wait until both processes serve, and nothing is held at the store."""
+        """Waits until both processes serve, and nothing is held at the store."""
         self.runner.run(self.fleet.wait_serving(2))
         assert wait_until(lambda: left_at(self.store.runtime_dir) == NOTHING)
 
     def counts(self) -> EngineStats:
-        """Return what all engines counted up to their last step."""
+        """Returns what all engines counted up to their last step."""
         return self.runner.run(self.fleet.stats())
 
 
 @pytest.fixture(scope="module")
 def stage(cache: None) -> Iterator[Stage]:
-    """Run one fleet for all tests here."""
+    """Runs one fleet for all tests here."""
     del cache
     budget = str(POOL_PAGES * PAGE_BYTES)
     settings = [
@@ -91,7 +91,7 @@ def stage(cache: None) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def stock(cache: None) -> torch.nn.Module:
-    """Return stock transformers' model."""
+    """Returns stock transformers' model."""
     del cache
     found: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
         model_folder(MODEL), dtype=torch.float32, attn_implementation="sdpa"
@@ -100,7 +100,7 @@ def stock(cache: None) -> torch.nn.Module:
 
 
 def greedy(stock: torch.nn.Module, prompts: list[list[int]], outputs: list[list[int]]) -> bool:
-    """Tell whether each output is what the stock model continues its prompt by, of one length.
+    """Returns whether each output is what the stock model continues its prompt by, of one length.
 
     Each token is the best after all before it, or within a near tie of that.
     """
@@ -112,7 +112,7 @@ def greedy(stock: torch.nn.Module, prompts: list[list[int]], outputs: list[list[
 
 
 async def answer(fleet: Fleet, request: Request) -> list[int]:
-    """Return a request's tokens, all of which have to come."""
+    """Returns a request's tokens, all of which have to come."""
     ids: list[int] = []
     async with aclosing(fleet.generate(request)) as pieces:
         async for piece in pieces:
@@ -125,7 +125,7 @@ async def answer(fleet: Fleet, request: Request) -> list[int]:
 
 
 async def answers(fleet: Fleet, requests: list[Request]) -> list[list[int]]:
-    """Return the tokens of requests that are asked at once."""
+    """Returns the tokens of requests that are asked at once."""
     async with asyncio.timeout(PATIENCE):
         return list(await asyncio.gather(*(answer(fleet, each) for each in requests)))
 
@@ -151,7 +151,7 @@ def test_a_hundred_at_once_on_a_small_pool(
 
 
 def prefilled_prompts(stage: Stage, prompt: list[int], outputs: list[list[int]]) -> float:
-    """Ask for one prompt eight times at once; return how many prompts were computed for that."""
+    """Asks for one prompt eight times at once; returns how many prompts were computed for that."""
     before = stage.counts()
     request = Request(prompt_ids=prompt, max_tokens=8)
     outputs += stage.runner.run(answers(stage.fleet, [request] * BURST))
@@ -186,7 +186,7 @@ class Outlived:
 
 
 def killed_under(stage: Stage, prompt: list[int], beginnings: list[list[int]]) -> Outlived | None:
-    """Ask for streams and eight times for a prompt, and kill who computes it at about its half.
+    """Asks for streams and eight times for a prompt, and kill who computes it at about its half.
 
     None where it was through before it was seen there, or its stream was.
     """
@@ -271,7 +271,7 @@ def test_a_burst_and_a_stream_outlive_a_process(
 
 
 def busy(fleet: Fleet) -> list[int]:
-    """Return the processes that have something to compute."""
+    """Returns the processes that have something to compute."""
     return [
         each.pid
         for each in fleet.seats

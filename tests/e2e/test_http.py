@@ -7,9 +7,9 @@ from threading import Thread
 import httpx2
 import openai
 import pytest
-from http_stage import KEYS, LONGEST, HttpStage, cached, http_stage
 from openai import OpenAI
 
+from engines.http_stage import KEYS, LONGEST, HttpStage, cached, http_stage
 from kvstore_client.testing import wait_until
 
 PAGE = 16
@@ -33,13 +33,13 @@ def client(stage: HttpStage) -> Iterator[OpenAI]:
 
 
 def complete(client: OpenAI, prompt: str | list[int], **more: object) -> openai.types.Completion:
-    """Ask for a greedy completion."""
+    """Asks for a greedy completion."""
     options = {"max_tokens": 8, "temperature": 0, **more}
     return client.completions.create(model="tiny", prompt=prompt, **options)  # type: ignore[call-overload]
 
 
 def moved(stage: HttpStage, before: "Counter[str]") -> "Counter[str]":
-    """Return which of the store's counters moved, and by how much, once nothing is held."""
+    """Returns which of the store's counters moved, and by how much, once nothing is held."""
     assert stage.settled()
     after = stage.counters()
     del after["verified_page_count"]  # which pages are looked at is left to chance
@@ -49,7 +49,7 @@ def moved(stage: HttpStage, before: "Counter[str]") -> "Counter[str]":
 
 
 def counts(prompt: int, output: int, found: int = 0, *, again: bool = False) -> "Counter[str]":
-    """Return what one request of so many tokens does to the store's counters.
+    """Returns what one request of so many tokens does to the store's counters.
 
     The last token of an output is never computed. ``again`` is a prompt of which all is known,
     the next token and the output too: whoever computes that once more adds no page.

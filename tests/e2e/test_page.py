@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from browser import MISSING, Browser, browsing, chromium
-from page_process import PageProcess
-from page_stage import HOSTILE, address_of, converse, joined, page_store, run
-from stamped_pages import PART_PAGES, PART_TOKENS, prompt
 
+from docs.browser import MISSING, Browser, browsing, chromium
 from kvstore_client.testing import RunningStore
+from pages.stamped_pages import PART_PAGES, PART_TOKENS, prompt
+from processes.page_process import PageProcess
+from stores.page_stage import HOSTILE, address_of, converse, joined, page_store, run
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason=MISSING)
 

@@ -4,8 +4,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from browser import MISSING, browsing, chromium
-from page_stage import address_of, joined, page_store, run
+
+from docs.browser import MISSING, browsing, chromium
+from stores.page_stage import address_of, joined, page_store, run
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason=MISSING)
 

@@ -16,7 +16,7 @@ import typer
 from openai import OpenAI
 from typer.testing import CliRunner
 
-from inference_worker.warm_command import warm
+from inference_worker.commands.warm import warm
 from kvstore_client import connect_admin
 from kvstore_client.testing import wait_until
 
@@ -36,7 +36,7 @@ OPTIONS = ("--model", "tiny", "--longest", "512", "--threads", "1")
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process started, as long as it lives."""
+    """Returns the processes that a process started, as long as it lives."""
     with suppress(FileNotFoundError):
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
         return [int(each) for each in text.split()]
@@ -44,7 +44,7 @@ def children(pid: int) -> list[int]:
 
 
 def gone(pids: list[int]) -> bool:
-    """Tell whether no process of these is left; one that waits to be collected is none."""
+    """Returns whether no process of these is left; one that waits to be collected is none."""
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def serving(folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def address(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Wait until it serves, and return where."""
+    """Waits until it serves, and returns where."""
 
     def found() -> bool:
         assert process.poll() is None, log.read_text()
@@ -82,7 +82,7 @@ def address(process: "subprocess.Popen[bytes]", log: Path) -> str:
 
 
 def warmed(folder: Path, file: Path) -> dict[str, Any]:
-    """Run ``kvstore-worker warm`` on the same store, and return what came of the one prompt."""
+    """Runs ``kvstore-worker warm`` on the same store, and returns what came of the one prompt."""
     command = ["warm", str(file), *OPTIONS, "--store", str(folder), "--json"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output

@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from engine_world import NOTHING, EngineWorld, Judge, left_at
-
-from inference_worker.engine import PAGE_TOKENS
-from inference_worker.model import PagedModel
+from engines.engine_world import NOTHING, EngineWorld, Judge, left_at
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.model.model import PagedModel
 from kvstore_client.testing import running_store
 
 Ids = Callable[[int, int], list[int]]

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 
-from engine_world import NOTHING, EngineWorld, Judge
-
-from inference_worker.engine import PAGE_TOKENS
-from inference_worker.model import PagedModel
-from inference_worker.page_acquisition import RESERVE_AHEAD
+from engines.engine_world import NOTHING, EngineWorld, Judge
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.model.model import PagedModel
+from inference_worker.pages.acquisition import RESERVE_AHEAD
 from kvstore_client import connect_admin
 from kvstore_client.testing import running_store
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from engine_world import (
+
+from engines.engine_world import (
     CHUNK_TOKENS,
     LIMIT,
     LONGEST,
@@ -13,12 +14,11 @@ from engine_world import (
     EngineWorld,
     Judge,
 )
-
-from inference_worker.block_table import PageRef
-from inference_worker.engine import PAGE_TOKENS
-from inference_worker.line_process import LineProcess, worker_process
-from inference_worker.model import PagedModel
-from inference_worker.tiny_models import TINY_MODELS
+from inference_worker.demo.line_process import LineProcess, worker_process
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.model.model import PagedModel
+from inference_worker.model.tiny import TINY_MODELS
+from inference_worker.pages.block_table import PageRef
 from kvstore_client.testing import RunningStore, running_store
 
 Ids = Callable[[int, int], list[int]]
@@ -61,7 +61,7 @@ def here(model: PagedModel, store: RunningStore) -> Iterator[EngineWorld]:
 
 
 def computed_pages(prompt_tokens: int) -> int:
-    """Count the pages of a request, the last begun: the last token given was not computed."""
+    """Counts the pages of a request, the last begun: the last token given was not computed."""
     return -(-(prompt_tokens + OUTPUT_TOKENS - 1) // PAGE_TOKENS)
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from engine_world import NOTHING, EngineWorld, left_at
-from proxy import GOOD, SILENT, Line, Proxy, proxied
 
-from inference_worker.block_table import PageRef
-from inference_worker.model import PagedModel
+from engines.engine_world import NOTHING, EngineWorld, left_at
+from inference_worker.model.model import PagedModel
+from inference_worker.pages.block_table import PageRef
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from processes.proxy import GOOD, SILENT, Line, Proxy, proxied
 
 Ids = Callable[[int, int], list[int]]
 # Seconds: what a call and a whole request may take. What is asserted are shares of it.

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from engine_world import LIMIT, NOTHING, EngineWorld, Judge
-from patterned_pages import memfd_mappings
 
-from inference_worker.block_table import PageRef
-from inference_worker.engine import PAGE_TOKENS, OnPublished
-from inference_worker.model import PagedModel
+from engines.engine_world import LIMIT, NOTHING, EngineWorld, Judge
+from inference_worker.engine.engine import PAGE_TOKENS, OnPublished
+from inference_worker.model.model import PagedModel
+from inference_worker.pages.block_table import PageRef
 from kvstore_client.testing import RunningStore, running_store
+from pages.patterned_pages import memfd_mappings
 
 Ids = Callable[[int, int], list[int]]
 # An extent for either size of page, and room for no more: mappings are easy to count.
@@ -25,7 +25,7 @@ ENDINGS: dict[str, Callable[[RunningStore], Any]] = {
 
 
 def at_visit(number: int, action: Callable[[], object]) -> tuple[OnPublished, list[int]]:
-    """Return a callback that acts when it is called for the ``number``-th time, and its calls."""
+    """Returns a callback that acts when it is called for the ``number``-th time, and its calls."""
     calls: list[int] = []
 
     def visit(pages: list[PageRef]) -> None:

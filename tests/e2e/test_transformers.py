@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from engine_world import NOTHING, EngineWorld
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers_script import NEW, Script
 
-from inference_worker.model import PagedModel
-from inference_worker.model_source import model_folder
-from inference_worker.tiny_models import TINY_MODELS
+from engines.engine_world import NOTHING, EngineWorld
+from engines.transformers_script import NEW, Script
+from inference_worker.model.model import PagedModel
+from inference_worker.model.source import model_folder
+from inference_worker.model.tiny import TINY_MODELS
 from kvstore_client import ClientConfig, Match, connect_admin
 from kvstore_client.errors import PageRecycled, ParentDetached, PoolExhausted, StoreError
 from kvstore_client.testing import RunningStore, running_store
@@ -28,14 +28,14 @@ TextIds = Callable[[int, int], list[int]]
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[RunningStore]:
-    """Return a store; each test has prompts of its own in it."""
+    """Returns a store; each test has prompts of its own in it."""
     with running_store("--tier1-bytes", "64MiB") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def stock(cache: None) -> dict[str, PreTrainedModel]:
-    """Return each tiny model as a script loads it."""
+    """Returns each tiny model as a script loads it."""
     del cache
     return {
         name: AutoModelForCausalLM.from_pretrained(model_folder(f"tiny-{name}"))
@@ -45,7 +45,7 @@ def stock(cache: None) -> dict[str, PreTrainedModel]:
 
 @pytest.fixture
 def script(stock: dict[str, PreTrainedModel], name: str, store: RunningStore) -> Iterator[Script]:
-    """Return a script with the model whose turn it is; it leaves nothing held."""
+    """Returns a script with the model whose turn it is; it leaves nothing held."""
     with Script(stock[name], store.runtime_dir) as made:
         assert made.store.failure is None
         yield made
@@ -54,7 +54,7 @@ def script(stock: dict[str, PreTrainedModel], name: str, store: RunningStore) ->
 
 @pytest.fixture
 def llama(stock: dict[str, PreTrainedModel], store: RunningStore) -> Iterator[Script]:
-    """Return a script with a Llama; it leaves nothing held."""
+    """Returns a script with a Llama; it leaves nothing held."""
     with Script(stock["llama"], store.runtime_dir) as made:
         yield made
         assert made.left() == NOTHING

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from device_process import StartMethod
+
+from device.process import StartMethod
 
 # In a process of its own, which a CUDA that is broken may take with it. Of cupy it asks what
 # pages need: kernels of its own would need CUDA's headers.
@@ -23,7 +24,7 @@ except Exception as error:
 
 
 def why_no_cuda() -> str | None:
-    """Return why torch or cupy cannot use the device, or None where both can."""
+    """Returns why torch or cupy cannot use the device, or None where both can."""
     command = [sys.executable, "-c", PROBE]
     result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     why = result.stdout.strip() or (f"status {result.returncode}" if result.returncode else "")
@@ -32,7 +33,7 @@ def why_no_cuda() -> str | None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cuda() -> None:
-    """Skip everything where torch or cupy cannot use the device."""
+    """Skips everything where torch or cupy cannot use the device."""
     if os.environ.get("CUDA_MPS_PIPE_DIRECTORY"):
         pytest.skip("needs a CUDA device without MPS: CUDA_MPS_PIPE_DIRECTORY is set")
     reason = why_no_cuda()
@@ -42,7 +43,7 @@ def cuda() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def executed_workers(cuda: None) -> Iterator[None]:
-    """Start workers by an exec, as users do, and not as forks of a process that imported torch."""
+    """Starts workers by an exec, as users do, and not as forks of a process that imported torch."""
     del cuda
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StartMethod, "name", "spawn")

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from far_pages import FAR_BYTES, FAR_CASES, GIB, attend_within, far_memory, near_memory
-from kernel_cases import CASES, Case, assert_same, attend
 
-from inference_worker.device_work import DeviceWork
-from inference_worker.gathered_attention import GatheredAttention
+from device.far_pages import FAR_BYTES, FAR_CASES, GIB, attend_within, far_memory, near_memory
+from device.kernel_cases import CASES, Case, assert_same, attend
+from inference_worker.attention.gathered import GatheredAttention
+from inference_worker.pages.device_work import DeviceWork
 
 if TYPE_CHECKING:
-    from inference_worker.kernel_attention import KernelAttention
+    from inference_worker.attention.kernel_attention import KernelAttention
 else:
     KernelAttention = pytest.importorskip(
-        "inference_worker.kernel_attention",
+        "inference_worker.attention.kernel_attention",
         reason="needs a CUDA device, with whose torch Triton comes",
         exc_type=ImportError,
     ).KernelAttention

@@ -3,15 +3,11 @@
 from collections.abc import Callable
 
 import pytest
-from device_kills import KILLS, a_killed_worker_s_kernels_write_nothing_more
-from device_orders import ORDERS
-from device_scenarios import (
-    SCENARIOS,
-    TOKENS,
-    memory_goes_with_its_last_user,
-    store_and_workers,
-)
-from device_tiers import pages_go_down_and_come_back
+
+from device.kills import KILLS, a_killed_worker_s_kernels_write_nothing_more
+from device.orders import ORDERS
+from device.scenarios import SCENARIOS, TOKENS, memory_goes_with_its_last_user, store_and_workers
+from device.tiers import pages_go_down_and_come_back
 
 GIB = 1 << 30
 

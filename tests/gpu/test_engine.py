@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from engine_world import OUTPUT_TOKENS, EngineWorld, Judge
 
-from inference_worker.attention_choice import AttentionKind
-from inference_worker.device_name import DtypeName
-from inference_worker.model import load_model
-from inference_worker.model_source import model_folder
-from inference_worker.reference import load_reference
-from inference_worker.tiny_models import TINY_MODELS
+from engines.engine_world import OUTPUT_TOKENS, EngineWorld, Judge
+from inference_worker.attention.choice import AttentionKind
+from inference_worker.demo.reference import load_reference
+from inference_worker.model.model import load_model
+from inference_worker.model.names import DtypeName
+from inference_worker.model.source import model_folder
+from inference_worker.model.tiny import TINY_MODELS
 from kvstore_client.testing import RunningStore, running_store
 
 DEVICE = "cuda:0"
@@ -25,7 +25,7 @@ PATIENCE = 240.0
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give this process, and those that it starts, a cache of their own."""
+    """Gives this process, and those that it starts, a cache of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KVSTORE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -39,7 +39,7 @@ def store() -> Iterator[RunningStore]:
 
 
 def numbers(length: int, seed: int) -> list[int]:
-    """Return always the same random bytes."""
+    """Returns always the same random bytes."""
     made = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (length,), generator=made).tolist()
 

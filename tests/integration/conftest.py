@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attach_rig import AttachRig
+
+from wire.attach_rig import AttachRig
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[AttachRig]:
-    """Provide a store behind an attach socket."""
+    """Provides a store behind an attach socket."""
     made = AttachRig(tmp_path)
     yield made
     made.close()

@@ -11,16 +11,16 @@ from hashlib import sha256
 from pathlib import Path
 
 import grpc
-import other_user
 import pytest
-from attach_peer import AttachPeer
-from attached_worker import AttachedWorker
-from patterned_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
-from rpc_world import Refused, refusal_of
 
 from kvstore.v1 import store_pb2, store_pb2_grpc
 from kvstore_client import ClientConfig
 from kvstore_client.testing import running_store, wait_until
+from pages.patterned_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
+from processes import other_user
+from processes.attached_worker import AttachedWorker
+from stores.rpc_world import Refused, refusal_of
+from wire.attach_peer import AttachPeer
 
 LIMIT = 30.0
 # A third of it is how long a client may not know that its tenant changed.
@@ -29,7 +29,7 @@ TOKEN = "kvs_token"  # noqa: S105 - for this test alone
 
 
 def tenants_file(folder: Path, tenant: str) -> Path:
-    """Write a tenants file in which the token, and this process's uid, are a tenant's."""
+    """Writes a tenants file in which the token, and this process's uid, are a tenant's."""
     path = folder / "tenants.toml"
     digest = sha256(TOKEN.encode()).hexdigest()
     text = f'[tenants.{tenant}]\nuids = [{os.getuid()}]\ntoken_sha256 = ["{digest}"]\nleases = 1'
@@ -39,7 +39,7 @@ def tenants_file(folder: Path, tenant: str) -> Path:
 
 
 def capabilities(port: int, token: str) -> store_pb2.GetCapabilitiesResponse:
-    """Ask over TCP, in clear; raises Refused."""
+    """Asks over TCP, in clear; raises Refused."""
     options = (("grpc.enable_http_proxy", 0),)
     with grpc.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
         try:
@@ -121,7 +121,7 @@ def test_a_server_that_others_call(tmp_path: Path) -> None:
 
 
 def greeted(folder: Path) -> str:
-    """Return the tenant that the attach socket takes the caller for."""
+    """Returns the tenant that the attach socket takes the caller for."""
     peer = AttachPeer()
     try:
         peer.connect(folder / "attach.sock")

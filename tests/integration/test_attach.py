@@ -6,14 +6,14 @@ import stat
 from pathlib import Path
 
 import pytest
-from attach_rig import TENANT, AttachRig, extent_ids, has_ended
-from store_world import IDENTITY
 from structlog.testing import capture_logs
 
 from kvstore.core.values.requests import Identity, ReservationRequest
 from kvstore.errors import LeaseNotFound
-from kvstore.rpc.frames import LENGTH
+from kvstore.rpc.attach.frames import LENGTH
 from kvstore_client.testing import wait_until
+from stores.store_world import IDENTITY
+from wire.attach_rig import TENANT, AttachRig, extent_ids, has_ended
 
 
 def test_a_peer_is_told_who_it_is(rig: AttachRig) -> None:
@@ -133,6 +133,6 @@ def test_nothing_is_left_open(rig: AttachRig) -> None:
 
 
 def sockets_and_pidfds() -> int:
-    """Return how many descriptors this process has that are no plain files or memory."""
+    """Returns how many descriptors this process has that are no plain files or memory."""
     targets = [str(each.resolve()) for each in Path("/proc/self/fd").iterdir()]
     return sum("socket:" in each or "anon_inode" in each for each in targets)

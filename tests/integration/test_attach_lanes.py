@@ -1,27 +1,27 @@
 """Who may have a lane, and when it ends."""
 
 import pytest
-from attach_peer import AttachPeer
-from attach_rig import AttachRig, has_ended, reason_of
-from rpc_world import lane_answer, lane_call
 
 from kvstore.core.values.requests import Caller
-from kvstore.rpc.hot_lane_calls import METHODS
+from kvstore.rpc.lane.calls import METHODS
 from kvstore.v1 import attach_pb2, lease_pb2, prefix_cache_pb2
+from stores.rpc_world import lane_answer, lane_call
+from wire.attach_peer import AttachPeer
+from wire.attach_rig import AttachRig, has_ended, reason_of
 
 RELEASE = METHODS.index("/kvstore.v1.PrefixCacheService/ReleasePins")
 RENEW = METHODS.index("/kvstore.v1.LeaseService/RenewLease")
 
 
 def ask_for_lane(peer: AttachPeer, caller: Caller) -> attach_pb2.ServerFrame:
-    """Ask for a lane and return the answer."""
+    """Asks for a lane and returns the answer."""
     opening = attach_pb2.OpenLane(lease_id=caller.lease_id, lease_secret=caller.secret)
     peer.send(attach_pb2.ClientFrame(open_lane=opening))
     return peer.receive()[0]
 
 
 def lane_of(rig: AttachRig, caller: Caller) -> AttachPeer:
-    """Return a lane."""
+    """Returns a lane."""
     peer = rig.connect()
     peer.hello()
     assert list(ask_for_lane(peer, caller).lane_opened.methods) == list(METHODS)

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from attach_rig import ADMIN, PEER, AttachRig, extent_ids, has_ended, line_of
-from store_world import IDENTITY
 
 from kvstore.core.values.requests import ReservationRequest
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import PoolExhausted
 from kvstore.v1 import attach_pb2
+from stores.store_world import IDENTITY
+from wire.attach_rig import ADMIN, PEER, AttachRig, extent_ids, has_ended, line_of
 
 
 def test_two_processes_share_pages_in_place(rig: AttachRig) -> None:

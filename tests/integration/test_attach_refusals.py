@@ -10,20 +10,20 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from attach_peer import LIMIT, AttachPeer
-from attach_rig import AttachRig, extent_ids, has_ended, reason_of
-from in_memory import count_of
-from store_world import IDENTITY
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from kvstore.rpc.attach import PAUSE
-from kvstore.rpc.attach_connection import Connection
-from kvstore.rpc.event_loop import SWEEP_FROM, Timer
-from kvstore.rpc.frames import LENGTH
+from kvstore.rpc.attach.connection import Connection
+from kvstore.rpc.attach.event_loop import SWEEP_FROM, Timer
+from kvstore.rpc.attach.frames import LENGTH
+from kvstore.rpc.attach.server import PAUSE
 from kvstore.service.log_budget import RATE, LogBudget
 from kvstore.v1 import attach_pb2
 from kvstore_client.testing import wait_until
+from processes.in_memory import count_of
+from stores.store_world import IDENTITY
+from wire.attach_peer import LIMIT, AttachPeer
+from wire.attach_rig import AttachRig, extent_ids, has_ended, reason_of
 
 
 def test_a_connection_has_one_lease_at_a_time(rig: AttachRig) -> None:
@@ -112,7 +112,7 @@ def test_silent_and_deaf_peers_do_not_stall_others(rig: AttachRig) -> None:
 
 
 def flood(peer: AttachPeer) -> None:
-    """Send Hellos for as long as the socket takes them, and read nothing."""
+    """Sends Hellos for as long as the socket takes them, and read nothing."""
     hello = attach_pb2.Hello(protocol_version=1, display_name="x" * 200)
     body = attach_pb2.ClientFrame(hello=hello).SerializeToString()
     peer.socket.settimeout(0)
@@ -219,7 +219,7 @@ def test_a_peer_that_never_stops_sending_does_not_starve_others(rig: AttachRig) 
 
 
 def welcomed(peer: AttachPeer) -> bool:
-    """Say Hello and return whether that was welcome."""
+    """Says Hello and returns whether that was welcome."""
     try:
         return peer.hello().HasField("welcome")
     except (BrokenPipeError, ConnectionResetError):
@@ -246,7 +246,7 @@ def test_a_peer_that_may_be_anybody_is_told_why_it_is_refused(rig: AttachRig) ->
 
 
 def failures(lines: list[EventDict]) -> int:
-    """Count the lines that say that a peer could not be accepted."""
+    """Counts the lines that say that a peer could not be accepted."""
     return [line["event"] for line in lines].count("accept_failed")
 
 

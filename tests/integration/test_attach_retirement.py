@@ -3,12 +3,12 @@
 import os
 
 import pytest
-from attach_peer import AttachPeer
-from attach_rig import AttachRig, extent_ids
-from store_world import IDENTITY
 
 from kvstore.core.values.requests import Caller, ReservationRequest
 from kvstore.v1 import attach_pb2
+from stores.store_world import IDENTITY
+from wire.attach_peer import AttachPeer
+from wire.attach_rig import AttachRig, extent_ids
 
 
 class Worker:
@@ -24,7 +24,7 @@ class Worker:
         assert extent_ids(self.peer) == [1]
 
     def retire(self) -> None:
-        """Retire the extent, and let the store's threads look."""
+        """Retires the extent, and let the store's threads look."""
         with self.store._mutex:
             self.rig.world.cache.retire_extent(self.namespace.arena.arena_id, 1)
         self.look()
@@ -34,25 +34,25 @@ class Worker:
         self.store.announcer.announce()
 
     def unmap(self, peer: AttachPeer, *extent_ids: int) -> None:
-        """Say on a connection that extents are unmapped, and wait until the server read it."""
+        """Says on a connection that extents are unmapped, and waits until the server read it."""
         unmapped = attach_pb2.Unmapped(extent_ids=extent_ids)
         peer.send(attach_pb2.ClientFrame(unmapped=unmapped))
         assert peer.acknowledge().HasField("acknowledged")
 
     def goes(self) -> bool:
-        """Tell whether the extent can go now; if so it is gone."""
+        """Returns whether the extent can go now; if so it is gone."""
         with self.store._mutex:
             return self.rig.world.cache.remove_extent(1)
 
 
 @pytest.fixture
 def worker(rig: AttachRig) -> Worker:
-    """Provide a worker that was given one extent."""
+    """Provides a worker that was given one extent."""
     return Worker(rig)
 
 
 def retired(peer: AttachPeer) -> list[int]:
-    """Return what the next frame asks to unmap."""
+    """Returns what the next frame asks to unmap."""
     frame, descriptors = peer.receive()
     assert descriptors == ()
     assert frame.WhichOneof("message") == "retire"

@@ -2,7 +2,7 @@
 
 import json
 
-from benchmark_process import run_benchmark
+from processes.benchmark_process import run_benchmark
 
 SMALL = ("--rounds", "1", "--page-kib", "4")
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from benchmark_process import run_benchmark
+
+from processes.benchmark_process import run_benchmark
 
 
 @pytest.fixture(scope="module")

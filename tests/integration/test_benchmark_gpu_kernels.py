@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from benchmark_process import run_benchmark
+
+from processes.benchmark_process import run_benchmark
 
 ARGUMENTS = ("gpu_kernels", "--device", "cpu", "--quick", "--json")
 
 
 def measured(part: str) -> dict[str, Any]:
-    """Return the output of a run of one part."""
+    """Returns the output of a run of one part."""
     found: dict[str, Any] = json.loads(run_benchmark(*ARGUMENTS, "--only", part))
     assert found["note"].startswith("no measurement")
     return found

@@ -8,15 +8,15 @@ import pytest
 from multiturn import figures
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from inference_worker.engine_thread import EngineThread
+from inference_worker.commands.local_worker import local_worker
+from inference_worker.fleet.thread import EngineThread
 from inference_worker.http.app import build_app
 from inference_worker.http.served_model import served_model
-from inference_worker.local_worker import local_worker
-from inference_worker.threads import use_threads
+from inference_worker.model.device import use_threads
 from kvstore_client.testing import running_store
-from support.replay_trace import load
-from support.workload_clients import Served, replay
-from support.workload_trace import Turn, turns
+from support.replay.trace import load
+from support.workloads.clients import Served, replay
+from support.workloads.trace import Turn, turns
 
 CUT = Path(__file__).parents[1] / "data" / "conversation_300.jsonl.gz"
 LONGEST = 200
@@ -32,7 +32,7 @@ def asked() -> list[Turn]:
 
 
 def serve(asked: list[Turn], *, callers: int, speed: float = 0.0) -> list[Served]:
-    """Replay turns against an application with an engine and a store of its own."""
+    """Replays turns against an application with an engine and a store of its own."""
     use_threads(1)
 
     async def talk() -> list[Served]:

@@ -5,12 +5,11 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from benchmark_process import run_benchmark
-
 from kvstore_client import Client
 from kvstore_client.testing import running_store, wait_until
-from support.recovery_load import Load, Told, _insert
-from support.recovery_prompts import IDENTITY, LAYOUT, tokens_of
+from processes.benchmark_process import run_benchmark
+from support.recovery.load import Load, Told, _insert
+from support.recovery.prompts import IDENTITY, LAYOUT, tokens_of
 
 LIMIT = 60.0
 

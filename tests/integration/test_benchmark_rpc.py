@@ -3,7 +3,7 @@
 import json
 from itertools import product
 
-from benchmark_process import run_benchmark
+from processes.benchmark_process import run_benchmark
 
 SMALL = (
     "--rounds",

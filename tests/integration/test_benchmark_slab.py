@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmark_process import run_benchmark
+from processes.benchmark_process import run_benchmark
 
 SMALL = ("--rounds", "1", "--mib", "4", "--page-kib", "64", "--restart-pages", "300")
 

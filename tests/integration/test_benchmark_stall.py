@@ -2,7 +2,7 @@
 
 import json
 
-from benchmark_process import run_benchmark
+from processes.benchmark_process import run_benchmark
 
 SMALL = ("--seconds", "3", "--clients", "2", "--engines", "0")
 

@@ -2,7 +2,7 @@
 
 import json
 
-from benchmark_process import run_benchmark
+from processes.benchmark_process import run_benchmark
 
 
 def test_the_benchmark_prints_one_json_document() -> None:

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from kvstore_client.testing import running_store
 from support.page_section import marked
-from support.workload_child import _work
-from support.workload_document import measure
-from support.workload_page import PROGRAM
-from support.workload_plan import SMALLEST
-from support.workload_plots import FILES
+from support.workloads.child import _work
+from support.workloads.document import measure
+from support.workloads.page import PROGRAM
+from support.workloads.plan import SMALLEST
+from support.workloads.plots import FILES
 
 NAMES = ("chat", "rag", "mixed", "batch")
 LIMIT = 60.0

@@ -4,7 +4,18 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from patterned_pages import (
+
+from kvstore_client import (
+    Client,
+    ClientConfig,
+    Namespace,
+    PagedContent,
+    PageLayout,
+    connect_admin,
+    errors,
+)
+from kvstore_client.testing import RunningStore, running_store, wait_until
+from pages.patterned_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
@@ -17,17 +28,6 @@ from patterned_pages import (
     pattern,
     write_and_insert,
 )
-
-from kvstore_client import (
-    Client,
-    ClientConfig,
-    Namespace,
-    PagedContent,
-    PageLayout,
-    connect_admin,
-    errors,
-)
-from kvstore_client.testing import RunningStore, running_store, wait_until
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_slots_released_are_there_for_the_next_reserve(opened: tuple[Client, Nam
 
 
 def fill(namespace: Namespace, count: int) -> bool:
-    """Reserve so many slots, so that the arena grows; tell whether they are there."""
+    """Reserves so many slots, so that the arena grows; tell whether they are there."""
     try:
         namespace.reserve(start_page=0, page_count=count).abort()
     except errors.PoolExhausted:

@@ -5,12 +5,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from patterned_pages import IDENTITY, LAYOUT, LIMIT, SMALL_STORE, TOKENS, pattern, write_and_insert
-from proxy import GOOD, SILENT, Line, Proxy, proxied
-from slow_calls import slow_calls
 
 from kvstore_client import Client, ClientConfig, Namespace, connect_admin, errors
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from pages.patterned_pages import (
+    IDENTITY,
+    LAYOUT,
+    LIMIT,
+    SMALL_STORE,
+    TOKENS,
+    pattern,
+    write_and_insert,
+)
+from processes.proxy import GOOD, SILENT, Line, Proxy, proxied
+from stores.slow_calls import slow_calls
 
 # Seconds. What is asserted are shares of it.
 CALL_TIMEOUT = 2.0
@@ -38,7 +46,7 @@ def proxy(store: RunningStore) -> Iterator[Proxy]:
 
 
 def nothing_left(store: RunningStore) -> bool:
-    """Tell whether there are no leases, no holds, and only free and cached slots."""
+    """Returns whether there are no leases, no holds, and only free and cached slots."""
     with connect_admin(store.runtime_dir) as admin:
         stats = admin.stats()
     (arena,) = stats.arenas
@@ -61,7 +69,7 @@ def a_client(
 
 
 def hits(namespace: Namespace) -> bool:
-    """Tell whether the tokens' pages are found."""
+    """Returns whether the tokens' pages are found."""
     with namespace.match(TOKENS) as match:
         return match.token_count == len(TOKENS) - 1
 
@@ -135,7 +143,7 @@ def test_bytes_that_drip_are_as_good(proxy: Proxy) -> None:
 
 
 def memfds() -> int:
-    """Count this process's descriptors of memfds: clients close theirs once they are mapped."""
+    """Counts this process's descriptors of memfds: clients close theirs once they are mapped."""
     count = 0
     for each in Path("/proc/self/fd").iterdir():
         try:

@@ -6,8 +6,11 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from client_process import ClientProcess
-from patterned_pages import (
+
+from kvstore.v1 import lease_pb2
+from kvstore_client import Client, ClientConfig, Namespace, connect_admin, errors
+from kvstore_client.testing import RunningStore, running_store, wait_until
+from pages.patterned_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
@@ -19,10 +22,7 @@ from patterned_pages import (
     open_client,
     write_and_insert,
 )
-
-from kvstore.v1 import lease_pb2
-from kvstore_client import Client, ClientConfig, Namespace, connect_admin, errors
-from kvstore_client.testing import RunningStore, running_store, wait_until
+from processes.client_process import ClientProcess
 
 ACTIVE = lease_pb2.LeaseInfo.STATE_ACTIVE
 EXPIRED = lease_pb2.LeaseInfo.STATE_EXPIRED
@@ -36,7 +36,7 @@ def store() -> Iterator[RunningStore]:
 
 
 def closes(client: Client) -> bool:
-    """Close a client and tell whether that came to an end."""
+    """Closes a client and tells whether that came to an end."""
     thread = Thread(target=client.close, daemon=True)
     thread.start()
     thread.join(LIMIT)
@@ -44,7 +44,7 @@ def closes(client: Client) -> bool:
 
 
 def leases_by_state(store: RunningStore, name: str) -> list[int]:
-    """Return the states of the leases of one display name."""
+    """Returns the states of the leases of one display name."""
     with connect_admin(store.runtime_dir) as admin:
         return [each.state for each in admin.leases() if each.display_name == name]
 

@@ -3,7 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from patterned_pages import (
+
+from kvstore_client import Client, ClientConfig, Namespace, errors
+from kvstore_client.testing import running_store, wait_until
+from pages.patterned_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
@@ -12,10 +15,7 @@ from patterned_pages import (
     open_client,
     write_and_insert,
 )
-from proxy import GOOD, SILENT, Proxy, proxied
-
-from kvstore_client import Client, ClientConfig, Namespace, errors
-from kvstore_client.testing import running_store, wait_until
+from processes.proxy import GOOD, SILENT, Proxy, proxied
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def proxy() -> Iterator[Proxy]:
 
 
 def hits(namespace: Namespace) -> bool:
-    """Tell whether the tokens' pages are found."""
+    """Returns whether the tokens' pages are found."""
     with namespace.match(TOKENS) as match:
         return match.token_count == len(TOKENS) - 1
 

@@ -3,7 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from patterned_pages import (
+
+from kvstore_client import Client, Namespace, ReuseHint
+from kvstore_client.testing import running_store
+from pages.patterned_pages import (
     LIMIT,
     SMALL_STORE,
     TOKENS,
@@ -12,9 +15,6 @@ from patterned_pages import (
     pattern,
     write_and_insert,
 )
-
-from kvstore_client import Client, Namespace, ReuseHint
-from kvstore_client.testing import running_store
 
 Opened = tuple[Client, Namespace]
 

@@ -11,15 +11,6 @@ import grpc
 import pytest
 from click.testing import Result
 from google.rpc import status_pb2
-from patterned_pages import (
-    LAYOUT,
-    LIMIT,
-    SMALL_STORE,
-    TOKENS,
-    open_client,
-    write_and_insert,
-)
-from scripted_store import ScriptedAttach, refusal
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from typer.testing import CliRunner
@@ -27,9 +18,11 @@ from typer.testing import CliRunner
 from kvstore import __version__
 from kvstore.v1 import attach_pb2, store_pb2, store_pb2_grpc
 from kvstore_client import ClientConfig, Namespace
-from kvstore_client.ctl import app
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore, running_store
+from kvstore_ctl.app import app
+from pages.patterned_pages import LAYOUT, LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from wire.scripted_store import ScriptedAttach, refusal
 
 OTHER = [*TOKENS[:8], *range(2000, 2009)]
 
@@ -55,12 +48,12 @@ def namespace(store: RunningStore) -> Iterator[Namespace]:
 
 
 def run(store: RunningStore, *arguments: str) -> Result:
-    """Run a command against the store."""
+    """Runs a command against the store."""
     return CliRunner().invoke(app, [*arguments, "--runtime-dir", str(store.runtime_dir)])
 
 
 def run_json(store: RunningStore, *arguments: str) -> Any:  # noqa: ANN401  # each command's own
-    """Run a command with --json and return what it printed."""
+    """Runs a command with --json and returns what it printed."""
     result = run(store, *arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
@@ -200,7 +193,7 @@ def test_the_runtime_dir_may_come_from_the_environment(
     """Without --runtime-dir a command looks where the environment says, as a process does too."""
     monkeypatch.setenv("KVSTORE_RUNTIME_DIR", str(store.runtime_dir))
     assert CliRunner().invoke(app, ["leases"]).exit_code == 0
-    command = [sys.executable, "-m", "kvstore_client.ctl", "leases", "--json"]
+    command = [sys.executable, "-m", "kvstore_ctl.app", "leases", "--json"]
     result = subprocess.run(command, capture_output=True, check=True)
     assert isinstance(json.loads(result.stdout), list)
 

@@ -6,28 +6,31 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from diagnosis import SERVER_CHECKS, diagnose, outcomes
-from other_user import POSSIBLE, as_user
-from patterned_pages import IDENTITY, LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner
 
-from kvstore_client import (
-    Client,
-    Namespace,
-    ctl_checks_store,
-)
-from kvstore_client.ctl import app
-from kvstore_client.ctl_checks_host import descriptors_check, server_pid, socket_check
-from kvstore_client.ctl_findings import Finding, Outcome
-from kvstore_client.host_facts import HostFacts
+from kvstore_client import Client, Namespace
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_ctl.app import app
+from kvstore_ctl.doctor import store as ctl_checks_store
+from kvstore_ctl.doctor.findings import Finding, Outcome
+from kvstore_ctl.doctor.host import HostFacts, descriptors_check, server_pid, socket_check
+from pages.patterned_pages import (
+    IDENTITY,
+    LAYOUT,
+    SMALL_STORE,
+    TOKENS,
+    open_client,
+    write_and_insert,
+)
+from processes.diagnosis import SERVER_CHECKS, diagnose, outcomes
+from processes.other_user import POSSIBLE, as_user
 
 SLOTS = 32
 
 
 def prompt(number: int) -> list[int]:
-    """Return a prompt of four pages and a token that begins like no other."""
+    """Returns a prompt of four pages and a token that begins like no other."""
     return [10_000 + number * 100 + each for each in range(len(TOKENS))]
 
 
@@ -100,7 +103,7 @@ def test_descriptors_that_run_out_are_seen(store: RunningStore) -> None:
 
 
 def finding_of(client: Client, name: str, **settings: float) -> Finding:
-    """Return what a check makes of the store as it is now."""
+    """Returns what a check makes of the store as it is now."""
     return getattr(ctl_checks_store, f"{name}_check")(client.admin.stats(), **settings)  # type: ignore[no-any-return]
 
 

@@ -9,21 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from diagnosis import SERVER_CHECKS, diagnose, outcomes
-from patterned_pages import IDENTITY, LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
-from worker_fleet import EXPIRED, Fleet, pool_arguments
 
 from kvstore.v1 import store_pb2
-from kvstore_client import (
-    Admin,
-    Client,
-    connect_admin,
-    ctl_checks_store,
-    ctl_doctor,
-    errors,
-)
-from kvstore_client.ctl_findings import Outcome
+from kvstore_client import Admin, Client, connect_admin, errors
 from kvstore_client.testing import running_store, wait_until
+from kvstore_ctl.doctor import command as ctl_doctor
+from kvstore_ctl.doctor import store as ctl_checks_store
+from kvstore_ctl.doctor.findings import Outcome
+from pages.patterned_pages import (
+    IDENTITY,
+    LAYOUT,
+    SMALL_STORE,
+    TOKENS,
+    open_client,
+    write_and_insert,
+)
+from processes.diagnosis import SERVER_CHECKS, diagnose, outcomes
+from processes.worker_fleet import EXPIRED, Fleet, pool_arguments
 
 SUPPORT = Path(__file__).parents[1] / "support"
 # A server of another version: the same program, which says so of itself.
@@ -99,7 +101,7 @@ def test_a_store_on_a_device_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def flood(admin: Admin) -> None:
-    """Ask more often than the tenant may."""
+    """Asks more often than the tenant may."""
     for _ in range(10_000):
         admin.capabilities()
 
@@ -126,7 +128,7 @@ def test_an_older_server_whose_disk_fails_and_whose_tenant_floods(tmp_path: Path
         found: dict[str, Any] = {}
 
         def answered() -> bool:
-            """Ask until two calls in a row are not refused."""
+            """Asks until two calls in a row are not refused."""
             found.update(diagnose(store.runtime_dir)[1])
             return "versions" in found
 

@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patterned_pages import LAYOUT, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner, Result
 
-from kvstore_client import Client, ctl_replay
-from kvstore_client.ctl import app
-from kvstore_client.ctl_load import CALLS
-from kvstore_client.ctl_scratch import Scratch
-from kvstore_client.ctl_trace import BLOCK_TOKENS, Prompt
+from kvstore_client import Client
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_ctl.app import app
+from kvstore_ctl.bench import replay as ctl_replay
+from kvstore_ctl.bench.load import CALLS
+from kvstore_ctl.bench.scratch import Scratch
+from kvstore_ctl.bench.trace import BLOCK_TOKENS, Prompt
+from pages.patterned_pages import LAYOUT, TOKENS, open_client, write_and_insert
 
 CUT = Path(__file__).parents[1] / "data" / "conversation_300.jsonl.gz"
 SLOTS = 1024
@@ -52,20 +53,20 @@ def others(store: RunningStore) -> Iterator[Client]:
 
 
 def run(store: RunningStore, *arguments: str, typed: str = "") -> Result:
-    """Run a command against the store."""
+    """Runs a command against the store."""
     where = ("--runtime-dir", str(store.runtime_dir))
     return CliRunner().invoke(app, [*arguments, *where], input=typed)
 
 
 def cached(client: Client) -> dict[str, int]:
-    """Return how many pages each namespace has, by its name."""
+    """Returns how many pages each namespace has, by its name."""
     return {
         each.identity.display_name: each.cached_page_count for each in client.admin.namespaces()
     }
 
 
 def hits(rows: list[dict[str, Any]]) -> int:
-    """Return the tokens of prompts that one before begins with, where room has no end."""
+    """Returns the tokens of prompts that one before begins with, where room has no end."""
     seen: set[tuple[int, ...]] = set()
     found = 0
     for row in rows:
@@ -117,8 +118,8 @@ def test_a_load_that_would_take_too_much_is_refused(store: RunningStore, others:
 
 @contextmanager
 def loading(store: RunningStore, others: Client) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a long bench from when it has pages until the block ends."""
-    command = [sys.executable, "-m", "kvstore_client.ctl", "bench", "--seconds", "300", *SMALL]
+    """Runs a long bench from when it has pages until the block ends."""
+    command = [sys.executable, "-m", "kvstore_ctl.app", "bench", "--seconds", "300", *SMALL]
     command += ["--share", "0.25", "--runtime-dir", str(store.runtime_dir)]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
@@ -174,7 +175,7 @@ def test_a_trace_asks_before_memory_moves(tmp_path: Path) -> None:
         client, namespace = open_client(store.runtime_dir)
 
         def full() -> bool:
-            """Fill the pool, as far as it has grown."""
+            """Fills the pool, as far as it has grown."""
             for number in range(2 * PAGES // 4):
                 write_and_insert(namespace, [number, *TOKENS[1:]])
             return cached(client)["tiny"] == 2 * PAGES
@@ -212,7 +213,7 @@ def test_a_trace_is_replayed(store: RunningStore, others: Client) -> None:
 
 
 def mapped(client: Client) -> list[int]:
-    """Return how many extents each process of the store has mapped, as the store knows."""
+    """Returns how many extents each process of the store has mapped, as the store knows."""
     processes = [each for lease in client.admin.leases() for each in lease.processes]
     return [each.mapped_extent_count for each in processes]
 
@@ -229,7 +230,7 @@ def test_the_pool_of_a_replay_is_what_it_grew_to(
     ask = ctl_replay._ask
 
     def ask_and_wait(made: Scratch, prompt: Prompt, counts: Counter[str]) -> None:
-        """Fill the pool, and wait until it has grown: it does so beside the calls."""
+        """Fills the pool, and waits until it has grown: it does so beside the calls."""
         ask(made, prompt, counts)
         extents = min(counts["requests"] + 1, 4)
         assert wait_until(lambda: mapped(made.client) == [extents])

@@ -5,11 +5,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from snippets import Reader, require_output, snippets
 from typer.testing import CliRunner
 
-from kvstore_client.ctl import app
+from docs.snippets import Reader, require_output, snippets
 from kvstore_client.testing import running_store
+from kvstore_ctl.app import app
 
 PAGE = Path(__file__).parents[2] / "docs" / "ctl.md"
 PROGRAM = ".venv/bin/kvstore-ctl "

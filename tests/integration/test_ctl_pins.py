@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from patterned_pages import IDENTITY, SMALL_STORE, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner
 
 from kvstore.v1 import named_pin_pb2
 from kvstore_client import Namespace
-from kvstore_client.ctl import app
 from kvstore_client.testing import RunningStore, running_store
+from kvstore_ctl.app import app
+from pages.patterned_pages import IDENTITY, SMALL_STORE, TOKENS, open_client, write_and_insert
 
 WHOLE = TOKENS[:16]
 
@@ -46,13 +46,13 @@ def prompt(tmp_path: Path) -> str:
 
 
 def run(store: RunningStore, *arguments: str, typed: str | bytes = "") -> Result:
-    """Run a command against the store, with something on stdin."""
+    """Runs a command against the store, with something on stdin."""
     arguments = (*arguments, "--runtime-dir", str(store.runtime_dir))
     return CliRunner().invoke(app, arguments, input=typed)
 
 
 def run_json(store: RunningStore, *arguments: str) -> Any:  # noqa: ANN401  # each command's own
-    """Run a command with --json and return what it printed."""
+    """Runs a command with --json and returns what it printed."""
     result = run(store, *arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)

@@ -11,8 +11,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from certificates import Authority
-from patterned_pages import LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner, Result
 
 from kvstore_client import (
@@ -23,8 +21,10 @@ from kvstore_client import (
     connect_remote_admin,
     errors,
 )
-from kvstore_client.ctl import app
 from kvstore_client.testing import running_store
+from kvstore_ctl.app import app
+from pages.patterned_pages import LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from wire.certificates import Authority
 
 TOKEN = "kvs_operator"  # noqa: S105 - for this test alone
 
@@ -40,7 +40,7 @@ class Remote:
     log: Callable[[], str]
 
     def run(self, *arguments: str, trusted: str = "authority.crt") -> Result:
-        """Run a command as the operator, with a certificate that names nobody, and the token."""
+        """Runs a command as the operator, with a certificate that names nobody, and the token."""
         options = ["--address", self.address, "--token-file", str(self.folder / "token")]
         options += ["--tls-ca", str(self.folder / trusted)]
         options += ["--tls-cert", str(self.folder / "host.crt")]
@@ -50,7 +50,7 @@ class Remote:
 
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
-    """Provide a store that listens with TLS, asks for certificates, and has cached something."""
+    """Provides a store that listens with TLS, asks for certificates, and has cached something."""
     folder = tmp_path_factory.mktemp("remote")
     authority = Authority(folder)
     Authority(folder, "stranger")

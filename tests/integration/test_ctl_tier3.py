@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from patterned_pages import LAYOUT, open_client, write_and_insert
 from typer.testing import CliRunner, Result
 
-from kvstore_client.ctl import app
-from kvstore_client.ctl_scratch import PAGE_TOKENS
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_ctl.app import app
+from kvstore_ctl.bench.scratch import PAGE_TOKENS
+from pages.patterned_pages import LAYOUT, open_client, write_and_insert
 
 PAGES = 4
 SLAB_BYTES = 1 << 20
@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[RunningStore]:
 
 @pytest.fixture
 def run(store: RunningStore) -> Callable[..., Result]:
-    """Run a command against the store."""
+    """Runs a command against the store."""
 
     def command(*arguments: str, typed: str = "") -> Result:
         where = ("--runtime-dir", str(store.runtime_dir))
@@ -54,7 +54,7 @@ def trace(tmp_path: Path) -> str:
 
 
 def evicted(store: RunningStore) -> int:
-    """Return how many pages left tier 3 to make room, as the store says."""
+    """Returns how many pages left tier 3 to make room, as the store says."""
     client, _ = open_client(store.runtime_dir)
     try:
         return client.admin.stats().tier_3.evicted_page_count
@@ -70,7 +70,7 @@ def test_a_trace_asks_before_pages_leave_the_disk(
     assert (refused.exit_code, f"{PAGES} pages in tier 3" in refused.stderr) == (1, True)
 
     def makes_room() -> bool:
-        """Replay, until the disk was written full: that is done beside the calls."""
+        """Replays, until the disk was written full: that is done beside the calls."""
         before = evicted(store)
         result = run("replay", trace, "--page-bytes", str(16 << 10), "--yes", "--json")
         assert result.exit_code == 0, result.output

@@ -11,12 +11,19 @@ from dataclasses import replace
 from threading import Event, Thread
 
 import pytest
-from patterned_pages import IDENTITY, LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner, Result
 
 from kvstore_client import ClientConfig, Namespace
-from kvstore_client.ctl import app
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_ctl.app import app
+from pages.patterned_pages import (
+    IDENTITY,
+    LAYOUT,
+    SMALL_STORE,
+    TOKENS,
+    open_client,
+    write_and_insert,
+)
 
 LIMIT = 30.0
 # What a match of these finds: all whole pages.
@@ -63,12 +70,12 @@ def idle() -> Iterator[RunningStore]:
 
 
 def run(store: RunningStore, *arguments: str) -> Result:
-    """Run a command against the store, whose folder stands before the command."""
+    """Runs a command against the store, whose folder stands before the command."""
     return CliRunner().invoke(app, ["--runtime-dir", str(store.runtime_dir), *arguments])
 
 
 def busy_frame(store: RunningStore, matched: Callable[[str], bool], *options: str) -> str:
-    """Return a frame within whose interval something was matched, however long that takes."""
+    """Returns a frame within whose interval something was matched, however long that takes."""
     frames: list[str] = []
 
     def is_busy() -> bool:
@@ -214,7 +221,7 @@ def test_an_idle_and_empty_store_is_shown(idle: RunningStore) -> None:
 
 
 def heard(terminal: int) -> Iterator[bytes]:
-    """Yield what a terminal shows, until its other end is closed or nothing comes."""
+    """Yields what a terminal shows, until its other end is closed or nothing comes."""
     while select.select([terminal], [], [], LIMIT)[0]:
         try:
             yield os.read(terminal, 65536)
@@ -225,7 +232,7 @@ def heard(terminal: int) -> Iterator[bytes]:
 def test_a_last_frame_names_no_keys(idle: RunningStore) -> None:
     """It stays on the terminal when the program that took them is gone."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "kvstore_client.ctl", "top", "--once", "--interval", "0.1"]
+    command = [sys.executable, "-m", "kvstore_ctl.app", "top", "--once", "--interval", "0.1"]
     environment = {**os.environ, "KVSTORE_RUNTIME_DIR": str(idle.runtime_dir), "TERM": "xterm"}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
@@ -243,7 +250,7 @@ def test_a_last_frame_names_no_keys(idle: RunningStore) -> None:
 def test_a_terminal_is_shown_frames_in_place(idle: RunningStore) -> None:
     """S sorts by the next column, a store that restarts is waited for, and q quits."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "kvstore_client.ctl", "top", "--interval", "0.1"]
+    command = [sys.executable, "-m", "kvstore_ctl.app", "top", "--interval", "0.1"]
     environment = {**os.environ, "KVSTORE_RUNTIME_DIR": str(idle.runtime_dir), "TERM": "xterm"}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)

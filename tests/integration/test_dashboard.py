@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from promtool import promtool
 
+from deploy.promtool import promtool
 from kvstore.metrics.collector import METRICS
 from kvstore_client import Client, ClientConfig, NamespaceIdentity
 from kvstore_client.layout import OpaqueContent, PageLayout
@@ -26,7 +26,7 @@ SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
 
 def queries() -> list[str]:
-    """Return what the dashboard and the rules ask for."""
+    """Returns what the dashboard and the rules ask for."""
     board = json.loads((DEPLOY / "grafana" / "kvstore.json").read_text(encoding="utf-8"))
     found = [each["expr"] for panel in board["panels"] for each in panel.get("targets", [])]
     rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
@@ -34,13 +34,13 @@ def queries() -> list[str]:
 
 
 def named(query: str) -> set[str]:
-    """Return the metrics that a query asks for; a histogram by its own name."""
+    """Returns the metrics that a query asks for; a histogram by its own name."""
     return {SUFFIX.sub("", name) for name in NAME.findall(query)}
 
 
 @pytest.fixture(scope="module")
 def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Provide the text of a server's metrics, all of its tiers in use."""
+    """Provides the text of a server's metrics, all of its tiers in use."""
     slab = tmp_path_factory.mktemp("slab") / "slab"
     arguments = (
         *("--tier1-bytes", str(3 * PAGES * PAGE_BYTES), "--tier2-bytes", "1MiB"),
@@ -68,7 +68,7 @@ def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def shown(scrape: str) -> dict[str, set[str]]:
-    """Return the labels of each of our metrics in the scrape, by its name."""
+    """Returns the labels of each of our metrics in the scrape, by its name."""
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(scrape):
         name = f"{family.name}_total" if family.type == "counter" else family.name

@@ -20,7 +20,7 @@ TESTS_FAILED = 1
 
 
 def run(folder: Path, hook: str = "") -> tuple[int, str]:
-    """Run a project with our settings and our conftest in two processes: its status and output."""
+    """Runs a project with our settings and our conftest in two processes: its status and output."""
     conftest = (TESTS / "conftest.py").read_text(encoding="utf-8")
     (folder / "conftest.py").write_text(conftest + hook, encoding="utf-8")
     settings = ("-c", str(TESTS.parent / "pyproject.toml"), "--rootdir", str(folder))

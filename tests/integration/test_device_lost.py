@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 
 import grpc
 import pytest
-from engine_world import NOTHING, Left, left_at
-from mutants import put_in
 
 import inference_worker
 import kvstore
-from inference_worker.engine_settings import EngineSettings, LoadedModel
+from engines.engine_world import NOTHING, Left, left_at
+from inference_worker.demo.line_process import LineProcess, worker_process
+from inference_worker.engine.request import Request
 from inference_worker.errors import DEVICE_LOST_STATUS, ProcessEndedError, WorkerError
-from inference_worker.fleet import Fleet
-from inference_worker.line_process import LineProcess, worker_process
-from inference_worker.request import Request
-from kvstore_client.health import LIVENESS, READINESS, SERVING, health_of
+from inference_worker.fleet.fleet import Fleet
+from inference_worker.fleet.settings import EngineSettings, LoadedModel
+from kvstore_client.calls.health import LIVENESS, READINESS, SERVING, health_of
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from mutants.mutant import put_in
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PROMPT = [(7 * n + n * n // 5) % 256 for n in range(200)]
@@ -54,13 +54,13 @@ class Fault(NamedTuple):
 SOUND = Fault("unchanged")
 NOT_ASKED = Fault(
     "device-not-asked",
-    "inference_worker/device_work.py",
+    "inference_worker/pages/device_work.py",
     "        if not self.answers():\n",
     "        if False:\n",
 )
 PROCESS_STAYS = Fault(
     "process-stays",
-    "inference_worker/engine_process.py",
+    "inference_worker/fleet/process.py",
     "        if isinstance(engine.failure, DeviceLostError):\n            raise engine.failure\n",
     "        Path(os.environ['KVSTORE_TEST_CARD_LOST'], 'failed').touch()\n"
     "        await asyncio.Event().wait()\n",
@@ -98,7 +98,7 @@ class World:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
 
     def put_in(self, fault: Fault) -> None:
-        """Make the programs that start from now on run copies of the packages with a fault."""
+        """Makes the programs that start from now on run copies of the packages with a fault."""
         if fault == SOUND:
             return
         code = self.folder / "code"
@@ -113,29 +113,29 @@ class World:
         self._patch.chdir(code)
 
     def has_failed(self) -> bool:
-        """Return whether the engine of PROCESS_STAYS has ended."""
+        """Returns whether the engine of PROCESS_STAYS has ended."""
         return (self._lost / "failed").exists()
 
     def lose(self, pid: int) -> None:
-        """Make every later call of a process to its device fail."""
+        """Makes every later call of a process to its device fail."""
         (self._lost / str(pid)).touch()
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """Provide a device."""
+    """Provides a device."""
     return World(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Close what a test opens."""
+    """Closes what a test opens."""
     with ExitStack() as stack:
         yield stack
 
 
 def start(world: World, stack: ExitStack) -> tuple[RunningStore, LineProcess]:
-    """Start a store on the device, and a worker that wrote a prompt's pages there."""
+    """Starts a store on the device, and a worker that wrote a prompt's pages there."""
     log = stack.enter_context((world.folder / "log").open("wb"))
     store = stack.enter_context(running_store("--device", "cuda:0", *SIZES, *THROUGH))
     worker = worker_process("A", "tiny", store.runtime_dir, log=log, longest=LONGEST, threads=1)
@@ -145,7 +145,7 @@ def start(world: World, stack: ExitStack) -> tuple[RunningStore, LineProcess]:
 
 
 def ask(worker: LineProcess, prompt_ids: list[int], *, use_store: bool = True) -> dict[str, Any]:
-    """Run a request of four tokens."""
+    """Runs a request of four tokens."""
     return worker.ask(op="generate", prompt_ids=prompt_ids, max_tokens=4, use_store=use_store)
 
 
@@ -174,7 +174,7 @@ def test_a_worker_without_its_device_ends_and_its_pins_return(
 
 
 def said(store: RunningStore, service: str) -> str:
-    """Return the store's answers about its health."""
+    """Returns the store's answers about its health."""
     socket = RuntimeDir(store.runtime_dir).grpc_socket
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         return health_of(channel, service, timeout=LIMIT)
@@ -213,7 +213,7 @@ def test_a_store_without_its_device_says_so_and_holds_nothing(
 
 
 def run(test: Callable[[], Any]) -> None:
-    """Run a test's coroutine, with a time limit."""
+    """Runs a test's coroutine, with a time limit."""
 
     async def bounded() -> None:
         async with asyncio.timeout(LIMIT):

@@ -11,15 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from device_kills import KILLS, a_killed_worker_s_kernels_write_nothing_more
-from device_orders import ORDERS
-from device_scenarios import (
-    SCENARIOS,
-    a_view_outlives_its_store,
-    memory_goes_with_its_last_user,
-)
-from device_tiers import pages_go_down_and_come_back
 
+from device.kills import KILLS, a_killed_worker_s_kernels_write_nothing_more
+from device.orders import ORDERS
+from device.scenarios import SCENARIOS, a_view_outlives_its_store, memory_goes_with_its_last_user
+from device.tiers import pages_go_down_and_come_back
 from kvstore_client.testing import RunningStore, running_store, wait_until
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -31,7 +27,7 @@ pytestmark = pytest.mark.skipif(find_spec("cupy") is not None, reason="the real 
 
 @pytest.fixture(autouse=True)
 def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give every process that is started a cupy whose device is a folder."""
+    """Gives every process that is started a cupy whose device is a folder."""
     folders = [str(SUPPORT / "shared_card"), str(SUPPORT)]
     monkeypatch.setenv("KVSTORE_TEST_CARD", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*folders, *sys.path]))

@@ -3,10 +3,9 @@
 import os
 import signal
 
-from patterned_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
-
 from kvstore_client import ClientConfig
 from kvstore_client.testing import RunningStore, running_store
+from pages.patterned_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
 
 # A third of it is how long an idle client may not know of the drain.
 TTL = 3.0
@@ -17,7 +16,7 @@ GRACE = ("--drain-grace", "600")
 
 
 def ended(store: RunningStore) -> int:
-    """Wait until a store ended by itself and return its exit status."""
+    """Waits until a store ended by itself and returns its exit status."""
     return store._started().wait(LIMIT)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inference_worker.line_process import LineProcess, worker_process
+from inference_worker.demo.line_process import LineProcess, worker_process
 from kvstore_client.testing import running_store
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(find_spec("cupy") is not None, reason="the real 
 
 @pytest.fixture(autouse=True)
 def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give every process that is started a cupy whose device is a folder."""
+    """Gives every process that is started a cupy whose device is a folder."""
     folders = [str(SUPPORT / "shared_card"), str(SUPPORT)]
     device = tmp_path / "card"
     device.mkdir()
@@ -34,7 +34,7 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask(worker: LineProcess, prompt_ids: list[int], *, use_store: bool = True) -> dict[str, Any]:
-    """Run a request of eight tokens."""
+    """Runs a request of eight tokens."""
     return worker.ask(op="generate", prompt_ids=prompt_ids, max_tokens=8, use_store=use_store)
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from patterned_pages import LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner
 
 from kvstore_client import Client, EventWatch, History, Namespace, NamespaceIdentity, connect_admin
-from kvstore_client.ctl import app
 from kvstore_client.errors import QuotaExceeded, StoreDraining, StoreUnavailable
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_ctl.app import app
+from pages.patterned_pages import LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
 
 LIMIT = 30.0
 PAGES = len(TOKENS) // LAYOUT.page_tokens
@@ -26,28 +26,28 @@ PLACES = 8
 
 @pytest.fixture
 def store() -> Iterator[RunningStore]:
-    """Provide a store."""
+    """Provides a store."""
     with running_store(*SMALL_STORE) as running:
         yield running
 
 
 @pytest.fixture
 def opened(store: RunningStore) -> Iterator[tuple[Client, Namespace]]:
-    """Provide a client of it, with a namespace."""
+    """Provides a client of it, with a namespace."""
     client, namespace = open_client(store.runtime_dir)
     yield client, namespace
     client.close()
 
 
 def run(store: RunningStore, *arguments: str) -> Result:
-    """Run a command against the store."""
+    """Runs a command against the store."""
     return CliRunner().invoke(app, [*arguments, "--runtime-dir", str(store.runtime_dir)])
 
 
 @contextmanager
 def following(store: RunningStore, *more: str) -> Iterator["subprocess.Popen[str]"]:
-    """Run ``kvstore-ctl events --follow`` in a process of its own, told of what comes next."""
-    command = [sys.executable, "-m", "kvstore_client.ctl", "events", "--follow", *more]
+    """Runs ``kvstore-ctl events --follow`` in a process of its own, told of what comes next."""
+    command = [sys.executable, "-m", "kvstore_ctl.app", "events", "--follow", *more]
     with subprocess.Popen(
         [*command, "--runtime-dir", str(store.runtime_dir)],
         stdout=subprocess.PIPE,
@@ -61,7 +61,7 @@ def following(store: RunningStore, *more: str) -> Iterator["subprocess.Popen[str
 
 
 def next_event(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """Wait for a line of a process that follows."""
+    """Waits for a line of a process that follows."""
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, process.communicate()

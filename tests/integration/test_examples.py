@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parents[2] / "clients" / "python" / "examples"
 
 
 def run(example: str, *arguments: Path) -> list[str]:
-    """Run an example and return the lines that it printed."""
+    """Runs an example and returns the lines that it printed."""
     command = [sys.executable, str(EXAMPLES / example), *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_process import PageProcess
-from stamped_pages import LAYOUT, page_count, prompt
-from uid_by_environment import PROGRAM, as_uid
-from worker_fleet import POOL_SLOTS, Fleet, pool_arguments
 
+from device.uid_by_environment import PROGRAM, as_uid
 from kvstore_client.testing import running_store, wait_until
+from pages.stamped_pages import LAYOUT, page_count, prompt
+from processes.page_process import PageProcess
+from processes.worker_fleet import POOL_SLOTS, Fleet, pool_arguments
 
 EXTENT_SLOTS = 8
 EXTENTS = POOL_SLOTS // EXTENT_SLOTS
@@ -27,12 +27,12 @@ class Tenants:
         self.givers = [self.spawn("giver", GIVER), self.spawn("other", GIVER)]
 
     def spawn(self, name: str, uid: int) -> PageProcess:
-        """Start a worker of a tenant; it opens the namespace before it answers."""
+        """Starts a worker of a tenant; it opens the namespace before it answers."""
         with as_uid(uid):
             return self.fleet.spawn(name)
 
     def extents(self, uid: int) -> tuple[int, int]:
-        """Return how many extents a tenant has, and how many of them retire.
+        """Returns how many extents a tenant has, and how many of them retire.
 
         Each time all bytes that are given out are within the budget, and in whole extents.
         """
@@ -57,7 +57,7 @@ class Tenants:
 
 
 def mapped(process: PageProcess) -> set[tuple[str, str]]:
-    """Return the extents that a process has mapped: their names and inodes."""
+    """Returns the extents that a process has mapped: their names and inodes."""
     lines = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8").splitlines()
     entries = [line.split() for line in lines if "/memfd:kvstore-extent-" in line]
     return {(entry[5], entry[4]) for entry in entries}
@@ -65,7 +65,7 @@ def mapped(process: PageProcess) -> set[tuple[str, str]]:
 
 @pytest.fixture
 def tenants() -> Iterator[Tenants]:
-    """Provide two workers of one tenant that have all memory mapped."""
+    """Provides two workers of one tenant that have all memory mapped."""
     with running_store(*pool_arguments(EXTENT_SLOTS), program=PROGRAM) as store:
         with Fleet(store) as fleet:
             made = Tenants(fleet)

@@ -9,30 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counting_engine import BUSY, LONGEST, REUSED, next_token
 
-from inference_worker import engine_seat
-from inference_worker.async_engine import EngineBusyError, EngineGoneError
-from inference_worker.engine_settings import EngineSettings, LoadedModel
+from engines.counting_engine import BUSY, LONGEST, REUSED, next_token
+from inference_worker.engine.generation import Generation
+from inference_worker.engine.request import FinishReason, Request
+from inference_worker.engine.sampling_options import SamplingOptions
 from inference_worker.errors import ProcessEndedError, RequestTooLongError, WorkerError
-from inference_worker.fleet import Fleet
-from inference_worker.generation import Generation
-from inference_worker.request import FinishReason, Request
-from inference_worker.sampling_options import SamplingOptions
+from inference_worker.fleet import seat as engine_seat
+from inference_worker.fleet.async_engine import EngineBusyError, EngineGoneError
+from inference_worker.fleet.fleet import Fleet
+from inference_worker.fleet.settings import EngineSettings, LoadedModel
 from kvstore_client.testing import wait_until
 
-PROGRAM = (str(Path(__file__).parents[1] / "support" / "counting_engine.py"),)
+PROGRAM = (str(Path(__file__).parents[1] / "support" / "engines" / "counting_engine.py"),)
 PATIENCE = 60.0
 
 
 async def no_store(loaded: LoadedModel) -> None:
-    """Use none."""
+    """Uses none."""
     del loaded
 
 
 @asynccontextmanager
 async def fleet_of(count: int, model: str = "counting") -> AsyncGenerator[Fleet, None]:
-    """Run a fleet whose processes all serve."""
+    """Runs a fleet whose processes all serve."""
     settings = [EngineSettings(model=model, name=f"engine {each}") for each in range(count)]
     fleet = Fleet(settings, no_store, PROGRAM)
     try:
@@ -44,7 +44,7 @@ async def fleet_of(count: int, model: str = "counting") -> AsyncGenerator[Fleet,
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a test's coroutine, for so long at most."""
+    """Runs a test's coroutine, for so long at most."""
 
     async def bounded() -> None:
         async with asyncio.timeout(PATIENCE):
@@ -54,7 +54,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def expected(request: Request) -> list[int]:
-    """Return what a request's tokens are, computed here."""
+    """Returns what a request's tokens are, computed here."""
     ids = list(request.prompt_ids)
     for place in range(request.max_tokens):
         ids.append(next_token(ids, request, place))
@@ -75,7 +75,7 @@ class Heard:
         return [each for piece in self.pieces for each in piece]
 
     async def listen(self, fleet: Fleet, request: Request) -> "Heard":
-        """Take all of a request."""
+        """Takes all of a request."""
         async with aclosing(fleet.generate(request)) as pieces:
             async for piece in pieces:
                 assert self.generation is None
@@ -85,17 +85,17 @@ class Heard:
         return self
 
     async def wait_for(self, count: int) -> None:
-        """Wait until so many tokens came."""
+        """Waits until so many tokens came."""
         await until(lambda: len(self.ids) >= count)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something holds."""
+    """Waits until something holds."""
     assert await asyncio.to_thread(wait_until, condition)
 
 
 def busy_pid(fleet: Fleet) -> int:
-    """Return the process that has something to compute."""
+    """Returns the process that has something to compute."""
     (pid,) = [
         each.pid
         for each in fleet.seats

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-import mortal_engine
 import pytest
 
-from inference_worker.async_engine import EngineBusyError, EngineGoneError
-from inference_worker.engine_settings import EngineSettings, LoadedModel
+from engines import mortal_engine
+from inference_worker.engine.request import FinishReason, Request
 from inference_worker.errors import WorkerError
-from inference_worker.fleet import MOST_MOVES, Fleet
-from inference_worker.request import FinishReason, Request
+from inference_worker.fleet.async_engine import EngineBusyError, EngineGoneError
+from inference_worker.fleet.fleet import MOST_MOVES, Fleet
+from inference_worker.fleet.settings import EngineSettings, LoadedModel
 
 LIMIT = 60.0
 PROGRAM = (str(Path(mortal_engine.__file__)),)
@@ -19,7 +19,7 @@ PROMPT = [7, 8]
 
 
 async def no_store(loaded: LoadedModel) -> None:
-    """Use none."""
+    """Uses none."""
     del loaded
 
 
@@ -28,7 +28,7 @@ def with_fleet(
     find_store: Callable[[LoadedModel], Awaitable[None]],
     test: Callable[..., object],
 ) -> None:
-    """Run a test on a fleet, each of which has no room at first for so many requests."""
+    """Runs a test on a fleet, each of which has no room at first for so many requests."""
 
     async def run() -> None:
         settings = [EngineSettings(model=str(each), name="engine") for each in busy]

@@ -7,17 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked_programs import ANEW, ForkedPrograms, Forker
 
 from kvstore.__main__ import EXIT_USAGE
 from kvstore_client.testing import running_store, wait_until
+from processes.forked_programs import ANEW, ForkedPrograms, Forker
 
 HELP = [sys.executable, "-m", "kvstore", "--help"]
 WRONG = [sys.executable, "-m", "kvstore", "--tier1-bytes", "many"]
 
 
 def parent_of(pid: int) -> int:
-    """Return the process that a process belongs to."""
+    """Returns the process that a process belongs to."""
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 

@@ -1,19 +1,19 @@
 """Every frame of a client, from its tenant, for another's lease, from nobody known, from an admin.
 
-What comes out is what tests/support/permission_table.py says; docs/permissions.md shows it.
+What comes out is what tests/support/stores/permission_table.py says; docs/permissions.md shows it.
 """
 
 import os
 
 import pytest
-from attach_rig import TENANT, AttachRig, extent_ids, reason_of
 from google.protobuf.message import Message
-from permission_table import FRAMES
-from store_world import IDENTITY
 
 from kvstore.core.values.requests import Caller, Identity
-from kvstore.service.credentials import Credentials
+from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import attach_pb2
+from stores.permission_table import FRAMES
+from stores.store_world import IDENTITY
+from wire.attach_rig import TENANT, AttachRig, extent_ids, reason_of
 
 SECRET = b"secret of 16 bytes and more"
 # Names of nothing.
@@ -35,7 +35,7 @@ class Frames:
             server._overflow_uid = os.getuid()
 
     def answer(self, kind: str, lease_id: bytes, extent_id: int) -> tuple[str, Message]:
-        """Return how the frame of a peer is answered that names this, and the answer itself."""
+        """Returns how the frame of a peer is answered that names this, and the answer itself."""
         peer, frame = self._rig.connect(), attach_pb2.ClientFrame()
         message = getattr(frame, kind)
         if kind == "hello":
@@ -69,7 +69,7 @@ class Frames:
         return str(answer.WhichOneof("message")), answer
 
     def mapped(self) -> list[int]:
-        """Return how many extents each attached process of the other tenant is counted on for."""
+        """Returns how many extents each attached process of the other tenant is counted on for."""
         leases = self._rig.world.store.stats(self.other.identity).leases
         return [process.mapped_extent_count for lease in leases for process in lease.processes]
 
@@ -80,7 +80,7 @@ class Frames:
         return caller
 
     def _extent(self, caller: Caller) -> int:
-        """Open a namespace for a process of the lease, which maps what it is given."""
+        """Opens a namespace for a process of the lease, which maps what it is given."""
         store, number = self._rig.world.store, self._rig.world.process_id(caller)
         store.bind(caller, process_id=-number, pid=number, uid=1)
         namespace = store.open_namespace(caller, IDENTITY, self._rig.world.layout)

@@ -2,15 +2,15 @@
 
 from random import Random
 
-import fuzz
 import pytest
 from google.protobuf import message_factory
 from rich.console import Console
 
+from fuzz import __main__ as fuzz
+from fuzz.calls import methods
+from fuzz.messages import Messages
 from kvstore.rpc.server import SERVICES
 from kvstore.v1 import prefix_cache_pb2
-from support.fuzz_calls import methods
-from support.fuzz_messages import Messages
 
 INPUTS = 6_000
 SEED = 20_261_122

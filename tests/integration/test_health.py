@@ -8,25 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attached_worker import AttachedWorker
-from stuck_server import FOLDER, PROGRAM
 
 from kvstore.v1 import store_pb2
-from kvstore_client.health import LIVENESS, READINESS, health_of
+from kvstore_client.calls.health import LIVENESS, READINESS, health_of
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from processes.attached_worker import AttachedWorker
+from processes.stuck_server import FOLDER, PROGRAM
 
 LIMIT = 30.0
 
 
 @pytest.fixture(scope="module")
 def stuck_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Provide the folder of what the server stands still at."""
+    """Provides the folder of what the server stands still at."""
     return tmp_path_factory.mktemp("stuck")
 
 
 @pytest.fixture(scope="module")
 def store(stuck_folder: Path) -> Iterator[RunningStore]:
-    """Provide a server that can be made to stand still."""
+    """Provides a server that can be made to stand still."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER, str(stuck_folder))
         with running_store(program=PROGRAM) as running:
@@ -35,7 +35,7 @@ def store(stuck_folder: Path) -> Iterator[RunningStore]:
 
 @pytest.fixture
 def worker(store: RunningStore) -> Iterator[AttachedWorker]:
-    """Provide somebody who may ask for statistics."""
+    """Provides somebody who may ask for statistics."""
     attached = AttachedWorker(store.runtime_dir)
     yield attached
     attached.close()
@@ -98,18 +98,18 @@ def test_who_says_nothing_is_told_apart(store: RunningStore, tmp_path: Path) -> 
 
 
 def losses(store: RunningStore) -> list[str]:
-    """Return the log's lines about health that was lost."""
+    """Returns the log's lines about health that was lost."""
     return [line for line in store.log.splitlines() if "health_lost" in line]
 
 
 def said(worker: AttachedWorker, service: str) -> str:
-    """Return what the server says of itself."""
+    """Returns what the server says of itself."""
     return health_of(worker.channel, service, timeout=LIMIT)
 
 
 def ctl_health(store: RunningStore, *arguments: str) -> tuple[int, str]:
-    """Return the status and the words of kvstore-ctl."""
-    command = ["-m", "kvstore_client.ctl", "health", "--runtime-dir", str(store.runtime_dir)]
+    """Returns the status and the words of kvstore-ctl."""
+    command = ["-m", "kvstore_ctl.app", "health", "--runtime-dir", str(store.runtime_dir)]
     result = subprocess.run(
         [sys.executable, *command, *arguments], capture_output=True, text=True, check=False
     )

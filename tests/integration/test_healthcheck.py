@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).parents[2] / "deploy" / "healthcheck.py"
 
 
 def check(runtime_dir: Path) -> tuple[int, str]:
-    """Run the check and return its exit status and the last word that it printed."""
+    """Runs the check and returns its exit status and the last word that it printed."""
     result = subprocess.run(
         [sys.executable, str(SCRIPT)],
         env={**os.environ, "KVSTORE_RUNTIME_DIR": str(runtime_dir)},

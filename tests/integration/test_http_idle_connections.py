@@ -6,16 +6,16 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from inference_worker.async_engine import Piece
-from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.engine_stats import EngineStats
-from inference_worker.fleet_counts import NOTHING
-from inference_worker.generation import Generation
+from inference_worker.engine.generation import Generation
+from inference_worker.engine.request import FinishReason, Request
+from inference_worker.engine.stats import EngineStats
+from inference_worker.fleet.async_engine import Piece
+from inference_worker.fleet.counts import NOTHING
 from inference_worker.http import request_deadline
 from inference_worker.http.app import build_app
 from inference_worker.http.served_model import served_model
 from inference_worker.http.server import listening_socket, serve_app
-from inference_worker.request import FinishReason, Request
+from inference_worker.model.tokenizer import ByteTokenizer
 
 LIMIT = 60.0
 HEAD_SECONDS = 1.0
@@ -34,7 +34,7 @@ class Slow:
         self.may_answer = asyncio.Event()
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Say one token."""
+        """Says one token."""
         await self.may_answer.wait()
         found = Generation(
             prompt_tokens=len(request.prompt_ids),

@@ -7,15 +7,15 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
-from inference_worker.async_engine import Piece
-from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.engine_stats import EngineStats
-from inference_worker.fleet_counts import NOTHING
+from inference_worker.engine.request import Request
+from inference_worker.engine.stats import EngineStats
+from inference_worker.fleet.async_engine import Piece
+from inference_worker.fleet.counts import NOTHING
 from inference_worker.http import drain
 from inference_worker.http.app import build_app
 from inference_worker.http.served_model import served_model
 from inference_worker.http.server import listening_socket, serve_app
-from inference_worker.request import Request
+from inference_worker.model.tokenizer import ByteTokenizer
 
 LIMIT = 30.0
 SMALL_BUFFER = 4096
@@ -35,7 +35,7 @@ class Endless:
         self.closed = 0
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Say the same again and again."""
+        """Says the same again and again."""
         del request
         try:
             while True:
@@ -52,7 +52,7 @@ class Words(ByteTokenizer):
     """Ids that are long words."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Give far more than sockets and transports hold."""
+        """Gives far more than sockets and transports hold."""
         return "w" * (len(ids) << 20)
 
 

@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
-from hugepage_pool import hugepages_reserved
-from patterned_pages import (
+
+from kvstore.storage.host.hugepages import HUGEPAGE_BYTES, available_bytes
+from kvstore_client import Client, PagedContent, PageLayout, PageRef
+from kvstore_client.testing import running_store, wait_until
+from pages.patterned_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
@@ -13,10 +16,7 @@ from patterned_pages import (
     open_client,
     write_and_insert,
 )
-
-from kvstore.storage.hugepages import HUGEPAGE_BYTES, available_bytes
-from kvstore_client import Client, PagedContent, PageLayout, PageRef
-from kvstore_client.testing import running_store, wait_until
+from processes.hugepage_pool import hugepages_reserved
 
 # Two extents of one page each; the slots do not fill an extent.
 EXTENTS = 2
@@ -27,7 +27,7 @@ STORE = (
 
 
 def page_sizes() -> dict[str, str]:
-    """Return the size of the kernel's pages, in KiB, of each of this process's mapped extents."""
+    """Returns the size of the kernel's pages, in KiB, of each of this process's mapped extents."""
     sizes, inside = dict[str, str](), ""
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         first = line.split(" ")[0]
@@ -69,7 +69,7 @@ def test_a_store_of_large_pages_serves_a_client() -> None:
 
 
 def assert_refused(runtime_dir: Path) -> None:
-    """Check that a client's namespace stays closed for lack of memory."""
+    """Checks that a client's namespace stays closed for lack of memory."""
     with Client(runtime_dir) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
         assert not namespace.wait_open(2)

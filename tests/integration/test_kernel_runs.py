@@ -14,7 +14,7 @@ PASSED, FAILED, INTERRUPTED, NONE_RAN = 0, 1, 2, 5
 
 
 def status(folder: Path, test: str, interpreted: str) -> int:
-    """Return pytest's status for a folder with one test and the conftest of tests/kernels."""
+    """Returns pytest's status for a folder with one test and the conftest of tests/kernels."""
     shutil.copy(CONFTEST, folder)
     (folder / "test_one.py").write_text(test, encoding="utf-8")
     result = subprocess.run(

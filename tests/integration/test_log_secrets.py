@@ -11,15 +11,15 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from attached_worker import AttachedWorker
 from google.protobuf.message import Message
-from patterned_pages import LAYOUT, write_and_insert
-from permission_stage import outcome
-from permission_table import CACHED, PERMISSIONS, SALT, TOKENS, Names
-from spellings import found
 
 from kvstore_client import Client, ClientConfig, NamespaceIdentity
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from pages.patterned_pages import LAYOUT, write_and_insert
+from processes.attached_worker import AttachedWorker
+from stores.permission_stage import outcome
+from stores.permission_table import CACHED, PERMISSIONS, SALT, TOKENS, Names
+from wire.spellings import found
 
 TOKEN = "kvs_a token that is recognised"  # noqa: S105 - for this test alone
 TEXT = b"Tell nobody what this prompt says"
@@ -28,7 +28,7 @@ LIMIT = 30.0
 
 
 def every_call(worker: AttachedWorker, namespace_id: bytes) -> list[str]:
-    """Make every call, as it should be and spoilt, with each credential; return the outcomes."""
+    """Makes every call, as it should be and spoilt, with each credential; returns the outcomes."""
     names = Names(worker.lease_id, namespace_id, 101, 102, worker.epoch)
     ends: list[str] = []
     for authorization in (worker.welcome.credential, TOKEN, TOKEN + "x", ""):
@@ -45,7 +45,7 @@ def every_call(worker: AttachedWorker, namespace_id: bytes) -> list[str]:
 
 
 def spoilt(message: Message) -> Message:
-    """Return a request whose bytes are longer than they may be, or no whole tokens."""
+    """Returns a request whose bytes are longer than they may be, or no whole tokens."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_BYTES and not field.is_repeated:
             setattr(message, field.name, value + value * 20 + b"!")
@@ -55,7 +55,7 @@ def spoilt(message: Message) -> Message:
 
 
 def work(store: RunningStore) -> dict[str, bytes]:
-    """Use a store as a worker does, with a lease of its own; return what nobody may read."""
+    """Uses a store as a worker does, with a lease of its own; returns what nobody may read."""
     tokens = [*TEXT, *struct.unpack("<8I", TOKENS)]
     with Client(
         store.runtime_dir, ClientConfig(display_name="worker", call_timeout=LIMIT)

@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from http.client import HTTPConnection
 
 import pytest
-from attached_worker import AttachedWorker
 
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from processes.attached_worker import AttachedWorker
 
 LIMIT = 30.0
 
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[RunningStore]:
-    """Provide a server that shows its metrics."""
+    """Provides a server that shows its metrics."""
     with running_store("--metrics-listen", "127.0.0.1:0") as running:
         yield running
 
 
 def ask(store: RunningStore, path: str, **headers: str) -> tuple[int, str, str]:
-    """Return a response's status, type and body."""
+    """Returns a response's status, type and body."""
     ports = re.findall(r"http_listening.*port=(\d+)", store.log)
     connection = HTTPConnection("127.0.0.1", int(ports[-1]), timeout=LIMIT)
     connection.request("GET", path, headers=headers)

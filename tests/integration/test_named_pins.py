@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from client_process import ClientProcess
-from patterned_pages import (
+
+from kvstore_client import Client, Namespace
+from kvstore_client.testing import RunningStore, running_store, wait_until
+from pages.patterned_pages import (
     LAYOUT,
     SMALL_STORE,
     TOKENS,
@@ -16,9 +18,7 @@ from patterned_pages import (
     open_client,
     write_and_insert,
 )
-
-from kvstore_client import Client, Namespace
-from kvstore_client.testing import RunningStore, running_store, wait_until
+from processes.client_process import ClientProcess
 
 PINNED = len(TOKENS) // LAYOUT.page_tokens * LAYOUT.page_tokens
 # Sixteen times four pages, for a store of 32 slots.
@@ -43,13 +43,13 @@ def opened(store: RunningStore) -> Iterator[tuple[Client, Namespace, bytes]]:
 
 
 def press(namespace: Namespace) -> None:
-    """Fill the store twice over."""
+    """Fills the store twice over."""
     for tokens in PRESSURE:
         write_and_insert(namespace, tokens)
 
 
 def reads_right(namespace: Namespace) -> bool:
-    """Tell whether all that was pinned is matched, with the bytes that were written."""
+    """Returns whether all that was pinned is matched, with the bytes that were written."""
     with namespace.match(TOKENS) as match:
         return match.token_count == PINNED and holds_pattern(namespace, TOKENS, match.pages)
 
@@ -86,7 +86,7 @@ def test_a_pin_outlives_the_workers_that_wrote_it(store: RunningStore, tmp_path:
     """Made from the command line, it keeps a dead worker's pages for those that come later."""
     prompt = tmp_path / "prompt"
     prompt.write_text(" ".join(map(str, TOKENS)), encoding="utf-8")
-    command = [sys.executable, "-m", "kvstore_client.ctl", "pin", "system"]
+    command = [sys.executable, "-m", "kvstore_ctl.app", "pin", "system"]
     command += ["--tokens", str(prompt), "--require-all", "--runtime-dir", str(store.runtime_dir)]
     with ClientProcess(store.runtime_dir) as writer:
         writer.ask("write")

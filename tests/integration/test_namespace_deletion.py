@@ -4,7 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from patterned_pages import (
+from typer.testing import CliRunner
+
+from kvstore_client.errors import NamespaceNotFound
+from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_ctl.app import app
+from pages.patterned_pages import (
     LAYOUT,
     SMALL_STORE,
     TOKENS,
@@ -13,18 +18,13 @@ from patterned_pages import (
     open_client,
     write_and_insert,
 )
-from typer.testing import CliRunner
-
-from kvstore_client.ctl import app
-from kvstore_client.errors import NamespaceNotFound
-from kvstore_client.testing import RunningStore, running_store, wait_until
 
 LIMIT = 30.0
 PAGES = len(TOKENS) // LAYOUT.page_tokens
 
 
 def delete(store: RunningStore, *more: str, typed: str = "") -> tuple[int, str]:
-    """Delete the store's only namespace: exit status and what was printed."""
+    """Deletes the store's only namespace: exit status and what was printed."""
     arguments = ["namespaces", "delete", "tiny", *more, "--runtime-dir", str(store.runtime_dir)]
     result = CliRunner().invoke(app, arguments, input=typed)
     return result.exit_code, result.stdout

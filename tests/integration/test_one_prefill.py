@@ -5,14 +5,14 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from patterned_pages import LAYOUT, LIMIT, SMALL_STORE, nothing_held, open_client
-from stamped_pages import page_count, prompt
 from typer.testing import CliRunner
-from worker_fleet import POOL_SLOTS, Slots, running_fleet
 
 from kvstore_client import ClientConfig, InFlight
-from kvstore_client.ctl import app
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_ctl.app import app
+from pages.patterned_pages import LAYOUT, LIMIT, SMALL_STORE, nothing_held, open_client
+from pages.stamped_pages import page_count, prompt
+from processes.worker_fleet import POOL_SLOTS, Slots, running_fleet
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)

@@ -8,21 +8,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from attached_worker import AttachedWorker
 
 from inference_worker.errors import WorkerError
-from inference_worker.own_store import FIRST_WAIT, LARGEST_EXTENT, OwnStore, budget_arguments
-from inference_worker.tied_process import tied_command
+from inference_worker.store.own_store import FIRST_WAIT, LARGEST_EXTENT, OwnStore, budget_arguments
+from inference_worker.store.tied_process import tied_command
 from kvstore.v1 import store_pb2
 from kvstore_client import connect_admin
 from kvstore_client.errors import StoreError
 from kvstore_client.testing import wait_until
+from processes.attached_worker import AttachedWorker
 
 PAGE_BYTES = 64 << 10
 # Starts a process that is tied to it, says which, and waits to be killed.
 PARENT = """
 import subprocess, sys
-from inference_worker.tied_process import tied_command
+from inference_worker.store.tied_process import tied_command
 import signal
 child = subprocess.Popen(tied_command(signal.SIGKILL, "-c", "import time; time.sleep(600)"))
 print(child.pid, flush=True)
@@ -31,7 +31,7 @@ child.wait()
 # A thread of it starts a store, and ends when there is something to read.
 PARENT_OF_STORE = """
 import signal, subprocess, sys, threading
-from inference_worker.tied_process import tied_command
+from inference_worker.store.tied_process import tied_command
 def start():
     store = ["-m", "kvstore", "--drain-grace", "60", "--runtime-dir", sys.argv[1]]
     child = subprocess.Popen(tied_command(signal.SIGTERM, *store))
@@ -43,7 +43,7 @@ threading.Event().wait()
 
 
 def capabilities(folder: Path) -> store_pb2.GetCapabilitiesResponse | None:
-    """Ask the store that is there, if there is one."""
+    """Asks the store that is there, if there is one."""
     try:
         with connect_admin(folder, timeout=10.0) as admin:
             return admin.capabilities()
@@ -196,7 +196,7 @@ def test_a_store_whose_parent_is_killed_stops_in_order(tmp_path: Path) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs: one that waits to be collected does not."""
+    """Returns whether a process runs: one that waits to be collected does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:

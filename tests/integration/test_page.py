@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from page_stage import address_of, converse, joined, page_store
 
 from kvstore_client.testing import RunningStore, running_store
+from stores.page_stage import address_of, converse, joined, page_store
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def store() -> Iterator[RunningStore]:
 def get(
     store: RunningStore, path: str, method: str = "GET", **headers: str
 ) -> tuple[http.client.HTTPResponse, bytes]:
-    """Ask the page's address for a path."""
+    """Asks the page's address for a path."""
     connection = http.client.HTTPConnection(address_of(store).split("/")[2], timeout=30)
     try:
         connection.request(method, path, headers=headers)
@@ -34,7 +34,7 @@ def get(
 
 
 def get_json(store: RunningStore, path: str) -> Any:  # noqa: ANN401  # whatever the route has
-    """Return what a route answers."""
+    """Returns what a route answers."""
     response, body = get(store, path)
     assert response.status == 200, body
     return json.loads(body)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contained import Contained, why_not
 
 from kvstore_client import connect_admin
 from kvstore_client.testing import wait_until
+from processes.contained import Contained, why_not
 
 WHY_NOT = why_not()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
@@ -40,7 +40,7 @@ with Client(sys.argv[1]) as client:
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Path:
-    """Return a folder that is everybody's, and hands its group down."""
+    """Returns a folder that is everybody's, and hands its group down."""
     made = tmp_path / "volume"
     made.mkdir()
     made.chmod(0o2777)
@@ -49,7 +49,7 @@ def volume(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(volume: Path) -> Iterator[Contained]:
-    """Provide a store in a folder below the volume, which it made itself."""
+    """Provides a store in a folder below the volume, which it made itself."""
     flags = ("--runtime-dir", str(volume / "store"), "--tier1-bytes", "64MiB")
     with Contained("-m", "kvstore", *flags, "--log-format", "json") as made:
         made.hear("server_started")

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from broken_store import program
-from stamped_pages import WrongPage, page_count, prompt
-from worker_fleet import ACTIVE, POOL_SLOTS, Fleet, pool_arguments, running_fleet
 
 from kvstore_client.testing import START_TIMEOUT, running_store, wait_until
+from pages.stamped_pages import WrongPage, page_count, prompt
+from processes.broken_store import program
+from processes.worker_fleet import ACTIVE, POOL_SLOTS, Fleet, pool_arguments, running_fleet
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)
@@ -27,7 +27,7 @@ Scenario = Callable[[Fleet, float], list[str]]
 
 
 def writer_killed_between_reserve_and_insert(fleet: Fleet, patience: float) -> list[str]:
-    """Kill a writer that was given slots and has written nothing there yet."""
+    """Kills a writer that was given slots and has written nothing there yet."""
     witness = fleet.spawn("witness")
     writer = fleet.spawn("writer", faults="acquire.after:1=stop")
     writer.tell("write", TOKENS)
@@ -48,7 +48,7 @@ def writer_killed_between_reserve_and_insert(fleet: Fleet, patience: float) -> l
 
 
 def reader_killed_while_it_holds_pins(fleet: Fleet, patience: float) -> list[str]:
-    """Kill a reader far within its TTL."""
+    """Kills a reader far within its TTL."""
     writer, reader = fleet.spawn("writer"), fleet.spawn("reader")
     writer.ask("write", TOKENS)
     assert reader.ask("match", "held", TOKENS) == len(TOKENS) - 1
@@ -61,7 +61,7 @@ def reader_killed_while_it_holds_pins(fleet: Fleet, patience: float) -> list[str
 
 
 def reader_stopped_past_its_ttl(fleet: Fleet, patience: float) -> list[str]:
-    """Stop a reader until its lease expired, fill the pool, and let it look again."""
+    """Stops a reader until its lease expired, fill the pool, and let it look again."""
     del patience
     writer = fleet.spawn("writer")
     reader = fleet.spawn("reader", ttl=TTL)
@@ -80,7 +80,7 @@ def reader_stopped_past_its_ttl(fleet: Fleet, patience: float) -> list[str]:
 
 @contextmanager
 def broken_fleet(fault: str) -> Iterator[Fleet]:
-    """Run a store with a fault; what it leaves behind is not looked at."""
+    """Runs a store with a fault; what it leaves behind is not looked at."""
     with running_store(*pool_arguments(), program=program(fault)) as store, Fleet(store) as fleet:
         yield fleet
 

@@ -13,7 +13,11 @@ from threading import Event, Thread
 from typing import NamedTuple
 
 import pytest
-from patterned_pages import (
+
+from kvstore_client import Client, ClientConfig, Namespace, errors
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.testing import RunningStore, running_store, wait_until
+from pages.patterned_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
@@ -22,10 +26,6 @@ from patterned_pages import (
     nothing_held,
     pattern,
 )
-
-from kvstore_client import Client, ClientConfig, Namespace, errors
-from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.testing import RunningStore, running_store, wait_until
 
 # Of which a test asserts shares.
 TTL = 10.0
@@ -41,7 +41,7 @@ def store() -> Iterator[RunningStore]:
 
 
 def request(namespace: Namespace, tokens: list[int], tally: Counter[str]) -> None:
-    """Do as an engine does with a prompt, with the store or without; count what came of it."""
+    """Does as an engine does with a prompt, with the store or without; count what came of it."""
     total = len(tokens) // LAYOUT.page_tokens
     with namespace.acquire(tokens, total_page_count=total) as acquired:
         matched, reservation = acquired.match.page_count, acquired.reservation
@@ -80,12 +80,12 @@ class Load:
             self.failures.append(error)
 
     def hits(self) -> bool:
-        """Wait until there is another hit; returns False where none comes."""
+        """Waits until there is another hit; returns False where none comes."""
         before = self.tally["hits"]
         return wait_until(lambda: self.tally["hits"] > before or bool(self.failures))
 
     def end(self) -> None:
-        """Stop, and raise what a request raised."""
+        """Stops, and raises what a request raised."""
         self._ended.set()
         for each in self._threads:
             each.join()
@@ -125,7 +125,7 @@ class Held(NamedTuple):
         )
 
     def within(self, other: "Held") -> bool:
-        """Tell whether nothing of so many dead is left.
+        """Returns whether nothing of so many dead is left.
 
         gRPC may keep a descriptor or two; the arena may have grown meanwhile, by less
         than half an extent, two mappings each, for each death.
@@ -138,19 +138,19 @@ class Held(NamedTuple):
 
 
 def holder_of(store: RunningStore) -> str:
-    """Return what the file lock says of who holds it."""
+    """Returns what the file lock says of who holds it."""
     path = RuntimeDir(store.runtime_dir).path / "kvstore.flock"
     return path.read_text(encoding="ascii").strip() if path.exists() else ""
 
 
 def answers(path: Path) -> bool:
-    """Tell whether anybody takes connections at a unix socket."""
+    """Returns whether anybody takes connections at a unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         return peer.connect_ex(str(path)) == 0
 
 
 def instants(store: RunningStore) -> list[Callable[[], bool]]:
-    """Return how far a server that begins may have come when it is killed, besides all the way."""
+    """Returns how far a server that begins may have come when it is killed, besides all the way."""
     folder = RuntimeDir(store.runtime_dir)
     return [
         lambda: holder_of(store) == str(store.pid),

@@ -12,13 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from attached_worker import AttachedWorker, Refused
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from kvstore.rpc.health import LIVENESS
+from kvstore.rpc.health.watchdog import LIVENESS
 from kvstore.rpc.server import SERVICES
 from kvstore.v1 import lease_pb2, store_pb2
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from processes.attached_worker import AttachedWorker, Refused
 
 LIMIT = 30.0
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -28,14 +28,14 @@ SIGNALS = [signal.SIGTERM, signal.SIGINT]
 
 @pytest.fixture
 def store() -> Iterator[RunningStore]:
-    """Provide a running server."""
+    """Provides a running server."""
     with running_store() as running:
         yield running
 
 
 @contextmanager
 def worker_of(store: RunningStore) -> Iterator[AttachedWorker]:
-    """Attach to a server, with a lease."""
+    """Attaches to a server, with a lease."""
     worker = AttachedWorker(store.runtime_dir)
     try:
         worker.grant()
@@ -46,14 +46,14 @@ def worker_of(store: RunningStore) -> Iterator[AttachedWorker]:
 
 
 def health_of(worker: AttachedWorker, service: str = "") -> int:
-    """Return what a server says of a service."""
+    """Returns what a server says of a service."""
     stub = health_pb2_grpc.HealthStub(worker.channel)
     status: int = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=LIMIT).status
     return status
 
 
 def run_server(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run a server that is expected to end by itself."""
+    """Runs a server that is expected to end by itself."""
     return subprocess.run(
         [sys.executable, "-m", "kvstore", *arguments],
         capture_output=True,
@@ -64,7 +64,7 @@ def run_server(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def ended(store: RunningStore) -> int:
-    """Wait until a server ended, without another signal, and return its exit status."""
+    """Waits until a server ended, without another signal, and returns its exit status."""
     return store._started().wait(LIMIT)
 
 

@@ -8,14 +8,12 @@ from typing import Any
 
 import grpc
 import pytest
-from attached_worker import PAGE_TOKENS, AttachedWorker, Refused
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
-from rpc_world import refusal_of
 
 from kvstore.rpc.server import SERVICES
 from kvstore.v1 import (
@@ -25,6 +23,8 @@ from kvstore.v1 import (
     store_pb2,
 )
 from kvstore_client.testing import RunningStore, running_store
+from processes.attached_worker import PAGE_TOKENS, AttachedWorker, Refused
+from stores.rpc_world import refusal_of
 
 LIMIT = 30.0
 # More than any call may take.
@@ -39,14 +39,14 @@ METHODS: list[MethodDescriptor] = [
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[RunningStore]:
-    """Provide a running server that logs everything."""
+    """Provides a running server that logs everything."""
     with running_store("--log-level", "debug", "--tier1-bytes", "1MiB") as running:
         yield running
 
 
 @pytest.fixture
 def worker(store: RunningStore) -> Iterator[AttachedWorker]:
-    """Provide a worker with a lease, attached; its lease ends with the test."""
+    """Provides a worker with a lease, attached; its lease ends with the test."""
     worker = AttachedWorker(store.runtime_dir)
     worker.grant()
     worker.bind()
@@ -63,7 +63,7 @@ def call(
     timeout: float | None = LIMIT,
     metadata: tuple[tuple[str, str | bytes], ...] = (),
 ) -> bytes:
-    """Return a method's (first) answer, undecoded; raises Refused."""
+    """Returns a method's (first) answer, undecoded; raises Refused."""
     path = f"/{method.containing_service.full_name}/{method.name}"
     try:
         if method.server_streaming:
@@ -79,7 +79,7 @@ def call(
 
 
 def state_of(worker: AttachedWorker) -> dict[str, Any]:
-    """Return what the store holds, without what time and asking alone change."""
+    """Returns what the store holds, without what time and asking alone change."""
     stats = worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
     changing = ("uptime", "age", "since_renewal", "oldest_hold_age", "request_count")
     for each in (stats, *stats.namespaces, *stats.leases, *stats.tenants):

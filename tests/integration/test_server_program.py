@@ -11,7 +11,7 @@ BLOCKED = (
 
 
 def start(missing: str) -> "subprocess.CompletedProcess[str]":
-    """Ask the script for its version where a module is missing, and wait for its end."""
+    """Asks the script for its version where a module is missing, and waits for its end."""
     command = [sys.executable, "-c", BLOCKED.format(missing=missing)]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
@@ -28,6 +28,6 @@ def test_a_missing_extra_is_named() -> None:
 
 def test_a_module_of_ours_that_is_missing_is_no_extra() -> None:
     """That is a fault of the installation, with a traceback; with all it says its version."""
-    done = start("kvstore.config")
+    done = start("kvstore.config.settings")
     assert (done.returncode, "ModuleNotFoundError" in done.stderr) == (1, True)
     assert start("nothing.of.the.kind").stdout.startswith("kvstore-server ")

@@ -4,11 +4,11 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from page_process import LONG_TTL, PageProcess
-from stamped_pages import PART_PAGES, page_count, prompt
-from worker_fleet import Fleet, running_fleet
 
 from kvstore_client.testing import wait_until
+from pages.stamped_pages import PART_PAGES, page_count, prompt
+from processes.page_process import LONG_TTL, PageProcess
+from processes.worker_fleet import Fleet, running_fleet
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)
@@ -62,7 +62,7 @@ class Ranked:
 
 
 def kill(process: PageProcess) -> None:
-    """Kill a process and wait until it is gone."""
+    """Kills a process and waits until it is gone."""
     process.signal(signal.SIGKILL)
     assert process.wait_exit() == -signal.SIGKILL
 

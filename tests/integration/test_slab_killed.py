@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.storage.slab import Slab
-from kvstore.storage.slab_errors import SlabInUse
-from support.slab_kills import CHILD, SIZE_BYTES, child_environment, run_kills, settings
+from kvstore.storage.errors import SlabInUse
+from kvstore.storage.slab.slab import Slab
+from support.slab.kills import CHILD, SIZE_BYTES, child_environment, run_kills, settings
 
 
 def test_a_killed_writer_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:

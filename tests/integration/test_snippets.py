@@ -8,8 +8,8 @@ from pathlib import Path
 from shutil import which
 
 import pytest
-from snippets import Snippet, reader, require_output, snippets
 
+from docs.snippets import Snippet, reader, require_output, snippets
 from kvstore_client.testing import running_store
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ NEEDS = {
 
 
 def pages() -> list[str]:
-    """Return the pages to follow, by $KVSTORE_SNIPPETS."""
+    """Returns the pages to follow, by $KVSTORE_SNIPPETS."""
     if os.environ.get("KVSTORE_SNIPPETS") != "all":
         return list(OFTEN)
     found = (path for path in ROOT.rglob("*.md") if "/." not in f"/{path.relative_to(ROOT)}")
@@ -37,14 +37,14 @@ def pages() -> list[str]:
 
 
 def starts_a_server(found: list[Snippet]) -> bool:
-    """Return whether a page has its reader start a server; else the reader finds a store."""
+    """Returns whether a page has its reader start a server; else the reader finds a store."""
     lines = (line for each in found for line in each.text.splitlines())
     return any(re.search(r"kvstore-server\b.*&$", line) for line in lines)
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Provide a folder with a short path, as a socket's has to be."""
+    """Provides a folder with a short path, as a socket's has to be."""
     with tempfile.TemporaryDirectory(prefix="kvstore-") as made:
         yield Path(made)
 

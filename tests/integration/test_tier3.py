@@ -4,7 +4,11 @@ import resource
 from pathlib import Path
 
 import pytest
-from patterned_pages import (
+
+from kvstore.v1 import store_pb2
+from kvstore_client import Client, ClientConfig, Namespace
+from kvstore_client.testing import RunningStore, running_store, wait_until
+from pages.patterned_pages import (
     LAYOUT,
     SMALL_STORE,
     holds_pattern,
@@ -12,10 +16,6 @@ from patterned_pages import (
     pattern,
     write_and_insert,
 )
-
-from kvstore.v1 import store_pb2
-from kvstore_client import Client, ClientConfig, Namespace
-from kvstore_client.testing import RunningStore, running_store, wait_until
 
 PAGES = 4
 LIMIT = 30.0
@@ -32,7 +32,7 @@ FIRST_SLOTS = 32 << 10
 
 
 def spoil(path: Path, content: bytes) -> None:
-    """Change a byte of a page in a file."""
+    """Changes a byte of a page in a file."""
     data = path.read_bytes()
     assert data.count(content) == 1
     with path.open("r+b") as file:
@@ -41,18 +41,18 @@ def spoil(path: Path, content: bytes) -> None:
 
 
 def settings(path: Path, *more: str) -> tuple[str, ...]:
-    """Return the command line of a store with a slab."""
+    """Returns the command line of a store with a slab."""
     slab = ("--tier3-path", str(path), "--tier3-bytes", str(SLAB_BYTES))
     return (*SMALL_STORE, "--verify-rate", "1", *slab, *more)
 
 
 def tier_3(client: Client) -> store_pb2.Tier3Stats:
-    """Return what the store says of its tier 3."""
+    """Returns what the store says of its tier 3."""
     return client.admin.stats().tier_3
 
 
 def kept(client: Client, tokens: list[int]) -> bool:
-    """Tell whether all whole pages of a prompt are in tier 3 for good."""
+    """Returns whether all whole pages of a prompt are in tier 3 for good."""
     [info] = client.admin.namespaces()
     peeked = client.admin.peek_prefix(info.namespace_id, tokens)
     return peeked.tier_3_token_count == PAGES * LAYOUT.page_tokens
@@ -79,7 +79,7 @@ def write_all(store: RunningStore, prompts: list[list[int]]) -> None:
 
 
 def matched(namespace: Namespace, tokens: list[int]) -> int:
-    """Match a prompt, compare its bytes, and return how many pages are there."""
+    """Matches a prompt, compare its bytes, and returns how many pages are there."""
     with namespace.match(tokens) as match:
         assert holds_pattern(namespace, tokens, list(match.pages))
         assert match.current
@@ -87,12 +87,12 @@ def matched(namespace: Namespace, tokens: list[int]) -> int:
 
 
 def is_whole(namespace: Namespace, tokens: list[int]) -> bool:
-    """Tell whether all of a prompt is matched."""
+    """Returns whether all of a prompt is matched."""
     return matched(namespace, tokens) == PAGES
 
 
 def becomes_whole(namespace: Namespace, tokens: list[int]) -> bool:
-    """Wait until it is: tier 1 may have to grow, and this process to map what it got."""
+    """Waits until it is: tier 1 may have to grow, and this process to map what it got."""
     return wait_until(lambda: is_whole(namespace, tokens))
 
 

@@ -3,11 +3,11 @@
 from random import Random
 
 import pytest
-from patterned_pages import LAYOUT, SMALL_STORE, holds_pattern, open_client, write_and_insert
 
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore_client import Admin, PageRef
 from kvstore_client.testing import running_store, wait_until
+from pages.patterned_pages import LAYOUT, SMALL_STORE, holds_pattern, open_client, write_and_insert
 
 SEQUENCES, PAGES = 80, 4
 WORKING_SET = SEQUENCES * PAGES
@@ -18,7 +18,7 @@ TIER_2 = ("--tier2-bytes", str(2 * WORKING_SET * LAYOUT.page_bytes), "--verify-r
 
 
 def tokens_of(number: int) -> list[int]:
-    """Return a sequence of four pages and a token; some share their first page."""
+    """Returns a sequence of four pages and a token; some share their first page."""
     return [number % 7] * LAYOUT.page_tokens + [
         10_000 * number + each for each in range((PAGES - 1) * LAYOUT.page_tokens + 1)
     ]

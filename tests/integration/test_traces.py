@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from otlp_collector import Collector, collecting
-from traced_client import PAGE_BYTES, PAGES
 
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from processes.traced_client import PAGE_BYTES, PAGES
+from wire.otlp_collector import Collector, collecting
 
 LIMIT = 120.0
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -25,7 +25,7 @@ MODULES = "import sys, {module}; print(*sys.modules)"
 
 
 def run(*arguments: str, **environment: str) -> str:
-    """Run some Python to its end and return what it printed."""
+    """Runs some Python to its end and returns what it printed."""
     done = subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, **environment},
@@ -39,7 +39,7 @@ def run(*arguments: str, **environment: str) -> str:
 
 
 def came(collector: Collector, *wanted: tuple[str, ...]) -> bool:
-    """Wait until a collector has spans of these paths."""
+    """Waits until a collector has spans of these paths."""
     return wait_until(lambda: set(wanted) <= collector.paths())
 
 
@@ -52,7 +52,7 @@ def test_a_trace_leads_from_the_client_to_the_copy(
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         with running_store("--log-level", "debug", *TIERS) as store:
-            run(str(SUPPORT / "traced_client.py"), str(store.runtime_dir), way)
+            run(str(SUPPORT / "processes" / "traced_client.py"), str(store.runtime_dir), way)
             client, server = "client:", "kvstore-server:"
             acquire = "client:publish", f"{client}client AcquirePrefix", f"{server}AcquirePrefix"
             match = f"{client}again", f"{client}client MatchPrefix", f"{server}MatchPrefix"
@@ -65,14 +65,14 @@ def test_a_trace_leads_from_the_client_to_the_copy(
 
 
 def logged(store: RunningStore, collector: Collector) -> None:
-    """Check that a line of the log leads to its trace."""
+    """Checks that a line of the log leads to its trace."""
     ids = re.findall(r"request_id=(\S+)", store.log)
     traces = {each.trace_id.hex() for each in collector.spans}
     assert [each for each in ids if each.startswith("00-") and each.split("-")[1] in traces]
 
 
 def called(method: str) -> tuple[str, str]:
-    """Return a call of a worker's and what it was in the server."""
+    """Returns a call of a worker's and what it was in the server."""
     return f"kvstore-worker:client {method}", f"kvstore-server:{method}"
 
 
@@ -115,7 +115,7 @@ def test_a_collector_that_is_not_there_costs_nobody_an_answer(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     with running_store(*TIERS) as store:
-        run(str(SUPPORT / "traced_client.py"), str(store.runtime_dir), "lanes")
+        run(str(SUPPORT / "processes" / "traced_client.py"), str(store.runtime_dir), "lanes")
         assert store.stop() == 0
 
 

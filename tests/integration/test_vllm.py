@@ -12,7 +12,7 @@ TIMEOUT = 240
 
 
 def set_up() -> bool:
-    """Tell whether the environment has what its requirements name now."""
+    """Returns whether the environment has what its requirements name now."""
     stamp = ENVIRONMENT / ".installed"
     wanted = (FOLDER / "vllm_requirements.txt").read_text(encoding="utf-8")
     return stamp.exists() and stamp.read_text(encoding="utf-8") == wanted

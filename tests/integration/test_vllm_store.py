@@ -6,9 +6,9 @@ import pytest
 
 from kvstore_client import Acquired, Namespace, NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from kvstore_vllm.request_key import RequestKey
-from kvstore_vllm.store_access import StoreAccess
-from kvstore_vllm.store_work import StoreWork
+from kvstore_vllm.engine.store_access import StoreAccess
+from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.scheduler.store_work import StoreWork
 
 PAGE, PAGE_BYTES = 4, 4096
 KEY = RequestKey()
@@ -36,7 +36,7 @@ def access(store: RunningStore) -> Iterator[StoreAccess]:
 
 
 def save(work: StoreWork, memory: Namespace, tokens: Sequence[int], fill: int) -> Acquired:
-    """Save pages as a request does: in two inserts."""
+    """Saves pages as a request does: in two inserts."""
     acquired = work.acquire(KEY, tokens, yielding=True)
     assert acquired is not None
     assert acquired.reservation is not None

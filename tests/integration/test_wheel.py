@@ -12,9 +12,9 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from installed_wheel import InstalledWheel, build_wheel
 
 import kvstore
+from deploy.installed_wheel import InstalledWheel, build_wheel
 
 ROOT = Path(__file__).parents[2]
 DIST = os.environ.get("KVSTORE_DIST")
@@ -23,7 +23,7 @@ PROGRAMS = ("kvstore-server", "kvstore-ctl")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the wheel that is released, or else this tree's."""
+    """Returns the wheel that is released, or else this tree's."""
     if DIST is None:
         return build_wheel(tmp_path_factory.mktemp("dist"))
     (found,) = (ROOT / DIST).glob("*.whl")
@@ -32,13 +32,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Provide a folder with a short path, as a socket's has to be."""
+    """Provides a folder with a short path, as a socket's has to be."""
     with tempfile.TemporaryDirectory(prefix="kvstore-") as made:
         yield Path(made)
 
 
 def require_pages(log: str) -> None:
-    """Raise unless the server that logged this shows its page, with all of it, and its metrics."""
+    """Raises unless the server that logged this shows its page, with all of it, and its metrics."""
     ports = {shows: port for port, shows in re.findall(r"port=(\d+) shows=(\w+)", log)}
     assert "kvstore_lookups_total" in fetch(ports["metrics"], "metrics")
     parts = re.findall(r'(?:href|src)="([\w.]+)"', fetch(ports["page"], ""))
@@ -47,7 +47,7 @@ def require_pages(log: str) -> None:
 
 
 def fetch(port: str, path: str) -> str:
-    """Return what is answered there; raises ``OSError`` for what is not."""
+    """Returns what is answered there; raises ``OSError`` for what is not."""
     with urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30) as answer:
         text: bytes = answer.read()
     return text.decode()

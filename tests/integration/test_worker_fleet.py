@@ -5,13 +5,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from worker_fleet import Fleet, pool_arguments
 
 from kvstore_client.testing import running_store
+from processes.worker_fleet import Fleet, pool_arguments
 
 
 def fail_with_workers(pids: list[int]) -> None:
-    """Fail as a test does, with a worker that runs and one that is stopped."""
+    """Fails as a test does, with a worker that runs and one that is stopped."""
     with running_store(*pool_arguments()) as store, Fleet(store) as fleet:
         stopped = fleet.spawn("stopped")
         pids += [fleet.spawn("running").pid, stopped.pid]

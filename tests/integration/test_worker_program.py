@@ -18,7 +18,7 @@ DEMO = ["kvstore-worker", "demo", "--help"]
 
 
 def start(code: str) -> "subprocess.CompletedProcess[str]":
-    """Run some Python to its end."""
+    """Runs some Python to its end."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
@@ -53,7 +53,7 @@ def test_only_serve_needs_an_http_server() -> None:
 
 def test_a_module_of_ours_that_is_missing_is_no_extra() -> None:
     """That is a fault of the installation, with a traceback."""
-    missing = "inference_worker.program"
+    missing = "inference_worker.commands.program"
     done = start(BLOCKED.format(missing=missing, start=STARTS["script"]))
     assert done.returncode == 1
     assert "ModuleNotFoundError" in done.stderr

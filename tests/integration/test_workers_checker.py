@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from stamped_pages import LAYOUT, Stamp, WrongPage, page_count, prompt, stamp_of, stamped
-from worker_fleet import Fleet, running_fleet
+
+from pages.stamped_pages import LAYOUT, Stamp, WrongPage, page_count, prompt, stamp_of, stamped
+from processes.worker_fleet import Fleet, running_fleet
 
 TOKENS = prompt(1)
 STAMP = Stamp("writer", 3)

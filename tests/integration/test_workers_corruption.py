@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from stamped_pages import IDENTITY, LAYOUT, page_count, prompt
-from worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
 
 from kvstore.storage.arenas import POISON
 from kvstore_client import Client, ClientConfig
+from pages.stamped_pages import IDENTITY, LAYOUT, page_count, prompt
+from processes.worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
 
 TOKENS = prompt(1)
 PAGES = page_count(TOKENS)

@@ -4,10 +4,10 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from stamped_pages import LAYOUT, page_count, prompt
-from worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
 
 from kvstore_client.testing import wait_until
+from pages.stamped_pages import LAYOUT, page_count, prompt
+from processes.worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)

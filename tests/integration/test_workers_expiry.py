@@ -4,12 +4,12 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from page_process import PageProcess
-from stamped_pages import PART_PAGES, page_count, prompt
-from worker_fleet import ACTIVE, EXPIRED, POOL_SLOTS, Fleet, Slots, running_fleet
 
 from kvstore_client import PageRef, errors
 from kvstore_client.testing import wait_until
+from pages.stamped_pages import PART_PAGES, page_count, prompt
+from processes.page_process import PageProcess
+from processes.worker_fleet import ACTIVE, EXPIRED, POOL_SLOTS, Fleet, Slots, running_fleet
 
 TTL = 5.0
 CACHED = prompt(1, 2)
@@ -27,7 +27,7 @@ def fleet() -> Iterator[Fleet]:
 
 
 def stop_past_its_ttl(fleet: Fleet) -> tuple[PageProcess, set[PageRef]]:
-    """Return a stopped worker whose lease expired, and the slots that it has written.
+    """Returns a stopped worker whose lease expired, and the slots that it has written.
 
     It holds a match as well.
     """

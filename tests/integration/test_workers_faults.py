@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from stamped_pages import WrongPage, page_count, prompt
-from worker_fleet import Fleet, pool_arguments
 
 import kvstore
 from kvstore_client.testing import running_store, wait_until
+from pages.stamped_pages import WrongPage, page_count, prompt
+from processes.worker_fleet import Fleet, pool_arguments
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)
@@ -20,7 +20,7 @@ PRESSURE = [prompt(3, number) for number in range(40)]
 
 @contextmanager
 def faulty_fleet(folder: Path, file: str, old: str, new: str) -> Iterator[Fleet]:
-    """Run a store from a copy of the sources with one place of the core changed."""
+    """Runs a store from a copy of the sources with one place of the core changed."""
     copy = folder / "kvstore"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(kvstore.__file__).parent, copy, ignore=ignored)

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from itertools import product
 
 import pytest
-from page_process import LIMIT, PageProcess
-from stamped_pages import LAYOUT, Stamp, page_count, prompt
-from worker_fleet import POOL_SLOTS, Fleet, running_fleet
 
 from kvstore_client.testing import wait_until
+from pages.stamped_pages import LAYOUT, Stamp, page_count, prompt
+from processes.page_process import LIMIT, PageProcess
+from processes.worker_fleet import POOL_SLOTS, Fleet, running_fleet
 
 HELD = prompt(1, 2)
 HELD_PAGES = page_count(HELD)
@@ -87,7 +87,7 @@ def test_a_reader_while_evicting_reads_only_its_own_tokens(fleet: Fleet) -> None
     reader.tell("read", WORKING_SET, seed=20)
 
     def enough() -> bool:
-        """Tell whether there were hits, misses and evictions, many of each."""
+        """Returns whether there were hits, misses and evictions, many of each."""
         hits, misses = 0, 0
         for lease in fleet.leases("a"):
             hits += lease.counters.full_hit_count + lease.counters.partial_hit_count
@@ -144,7 +144,7 @@ def test_workers_killed_in_the_middle_of_it_leave_nothing(fleet: Fleet) -> None:
         each.tell("churn", WORKING_SET, 0)
 
     def busy() -> bool:
-        """Tell whether there is pressure, and every worker adds to it."""
+        """Returns whether there is pressure, and every worker adds to it."""
         stats = fleet.stats()
         looking = [each for each in stats.leases if each.counters.lookup_count > 0]
         return stats.counters.evicted_page_count > POOL_SLOTS and len(looking) == len(workers)

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from page_holder import Raced
-from stamped_pages import page_count, prompt
-from worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
+
+from pages.stamped_pages import page_count, prompt
+from processes.page_holder import Raced
+from processes.worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
 
 ROUNDS = 12
 PAGES = page_count(prompt(0, 1))

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from stamped_pages import LAYOUT, PART_PAGES, PART_TOKENS, page_count, prompt
-from worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
 
 from kvstore_client import errors
+from pages.stamped_pages import LAYOUT, PART_PAGES, PART_TOKENS, page_count, prompt
+from processes.worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from threading import Thread
 
 import pytest
-from stamped_pages import IDENTITY, LAYOUT, page_count, prompt
-from worker_fleet import Fleet, running_fleet
 
 from kvstore_client import Client, ClientConfig, Match, errors
 from kvstore_client.config import MAX_CALL_TIMEOUT
 from kvstore_client.testing import wait_until
+from pages.stamped_pages import IDENTITY, LAYOUT, page_count, prompt
+from processes.worker_fleet import Fleet, running_fleet
 
 HELD = prompt(1, 2)
 PROMPTS = [prompt(3, number) for number in range(8)]
@@ -101,7 +101,7 @@ def test_no_request_waits_for_a_server_that_is_known_to_be_dead(fleet: Fleet) ->
         failures: list[errors.StoreError | None] = []
 
         def request() -> None:
-            """Ask for what needs the release to be through."""
+            """Asks for what needs the release to be through."""
             with namespace.acquire(HELD, total_page_count=page_count(HELD)) as acquired:
                 failures.append(acquired.failure)
 

@@ -7,16 +7,16 @@ from functools import partial
 
 import pytest
 import torch
-from far_pages import FAR_CASES, attend_within, far_memory, near_memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import CASES, Case, assert_same, attend
 from transformers import PreTrainedModel
 
-from inference_worker.gathered_attention import GatheredAttention
-from inference_worker.kernel_attention import KernelAttention
-from inference_worker.model import page_model
-from inference_worker.tiny_models import TINY_MODELS
+from device.far_pages import FAR_CASES, attend_within, far_memory, near_memory
+from device.kernel_cases import CASES, Case, assert_same, attend
+from inference_worker.attention.gathered import GatheredAttention
+from inference_worker.attention.kernel_attention import KernelAttention
+from inference_worker.model.model import page_model
+from inference_worker.model.tiny import TINY_MODELS
 
 
 @pytest.mark.parametrize("programs", [1, 64], ids=["whole", "split"])

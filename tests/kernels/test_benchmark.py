@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from benchmark_process import run_benchmark
+from processes.benchmark_process import run_benchmark
 
 
 def measured(part: str) -> list[dict[str, Any]]:
-    """Return the rows of a run of one part."""
+    """Returns the rows of a run of one part."""
     found = json.loads(
         run_benchmark("gpu_kernels", "--device", "cpu", "--quick", "--json", "--only", part)
     )

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from compiled_kernels import Launch, table
-from occupancy import PROCESSORS, programs_a_processor
 
-from inference_worker.kernel_shape import KernelShape
+from device.compiled_kernels import Launch, table
+from device.occupancy import PROCESSORS, programs_a_processor
+from inference_worker.attention.kernel_shape import KernelShape
 
-PROGRAM = Path(__file__).parents[1] / "support" / "compiled_kernels.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "device" / "compiled_kernels.py"
 TARGETS = sorted(PROCESSORS)
 # The first test waits for all compilations: a minute of one core.
 pytestmark = pytest.mark.timeout(1200)

@@ -11,13 +11,13 @@ from typing import get_type_hints
 
 import cupy
 import pytest
-from cuda_card import Card
-from cupy_stand_in import Device, MemoryPointer, Runtime, UnownedMemory, cupy_on
 
-from kvstore.storage.cuda_arena import CudaDevice
+from device.card import Card
+from device.cupy_stand_in import Device, MemoryPointer, Runtime, UnownedMemory, cupy_on
+from kvstore.storage.cuda.arena import CudaDevice
 from kvstore.storage.errors import DeviceUnavailable
 from kvstore_client import errors
-from kvstore_client.cuda_runtime import CupyRuntime
+from kvstore_client.memory.cuda.runtime import CupyRuntime
 
 RUNTIME = cupy.cuda.runtime
 CALLS = [

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
-import cache_machine
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
+
+from machine import cache_machine
 
 # Of what a profile allows each machine takes so much, all together about all of it: `ci`
 # runs the same examples each time, and `nightly` is for finding new ones.

@@ -8,10 +8,11 @@ few examples; where that finds nothing, and in `nightly`, it is looked for from 
 from collections.abc import Callable, Iterator
 
 import pytest
-from core_mutants import Mutant
 from hypothesis import settings
-from mutant_hunt import ALL, Hunt, Look, is_found, machines_for
-from mutant_seeds import known_looks
+
+from mutants.core import Mutant
+from mutants.mutant_hunt import ALL, Hunt, Look, is_found, machines_for
+from mutants.mutant_seeds import known_looks
 
 SEEDS = (7, 20_26, 11)
 EXAMPLES = 90
@@ -24,7 +25,7 @@ KNOWN = {} if NIGHTLY else known_looks()
 
 @pytest.fixture(scope="module")
 def hunt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hunt]:
-    """Return what looks for mutants."""
+    """Returns what looks for mutants."""
     with Hunt(tmp_path_factory.mktemp("mutants")) as made:
         yield made
 
@@ -48,7 +49,7 @@ def test_a_fault_in_the_core_is_caught(
     if known is not None and is_found(hunt.look(mutant, known)):
         return
     if not NIGHTLY:
-        text = f"{mutant.name} needs another seed: python tests/support/mutant_seeds.py"
+        text = f"{mutant.name} needs another seed: python tests/support/mutants/mutant_seeds.py"
         record_property("summary", text)
     for seed in SEEDS:
         outcome = hunt.look(mutant, Look(machines_for(mutant), seed, EXAMPLES, TURNS))

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated_batch import LONGEST, STEP_SECONDS, CountedEngine, CountedStore, Prompt
 
-from inference_worker import scheduler_queue
-from inference_worker.scheduler import Scheduler
-from inference_worker.scheduler_queue import PATIENCE
+from engines.simulated_batch import LONGEST, STEP_SECONDS, CountedEngine, CountedStore, Prompt
+from inference_worker.engine import scheduler_queue
+from inference_worker.engine.scheduler import Scheduler
+from inference_worker.engine.scheduler_queue import PATIENCE
 
 PROMPTS = st.builds(
     Prompt,
@@ -80,7 +80,7 @@ def test_two_engines_on_one_store_end_all_requests(
 
 
 def steps_of_the_first(matches: Callable[[int], int], *, most: int) -> int:
-    """Count the steps until a prompt without a match ends, where others come in each step."""
+    """Counts the steps until a prompt without a match ends, where others come in each step."""
     engine = CountedEngine(CountedStore(1000), Scheduler(max_step_tokens=8, max_running=1))
     engine.add(1, Prompt(8, 1))
     for step in range(most):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from simulation_mutants import MUTANTS, Mutant, simulate, simulate_with
+
+from mutants.simulation import MUTANTS, Mutant, simulate, simulate_with
 
 SEED = 20_26
 # By hypothesis's profile, as all that is generated: `dev`, `ci`, or `nightly` for the most.
@@ -92,7 +93,7 @@ def test_a_seed_is_one_schedule() -> None:
 
 
 def chosen_mutants() -> list[Mutant]:
-    """Return the mutants to look for: all of them takes minutes."""
+    """Returns the mutants to look for: all of them takes minutes."""
     return [each for each in MUTANTS if NIGHTLY or each.name in QUICK]
 
 

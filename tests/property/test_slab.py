@@ -7,10 +7,10 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from hypothesis.strategies import DataObject, data, integers, lists, sampled_from, sets
-from slab_laws import check_laws
-from slab_rig import SlabRig, config, key
 
-from kvstore.storage.slab_clock import SlabClock
+from kvstore.storage.slab.policy import SlabClock
+from slab.laws import check_laws
+from slab.rig import SlabRig, config, key
 
 # Each example makes a file and syncs it again and again.
 SHARE = 20
@@ -43,7 +43,7 @@ class SlabMachine(RuleBasedStateMachine):
         self.rig.lost.clear()
 
     def below(self, tops: set[int]) -> set[int]:
-        """Return pages, and those that come after them by way of pages that are there."""
+        """Returns pages, and those that come after them by way of pages that are there."""
         found = set(tops)
         while more := {
             number for number in self.sizes if number not in found and self.parents[number] in found
@@ -52,7 +52,7 @@ class SlabMachine(RuleBasedStateMachine):
         return found
 
     def rooted(self) -> set[int | None]:
-        """Return pages that are there, and so is all that they come after."""
+        """Returns pages that are there, and so is all that they come after."""
         found: set[int | None] = {None}
         while more := {n for n in self.sizes if n not in found and self.parents[n] in found}:
             found |= more
@@ -60,7 +60,7 @@ class SlabMachine(RuleBasedStateMachine):
 
     @rule(count=integers(1, 6), size=sampled_from(SIZES), draw=data())
     def write(self, count: int, size: int, draw: DataObject) -> None:
-        """Write a sequence, below a page that was written once or at the root."""
+        """Writes a sequence, below a page that was written once or at the root."""
         parent = draw.draw(sampled_from([None, *self.sizes]))
         begun = {}
         for _ in range(count):
@@ -78,7 +78,7 @@ class SlabMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.parents)
     @rule(draw=data())
     def write_again(self, draw: DataObject) -> None:
-        """Write a page that was there before, or still is."""
+        """Writes a page that was there before, or still is."""
         number = draw.draw(sampled_from([*self.parents]))
         begun = self.rig.begin(number, self.parents[number], size=self.written[number])
         assert (begun is None) == (number in self.sizes)
@@ -89,7 +89,7 @@ class SlabMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.parents)
     @rule(draw=data())
     def remove(self, draw: DataObject) -> None:
-        """Remove some pages, there or not, and with them what comes after.
+        """Removes some pages, there or not, and with them what comes after.
 
         What is below a page that is missing goes too: what that one came after nobody knows.
         """
@@ -101,7 +101,7 @@ class SlabMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.sizes)
     @rule(draw=data())
     def spoil(self, draw: DataObject) -> None:
-        """Change a byte of a page on the disk: it is a miss, and leaves."""
+        """Changes a byte of a page on the disk: it is a miss, and leaves."""
         number = draw.draw(sampled_from([*self.sizes]))
         at = draw.draw(integers(0, self.sizes[number] - 1))
         self.rig.flip([self.rig.slot_offset(number) + at])
@@ -112,7 +112,7 @@ class SlabMachine(RuleBasedStateMachine):
 
     @rule(torn=lists(integers(0, 5), max_size=1))
     def restart(self, torn: list[int]) -> None:
-        """Close and open again, perhaps with a torn header: what hangs together is there."""
+        """Closes and open again, perhaps with a torn header: what hangs together is there."""
         there = list(self.sizes)
         spoiled = {there[each] for each in torn if each < len(there)}
         offsets = [self.rig.header_offset(number) + 60 for number in spoiled]
@@ -133,7 +133,7 @@ class SlabMachine(RuleBasedStateMachine):
         check_laws(self.rig.slab)
 
     def teardown(self) -> None:
-        """Close the slab, and remove its file."""
+        """Closes the slab, and removes its file."""
         self.rig.slab.close()
         shutil.rmtree(self.folder)
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from half_world import ACTIONS, HalfWorld, Setup
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore_vllm.jobs import Jobs
-from kvstore_vllm.save_path import SavePath
-from kvstore_vllm.tracked import Lookup
+from kvstore_vllm.scheduler.jobs import Jobs
+from kvstore_vllm.scheduler.requests import Lookup
+from kvstore_vllm.scheduler.save_path import SavePath
+from vllm_rig.half_world import ACTIONS, HalfWorld, Setup
 
 # An action, and a number that chooses what it is about. Not rules of a state machine, some of
 # which hypothesis leaves out in each run: without arrivals nothing happens.
@@ -63,7 +63,7 @@ def test_such_a_run_loads_and_stores(ranks: int) -> None:
 
 
 def run_at_random() -> None:
-    """Run some worlds to their ends, the same each time."""
+    """Runs some worlds to their ends, the same each time."""
     for seed in range(20):
         draw = random.Random(seed)
         world = HalfWorld(Setup(ranks=2, lag=seed % 2, load_async=seed % 3 > 0))

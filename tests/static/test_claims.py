@@ -11,7 +11,7 @@ TEST = re.compile(r"\[`(test_\w+)`\]\(([^)]+)\)")
 
 
 def lines_of(page: str) -> list[str]:
-    """Return the lines of a page's tables that have tests to name."""
+    """Returns the lines of a page's tables that have tests to name."""
     lines: list[str] = []
     named = False
     for line in (DOCS / page).read_text(encoding="utf-8").splitlines():

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from deploy_tools import LEAST_HEADROOM, run, size
 
 import kvstore
-from kvstore.config import Config
-from kvstore.config_loading import load_config
+from deploy.tools import LEAST_HEADROOM, run, size
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -20,14 +20,14 @@ Compose = dict[str, Any]
 
 
 def read_compose(name: str) -> Compose:
-    """Return a compose file, its anchors resolved."""
+    """Returns a compose file, its anchors resolved."""
     read: Compose = yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
     return read
 
 
 @pytest.fixture(scope="module")
 def compose() -> Compose:
-    """Return the file with the store and two workers."""
+    """Returns the file with the store and two workers."""
     return read_compose("compose.yaml")
 
 
@@ -191,8 +191,8 @@ def test_no_container_dies_with_the_store(name: str) -> None:
         "docs/how-to-containers.md",
         "deploy/Dockerfile",
         "deploy/compose.yaml",
-        "clients/python/kvstore_client/cuda_runtime.py",
-        "clients/python/kvstore_client/ctl_checks_device.py",
+        "clients/python/kvstore_client/memory/cuda/runtime.py",
+        "clients/python/kvstore_ctl/doctor/device.py",
     ],
 )
 def test_a_gpu_s_containers_share_what_its_handles_need(path: str) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_rules import load_file, require_pods
-from manifests import Document, Pod, parsed
+
+from deploy.manifest_rules import load_file, require_pods
+from deploy.manifests import Document, Pod, parsed
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "kvstore"
-RENDER = ROOT / "tests" / "support" / "render_chart.py"
+RENDER = ROOT / "tests" / "support" / "deploy" / "render_chart.py"
 Values = dict[str, Any]
 VERSION = "1.34"
 # Kinds that Kubernetes itself has no schema of.
@@ -58,7 +59,7 @@ UNKNOWN = {"store": {"settings": {"no_such_setting": 1}}}
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, Any]:
-    """Return what Helm makes of each case; skip where this machine has not got its library."""
+    """Returns what Helm makes of each case; skips where this machine has not got its library."""
     if importlib.util.find_spec("helm_python") is None:
         pytest.skip("needs helm-python-sdk")
     cases = {**ACCEPTED, **{name: values for name, (values, _) in REFUSED.items()}}
@@ -75,14 +76,14 @@ def answer() -> dict[str, Any]:
 
 
 def documents(answer: dict[str, Any], case: str) -> list[Document]:
-    """Return the documents that a case renders to."""
+    """Returns the documents that a case renders to."""
     manifests = answer["cases"][case]["manifests"]
     texts = [text for path, text in manifests.items() if path.endswith(".yaml")]
     return [each for text in texts for each in parsed(text)]
 
 
 def workloads(answer: dict[str, Any], case: str) -> dict[str, Pod]:
-    """Return a case's pods by their workload's kind."""
+    """Returns a case's pods by their workload's kind."""
     return {pod.kind: pod for pod in Pod.all_of(documents(answer, case))}
 
 

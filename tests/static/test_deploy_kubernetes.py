@@ -6,8 +6,9 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
-from manifest_rules import LEAST_ROOM, require_pods
-from manifests import Document, Pod, parsed, quantity, resources
+
+from deploy.manifest_rules import LEAST_ROOM, require_pods
+from deploy.manifests import Document, Pod, parsed, quantity, resources
 
 KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
 FOLDERS = sorted(path.parent.name for path in KUBERNETES.glob("*/kustomization.yaml"))
@@ -17,7 +18,7 @@ BUILDERS = (("kustomize", "build"), ("kubectl", "kustomize"))
 
 
 def built(folder: Path) -> list[Document]:
-    """Return what kustomize makes of a folder; skip where this machine has none."""
+    """Returns what kustomize makes of a folder; skips where this machine has none."""
     for program, command in BUILDERS:
         if shutil.which(program):
             said = subprocess.run(
@@ -29,7 +30,7 @@ def built(folder: Path) -> list[Document]:
 
 
 def require_valid(documents: list[Document], version: str) -> None:
-    """Raise where a document is none that this version of Kubernetes knows."""
+    """Raises where a document is none that this version of Kubernetes knows."""
     validate = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate")
     for each in documents:
         validate.validate(each, version, strict=True)

@@ -5,11 +5,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from deploy_tools import LEAST_HEADROOM, run, size
 
-from kvstore.config import Config
-from kvstore.config_loading import load_config
-from kvstore.service.tenants_file import parse_tenants
+from deploy.tools import LEAST_HEADROOM, run, size
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
+from kvstore.service.tenancy.tenants_file import parse_tenants
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -20,7 +20,7 @@ MOST_EXPOSED = {UNIT.name: 10, WORKER_UNIT.name: 16}
 
 
 def service_of(unit: Path) -> dict[str, list[str]]:
-    """Return a unit's [Service]: each setting may stand there more than once."""
+    """Returns a unit's [Service]: each setting may stand there more than once."""
     settings: dict[str, list[str]] = {}
     for line in unit.read_text(encoding="utf-8").split("[Service]")[1].splitlines():
         name, given, value = line.partition("=")
@@ -31,19 +31,19 @@ def service_of(unit: Path) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def service() -> dict[str, list[str]]:
-    """Return the store's."""
+    """Returns the store's."""
     return service_of(UNIT)
 
 
 @pytest.fixture(scope="module")
 def worker() -> dict[str, list[str]]:
-    """Return the worker's."""
+    """Returns the worker's."""
     return service_of(WORKER_UNIT)
 
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Return the settings that the example file makes."""
+    """Returns the settings that the example file makes."""
     for name in Config.model_fields:
         monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
     return load_config(["--config-file", str(DEPLOY / "kvstore.toml")])
@@ -51,7 +51,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Config:
 
 @pytest.fixture(params=[UNIT, WORKER_UNIT], ids=["server", "worker"])
 def runnable_unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return a copy of a unit that names a program of this machine, as tools look for it."""
+    """Returns a copy of a unit that names a program of this machine, as tools look for it."""
     unit: Path = request.param
     text = unit.read_text(encoding="utf-8")
     copy = tmp_path / unit.name

@@ -12,7 +12,7 @@ FILES = (lease_pb2, prefix_cache_pb2, named_pin_pb2, store_pb2)
 
 
 def fields(message: Any) -> Iterator[str]:  # noqa: ANN401 - stubs know two of descriptors
-    """Yield the fields of a message of ours and of all that are within it."""
+    """Yields the fields of a message of ours and of all that are within it."""
     for field in message.fields:
         yield f"{message.name}.{field.name}"
         inner = field.message_type

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from support import fetch_page, vllm_tables
+from support.fetch import page as fetch_page
 from support.page_section import marked
+from support.vllm import tables as vllm_tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +21,7 @@ WAYS = {"in a row, as an engine makes them": "row_", "each answered before the n
 
 
 def median_ms(results: dict[str, Any], server: str, tokens: int) -> str:
-    """Return a match's median with one caller, as the README writes it."""
+    """Returns a match's median with one caller, as the README writes it."""
     (cell,) = (
         each
         for each in results["cells"]
@@ -30,7 +31,7 @@ def median_ms(results: dict[str, Any], server: str, tokens: int) -> str:
 
 
 def whole_hit_ms(results: dict[str, Any], name: str, tokens: int) -> float:
-    """Return a whole hit's median over the rounds, each its own median."""
+    """Returns a whole hit's median over the rounds, each its own median."""
     (cell,) = (
         each
         for each in results["hits"]["cells"]
@@ -147,12 +148,12 @@ def test_the_walks_of_tree_and_hashes_are_the_results() -> None:
 
 
 def in_us(value: float) -> str:
-    """Return microseconds as the table writes them."""
+    """Returns microseconds as the table writes them."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def times(ratio: float) -> str:
-    """Return how often as long, as the table writes it."""
+    """Returns how often as long, as the table writes it."""
     return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.1f}x"
 
 

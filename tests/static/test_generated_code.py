@@ -11,20 +11,20 @@ ROOT = Path(__file__).parents[2]
 
 
 def contents(package: Path) -> dict[str, str]:
-    """Return the text of a package's files, by name."""
+    """Returns the text of a package's files, by name."""
     return {
         path.name: path.read_text(encoding="utf-8") for path in package.iterdir() if path.is_file()
     }
 
 
 def run(script: str, out: Path) -> None:
-    """Run a script of the tree that writes generated files, into another place."""
+    """Runs a script of the tree that writes generated files, into another place."""
     subprocess.run([sys.executable, str(ROOT / script), "--out", str(out)], check=True)
 
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with what proto/generate.py writes today."""
+    """Returns a folder with what proto/generate.py writes today."""
     out = tmp_path_factory.mktemp("generated")
     run("proto/generate.py", out)
     return out

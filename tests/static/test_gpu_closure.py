@@ -26,7 +26,7 @@ NEVER_IMPORTED_THERE = {"gguf", "opentelemetry"}
 
 
 def needs(name: str) -> set[str]:
-    """Return the distributions that one needs here without extras; none if it is not installed."""
+    """Returns the distributions that one needs here without extras; none if it is not installed."""
     try:
         lines = requires(name) or []
     except ModuleNotFoundError:
@@ -41,7 +41,7 @@ def needs(name: str) -> set[str]:
 
 
 def on_the_machine() -> set[str]:
-    """Return the distributions of machine.txt and all that these need."""
+    """Returns the distributions of machine.txt and all that these need."""
     found: set[str] = set()
     new = {canonical(name) for name in names(HERE / "machine.txt")}
     while new:
@@ -51,7 +51,7 @@ def on_the_machine() -> set[str]:
 
 
 def importable(distributions: set[str]) -> set[str]:
-    """Return the top-level names of some distributions of this environment."""
+    """Returns the top-level names of some distributions of this environment."""
     return {
         name
         for name, sources in packages_distributions().items()
@@ -60,7 +60,7 @@ def importable(distributions: set[str]) -> set[str]:
 
 
 def closure(allowed: set[str], folder: Path) -> dict[str, Any]:
-    """Import the closure in a process that can import these names; return its answer."""
+    """Imports the closure in a process that can import these names; returns its answer."""
     only = folder / "names"
     only.write_text("\n".join(sorted(allowed)), encoding="utf-8")
     done = subprocess.run(
@@ -77,7 +77,7 @@ def closure(allowed: set[str], folder: Path) -> dict[str, Any]:
 
 
 def imports(path: Path) -> set[str]:
-    """Return the top-level names that a file imports anywhere, in its functions too."""
+    """Returns the top-level names that a file imports anywhere, in its functions too."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -104,7 +104,7 @@ def test_what_is_not_there_is_found(tmp_path: Path) -> None:
     """With torch alone, each program lacks the first package that it imports."""
     missing = closure({"torch"}, tmp_path)["missing"]
     assert "structlog" in missing["kvstore.__main__"]
-    assert "typer" in missing["inference_worker.program"]
+    assert "typer" in missing["inference_worker.commands.program"]
 
 
 def test_each_wheel_has_one_version() -> None:

@@ -3,28 +3,30 @@
 import re
 from pathlib import Path
 
-from tree_pages import pages
+from core.tree_pages import pages
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 ELSEWHERE = ("http://", "https://")
+# A path of the tree, as prose names it.
+CODE = re.compile(r"`((?:benchmarks|clients|deploy|docs|inference_worker|kvstore|proto|tests)/[^`\s]*)`")
 
 
 def prose(page: Path) -> str:
-    """Return a page without its fences, where nothing is a link or a heading."""
+    """Returns a page without its fences, where nothing is a link or a heading."""
     return re.sub(
         r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
     )
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors that a viewer gives a page's headings."""
+    """Returns the anchors that a viewer gives a page's headings."""
     headings = re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
 def leads_somewhere(page: Path, link: str) -> bool:
-    """Return whether a link of a page leads to a file of the tree, and to a heading of it."""
+    """Returns whether a link of a page leads to a file of the tree, and to a heading of it."""
     path, _, anchor = link.partition("#")
     target = (page.parent / path).resolve() if path else page
     if not target.is_relative_to(ROOT) or not target.exists():
@@ -42,6 +44,14 @@ def test_every_link_leads_somewhere() -> None:
     ]
     assert len(found) > 100
     assert [each for each in found if not leads_somewhere(ROOT / each[0], each[1])] == []
+
+
+def test_contributing_names_files_that_exist() -> None:
+    """Each file and folder of the tree that CONTRIBUTING.md names is there."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    found = {path for path in CODE.findall(text) if not re.search(r"[A-Z*]", path.split("/")[-1])}
+    assert len(found) > 20
+    assert sorted(path for path in found if not (ROOT / path).exists()) == []
 
 
 def test_a_link_that_leads_nowhere_is_seen() -> None:

@@ -18,7 +18,7 @@ SECRET = frozenset(
 
 
 def names_given(call: ast.Call) -> Iterator[str]:
-    """Yield every name that stands in a call's arguments, keywords and keys of dicts included."""
+    """Yields every name that stands in a call's arguments, keywords and keys of dicts included."""
     for argument in (*call.args, *call.keywords):
         for node in ast.walk(argument):
             match node:
@@ -33,7 +33,7 @@ def names_given(call: ast.Call) -> Iterator[str]:
 
 
 def secrets_logged(source: str) -> list[tuple[int, str]]:
-    """Return the lines of a source that log something of a secret's name, with the name."""
+    """Returns the lines of a source that log something of a secret's name, with the name."""
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     return [
         (call.lineno, name)

@@ -27,7 +27,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def said(clone: Path, *arguments: str) -> str:
-    """Return the commands that make would run."""
+    """Returns the commands that make would run."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     result = subprocess.run(
         ["make", "--dry-run", *arguments],
@@ -41,7 +41,7 @@ def said(clone: Path, *arguments: str) -> str:
 
 
 def set_up(clone: Path, *arguments: str) -> list[str]:
-    """Return the extras of each installation that make would run."""
+    """Returns the extras of each installation that make would run."""
     return re.findall(r"--editable '\.\[(.*)\]'", said(clone, *arguments))
 
 

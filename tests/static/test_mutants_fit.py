@@ -3,15 +3,15 @@
 import ast
 from pathlib import Path
 
-import engine_mutants
 import pytest
-import simulation_mutants
-from mutant_hunt import ALL
-from mutants import Change, changed
 
 import inference_worker
 import kvstore
 import kvstore_client
+from mutants import engine as engine_mutants
+from mutants import simulation as simulation_mutants
+from mutants.mutant import Change, changed
+from mutants.mutant_hunt import ALL
 
 CORE = Path(kvstore.__file__).parent / "core"
 WORKER = Path(inference_worker.__file__).parent

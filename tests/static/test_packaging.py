@@ -23,6 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 PACKAGES = {
     "kvstore": ROOT / "kvstore",
     "kvstore_client": ROOT / "clients" / "python" / "kvstore_client",
+    "kvstore_ctl": ROOT / "clients" / "python" / "kvstore_ctl",
     "kvstore_transformers": ROOT / "clients" / "python" / "kvstore_transformers",
     "kvstore_vllm": ROOT / "clients" / "python" / "kvstore_vllm",
     "inference_worker": ROOT / "inference_worker",
@@ -34,7 +35,7 @@ EPOCH = "1700000000"
 
 
 def load_script(path: Path) -> ModuleType:
-    """Return a script that is in no package, as a module."""
+    """Returns a script that is in no package, as a module."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -47,7 +48,7 @@ dist = load_script(ROOT / "deploy" / "dist.py")
 
 
 def run_python(*arguments: str) -> str:
-    """Run this interpreter in the repository and return what it printed; raise if it failed."""
+    """Runs this interpreter in the repository and returns what it printed; raises if it failed."""
     command = [sys.executable, *arguments]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -55,12 +56,12 @@ def run_python(*arguments: str) -> str:
 
 
 def canonical(name: str) -> str:
-    """Return the one spelling of a distribution's name."""
+    """Returns the one spelling of a distribution's name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pinned_versions() -> dict[str, str]:
-    """Return the version that constraints.txt pins each distribution to."""
+    """Returns the version that constraints.txt pins each distribution to."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = (line.split("==") for line in lines if line and not line.startswith("#"))
     return {canonical(name): version for name, version in pins}
@@ -68,14 +69,14 @@ def pinned_versions() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Build the sdist, and of it the wheel, with the backend that is installed."""
+    """Builds the sdist, and of it the wheel, with the backend that is installed."""
     built: list[Path] = dist.build_both(ROOT, tmp_path_factory.mktemp("dist"), EPOCH)
     return built
 
 
 @pytest.fixture(scope="module")
 def wheel(archives: list[Path]) -> zipfile.ZipFile:
-    """Return the wheel."""
+    """Returns the wheel."""
     return zipfile.ZipFile(archives[1])
 
 

@@ -13,7 +13,7 @@ OLDER_FOR_VLLM = frozenset({"setuptools", "transformers"})
 
 
 def pins(path: Path) -> dict[str, str]:
-    """Return the version that each line names; raise for a line that names none exactly."""
+    """Returns the version that each line names; raises for a line that names none exactly."""
     lines = path.read_text(encoding="utf-8").splitlines()
     matches = [re.fullmatch(r"([\w.-]+)==([\w.]+)", line) for line in lines if line[:1] != "#"]
     assert all(matches), f"{path.name} has a line that is no pin"

@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 import yaml
-from promtool import promtool
+
+from deploy.promtool import promtool
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"

@@ -35,7 +35,7 @@ class Definition(NamedTuple):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[FileDescriptorProto]:
-    """Return the descriptors of our files, with their comments."""
+    """Returns the descriptors of our files, with their comments."""
     out = tmp_path_factory.mktemp("descriptors") / "all.binpb"
     sources = [path.relative_to(PROTO).as_posix() for path in sorted(PROTO.rglob("*.proto"))]
     include = [f"-I{PROTO}", f"-I{Path(status_pb2.__file__).parents[2]}"]
@@ -49,7 +49,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[FileDescriptorProto]
 def enum_paths(
     enum: EnumDescriptorProto, path: tuple[int, ...]
 ) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield the path and name of an enum and of its values."""
+    """Yields the path and name of an enum and of its values."""
     yield path, enum.name
     yield from (((*path, 2, i), value.name) for i, value in enumerate(enum.value))
 
@@ -57,7 +57,7 @@ def enum_paths(
 def message_paths(
     message: DescriptorProto, path: tuple[int, ...]
 ) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield the path and name of a message, of its fields, and of what is nested in it."""
+    """Yields the path and name of a message, of its fields, and of what is nested in it."""
     if message.options.map_entry:
         return
     yield path, message.name
@@ -69,7 +69,7 @@ def message_paths(
 
 
 def definitions(file: FileDescriptorProto) -> Iterator[Definition]:
-    """Yield every element of a file that needs a comment, with the comment that it has."""
+    """Yields every element of a file that needs a comment, with the comment that it has."""
     comments = {
         tuple(location.path): location.leading_comments.strip()
         for location in file.source_code_info.location
@@ -88,14 +88,14 @@ def definitions(file: FileDescriptorProto) -> Iterator[Definition]:
 
 
 def methods(files: list[FileDescriptorProto]) -> dict[str, str]:
-    """Return the comment of every method, by its full name."""
+    """Returns the comment of every method, by its full name."""
     named = {d.name: d.comment for file in files for d in definitions(file)}
     names = [f"{s.name}.{m.name}" for file in files for s in file.service for m in s.method]
     return {name: named[name] for name in names}
 
 
 def enums(files: list[FileDescriptorProto]) -> list[EnumDescriptorProto]:
-    """Return every enum, nested ones included."""
+    """Returns every enum, nested ones included."""
     found = [enum for file in files for enum in file.enum_type]
     waiting = [message for file in files for message in file.message_type]
     while waiting:

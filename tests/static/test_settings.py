@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.config import Config
-from kvstore.config_about import Shown, about
+from kvstore.config.about import Shown, about
+from kvstore.config.settings import Config
 from kvstore.errors import KVStoreError
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +17,7 @@ ABOUTS = [about(name, field) for name, field in Config.model_fields.items()]
 
 @cache
 def figures() -> frozenset[str]:
-    """Return the names of the fields of the contract, which GetStats answers with."""
+    """Returns the names of the fields of the contract, which GetStats answers with."""
     paths = sorted((ROOT / "proto" / "kvstore" / "v1").glob("*.proto"))
     text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
     return frozenset(re.findall(r"^\s+[\w.]+(?: [\w.]+)? (\w+) = \d+;", text, re.MULTILINE))
@@ -25,7 +25,7 @@ def figures() -> frozenset[str]:
 
 @cache
 def events() -> frozenset[str]:
-    """Return the words that the server's sources have as text, its log's events among them."""
+    """Returns the words that the server's sources have as text, its log's events among them."""
     paths = [
         path
         for path in sorted((ROOT / "kvstore").rglob("*.py"))
@@ -41,13 +41,13 @@ def events() -> frozenset[str]:
 
 @cache
 def metrics() -> frozenset[str]:
-    """Return the names of the metrics, by the page that is written from their definitions."""
+    """Returns the names of the metrics, by the page that is written from their definitions."""
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     return frozenset(re.findall(r"^\| `(kvstore_\w+)`", page, re.MULTILINE))
 
 
 def missing(shown: Shown) -> set[str]:
-    """Return the names by which nothing is found."""
+    """Returns the names by which nothing is found."""
     reasons = {each.reason() for each in KVStoreError.__subclasses__()}
     return (
         (set(shown.stats.split()) - figures())

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from snippets import NOT_RUN, RUN, snippets
-from tree_pages import pages
+
+from core.tree_pages import pages
+from docs.snippets import NOT_RUN, RUN, snippets
 
 ROOT = Path(__file__).parents[2]
 # Fences that a reader may type in, by what they are called.
@@ -19,7 +20,7 @@ HEAD = '<html><body><h1 id="here">A page</h1>'
 
 
 def unmarked(text: str) -> list[str]:
-    """Return the fences that a reader may type in, and that no test runs nor says why not."""
+    """Returns the fences that a reader may type in, and that no test runs nor says why not."""
     found: list[str] = []
     before, inside = "", False
     for line in text.splitlines():
@@ -34,7 +35,7 @@ def unmarked(text: str) -> list[str]:
 
 
 def check(site: Path) -> "subprocess.CompletedProcess[str]":
-    """Look at a site as `make docs` does."""
+    """Looks at a site as `make docs` does."""
     command = [sys.executable, str(ROOT / "docs" / "site_check.py"), str(site)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -123,7 +124,7 @@ def test_an_unmarked_fence_is_seen() -> None:
 
 
 def written(page: Path) -> set[str]:
-    """Return the names of the files that a page has its reader write."""
+    """Returns the names of the files that a page has its reader write."""
     found = (each for snippet in snippets(page) for each in WRITTEN.findall(snippet.text))
     return {name for names in found for name in names if name}
 

@@ -17,20 +17,20 @@ EXTENT_HANDLES = frozenset({"handle", "ipc_handle", "HostHandle", "CudaIpcHandle
 
 
 def words(name: str) -> set[str]:
-    """Return the words of a CamelCase or snake_case name, without the field's terms."""
+    """Returns the words of a CamelCase or snake_case name, without the field's terms."""
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     return set(TERMS.sub("", snake).split("_"))
 
 
 def python_names(path: Path) -> Iterator[str]:
-    """Yield the classes and functions that a file defines."""
+    """Yields the classes and functions that a file defines."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
 
 
 def proto_names(path: Path) -> Iterator[str]:
-    """Yield the services, methods, messages, enums, fields and values that a file defines."""
+    """Yields the services, methods, messages, enums, fields and values that a file defines."""
     code = re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
     yield from re.findall(r"\b(?:service|rpc|message|enum|oneof)\s+(\w+)", code)
     yield from re.findall(r"(\w+)\s*=\s*\d+", code)

@@ -45,7 +45,7 @@ class Structure:
 
 
 def modules(folders: Mapping[str, Path]) -> dict[str, Path]:
-    """Return the files of ours below some folders, by the names that they are imported under."""
+    """Returns the files of ours below some folders, by the names that they are imported under."""
     found: dict[str, Path] = {}
     for folder, root in folders.items():
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -57,7 +57,7 @@ def modules(folders: Mapping[str, Path]) -> dict[str, Path]:
 
 
 def imports(files: Mapping[str, Path]) -> dict[str, frozenset[str]]:
-    """Return which of the modules each of them imports."""
+    """Returns which of the modules each of them imports."""
     return {name: frozenset(_imported(path, files)) - {name} for name, path in files.items()}
 
 
@@ -73,13 +73,13 @@ def _imported(path: Path, files: Mapping[str, Path]) -> Iterator[str]:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Return the circles of a graph, the largest first."""
+    """Returns the circles of a graph, the largest first."""
     found = [sorted(each) for each in _components(graph) if len(each) > 1]
     return sorted(found, key=lambda each: (-len(each), each))
 
 
 def levels(graph: Graph) -> int:
-    """Return how many modules the longest chain has, a circle counted as one."""
+    """Returns how many modules the longest chain has, a circle counted as one."""
     depths: dict[str, int] = {}
     # Tarjan's components come in such an order that what one imports came before it.
     for component in _components(graph):
@@ -124,18 +124,18 @@ def _components(graph: Graph) -> list[list[str]]:
 
 
 def within(graph: Graph, package: str) -> Graph:
-    """Return the part of a graph that a package is."""
+    """Returns the part of a graph that a package is."""
     names = {each for each in graph if each == package or each.startswith(f"{package}.")}
     return {name: graph[name] & names for name in names}
 
 
 def line_count(paths: Iterable[Path]) -> int:
-    """Return how many lines some files have."""
+    """Returns how many lines some files have."""
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
 
 
 def structure() -> Structure:
-    """Return the figures of the repository as it is."""
+    """Returns the figures of the repository as it is."""
     product, tests = modules(PRODUCT), modules(TESTS)
     graph = imports(product | tests)
     by_folder: dict[str, list[Path]] = defaultdict(list)
@@ -153,7 +153,7 @@ def structure() -> Structure:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Prints the figures."""
     found = structure()
     if "--json" in sys.argv[1:]:
         print(json.dumps(asdict(found), indent=1))  # noqa: T201  # the result

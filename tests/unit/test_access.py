@@ -6,17 +6,17 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from certificates import Authority
-from own_logs import own_logs
 
 from kvstore.access import Access, read_access
-from kvstore.config import Config
-from kvstore.config_loading import load_config
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.core.values.requests import Identity
 from kvstore.errors import CredentialRequired
-from kvstore.rpc.socket_access import SocketAccess
-from kvstore.service.credentials import Credentials
+from kvstore.rpc.attach.table import SocketAccess
+from kvstore.service.tenancy.credentials import Credentials
+from wire.certificates import Authority
+from wire.own_logs import own_logs
 
 TOKEN = "kvs_token"  # noqa: S105 - for this test alone
 WITH_TOKEN = (
@@ -27,19 +27,19 @@ WITH_NAME = '[tenants.alice]\ncertificate_names = ["alice"]'
 
 @pytest.fixture(autouse=True)
 def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away the settings of whoever runs the tests."""
+    """Takes away the settings of whoever runs the tests."""
     for name in Config.model_fields:
         monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
 
 
 @pytest.fixture
 def tenants(tmp_path: Path) -> Path:
-    """Provide a tenants file with a token."""
+    """Provides a tenants file with a token."""
     return written(tmp_path, WITH_TOKEN)
 
 
 def written(folder: Path, text: str, mode: int = 0o600) -> Path:
-    """Return a tenants file."""
+    """Returns a tenants file."""
     path = folder / "tenants.toml"
     path.write_text(text)
     path.chmod(mode)
@@ -47,7 +47,7 @@ def written(folder: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def access_of(*flags: str) -> Access:
-    """Return what flags come to."""
+    """Returns what flags come to."""
     return read_access(load_config(flags))
 
 

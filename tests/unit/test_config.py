@@ -8,15 +8,15 @@ from pydantic_settings import SettingsError
 
 from kvstore import __version__
 from kvstore.__main__ import main
-from kvstore.config import Config
-from kvstore.config_loading import load_config
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
 
 MIB = 1 << 20
 
 
 @pytest.fixture(autouse=True)
 def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away the settings of whoever runs the tests."""
+    """Takes away the settings of whoever runs the tests."""
     for name in Config.model_fields:
         monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)

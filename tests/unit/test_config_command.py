@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from kvstore.__main__ import main
-from kvstore.config import Config
-from kvstore.config_loading import load_config
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
 
 
 @pytest.fixture(autouse=True)
 def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away the settings of whoever runs the tests."""
+    """Takes away the settings of whoever runs the tests."""
     for name in Config.model_fields:
         monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
@@ -21,7 +21,7 @@ def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Provide a file with settings, and one setting in the environment."""
+    """Provides a file with settings, and one setting in the environment."""
     path = tmp_path / "kvstore.toml"
     path.write_text('tier1_bytes = "3MiB"\ndrain_grace = 3.5\nverify_rate = 0.25\n')
     monkeypatch.setenv("KVSTORE_VERIFY_RATE", "0.5")
@@ -29,7 +29,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return what the command prints; it has to end with 0, and to complain of nothing."""
+    """Returns what the command prints; it has to end with 0, and to complain of nothing."""
     assert main(["config", *arguments]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from kvstore.config import Config
-from kvstore.config_about import default_text
-from kvstore.config_loading import load_config
+from kvstore.config.about import default_text
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
 
 
 def test_the_help_shows_defaults_as_one_would_write_them(

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.instance_lock import InstanceLock, InstanceRunning
-from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
+from kvstore.files import RuntimeDir, UnusableRuntimeDir
+from kvstore.process import InstanceLock, InstanceRunning
 
 HOLDER = """
 import sys
 from pathlib import Path
-from kvstore.instance_lock import InstanceLock
-from kvstore.runtime_dir import RuntimeDir
+from kvstore.process import InstanceLock
+from kvstore.files import RuntimeDir
 with InstanceLock(RuntimeDir(Path(sys.argv[1]))):
     print("held", flush=True)
     sys.stdin.read()
@@ -25,7 +25,7 @@ with InstanceLock(RuntimeDir(Path(sys.argv[1]))):
 
 @pytest.fixture
 def runtime_dir(tmp_path: Path) -> RuntimeDir:
-    """Provide a folder that does not exist yet."""
+    """Provides a folder that does not exist yet."""
     return RuntimeDir(tmp_path / "run")
 
 

@@ -7,8 +7,8 @@ import sys
 
 SCRIPT = """
 import logging, sys, structlog
-from kvstore.log import configure_logging
-from kvstore.logged_call import CALL
+from kvstore.logs import configure_logging
+from kvstore.logs import CALL
 configure_logging(sys.argv[1], "info")
 log = structlog.get_logger()
 log.debug("page_hidden")
@@ -27,8 +27,8 @@ except ZeroDivisionError:
 
 
 RELOAD = """
-from kvstore.log import change_logging, configure_logging
-from kvstore.rpc.call_rules import Outcome, call_logger
+from kvstore.logs import change_logging, configure_logging
+from kvstore.rpc.pipeline import Outcome, call_logger
 from kvstore.service.clock import MONOTONIC
 configure_logging("json", "info")
 log = call_logger()
@@ -40,7 +40,7 @@ for level in ("info", "debug", "warning"):
 
 
 def logged(log_format: str) -> str:
-    """Return what a process logs on stderr; its stdout has to be empty."""
+    """Returns what a process logs on stderr; its stdout has to be empty."""
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT, log_format], capture_output=True, text=True, check=True
     )

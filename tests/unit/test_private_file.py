@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.private_file import UntrustedFile, read_private
+from kvstore.files import UntrustedFile, read_private
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Provide a file."""
+    """Provides a file."""
     path = tmp_path / "file"
     path.write_bytes(b"content")
     return path

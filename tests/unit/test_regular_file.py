@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.private_file import UntrustedFile, read_private
-from kvstore.regular_file import NoRegularFile, read_regular
+from kvstore.files import NoRegularFile, UntrustedFile, read_private, read_regular
 from kvstore.rpc.tls import Tls, TlsFiles, UnusableTls
 
 
 @pytest.fixture(params=["pipe", "device"])
 def odd(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Provide a named pipe that nobody writes, or a device that has no end."""
+    """Provides a named pipe that nobody writes, or a device that has no end."""
     if request.param == "device":
         return Path("/dev/zero")
     pipe = tmp_path / "pipe"

@@ -4,20 +4,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from own_logs import own_logs
 
-from kvstore.config import Config
-from kvstore.config_about import about
-from kvstore.config_loading import load_config
+from kvstore.config.about import about
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
 from kvstore.reload import Reloader, changes
 from kvstore.service.store import KVStore
+from wire.own_logs import own_logs
 
 CAN_CHANGE = frozenset(changes(KVStore.__new__(KVStore), ()))
 
 
 @pytest.fixture(autouse=True)
 def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away the settings of whoever runs the tests."""
+    """Takes away the settings of whoever runs the tests."""
     for name in Config.model_fields:
         monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
+from kvstore.files import RuntimeDir, UnusableRuntimeDir
 
 
 def leave_socket(path: Path) -> None:
-    """Leave a socket at a path, as a killed server does."""
+    """Leaves a socket at a path, as a killed server does."""
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.service_manager import ServiceManager
+from kvstore.process import ServiceManager
 
 
 @pytest.mark.parametrize("abstract", [False, True])

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 
-from kvstore.signals import Signals
+from kvstore.process import Signals
 
 NUMBER = signal.SIGUSR2
 

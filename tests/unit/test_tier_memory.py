@@ -5,16 +5,16 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from cuda_card import Card, ServerCuda
 from structlog.testing import capture_logs
 
+from device.card import Card, ServerCuda
 from kvstore import tier_memory
-from kvstore.config_loading import load_config
-from kvstore.service.disk import DiskState
-from kvstore.signals import Signals
-from kvstore.storage.cuda_arena import CudaDevice
+from kvstore.config.loading import load_config
+from kvstore.process import Signals
+from kvstore.service.tiers.disk import DiskState
+from kvstore.storage.cuda.arena import CudaDevice
 from kvstore.storage.errors import DeviceUnavailable
-from kvstore.storage.host_arena import HostMemory
+from kvstore.storage.host.arena import HostMemory
 from kvstore.tier_memory import slab_config, tier_1_source, tier_2, tier_2_node, tier_3
 
 SLOT = 64 << 10
@@ -66,7 +66,7 @@ def test_beside_a_tier_1_of_the_host_it_is_not(card: Card) -> None:
 
 
 def machine(root: Path, has_memory: str) -> Path:
-    """Write the files of a machine whose GPU is on node 1, and return its root."""
+    """Writes the files of a machine whose GPU is on node 1, and returns its root."""
     node = root / "sys/devices/system/node"
     gpu = root / "sys/bus/pci/devices/0000:3b:00.0"
     for folder in (node, gpu):

@@ -27,14 +27,14 @@ PIP_ARGS."""
 
 
 def interpreter() -> Path | None:
-    """Return the environment's Python, or None where it is not set up as it should be."""
+    """Returns the environment's Python, or None where it is not set up as it should be."""
     stamp = _stamp()
     ready = stamp.exists() and stamp.read_text(encoding="utf-8") == _wanted()
     return FOLDER / "bin" / "python" if ready else None
 
 
 def why_not() -> str | None:
-    """Say why vLLM cannot run on this machine with this Python, None where it can."""
+    """Says why vLLM cannot run on this machine with this Python, None where it can."""
     if sys.version_info[:2] != PYTHON:
         version = ".".join(map(str, sys.version_info[:2]))
         return f"vLLM's tests need Python 3.11, and this is {version}: set PYTHON"
@@ -44,7 +44,7 @@ def why_not() -> str | None:
 
 
 def set_up(pip_arguments: list[str]) -> bool:
-    """Install what is pinned, and kvstore beside it; return whether it is all there."""
+    """Installs what is pinned, and kvstore beside it; returns whether it is all there."""
     if interpreter():
         return True
     print(f"Setting up {FOLDER}: takes a few minutes and 3 GB, once", flush=True)
@@ -71,12 +71,12 @@ def _wanted() -> str:
 
 
 def _stamp() -> Path:
-    """Return the file that holds the requirements that were installed, once all of them are."""
+    """Returns the file that holds the requirements that were installed, once all of them are."""
     return FOLDER / ".installed"
 
 
 def main() -> None:
-    """Set it up, or end with status 1 and the reason."""
+    """Sets it up, or end with status 1 and the reason."""
     reason = why_not()
     if reason is not None:
         sys.exit(reason)

@@ -104,7 +104,7 @@ def halved(here: World) -> None:
 
 
 def run(wanted: list[str], folder: Path, table: Table, *, small: bool) -> None:
-    """Run groups of cases, each with what it needs of engines without a connector."""
+    """Runs groups of cases, each with what it needs of engines without a connector."""
     qwen3 = EngineOptions(save_model("qwen3", folder / "qwen3"))
     groups: dict[str, Callable[[World], None]] = {
         "sharing": partial(sharing, small=small),
@@ -131,7 +131,7 @@ def run(wanted: list[str], folder: Path, table: Table, *, small: bool) -> None:
 
 
 def main() -> int:
-    """Run the cases, and return 0 only if all are right."""
+    """Runs the cases, and returns 0 only if all are right."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="cold, hit, partial, two engines")
     parser.add_argument("--only", choices=GROUPS, action="append", help="these groups of cases")

@@ -22,15 +22,15 @@ from vllm.config import (
 )
 from vllm.engine.arg_utils import EngineArgs
 
-from kvstore_vllm.config_factors import (
+from kvstore_vllm.engine.settings import ConnectorSettings
+from kvstore_vllm.identity.config_factors import (
     FIELDS_LEFT_OUT,
     LORA_FIELDS,
     PARALLEL_FIELDS,
     PARTS_LEFT_OUT,
     config_factors,
 )
-from kvstore_vllm.identity import UnidentifiableModel, model_identity
-from kvstore_vllm.settings import ConnectorSettings
+from kvstore_vllm.identity.model import UnidentifiableModel, model_identity
 
 PAGE_OF_THE_CHECKLIST = Path(__file__).parents[2] / "docs" / "vllm-identity.md"
 PARTS = {
@@ -46,7 +46,7 @@ SETTINGS = ConnectorSettings()
 
 
 def names_of(config: type) -> set[str]:
-    """Return the fields of one of vLLM's configurations."""
+    """Returns the fields of one of vLLM's configurations."""
     return {each.name for each in fields(config)}
 
 
@@ -69,7 +69,7 @@ def configure(model: Path, **arguments: object) -> VllmConfig:
 
 
 def digest(config: VllmConfig) -> bytes:
-    """Return its digest."""
+    """Returns its digest."""
     return model_identity(config, SETTINGS).model_digest
 
 

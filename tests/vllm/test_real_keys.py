@@ -11,8 +11,8 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request
 
-from kvstore_vllm.adapters import AdapterDigests
-from kvstore_vllm.request_key import RequestKey
+from kvstore_vllm.identity.adapters import AdapterDigests
+from kvstore_vllm.identity.request_key import RequestKey
 
 PAGE = 16
 PROMPT = 5 * PAGE
@@ -21,7 +21,7 @@ PAD = 3
 
 @pytest.fixture(scope="module", autouse=True)
 def _seed() -> None:
-    """Give vLLM's hashes their beginning."""
+    """Gives vLLM's hashes their beginning."""
     init_none_hash(sha256)
 
 
@@ -55,7 +55,7 @@ def make_request(
     salt: str | None,
     adapter: LoRARequest | None,
 ) -> Request:
-    """Make a request as an engine does, with the hashes of its blocks."""
+    """Makes a request as an engine does, with the hashes of its blocks."""
     ids = list(tokens)
     for each in features:
         place = each.mm_position
@@ -85,7 +85,7 @@ KNOWN = AdapterDigests()
 
 @st.composite
 def pairs(draw: st.DrawFn) -> list[list]:
-    """Draw two requests that differ in one part at most, or in all."""
+    """Draws two requests that differ in one part at most, or in all."""
     first, second = ([draw(part) for part in PARTS] for _ in range(2))
     kept = draw(st.sampled_from([set(), *({0, 1, 2, 3} - {part} for part in range(len(PARTS)))]))
     return [first, [first[at] if at in kept else each for at, each in enumerate(second)]]

@@ -91,14 +91,14 @@ def test_an_engine_that_has_the_store_says_so() -> None:
 
 
 def events_of(*, enabled: bool | None) -> StoredEvents:
-    """Collect events as a configuration has it."""
+    """Collects events as a configuration has it."""
     config = None if enabled is None else SimpleNamespace(enable_kv_cache_events=enabled)
     cache = SimpleNamespace(block_size=PAGE)
     return StoredEvents(SimpleNamespace(kv_events_config=config, cache_config=cache))
 
 
 def make_request(hash_size: int = PAGE) -> Request:
-    """Make a request of a little over three blocks, with a salt."""
+    """Makes a request of a little over three blocks, with a salt."""
     init_none_hash(sha256)
     return Request(
         request_id="r",

@@ -38,7 +38,7 @@ PROBES: Final = {**ON_THE_HOST, **ON_THE_DEVICE}
 
 
 def main(arguments: list[str]) -> int:
-    """Run the probe of a name and return the exit status."""
+    """Runs the probe of a name and returns the exit status."""
     if len(arguments) != 1 or arguments[0] not in PROBES:
         sys.stderr.write(f"usage: python -m gpu_machine.probes {'|'.join(PROBES)}\n")
         return USAGE

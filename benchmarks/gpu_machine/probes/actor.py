@@ -55,7 +55,7 @@ class Actor:
         self._socket.close()
 
     def ask(self, operation: str, *, descriptor: int | None = None, **arguments: object) -> Any:  # noqa: ANN401
-        """Return the result of an operation of :class:`device.Device`.
+        """Returns the result of an operation of :class:`device.Device`.
 
         Sends a descriptor along. If the answer is a descriptor, it is open in this process. Raises
         :class:`ActorError`.
@@ -76,13 +76,13 @@ class Actor:
         return descriptors[0] if descriptors else answer["value"]
 
     def kill(self) -> None:
-        """End the process by SIGKILL and wait until it is reaped."""
+        """Ends the process by SIGKILL and waits until it is reaped."""
         self._process.kill()
         self._process.wait()
 
 
 def serve(channel: socket.socket) -> None:
-    """Execute the operations from a socket until its other end closes."""
+    """Executes the operations from a socket until its other end closes."""
     # Imported here, so that an import error becomes an answer.
     from gpu_machine.probes.device import Device  # noqa: PLC0415
 

@@ -73,7 +73,7 @@ def _rates(
     near: list[int],
     streams: list[int],
 ) -> dict[str, float]:
-    """Return GB/s to the device (up), from it (down), and of both together at once."""
+    """Returns GB/s to the device (up), from it (down), and of both together at once."""
 
     def up() -> None:
         cuda.memcpyAsync(near[0], host[0], COPIED, TO_DEVICE, streams[0])
@@ -108,7 +108,7 @@ def _cuda() -> Any:  # noqa: ANN401 - cupy's module
 
 @contextmanager
 def _memfd(size: int, *, touched: bool) -> Iterator[int]:
-    """Map a memfd of ``size`` bytes, written to if ``touched``; yield its address."""
+    """Maps a memfd of ``size`` bytes, written to if ``touched``; yields its address."""
     descriptor = os.memfd_create("probe")
     try:
         os.ftruncate(descriptor, size)

@@ -36,7 +36,7 @@ class Device:
         return self._loaded
 
     def become(self, uid: int = NOBODY) -> int:
-        """Become another user, without any group; before ``start``."""
+        """Becomes another user, without any group; before ``start``."""
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
@@ -46,7 +46,7 @@ class Device:
         return os.getuid()
 
     def start(self) -> int:
-        """Make a context on device 0 and return this process's id, as it sees itself."""
+        """Makes a context on device 0 and returns this process's id, as it sees itself."""
         import cupy  # noqa: PLC0415 - after `become`
 
         self._cuda: Any = cupy.cuda.runtime
@@ -56,34 +56,34 @@ class Device:
         return os.getpid()
 
     def room(self) -> int:
-        """Return the bytes that the device has left, for all processes together."""
+        """Returns the bytes that the device has left, for all processes together."""
         return int(self._cuda.memGetInfo()[0])
 
     def allocate(self, size: int) -> str:
-        """Allocate by ``cudaMalloc``; return the handle for other processes, in hexadecimal."""
+        """Allocates by ``cudaMalloc``; returns the handle for other processes, in hexadecimal."""
         self._address, self._size = self._cuda.malloc(size), size
         return bytes(self._cuda.ipcGetMemHandle(self._address)).hex()
 
     def open(self, handle: str, size: int) -> float:
-        """Map what another process allocated; return the seconds."""
+        """Maps what another process allocated; returns the seconds."""
         begin = time.perf_counter()
         self._address = self._cuda.ipcOpenMemHandle(bytes.fromhex(handle))
         self._size = size
         return time.perf_counter() - begin
 
     def close(self) -> float:
-        """Unmap what was opened; return the seconds."""
+        """Unmaps what was opened; returns the seconds."""
         begin = time.perf_counter()
         self._cuda.ipcCloseMemHandle(self._address)
         return time.perf_counter() - begin
 
     def fill(self, value: int) -> None:
-        """Write a byte everywhere."""
+        """Writes a byte everywhere."""
         self._cuda.memset(self._address, value, self._size)
         self._cuda.deviceSynchronize()
 
     def holds(self, value: int) -> bool:
-        """Tell whether both ends of the memory hold a byte."""
+        """Returns whether both ends of the memory hold a byte."""
         found = [self._read(0, ENDS), self._read(self._size - ENDS, ENDS)]
         return found == [bytes([value]) * ENDS] * 2
 
@@ -94,11 +94,11 @@ class Device:
             self._driver.launch(kernel, self._address, int(seconds * 1e9), self._stream)
 
     def counted(self) -> int:
-        """Return the first word; reads it beside running kernels."""
+        """Returns the first word; reads it beside running kernels."""
         return int.from_bytes(self._read(0, 4), "little")
 
     def fork_sleeper(self, *, closes: bool) -> int:
-        """Fork a child that sleeps and return its id.
+        """Forks a child that sleeps and returns its id.
 
         The child calls nothing of CUDA. If ``closes``, it first closes the device's descriptors and
         unmaps the device's files: the driver ends channels at the last close of a file, and a
@@ -114,14 +114,14 @@ class Device:
             os._exit(0)
 
     def create(self, size: int) -> int:
-        """Make memory by ``cuMemCreate``, map it and return a descriptor of it."""
+        """Makes memory by ``cuMemCreate``, map it and returns a descriptor of it."""
         number = self._driver.create(size)
         descriptor = self._driver.export(number)
         self._address, self._size = self._driver.map(number, size, READ_WRITE), size
         return descriptor
 
     def take_in(self, descriptor: int, size: int, *, writable: bool) -> float:
-        """Map the memory of another process's descriptor; return the seconds."""
+        """Maps the memory of another process's descriptor; returns the seconds."""
         begin = time.perf_counter()
         access = READ_WRITE if writable else READ_ONLY
         number = self._driver.take_in(descriptor)
@@ -129,15 +129,15 @@ class Device:
         return time.perf_counter() - begin
 
     def unmap(self) -> None:
-        """Unmap the memory that was created or taken in."""
+        """Unmaps the memory that was created or taken in."""
         self._driver.unmap(self._address, self._size)
 
     def granularity(self) -> int:
-        """Return the bytes that sizes for ``create`` are multiples of."""
+        """Returns the bytes that sizes for ``create`` are multiples of."""
         return self._driver.granularity()
 
     def write_by_kernel(self) -> None:
-        """Write the first word by a kernel and wait for it."""
+        """Writes the first word by a kernel and waits for it."""
         self.count(0.0, 1)
         self._cuda.streamSynchronize(self._stream)
 
@@ -152,7 +152,7 @@ class Device:
 
 
 def leave_device_files() -> None:
-    """Close this process's descriptors of ``/dev/nvidia*`` and unmap these files."""
+    """Closes this process's descriptors of ``/dev/nvidia*`` and unmap these files."""
     for each in Path("/proc/self/fd").iterdir():
         if os.path.realpath(each).startswith(DEVICE_FILES):
             os.close(int(each.name))

@@ -79,7 +79,7 @@ class AccessDescription(ctypes.Structure):
 
 
 def why_no_device() -> str | None:
-    """Return why no CUDA device can be used, or None if one can. Makes no context."""
+    """Returns why no CUDA device can be used, or None if one can. Makes no context."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
@@ -102,7 +102,7 @@ class Driver:
         self._library = ctypes.CDLL(LIBRARY)
 
     def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - as the driver's
-        """Call a function of the driver."""
+        """Calls a function of the driver."""
         status = getattr(self._library, name)(*arguments)
         if status:
             text = ctypes.c_char_p()
@@ -117,21 +117,21 @@ class Driver:
         return kernel
 
     def launch(self, kernel: ctypes.c_void_p, address: int, nanoseconds: int, stream: int) -> None:
-        """Queue one thread of the kernel, on the word at ``address``."""
+        """Queues one thread of the kernel, on the word at ``address``."""
         values = ctypes.c_uint64(address), ctypes.c_uint64(nanoseconds)
         pointers = (ctypes.c_void_p * 2)(*(ctypes.addressof(each) for each in values))
         numbers = [ctypes.c_uint(each) for each in (1, 1, 1, 1, 1, 1, 0)]
         self.call("cuLaunchKernel", kernel, *numbers, ctypes.c_void_p(stream), pointers, None)
 
     def properties(self) -> AllocationProperties:
-        """Return a description of device 0's memory that a descriptor can name."""
+        """Returns a description of device 0's memory that a descriptor can name."""
         made = AllocationProperties()
         made.type, made.requested_handle_types = PINNED, POSIX_DESCRIPTOR
         made.location.type, made.location.id = ON_DEVICE, 0
         return made
 
     def granularity(self) -> int:
-        """Return the bytes that sizes are multiples of."""
+        """Returns the bytes that sizes are multiples of."""
         size, asked = ctypes.c_size_t(), self.properties()
         self.call(
             "cuMemGetAllocationGranularity",
@@ -140,21 +140,21 @@ class Driver:
         return size.value
 
     def create(self, size: int) -> ctypes.c_uint64:
-        """Allocate physical memory and return the driver's number of it."""
+        """Allocates physical memory and returns the driver's number of it."""
         number, asked = ctypes.c_uint64(), self.properties()
         arguments = ctypes.c_size_t(size), ctypes.byref(asked), ctypes.c_uint64(0)
         self.call("cuMemCreate", ctypes.byref(number), *arguments)
         return number
 
     def export(self, number: ctypes.c_uint64) -> int:
-        """Return a descriptor of physical memory, for another process."""
+        """Returns a descriptor of physical memory, for another process."""
         descriptor = ctypes.c_int(-1)
         arguments = number, ctypes.c_int(POSIX_DESCRIPTOR), ctypes.c_uint64(0)
         self.call("cuMemExportToShareableHandle", ctypes.byref(descriptor), *arguments)
         return descriptor.value
 
     def take_in(self, descriptor: int) -> ctypes.c_uint64:
-        """Return the driver's number of the memory that a descriptor names."""
+        """Returns the driver's number of the memory that a descriptor names."""
         number = ctypes.c_uint64()
         arguments = ctypes.c_void_p(descriptor), ctypes.c_int(POSIX_DESCRIPTOR)
         self.call("cuMemImportFromShareableHandle", ctypes.byref(number), *arguments)
@@ -172,13 +172,13 @@ class Driver:
         return address.value
 
     def allow(self, address: int, size: int, access: int) -> None:
-        """Set how this process may use mapped memory."""
+        """Sets how this process may use mapped memory."""
         description = AccessDescription(Location(ON_DEVICE, 0), access)
         arguments = ctypes.byref(description), ctypes.c_size_t(1)
         self.call("cuMemSetAccess", ctypes.c_uint64(address), ctypes.c_size_t(size), *arguments)
 
     def unmap(self, address: int, size: int) -> None:
-        """Unmap memory and give its addresses back."""
+        """Unmaps memory and gives its addresses back."""
         arguments = ctypes.c_uint64(address), ctypes.c_size_t(size)
         self.call("cuMemUnmap", *arguments)
         self.call("cuMemAddressFree", *arguments)

@@ -16,7 +16,7 @@ SHOWN: Final = ("MemTotal", "MemFree", "MemAvailable", "Hugepagesize", "HugePage
 
 
 def memory() -> dict[str, Any]:
-    """Touch some GiB, one after another; show /proc/meminfo before and after."""
+    """Touches some GiB, one after another; shows /proc/meminfo before and after."""
     wanted = int(os.environ.get(VARIABLE, TOUCHED_GIB))
     before = _meminfo()
     with ExitStack() as stack:

@@ -57,7 +57,7 @@ def _killed(sleeper: dict[str, bool] | None) -> dict[str, Any]:
 
 
 def _require_counting(owner: Actor) -> None:
-    """Wait until the kernels write; raises :class:`ActorError` if they never do."""
+    """Waits until the kernels write; raises :class:`ActorError` if they never do."""
     limit, first = time.monotonic() + PATIENCE, owner.ask("counted")
     while owner.ask("counted") == first:
         if time.monotonic() > limit:
@@ -66,7 +66,7 @@ def _require_counting(owner: Actor) -> None:
 
 
 def _seconds_of_writes(owner: Actor, before: int) -> float | None:
-    """Return for how long the word changed, at most the patience; None if it never changed."""
+    """Returns for how long the word changed, at most the patience; None if it never changed."""
     begin = time.monotonic()
     changed: float | None = None
     while time.monotonic() - begin < PATIENCE:

@@ -77,7 +77,7 @@ def exporter_killed() -> dict[str, Any]:
 
 
 def room_after(observer: Actor, wanted: int) -> int:
-    """Return the device's free bytes once they are ``wanted``, or after the patience."""
+    """Returns the device's free bytes once they are ``wanted``, or after the patience."""
     limit = time.monotonic() + PATIENCE
     while (found := int(observer.ask("room"))) < wanted and time.monotonic() < limit:
         time.sleep(0.1)
@@ -93,7 +93,7 @@ def _namespaced() -> Iterator[Actor]:
 
 
 def _share(exporter: Actor, importer: Actor) -> dict[str, Any]:
-    """Answer whether the importer sees the exporter's bytes and the exporter the importer's."""
+    """Answers whether the importer sees the exporter's bytes and the exporter the importer's."""
     pids = exporter.ask("start"), importer.ask("start")
     handle = exporter.ask("allocate", size=SIZE)
     exporter.ask("fill", value=3)

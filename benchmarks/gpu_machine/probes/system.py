@@ -22,7 +22,7 @@ PATIENCE_MS: Final = 10_000
 
 
 def kernel() -> dict[str, Any]:
-    """Use what the store needs; ``why`` says what is refused.
+    """Uses what the store needs; ``why`` says what is refused.
 
     An emulated kernel such as gVisor's may lack some of it. Then the store serves nobody there.
     """
@@ -35,7 +35,7 @@ def kernel() -> dict[str, Any]:
 
 
 def sees_a_death() -> bool:
-    """Tell whether a pidfd says that a process ended, and not before it did."""
+    """Returns whether a pidfd says that a process ended, and not before it did."""
     with _sleeper() as child:
         pidfd = os.pidfd_open(child.pid)
         try:
@@ -49,7 +49,7 @@ def sees_a_death() -> bool:
 
 
 def seals_memory() -> bool:
-    """Tell whether a memfd is allocated, sealed, and mapped so that no fork inherits it."""
+    """Returns whether a memfd is allocated, sealed, and mapped so that no fork inherits it."""
     descriptor = os.memfd_create("probe", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(descriptor, 0, SIZE)
@@ -67,7 +67,7 @@ def seals_memory() -> bool:
 
 
 def sends_descriptors() -> bool:
-    """Tell whether a unix socket carries a descriptor, and says whose it is."""
+    """Returns whether a unix socket carries a descriptor, and says whose it is."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
         sent = os.memfd_create("probe")
@@ -82,7 +82,7 @@ def sends_descriptors() -> bool:
 
 
 def ends_with_its_parent() -> bool:
-    """Tell whether a process may ask for a signal at its parent's death."""
+    """Returns whether a process may ask for a signal at its parent's death."""
     library = ctypes.CDLL(None)
     return bool(
         library.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) == 0

@@ -15,7 +15,7 @@ QUESTIONS = ("What is a cache?", "Why is a cache fast?")
 
 
 def main(name: str, runtime_dir: str | None) -> None:
-    """Answer two questions behind the same system prompt."""
+    """Answers two questions behind the same system prompt."""
     tokenizer = AutoTokenizer.from_pretrained(name)
     model = AutoModelForCausalLM.from_pretrained(name)
 

@@ -28,7 +28,7 @@ PAGES = 4
 
 
 def save(namespace: Namespace, acquired: Acquired, prompt: list[int]) -> None:
-    """Write and publish those whole pages of a prompt that are not cached."""
+    """Writes and publish those whole pages of a prompt that are not cached."""
     start, end = acquired.match.token_count, len(prompt) // LAYOUT.page_tokens * LAYOUT.page_tokens
     if acquired.reservation is None or start == end:
         return
@@ -40,7 +40,7 @@ def save(namespace: Namespace, acquired: Acquired, prompt: list[int]) -> None:
 
 
 def main(runtime_dir: str | None) -> None:
-    """Answer three requests, with whatever the store has."""
+    """Answers three requests, with whatever the store has."""
     with Client(runtime_dir) as client:
         namespace = client.namespace(NamespaceIdentity(b"some model"), LAYOUT)
         # A moment for a store that is there; without one the requests come all the same.

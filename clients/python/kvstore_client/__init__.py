@@ -6,10 +6,10 @@ Importing it loads neither torch nor numpy.
 from kvstore_client import errors
 from kvstore_client.acquired import Acquired
 from kvstore_client.admin import Admin, connect_admin, connect_remote_admin
-from kvstore_client.budget import StoreBudget
+from kvstore_client.calls.deadlines import StoreBudget
+from kvstore_client.calls.event_watch import EventWatch, History
 from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig
-from kvstore_client.event_watch import EventWatch, History
 from kvstore_client.identity import NamespaceIdentity
 from kvstore_client.in_flight import InFlight
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout

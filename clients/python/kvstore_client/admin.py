@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
-from kvstore_client.attach import AttachConnection
-from kvstore_client.calls import StoreCalls
-from kvstore_client.deadline import Deadline
-from kvstore_client.event_watch import EventWatch, History
+from kvstore_client.calls.attach import AttachConnection
+from kvstore_client.calls.channel import StoreCalls
+from kvstore_client.calls.deadlines import Deadline
+from kvstore_client.calls.event_watch import EventWatch, History
 from kvstore_client.remote import RemoteStore
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.tokens import Tokens, pack_tokens
@@ -36,7 +36,7 @@ class Admin:
         self.credential = credential
 
     def capabilities(self) -> store_pb2.GetCapabilitiesResponse:
-        """Return limits, features and extents."""
+        """Returns limits, features and extents."""
         calls = self._calls()
         response: store_pb2.GetCapabilitiesResponse = calls.call(
             calls.store.GetCapabilities, store_pb2.GetCapabilitiesRequest(), self._timeout
@@ -44,7 +44,7 @@ class Admin:
         return response
 
     def stats(self) -> store_pb2.GetStatsResponse:
-        """Return one consistent snapshot of all counters and gauges."""
+        """Returns one consistent snapshot of all counters and gauges."""
         calls = self._calls()
         response: store_pb2.GetStatsResponse = calls.call(
             calls.store.GetStats, store_pb2.GetStatsRequest(), self._timeout
@@ -52,13 +52,13 @@ class Admin:
         return response
 
     def leases(self) -> list[lease_pb2.LeaseInfo]:
-        """Return all leases, by time of granting."""
+        """Returns all leases, by time of granting."""
         request = lease_pb2.ListLeasesRequest(page_size=PAGE_SIZE)
         answers = self._answers(lambda calls: calls.lease.ListLeases, request)
         return [lease for answer in answers for lease in answer.leases]
 
     def holds(self, lease: lease_pb2.LeaseInfo) -> list[lease_pb2.HoldInfo]:
-        """Return what a lease holds, by time of taking; raises ``LeaseNotFound`` once it ended."""
+        """Returns what a lease holds, by time of taking; raises ``LeaseNotFound`` once it ended."""
         request = lease_pb2.ListHoldsRequest(
             lease_id=lease.lease_id, tenant=lease.tenant, page_size=PAGE_SIZE
         )
@@ -66,7 +66,7 @@ class Admin:
         return [hold for answer in answers for hold in answer.holds]
 
     def namespaces(self) -> list[store_pb2.NamespaceInfo]:
-        """Return all namespaces, by time of creation."""
+        """Returns all namespaces, by time of creation."""
         request = store_pb2.ListNamespacesRequest(page_size=PAGE_SIZE)
         answers = self._answers(lambda calls: calls.store.ListNamespaces, request)
         return [namespace for answer in answers for namespace in answer.namespaces]
@@ -74,7 +74,7 @@ class Admin:
     def prefixes(
         self, namespace_id: bytes, *, max_tokens: int = 0
     ) -> Iterator[store_pb2.PrefixInfo]:
-        """Yield the runs of pages that a namespace's index holds, one for each node.
+        """Yields the runs of pages that a namespace's index holds, one for each node.
 
         With the first ``max_tokens`` tokens of each. Nodes that come or go
         meanwhile may or may not be among them.
@@ -86,7 +86,7 @@ class Admin:
             yield from answer.prefixes
 
     def evict_prefix(self, namespace_id: bytes, tokens: Tokens) -> store_pb2.EvictPrefixResponse:
-        """Remove every page with a cached prefix's last token, and all that continues it.
+        """Removes every page with a cached prefix's last token, and all that continues it.
 
         No tokens: all pages of the namespace. A prefix that is not cached whole
         removes nothing.
@@ -101,7 +101,7 @@ class Admin:
         return response
 
     def delete_namespace(self, namespace_id: bytes) -> store_pb2.DeleteNamespaceResponse:
-        """Remove a namespace with all its pages, for good; one that is not there succeeds.
+        """Removes a namespace with all its pages, for good; one that is not there succeeds.
 
         Who opened it finds it gone, and who opens it again gets another one, empty.
         """
@@ -120,7 +120,7 @@ class Admin:
         seconds: float = WATCH_SECONDS,
         history: History = History.NONE,
     ) -> EventWatch:
-        """Return what happens from now on, in a namespace or in all that the caller may see.
+        """Returns what happens from now on, in a namespace or in all that the caller may see.
 
         It ends after ``seconds``, of which a store allows ``limits.max_watch``. To watch
         again after that, or after an error, is the caller's to decide: what happened
@@ -134,7 +134,7 @@ class Admin:
     def peek_prefix(
         self, namespace_id: bytes, tokens: Tokens
     ) -> prefix_cache_pb2.PeekPrefixResponse:
-        """Return what a match would cover; no effect, and no lease needed."""
+        """Returns what a match would cover; no effect, and no lease needed."""
         calls = self._calls()
         request = prefix_cache_pb2.PeekPrefixRequest(
             namespace_id=namespace_id, tokens=pack_tokens(tokens)
@@ -153,7 +153,7 @@ class Admin:
         ttl: float | None = None,
         require_all: bool = False,
     ) -> named_pin_pb2.PinPrefixResponse:
-        """Keep cached what is cached now of a prefix's whole pages, under a name.
+        """Keeps cached what is cached now of a prefix's whole pages, under a name.
 
         It ends by :meth:`unpin_prefix`, after ``ttl`` seconds, at a restart, or when
         one of its pages is removed. Again with the same tokens it answers what is
@@ -175,19 +175,19 @@ class Admin:
         return response
 
     def unpin_prefix(self, namespace_id: bytes, name: str) -> None:
-        """End a named pin; an unknown name succeeds. Its pages stay cached until evicted."""
+        """Ends a named pin; an unknown name succeeds. Its pages stay cached until evicted."""
         calls = self._calls()
         request = named_pin_pb2.UnpinPrefixRequest(namespace_id=namespace_id, name=name)
         calls.call(calls.named_pin.UnpinPrefix, request, self._timeout)
 
     def named_pins(self, namespace_id: bytes = b"") -> list[named_pin_pb2.NamedPinInfo]:
-        """Return the named pins of a namespace, or of all, in the order of their making."""
+        """Returns the named pins of a namespace, or of all, in the order of their making."""
         request = named_pin_pb2.ListPinsRequest(namespace_id=namespace_id, page_size=PAGE_SIZE)
         answers = self._answers(lambda calls: calls.named_pin.ListPins, request)
         return [pin for answer in answers for pin in answer.pins]
 
     def _answers(self, method: Callable[[StoreCalls], Any], request: Any) -> Iterator[Any]:  # noqa: ANN401  # stubs are untyped
-        """Yield the pages of a list, each asked for by the one before."""
+        """Yields the pages of a list, each asked for by the one before."""
         calls = self._calls()
         while True:
             answer = calls.call(method(calls), request, self._timeout)
@@ -201,7 +201,7 @@ class Admin:
 def connect_admin(
     runtime_dir: str | os.PathLike[str] | None = None, *, timeout: float = ADMIN_TIMEOUT
 ) -> Iterator[Admin]:
-    """Connect to a store for administration alone, without a lease.
+    """Connects to a store for administration alone, without a lease.
 
     Its ``credential`` holds until the store restarts. Raises ``StoreError``, and
     ``ValueError`` for a path too long for a socket.
@@ -221,7 +221,7 @@ def connect_admin(
 
 @contextmanager
 def connect_remote_admin(remote: RemoteStore, *, timeout: float = ADMIN_TIMEOUT) -> Iterator[Admin]:
-    """Reach a store over TCP for administration; its first call connects.
+    """Reaches a store over TCP for administration; its first call connects.
 
     ``credential`` is the token. Raises ``ValueError`` for files that cannot be read.
     """

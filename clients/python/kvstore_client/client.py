@@ -6,12 +6,12 @@ from typing import Self
 
 from kvstore_client.admin import Admin
 from kvstore_client.config import ClientConfig
-from kvstore_client.connector import Connector
 from kvstore_client.identity import NamespaceIdentity, NamespaceKey
-from kvstore_client.joined_lease import SharedLease
 from kvstore_client.layout import PageLayout
 from kvstore_client.namespace import Namespace
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.session.connector import Connector
+from kvstore_client.session.joined_lease import SharedLease
 
 
 class Client:
@@ -47,7 +47,7 @@ class Client:
         self.admin = Admin(lambda: self._connector.require_session().calls)
 
     def start(self) -> None:
-        """Begin to attach. Returns at once, whether there is a store or not.
+        """Begins to attach. Returns at once, whether there is a store or not.
 
         Can be repeated. A client that was closed stays closed.
         """
@@ -55,7 +55,7 @@ class Client:
         self._connector.start()
 
     def close(self) -> None:
-        """Give back what was released, revoke the lease, unmap. Can be repeated.
+        """Gives back what was released, revoke the lease, unmap. Can be repeated.
 
         Waits up to ``close_timeout`` for what is still held, and as long for the
         store. What is held even then stays mapped, and goes back when this
@@ -78,7 +78,7 @@ class Client:
         return self._connector.tried
 
     def wait_connected(self, timeout: float) -> bool:
-        """Wait until :attr:`connected`, for ``timeout`` seconds at most."""
+        """Waits until :attr:`connected`, for ``timeout`` seconds at most."""
         self._connector.check_process()
         with self._connector.monitor:
             return self._connector.monitor.wait_for(lambda: self.connected, timeout)
@@ -91,7 +91,7 @@ class Client:
         return session.store_epoch if session is not None and session.ended is None else None
 
     def share_lease(self) -> bytes:
-        """Return what has another process of this user join the lease.
+        """Returns what has another process of this user join the lease.
 
         It is a secret: hand it over by a pipe, or a file that nobody else reads. It is
         good while this session lasts. Raises ``StoreError`` where there is none.
@@ -99,12 +99,12 @@ class Client:
         return self._connector.require_session().shared.pack()
 
     def namespace(self, identity: NamespaceIdentity, layout: PageLayout) -> Namespace:
-        """Return a namespace, to be opened in the background in every session."""
+        """Returns a namespace, to be opened in the background in every session."""
         self._connector.check_process()
         return Namespace(self._connector, NamespaceKey(identity, layout))
 
     def flush(self, timeout: float) -> bool:
-        """Wait until what was released so far has reached the store; False if it has not."""
+        """Waits until what was released so far has reached the store; False if it has not."""
         self._connector.check_process()
         session = self._connector.session
         return session is None or session.flush(timeout)

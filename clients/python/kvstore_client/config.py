@@ -14,7 +14,7 @@ DEFAULT_MPS_PIPES = Path("/tmp/nvidia-mps")  # noqa: S108  # NVIDIA's choice
 
 
 def declared_cuda_mps(default_pipes: Path = DEFAULT_MPS_PIPES) -> bool:
-    """Return whether CUDA makes this process a client of MPS, or may yet.
+    """Returns whether CUDA makes this process a client of MPS, or may yet.
 
     CUDA decides as it is initialised: it connects to a control daemon by the pipes
     in ``$CUDA_MPS_PIPE_DIRECTORY``, else in ``default_pipes``, and goes without

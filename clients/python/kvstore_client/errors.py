@@ -240,7 +240,7 @@ class Internal(StoreRefused):
 
 
 def error_of_status(status: status_pb2.Status) -> StoreError:
-    """Return the typed error of a ``google.rpc.Status``.
+    """Returns the typed error of a ``google.rpc.Status``.
 
     :class:`StoreUnavailable` where the status carries no reason of the store, and
     :class:`StoreTimedOut` where the call came to it too late.
@@ -267,7 +267,7 @@ def error_of_status(status: status_pb2.Status) -> StoreError:
 
 
 def error_of_call(error: grpc.RpcError) -> StoreError:
-    """Return the typed error of a gRPC call that failed."""
+    """Returns the typed error of a gRPC call that failed."""
     assert isinstance(error, grpc.Call)  # all that a blocking call raises
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY:

@@ -59,7 +59,7 @@ class FaultPlan:
             self._planned[name, int(count)] = actions[action]
 
     def visit(self, name: str) -> Action | None:
-        """Count a visit and return what is planned for it."""
+        """Counts a visit and returns what is planned for it."""
         if not self._planned:
             return None
         with self._mutex:
@@ -71,7 +71,7 @@ _plans = [FaultPlan(os.environ.get(VARIABLE, ""))]
 
 
 def plan_faults(text: str, actions: Mapping[str, Action] = MappingProxyType({})) -> None:
-    """Replace this process's plan, with ``actions`` besides kill and stop; visits count anew.
+    """Replaces this process's plan, with ``actions`` besides kill and stops; visits count anew.
 
     Raises ``ValueError`` as :class:`FaultPlan` does.
     """

@@ -19,7 +19,7 @@ class Held(ABC):
         """What is held; perhaps nothing."""
 
     def release(self) -> None:
-        """Wait for the device, once, then have all of it given back; nothing the second time.
+        """Waits for the device, once, then have all of it given back; nothing the second time.
 
         Raises what ``ClientConfig.wait_for_device`` raises, and then holds the
         pages for as long as the process lives.
@@ -36,7 +36,7 @@ class Held(ABC):
         return not any(hold.recycled() for hold in self.holds)
 
     def require_current(self, *, wait: bool = True) -> None:
-        """Wait for the device, once, then raise ``PageRecycled`` unless :attr:`current`.
+        """Waits for the device, once, then raises ``PageRecycled`` unless :attr:`current`.
 
         Call it after you copied pages or read them in place. If it returns, your results are valid;
         if it raises, drop them. Also raises what ``ClientConfig.wait_for_device`` raises.

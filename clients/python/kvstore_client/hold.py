@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import PageRecycled
-from kvstore_client.generation_table import PageGenerations
+from kvstore_client.memory.generations import PageGenerations
 from kvstore_client.page_ref import PageRef
-from kvstore_client.session import Session
+from kvstore_client.session.session import Session
 
 _logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Hold:
         session.hold()
 
     def recycled(self) -> list[PageRef]:
-        """Return the pages that are not what they were, by a bug of the store.
+        """Returns the pages that are not what they were, by a bug of the store.
 
         None once they are given back: they may then be others'.
         """
@@ -56,7 +56,7 @@ class Hold:
 
 
 def end_holds(*holds: Hold) -> None:
-    """Wait for the device once, then give the holds, of one session, back; each once.
+    """Waits for the device once, then gives the holds, of one session, back; each once.
 
     Where the wait fails nothing is given back, now or later: their pages may be
     written for as long as the process lives. Raises what the wait raises, and
@@ -84,7 +84,7 @@ def end_holds(*holds: Hold) -> None:
 
 
 def require_current(*holds: Hold, wait: bool = True) -> None:
-    """Wait for the device once, then compare the generations of all pages that are still held.
+    """Waits for the device once, then compare the generations of all pages that are still held.
 
     With ``wait=False`` the caller must have waited since its last device work on the pages. Raises
     :class:`~kvstore_client.errors.PageRecycled`, the errors of the wait, and

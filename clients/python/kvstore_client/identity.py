@@ -22,7 +22,7 @@ class NamespaceIdentity:
     display_name: str = ""
 
     def to_message(self) -> types_pb2.NamespaceIdentity:
-        """Return the identity as it travels."""
+        """Returns the identity as it travels."""
         return types_pb2.NamespaceIdentity(
             model_digest=self.model_digest,
             adapter_digest=self.adapter_digest,

@@ -26,7 +26,7 @@ class InFlight:
     def of(
         cls, answer: prefix_cache_pb2.PrefixMatch | prefix_cache_pb2.PeekPrefixResponse
     ) -> Self | None:
-        """Return what an answer tells; None where it tells of nothing, as older servers do."""
+        """Returns what an answer tells; None where it tells of nothing, as older servers do."""
         if not answer.HasField("in_flight"):
             return None
         found = answer.in_flight

@@ -32,11 +32,11 @@ class PagedContent:
     kv_factor: int = 2
 
     def page_shape(self, page_tokens: int) -> tuple[int, int, int, int, int]:
-        """Return the shape of a page of ``page_tokens`` tokens, in elements."""
+        """Returns the shape of a page of ``page_tokens`` tokens, in elements."""
         return (self.layer_count, self.kv_factor, page_tokens, self.kv_head_count, self.head_dim)
 
     def page_bytes(self, page_tokens: int) -> int:
-        """Return the bytes of such a page; raises ``ValueError`` for an unknown dtype."""
+        """Returns the bytes of such a page; raises ``ValueError`` for an unknown dtype."""
         if self.dtype not in DTYPE_BYTES:
             msg = f"dtype {self.dtype!r} is none of {sorted(DTYPE_BYTES)}"
             raise ValueError(msg)
@@ -79,11 +79,11 @@ class PageLayout:
     def paged(
         cls, page_tokens: int, content: PagedContent, *, tensor_parallel_size: int = 1
     ) -> "PageLayout":
-        """Return the layout of paged content, its ``page_bytes`` computed."""
+        """Returns the layout of paged content, its ``page_bytes`` computed."""
         return cls(page_tokens, content.page_bytes(page_tokens), content, tensor_parallel_size)
 
     def to_message(self) -> types_pb2.PageLayout:
-        """Return the layout as it travels."""
+        """Returns the layout as it travels."""
         message = types_pb2.PageLayout(
             page_tokens=self.page_tokens,
             page_bytes=self.page_bytes,

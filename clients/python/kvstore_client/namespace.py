@@ -4,19 +4,19 @@ from dataclasses import replace
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.acquired import Acquired
-from kvstore_client.budget import StoreBudget
-from kvstore_client.connector import Connector
+from kvstore_client.calls.breaker import Sample
+from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.errors import NamespaceNotFound, StoreError
 from kvstore_client.hold import Hold
 from kvstore_client.identity import NamespaceKey
 from kvstore_client.in_flight import InFlight
 from kvstore_client.match import Match
-from kvstore_client.namespace_memory import NamespaceMemory
+from kvstore_client.memory.namespace_pages import NamespaceMemory
 from kvstore_client.page_ref import Pages
 from kvstore_client.reservation import Reservation
-from kvstore_client.session import Session
+from kvstore_client.session.connector import Connector
+from kvstore_client.session.session import Session
 from kvstore_client.source import Source
-from kvstore_client.store_request import Sample
 from kvstore_client.tokens import Tokens, pack_tokens
 
 # What the wire has room for.
@@ -46,7 +46,7 @@ class Namespace(NamespaceMemory):
         connector.want(key)
 
     def salted(self, salt: bytes) -> "Namespace":
-        """Return the namespace that differs in its salt alone, to be opened in the background."""
+        """Returns the namespace that differs in its salt alone, to be opened in the background."""
         identity = replace(self.identity, salt=salt)
         return Namespace(self._connector, NamespaceKey(identity, self._key.layout))
 
@@ -62,7 +62,7 @@ class Namespace(NamespaceMemory):
         return None
 
     def wait_open(self, timeout: float) -> bool:
-        """Wait until it is open, for ``timeout`` seconds at most; returns whether it is.
+        """Waits until it is open, for ``timeout`` seconds at most; returns whether it is.
 
         A store that refuses it is waited for too: it may restart.
         """
@@ -73,7 +73,7 @@ class Namespace(NamespaceMemory):
     # The request path.
 
     def new_budget(self) -> StoreBudget:
-        """Return the time for all calls of one request, as configured."""
+        """Returns the time for all calls of one request, as configured."""
         return self._connector.new_budget()
 
     def match(
@@ -83,7 +83,7 @@ class Namespace(NamespaceMemory):
         accept_next_token: bool = False,
         budget: StoreBudget | None = None,
     ) -> Match:
-        """Pin the longest cached prefix of ``tokens``, less than all of them.
+        """Pins the longest cached prefix of ``tokens``, less than all of them.
 
         With ``accept_next_token`` all of them, where their next token is stored:
         ask so where you decode greedily, without processor, penalty or grammar. A
@@ -109,7 +109,7 @@ class Namespace(NamespaceMemory):
         yield_idle: float | None = None,
         budget: StoreBudget | None = None,
     ) -> Acquired:
-        """Do as :meth:`match`, and reserve the rest of ``total_page_count`` pages.
+        """Does as :meth:`match`, and reserve the rest of ``total_page_count`` pages.
 
         In one round trip. The first reserved page is the place for a copy of the
         match's source. With ``yield_to_in_flight`` nothing is pinned or reserved where
@@ -136,7 +136,7 @@ class Namespace(NamespaceMemory):
     def reserve(
         self, *, start_page: int, page_count: int, budget: StoreBudget | None = None
     ) -> Reservation:
-        """Reserve slots for ``page_count`` pages from ``start_page`` on, all or none.
+        """Reserves slots for ``page_count`` pages from ``start_page`` on, all or none.
 
         Raises ``StoreError``: ``PoolExhausted``, ``StoreUnavailable`` and others.
         """
@@ -160,7 +160,7 @@ class Namespace(NamespaceMemory):
         return Reservation(hold, opened, grant, budget)
 
     def peek(self, tokens: Tokens) -> int:
-        """Return how many tokens a match would find, in place and to copy; zero on a failure.
+        """Returns how many tokens a match would find, in place and to copy; zero on a failure.
 
         Has no effect on the cache. Raises ``ValueError`` for tokens that are none.
         """
@@ -168,7 +168,7 @@ class Namespace(NamespaceMemory):
         return answer.matched_token_count + answer.source_token_count
 
     def peek_in_flight(self, tokens: Tokens) -> InFlight | None:
-        """Return what somebody is computing of ``tokens`` beyond what is cached.
+        """Returns what somebody is computing of ``tokens`` beyond what is cached.
 
         None where nobody is, or on a failure. Has no effect. Raises ``ValueError`` for
         tokens that are none.
@@ -253,7 +253,7 @@ class Namespace(NamespaceMemory):
             return Acquired(match, reservation)
 
     def _stated_speed(self) -> int:
-        """Return the engine's speed as the wire has it: 0 is not known, and 1 very slow."""
+        """Returns the engine's speed as the wire has it: 0 is not known, and 1 very slow."""
         speed = self.prefill_tokens_per_second
         return int(min(max(speed, 1), MAX_SPEED)) if speed > 0 else 0
 
@@ -281,5 +281,5 @@ class Namespace(NamespaceMemory):
 
 
 def _idle_ms(idle: float | None) -> int:
-    """Return a time to yield within as the wire has it: 0 is without a bound."""
+    """Returns a time to yield within as the wire has it: 0 is without a bound."""
     return 0 if idle is None else min(max(round(idle * MILLISECONDS), 1), MAX_IDLE_MS)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 from kvstore.v1 import types_pb2
 
 if TYPE_CHECKING:
-    from kvstore_client.extent_table import ExtentTable
+    from kvstore_client.memory.extent_table import ExtentTable
 
 
 class PageRef(NamedTuple):
@@ -39,7 +39,7 @@ class DatedRun(NamedTuple):
 
 
 def slots_of(run: types_pb2.PageRun) -> Sequence[int]:
-    """Return the slots of a run, which has some: a range without a step a slot, or a list."""
+    """Returns the slots of a run, which has some: a range without a step a slot, or a list."""
     if not run.slot_count:
         return run.slot_indexes[:]
     first = run.slot_indexes[0]
@@ -47,7 +47,7 @@ def slots_of(run: types_pb2.PageRun) -> Sequence[int]:
 
 
 def generations_of(run: types_pb2.PageRun) -> tuple[int, ...]:
-    """Return the generation of each slot of a run, as the store named them; perhaps none."""
+    """Returns the generation of each slot of a run, as the store named them; perhaps none."""
     if run.slot_count and len(run.generations) == 1:
         return tuple(run.generations) * run.slot_count
     return tuple(run.generations)
@@ -87,7 +87,7 @@ class Pages(Sequence[PageRef]):
         return [DatedRun(run.extent_id, slots_of(run), generations_of(run)) for run in self._runs]
 
     def strange_to(self, extents: "ExtentTable") -> set[int]:
-        """Return the extents that are not mapped, or have fewer slots than a range of them names.
+        """Returns the extents that are not mapped, or have fewer slots than a range of them names.
 
         So no more pages are taken out of a range than there is memory for, whatever it says.
         """

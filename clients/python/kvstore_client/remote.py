@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 
-from kvstore_client.calls import CHANNEL_OPTIONS, StoreCalls
+from kvstore_client.calls.channel import CHANNEL_OPTIONS, StoreCalls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class RemoteStore:
             raise ValueError(msg)
 
     def channel(self) -> grpc.Channel:
-        """Return a channel in nobody's name, or a certificate's: enough to ask for health.
+        """Returns a channel in nobody's name, or a certificate's: enough to ask for health.
 
         Raises ``ValueError`` for files that cannot be read.
         """
@@ -54,7 +54,7 @@ class RemoteStore:
         return grpc.secure_channel(self.address, trust, options=CHANNEL_OPTIONS)
 
     def calls(self) -> StoreCalls:
-        """Return a channel with the token, which connects at its first call.
+        """Returns a channel with the token, which connects at its first call.
 
         Raises ``ValueError`` where nothing says who calls, or for files that cannot be read.
         """

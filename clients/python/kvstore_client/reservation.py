@@ -5,16 +5,16 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from kvstore.v1 import prefix_cache_pb2
-from kvstore_client.budget import StoreBudget, shared_budget
-from kvstore_client.checksums import NO_CHECKSUM
+from kvstore_client.calls.deadlines import StoreBudget, shared_budget
 from kvstore_client.errors import PageRecycled
-from kvstore_client.generation_table import PageGenerations
 from kvstore_client.hold import Hold, end_holds, require_current
 from kvstore_client.match import Match
+from kvstore_client.memory.checksums import NO_CHECKSUM
+from kvstore_client.memory.generations import PageGenerations
 from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import Pages
 from kvstore_client.reuse_hint import ReuseHint
-from kvstore_client.session import Session
+from kvstore_client.session.session import Session
 from kvstore_client.tokens import TOKEN_BYTES, Tokens, pack_tokens
 
 
@@ -92,7 +92,7 @@ class Reservation:
         next_token: int | None = None,
         hint: ReuseHint | None = None,
     ) -> Inserted:
-        """Publish the pages of ``tokens``, which begin ``position`` tokens into the sequence.
+        """Publishes the pages of ``tokens``, which begin ``position`` tokens into the sequence.
 
         ``position`` is at a page's start. ``tokens`` may end within a page: that
         partial page is the last that this reservation publishes, and is immutable
@@ -137,18 +137,18 @@ class Reservation:
         return Inserted(pages, inserted.published_page_count)
 
     def _growth(self, page_count: int) -> prefix_cache_pb2.ReservationRequest:
-        """Ask for so many slots in total."""
+        """Asks for so many slots in total."""
         return prefix_cache_pb2.ReservationRequest(
             reservation_id=self.reservation_id, start_page=self.start_page, page_count=page_count
         )
 
     def _grown(self, grant: prefix_cache_pb2.ReservationGrant) -> None:
-        """Take in all the slots that there are now."""
+        """Takes in all the slots that there are now."""
         self.pages = self.hold.session.require_mapped(Pages(grant.runs))
         self.hold.generations = PageGenerations(grant.runs)
 
     def abort(self) -> None:
-        """Wait for the device, then give the slots back; nothing the second time.
+        """Waits for the device, then gives the slots back; nothing the second time.
 
         Published pages stay in the store. Raises what
         ``ClientConfig.wait_for_device`` raises, and then gives nothing back for
@@ -157,12 +157,12 @@ class Reservation:
         end_holds(self.hold)
 
     def _pages_of(self, position: int, token_count: int) -> tuple[int, int]:
-        """Return the page that a run of tokens begins in, and the one after its last."""
+        """Returns the page that a run of tokens begins in, and the one after its last."""
         page_tokens = self._namespace.page_tokens
         return position // page_tokens, -(-(position + token_count) // page_tokens)
 
     def _checksums(self, first: int, end: int) -> list[int]:
-        """Return the checksums of pages ``first`` to ``end``, of what was inserted before none.
+        """Returns the checksums of pages ``first`` to ``end``, of what was inserted before none.
 
         Nothing where they are not all this reservation's: the store refuses such an insert.
         """
@@ -174,7 +174,7 @@ class Reservation:
         return [NO_CHECKSUM] * (fresh - first) + checksums if checksums else []
 
     def _open_session(self) -> Session:
-        """Return the session; raises ``ValueError`` once nothing is held."""
+        """Returns the session; raises ``ValueError`` once nothing is held."""
         self.hold.session.check_process()
         if not self.hold.open:
             msg = f"reservation {self.reservation_id} was aborted"

@@ -8,7 +8,7 @@ LONGEST_SOCKET_PATH = 107
 
 
 def default_runtime_dir() -> Path:
-    """Return the folder that a store uses when it is told none.
+    """Returns the folder that a store uses when it is told none.
 
     ``$KVSTORE_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/kvstore``, else
     ``/tmp/kvstore-UID``.

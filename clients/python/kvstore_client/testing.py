@@ -60,7 +60,7 @@ class RunningStore:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def start(self, *, timeout: float = START_TIMEOUT) -> None:
-        """Start the process and wait until its health is SERVING.
+        """Starts the process and waits until its health is SERVING.
 
         Raises ``RuntimeError`` with its log where that does not come.
         """
@@ -72,7 +72,7 @@ class RunningStore:
             raise
 
     def begin(self) -> None:
-        """Start the process, and do not wait for anything of it."""
+        """Starts the process, and do not wait for anything of it."""
         command = [sys.executable, *self._program, "--runtime-dir", str(self.runtime_dir)]
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603  # our own program, the caller's arguments
@@ -80,7 +80,7 @@ class RunningStore:
             )
 
     def stop(self, *, timeout: float = STOP_TIMEOUT) -> int:
-        """Send SIGTERM, and SIGKILL where that does not end it; return the exit status.
+        """Sends SIGTERM, and SIGKILL where that does not end it; returns the exit status.
 
         Zero where it was never started.
         """
@@ -95,18 +95,18 @@ class RunningStore:
             return self.kill()
 
     def kill(self) -> int:
-        """Send SIGKILL and return the exit status."""
+        """Sends SIGKILL and returns the exit status."""
         process = self._started()
         process.kill()
         return process.wait()
 
     def restart(self, *, timeout: float = START_TIMEOUT) -> None:
-        """Kill the process if it runs, and start another in the same folder."""
+        """Kills the process if it runs, and starts another in the same folder."""
         self.kill()
         self.start(timeout=timeout)
 
     def suspend(self) -> None:
-        """Stop the process with SIGSTOP: it keeps its sockets and answers nothing.
+        """Stops the process with SIGSTOP: it keeps its sockets and answers nothing.
 
         When this returns, no thread of it runs any more.
         """
@@ -157,7 +157,7 @@ def running_store(
     runtime_dir: str | os.PathLike[str] | None = None,
     program: Sequence[str] = PROGRAM,
 ) -> Iterator[RunningStore]:
-    """Run a store, with ``arguments`` for its command line, until the block ends.
+    """Runs a store, with ``arguments`` for its command line, until the block ends.
 
     It is SERVING from the beginning, unless ``start`` is false: then the block
     calls ``start()``. Its folder is a temporary one unless ``runtime_dir`` is
@@ -180,7 +180,7 @@ def running_store(
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = START_TIMEOUT) -> bool:
-    """Look again and again whether ``condition`` holds; returns whether it came to.
+    """Looks again and again whether ``condition`` holds; returns whether it came to.
 
     For what a test cannot be told, such as another process's state.
     """

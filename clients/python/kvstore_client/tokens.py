@@ -16,7 +16,7 @@ Tokens: TypeAlias = "Sequence[int] | bytes | bytearray | memoryview | array[int]
 
 
 def pack_tokens(tokens: Tokens) -> bytes:
-    """Return the wire's bytes of ``tokens``.
+    """Returns the wire's bytes of ``tokens``.
 
     Bytes are taken as packed already. Anything else with the buffer protocol is
     read by its own item type, so an array of 64-bit integers is converted.
@@ -40,7 +40,7 @@ def pack_tokens(tokens: Tokens) -> bytes:
 
 
 def unpack_tokens(packed: bytes) -> list[int]:
-    """Return the token ids of the wire's bytes; raises ``ValueError`` as packing does."""
+    """Returns the token ids of the wire's bytes; raises ``ValueError`` as packing does."""
     return _little_endian(array("I", _whole(packed))).tolist()
 
 
@@ -66,7 +66,7 @@ def _little_endian(ids: "array[int]") -> "array[int]":
 
 
 def sequence_pieces(packed: bytes) -> list[bytes]:
-    """Return ``sequence.tokens`` of a match or an acquire, as it ends the request's bytes.
+    """Returns ``sequence.tokens`` of a match or an acquire, as it ends the request's bytes.
 
     Protobuf joins it with what the request says of its sequence before. Without a copy
     of the tokens, which for a long prompt takes longer than its match. Nothing for none.
@@ -78,7 +78,7 @@ def sequence_pieces(packed: bytes) -> list[bytes]:
 
 
 def _varint(value: int) -> bytes:
-    """Return a number as protobuf writes it: seven bits a byte, the lowest first."""
+    """Returns a number as protobuf writes it: seven bits a byte, the lowest first."""
     written = bytearray()
     while value >= MORE_FOLLOW:
         written.append(value % MORE_FOLLOW | MORE_FOLLOW)

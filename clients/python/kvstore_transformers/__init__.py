@@ -25,7 +25,7 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # a module's attribute is of any type
-    """Load a name where it is asked for; raises ``AttributeError`` for one that is none."""
+    """Loads a name where it is asked for; raises ``AttributeError`` for one that is none."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -11,7 +11,7 @@ from kvstore_transformers.probe import ModelShape, run_two_tokens
 
 
 def check_cache(module: PreTrainedModel, shape: ModelShape) -> None:
-    """Run two tokens through a model with a ``PrefixCache`` and compare in each layer.
+    """Runs two tokens through a model with a ``PrefixCache`` and compare in each layer.
 
     Pages have what attention is given, from whoever computed them. A model that shares keys between
     layers, keeps a latent, or changes keys after they were cached would have others in its cache.

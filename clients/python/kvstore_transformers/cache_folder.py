@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Say where the cache is: ``$KVSTORE_CACHE``, else in ``$XDG_CACHE_HOME``, else ``~/.cache``.
+    """Says where the cache is: ``$KVSTORE_CACHE``, else in ``$XDG_CACHE_HOME``, else ``~/.cache``.
 
     Creates nothing.
     """

@@ -30,7 +30,7 @@ class ForwardWatch:
     def __init__(
         self, module: PreTrainedModel, cache: PrefixCache, prompt_ids: torch.Tensor
     ) -> None:
-        """Watch from now on; ``prompt_ids`` are int64 ``[n]``."""
+        """Watches from now on; ``prompt_ids`` are int64 ``[n]``."""
         self._cache = cache
         self._prompt_ids = prompt_ids
         self._names = list(inspect.signature(module.forward).parameters)
@@ -38,11 +38,11 @@ class ForwardWatch:
         self._hook = module.register_forward_pre_hook(self._look, with_kwargs=True)
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Watches no more."""
         self._hook.remove()
 
     def complete(self) -> bool:
-        """Tell whether all that the cache has is of the tokens that it was told of.
+        """Returns whether all that the cache has is of the tokens that it was told of.
 
         It is not where something was computed with it beside the model. Raises ``ValueError`` for a
         forward of the output that was no plain one. Waits for the device.
@@ -53,7 +53,7 @@ class ForwardWatch:
     def _look(
         self, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Raise ``ValueError`` for a forward of which the keys and values could be others."""
+        """Raises ``ValueError`` for a forward of which the keys and values could be others."""
         given = {**dict(zip(self._names, arguments, strict=False)), **keywords}
         if given.get("past_key_values") is not self._cache:
             return arguments, keywords
@@ -72,7 +72,7 @@ class ForwardWatch:
         return arguments, {**keywords, **rest}
 
     def _without_cached(self, ids: torch.Tensor, keywords: Mapping[str, Any]) -> dict[str, Any]:
-        """Give what is left of a prompt that comes whole, and has a beginning that is cached.
+        """Gives what is left of a prompt that comes whole, and has a beginning that is cached.
 
         Assisted decoding does not look at what a cache has before its first forward.
         """
@@ -114,7 +114,7 @@ def _positions_right(begin: int, end: int, given: Mapping[str, Any]) -> list[tor
 
 
 def _mask_right(given: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Say whether an attention mask, where there is one, masks nothing."""
+    """Says whether an attention mask, where there is one, masks nothing."""
     mask = given.get("attention_mask")
     if mask is None:
         return []
@@ -124,7 +124,7 @@ def _mask_right(given: Mapping[str, Any]) -> list[torch.Tensor]:
 
 
 def _says_nothing(value: Any) -> bool:  # noqa: ANN401 - of any argument
-    """Tell whether a forward is as if it were not given this, such as no images."""
+    """Returns whether a forward is as if it were not given this, such as no images."""
     return value is None or value is False or (isinstance(value, dict) and not value)
 
 

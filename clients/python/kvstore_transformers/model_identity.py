@@ -81,7 +81,7 @@ def _has_weights(module: PreTrainedModel, folder: Path) -> bool:
 
 
 def weights_stamp(module: PreTrainedModel) -> int:
-    """Return a number that changes when a weight is replaced or written, without reading any."""
+    """Returns a number that changes when a weight is replaced or written, without reading any."""
     return hash(
         tuple(
             (each.data_ptr(), 0 if each.is_inference() else each._version)  # noqa: SLF001
@@ -91,7 +91,7 @@ def weights_stamp(module: PreTrainedModel) -> int:
 
 
 def require_weights(module: PreTrainedModel, stamp: int) -> None:
-    """Raise ``RuntimeError`` where ``weights_stamp`` is another now."""
+    """Raises ``RuntimeError`` where ``weights_stamp`` is another now."""
     if weights_stamp(module) != stamp:
         raise RuntimeError(
             "the model's weights are others than they were: make another PrefixStore"

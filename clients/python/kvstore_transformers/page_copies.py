@@ -9,7 +9,7 @@ from kvstore_transformers.token_layer import TokenLayer
 
 
 def copy_out(namespace: Namespace, pages: Pages, layers: Sequence[TokenLayer]) -> None:
-    """Copy whole pages, a sequence's first ones, into the first rows of each layer.
+    """Copies whole pages, a sequence's first ones, into the first rows of each layer.
 
     The layers have room for them, and the caller holds the pages. Raises ``KeyError`` where they
     are not mapped any more.
@@ -28,7 +28,7 @@ def copy_out(namespace: Namespace, pages: Pages, layers: Sequence[TokenLayer]) -
 def copy_source(
     namespace: Namespace, source: Source, layers: Sequence[TokenLayer], begin: int
 ) -> None:
-    """Copy the valid tokens of a source page into each layer's rows from ``begin`` on.
+    """Copies the valid tokens of a source page into each layer's rows from ``begin`` on.
 
     Raises as :func:`copy_out`.
     """
@@ -41,7 +41,7 @@ def copy_source(
 def copy_in(
     namespace: Namespace, pages: Pages, layers: Sequence[TokenLayer], first_page: int
 ) -> None:
-    """Fill reserved pages, a sequence's from ``first_page`` on, with the rows of each layer.
+    """Fills reserved pages, a sequence's from ``first_page`` on, with the rows of each layer.
 
     Returns when they are written. Raises as :func:`copy_out`.
     """
@@ -55,7 +55,7 @@ def copy_in(
 def _runs(
     namespace: Namespace, pages: Pages, first_page: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, int, int]]:
-    """Yield, for each run of pages in one extent, what is copied.
+    """Yields, for each run of pages in one extent, what is copied.
 
     The extent as rows ``[slots * layers * 2, tokens * kv_heads * head_dim]``, each page's first row
     in it, and the tokens of the sequence, from and to.

@@ -19,7 +19,7 @@ class PrefixCache(Cache):  # type: ignore[misc]  # transformers is not typed
     def __init__(
         self, shape: ModelShape, dtype: torch.dtype, device: torch.device, capacity: int
     ) -> None:
-        """Begin empty, with memory for ``capacity`` tokens, and more when they come."""
+        """Begins empty, with memory for ``capacity`` tokens, and more when they come."""
         like = torch.empty((2, 0, shape.kv_head_count, shape.head_dim), dtype=dtype, device=device)
         super().__init__(
             layers=[TokenLayer(empty_rows(like, capacity), window) for window in shape.windows]
@@ -38,11 +38,11 @@ class PrefixCache(Cache):  # type: ignore[misc]  # transformers is not typed
         return all(layer.count == self.token_count for layer in self.token_layers)
 
     def token_ids(self) -> list[int]:
-        """Return the ids of the tokens that were announced, in order."""
+        """Returns the ids of the tokens that were announced, in order."""
         return torch.cat(self._pieces).tolist() if self._pieces else []
 
     def announce(self, ids: torch.Tensor) -> None:
-        """Say that a forward of these tokens, int64 ``[n]``, comes next."""
+        """Says that a forward of these tokens, int64 ``[n]``, comes next."""
         # Counted first: where this is interrupted in between, the cache is not settled.
         self.token_count += ids.shape[0]
         self._pieces.append(ids.detach().clone())
@@ -54,14 +54,14 @@ class PrefixCache(Cache):  # type: ignore[misc]  # transformers is not typed
             layer.resize(len(ids))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last ``-tokens_to_remove`` tokens, as :meth:`TokenLayer.crop`."""
+        """Forgets the last ``-tokens_to_remove`` tokens, as :meth:`TokenLayer.crop`."""
         super().crop(tokens_to_remove)
         if tokens_to_remove:
             self._pieces = [torch.cat(self._pieces)[:tokens_to_remove]]
             self.token_count += tokens_to_remove
 
     def reset(self) -> None:
-        """Forget all tokens."""
+        """Forgets all tokens."""
         super().reset()
         self._pieces.clear()
         self.token_count = 0

@@ -45,7 +45,7 @@ class PrefixStore:
         display_name: str = "transformers",
         open_timeout: float = 2.0,
     ) -> None:
-        """Look at the model, read its weights for their digest, and attach.
+        """Looks at the model, read its weights for their digest, and attach.
 
         ``runtime_dir`` is where the store's sockets are; None: where ``kvstore-server`` is by
         default. ``digest`` are 64 hexadecimal digits that no other weights have: with it they are
@@ -92,7 +92,7 @@ class PrefixStore:
         return self._counts.counts
 
     def prompt(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> Prompt:
-        """Return a prompt, to be entered: ``with store.prompt(**inputs) as prompt``.
+        """Returns a prompt, to be entered: ``with store.prompt(**inputs) as prompt``.
 
         ``input_ids`` are ``[1, n]``, as a tokenizer gives them. Raises ``ValueError`` for
         several prompts at once, for a padded one and for none, and ``RuntimeError`` where the
@@ -116,7 +116,7 @@ class PrefixStore:
         )
 
     def close(self) -> None:
-        """Give everything back and detach; prompts go on without a store. Can be repeated."""
+        """Gives everything back and detach; prompts go on without a store. Can be repeated."""
         self._client.close()
 
     def __enter__(self) -> Self:
@@ -132,7 +132,7 @@ class PrefixStore:
 
 
 def _refuse(model: Any) -> None:  # noqa: ANN401 - whatever was passed
-    """Refuse what no probe of two tokens can see."""
+    """Refuses what no probe of two tokens can see."""
     if not isinstance(model, PreTrainedModel):
         msg = f"a model of transformers is wanted, not a {type(model).__name__}"
         raise TypeError(msg)

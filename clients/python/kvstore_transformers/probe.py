@@ -49,7 +49,7 @@ class _Call:
 
 
 def probe_model(module: PreTrainedModel) -> ModelShape:
-    """Learn a model's shape, or raise ``UnsupportedModelError`` with the reason.
+    """Learns a model's shape, or raises ``UnsupportedModelError`` with the reason.
 
     Leaves the model with the attention implementation that it had.
     Not thread-safe: it registers an attention function for as long as it runs.
@@ -97,7 +97,7 @@ def _refuse_by_config(model_type: str, config: PreTrainedConfig) -> None:
 
 
 def _rope_types(config: PreTrainedConfig) -> list[str]:
-    """Name the kinds of rotary positions: one, or one for each kind of layer; perhaps none."""
+    """Names the kinds of rotary positions: one, or one for each kind of layer; perhaps none."""
     parameters = getattr(config, "rope_parameters", None) or {}
     kinds = [each for each in parameters.values() if isinstance(each, dict)] or [parameters]
     return sorted({str(kind.get("rope_type", "default")) for kind in kinds})
@@ -106,7 +106,7 @@ def _rope_types(config: PreTrainedConfig) -> list[str]:
 def _refuse_lost_windows(
     model_type: str, config: PreTrainedConfig, windows: tuple[int | None, ...]
 ) -> None:
-    """Refuse a model whose sliding window its attention function is not told of."""
+    """Refuses a model whose sliding window its attention function is not told of."""
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds:
@@ -151,7 +151,7 @@ def run_two_tokens(
     attend: Callable[..., tuple[torch.Tensor, None]],
     **keywords: Any,  # noqa: ANN401 - whatever else the forward is to be given
 ) -> None:
-    """Run two tokens through a model, with ``attend`` in place of its attention function.
+    """Runs two tokens through a model, with ``attend`` in place of its attention function.
 
     Leaves it with the attention implementation that it had. Raises ``UnsupportedModelError`` where
     they cannot be run. Not thread-safe: ``attend`` is registered for as long as it runs.

@@ -24,12 +24,12 @@ class CountOfPrompts:
     """Adds prompts up. Any thread may use it."""
 
     def __init__(self) -> None:
-        """Start at nothing."""
+        """Starts at nothing."""
         self._mutex = Lock()
         self.counts = PromptCounts()
 
     def add(self, prompt: int, cached: int, saved: int) -> None:
-        """Count one prompt of so many tokens."""
+        """Counts one prompt of so many tokens."""
         with self._mutex:
             so_far = self.counts
             self.counts = replace(

@@ -18,7 +18,7 @@ class StoredPrefix:
     """
 
     def __init__(self, namespace: Namespace) -> None:
-        """Ask nothing yet."""
+        """Asks nothing yet."""
         self._namespace = namespace
         self._page_tokens = namespace.layout.page_tokens
         self._budget = namespace.new_budget()
@@ -50,7 +50,7 @@ class StoredPrefix:
             cache.begin(ids[:found])
 
     def save(self, ids: Sequence[int], cache: PrefixCache) -> int:
-        """Publish the whole pages of ``ids``, all of which the cache has, that were not matched.
+        """Publishes the whole pages of ``ids``, all of which the cache has, that were not matched.
 
         Gives the tokens in pages that are the store's from this on; fewer than there are where
         others were first, or where the store has no room for all.
@@ -75,11 +75,11 @@ class StoredPrefix:
             return inserted.published_page_count * self._page_tokens
 
     def release(self) -> None:
-        """Give back what is held; nothing the second time."""
+        """Gives back what is held; nothing the second time."""
         self._match.release()
 
     def _copy(self, cache: PrefixCache) -> int:
-        """Copy what was matched; gives the number of tokens."""
+        """Copies what was matched; gives the number of tokens."""
         match, layers = self._match, cache.token_layers
         copy_out(self._namespace, match.pages, layers)
         if match.source is None:
@@ -88,7 +88,7 @@ class StoredPrefix:
         return match.token_count + match.source.token_count
 
     def _reserve(self, first: int, count: int) -> Reservation | None:
-        """Reserve so many pages, or half of them, and so on; None where the store gives none."""
+        """Reserves so many pages, or half of them, and so on; None where the store gives none."""
         while count > 0:
             try:
                 return self._namespace.reserve(
@@ -104,5 +104,5 @@ class StoredPrefix:
 
 
 def _failure(error: StoreError | KeyError) -> StoreError:
-    """Say what failed; a ``KeyError`` names an extent that is not mapped any more."""
+    """Says what failed; a ``KeyError`` names an extent that is not mapped any more."""
     return error if isinstance(error, StoreError) else StoreError(f"extent {error} is not mapped")

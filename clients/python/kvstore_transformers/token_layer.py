@@ -19,7 +19,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
     is_croppable = True
 
     def __init__(self, rows: torch.Tensor, window: int | None) -> None:
-        """Begin without a token, in memory ``[2, capacity, kv_heads, head_dim]``."""
+        """Begins without a token, in memory ``[2, capacity, kv_heads, head_dim]``."""
         super().__init__()
         self.rows = rows
         self.count = 0
@@ -44,7 +44,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         *_arguments: Any,  # noqa: ANN401 - of other kinds of layer
         **_keywords: Any,  # noqa: ANN401
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add keys and values ``[1, kv_heads, n, head_dim]``; gives what attention has to see.
+        """Adds keys and values ``[1, kv_heads, n, head_dim]``; gives what attention has to see.
 
         Raises ``ValueError`` for another shape, dtype or device.
         """
@@ -65,16 +65,16 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         return self._tokens(hidden)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Say how many tokens attention will see of ``query_length`` more, and from which on."""
+        """Says how many tokens attention will see of ``query_length`` more, and from which on."""
         hidden = 0 if self.window is None else max(self.count - self.window + 1, 0)
         return self.count + query_length - hidden, hidden
 
     def get_seq_length(self) -> int:
-        """Say how many tokens there are."""
+        """Says how many tokens there are."""
         return self.count
 
     def get_max_length(self) -> int:
-        """Say that there is no longest sequence."""
+        """Says that there is no longest sequence."""
         return -1
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -85,19 +85,19 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         self.resize(self.count + tokens_to_remove)
 
     def reset(self) -> None:
-        """Forget all tokens."""
+        """Forgets all tokens."""
         self.resize(0)
 
     def reorder_cache(self, _beam_idx: torch.Tensor) -> None:
-        """Raise ``ValueError``: there is one sequence."""
+        """Raises ``ValueError``: there is one sequence."""
         raise ValueError("a prompt from the store is one sequence: it has no beams")
 
     def batch_repeat_interleave(self, _repeats: int) -> None:
-        """Raise ``ValueError``: there is one sequence."""
+        """Raises ``ValueError``: there is one sequence."""
         raise ValueError("a prompt from the store is one sequence: it cannot be repeated")
 
     def batch_select_indices(self, _indices: torch.Tensor) -> None:
-        """Raise ``ValueError``: there is one sequence."""
+        """Raises ``ValueError``: there is one sequence."""
         raise ValueError("a prompt from the store is one sequence: it is no batch to select from")
 
     def _make_room(self, count: int) -> None:
@@ -113,7 +113,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
 
 
 def empty_rows(like: torch.Tensor, capacity: int) -> torch.Tensor:
-    """Return memory for ``capacity`` tokens, otherwise as ``like``: ``[2, any, heads, head_dim]``.
+    """Returns memory for ``capacity`` tokens, otherwise as ``like``: ``[2, any, heads, head_dim]``.
 
     No inference tensor: those could not be written outside of inference mode.
     """

@@ -12,7 +12,7 @@ CONNECTOR = "KvstoreConnector"
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # a module's attribute is of any type
-    """Load the connector where it is asked for; raises ``AttributeError`` for other names.
+    """Loads the connector where it is asked for; raises ``AttributeError`` for other names.
 
     Raises ``ImportError`` for a vLLM that it was not tested with.
     """

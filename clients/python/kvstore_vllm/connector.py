@@ -14,12 +14,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.version import __version__ as vllm_version
 
-from kvstore_vllm.engine_facts import EngineFacts
-from kvstore_vllm.engine_log import log_with
+from kvstore_vllm.engine.facts import EngineFacts
+from kvstore_vllm.engine.log import log_with
+from kvstore_vllm.engine.settings import ConnectorSettings
 from kvstore_vllm.events import StoredEvents
-from kvstore_vllm.rank_side import RankSide
-from kvstore_vllm.scheduler_side import SchedulerSide
-from kvstore_vllm.settings import ConnectorSettings
+from kvstore_vllm.rank.side import RankSide
+from kvstore_vllm.scheduler.side import SchedulerSide
 from kvstore_vllm.stats import ConnectorPromMetrics, ConnectorStats
 from kvstore_vllm.transfer import StepPlan, WorkerReport
 from kvstore_vllm.versions import require_supported
@@ -53,7 +53,7 @@ class ReportMetadata(KVConnectorWorkerMetadata):
     report: WorkerReport = field(default_factory=WorkerReport)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "ReportMetadata":
-        """Take in another rank's."""
+        """Takes in another rank's."""
         assert isinstance(other, ReportMetadata)
         self.report.add(other.report)
         return self
@@ -92,18 +92,18 @@ class KvstoreConnector(KVConnectorBase_V1):
     # At a rank.
 
     def register_kv_caches(self, kv_caches: "dict[str, torch.Tensor]") -> None:
-        """Take the memory that blocks are in."""
+        """Takes the memory that blocks are in."""
         if self._rank is not None:
             self._rank.register(kv_caches)
 
     def start_load_kv(self, forward_context: "ForwardContext", **kwargs: Any) -> None:  # noqa: ANN401
-        """Begin the plan's loads; those that are part of the step are complete on return."""
+        """Begins the plan's loads; those that are part of the step are complete on return."""
         del forward_context, kwargs
         if self._rank is not None:
             self._rank.load(self._plan())
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Do nothing: no load is by layer."""
+        """Does nothing: no load is by layer."""
 
     def save_kv_layer(
         self,
@@ -112,31 +112,31 @@ class KvstoreConnector(KVConnectorBase_V1):
         attn_metadata: "AttentionMetadata",
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
-        """Do nothing: no save is by layer, which a CUDA graph would skip."""
+        """Does nothing: no save is by layer, which a CUDA graph would skip."""
 
     def wait_for_save(self) -> None:
-        """Copy what the plan saves, complete on return."""
+        """Copies what the plan saves, complete on return."""
         if self._rank is not None:
             self._rank.save(self._plan())
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """Return the requests that are let go, and those whose loads ended."""
+        """Returns the requests that are let go, and those whose loads ended."""
         del finished_req_ids
         return (None, None) if self._rank is None else self._rank.take_finished()
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        """Return the blocks that were not loaded."""
+        """Returns the blocks that were not loaded."""
         return set() if self._rank is None else self._rank.take_failed_blocks()
 
     def build_connector_worker_meta(self) -> ReportMetadata | None:
-        """Return what ended since the last step."""
+        """Returns what ended since the last step."""
         report = None if self._rank is None else self._rank.take_report()
         return ReportMetadata(report) if report else None
 
     # In the scheduler.
 
     def bind_kv_cache_manager(self, kv_cache_manager: "KVCacheManager") -> None:
-        """Learn where requests' blocks are known."""
+        """Learns where requests' blocks are known."""
         super().bind_kv_cache_manager(kv_cache_manager)
         if self._scheduler is not None:
             self._scheduler.blocks_of = lambda request_id: kv_cache_manager.get_block_ids(
@@ -144,14 +144,14 @@ class KvstoreConnector(KVConnectorBase_V1):
             )[0]
 
     def on_new_request(self, request: "Request") -> None:
-        """Begin to look a request up."""
+        """Begins to look a request up."""
         if self._scheduler is not None:
             self._scheduler.arrived(request)
 
     def get_num_new_matched_tokens(
         self, request: "Request", num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Return how many tokens can be loaded, None while that is asked, and whether beside."""
+        """Returns how many tokens can be loaded, None while that is asked, and whether beside."""
         if self._scheduler is None:
             return 0, False
         return self._scheduler.matched_tokens(request.request_id, num_computed_tokens)
@@ -159,19 +159,19 @@ class KvstoreConnector(KVConnectorBase_V1):
     def update_state_after_alloc(
         self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int
     ) -> None:
-        """Plan the load of what was offered into the request's blocks."""
+        """Plans the load of what was offered into the request's blocks."""
         if self._scheduler is not None:
             block_ids = blocks.get_block_ids()[0]
             self._scheduler.half.allocated(request.request_id, block_ids, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> PlanMetadata:
-        """Return the step's plan for the ranks."""
+        """Returns the step's plan for the ranks."""
         assert self._scheduler is not None
         preempted = scheduler_output.preempted_req_ids or ()
         return PlanMetadata(self._scheduler.plan(scheduler_output.num_scheduled_tokens, preempted))
 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
-        """Take in what the ranks ended."""
+        """Takes in what the ranks ended."""
         assert self._scheduler is not None
         meta = connector_output.kv_connector_worker_meta
         report = meta.report if isinstance(meta, ReportMetadata) else WorkerReport()
@@ -180,7 +180,7 @@ class KvstoreConnector(KVConnectorBase_V1):
     def request_finished(
         self, request: "Request", block_ids: list[int]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Return whether the request's blocks are still to be copied."""
+        """Returns whether the request's blocks are still to be copied."""
         if self._scheduler is None:
             return False, None
         return self._scheduler.half.finished(request.request_id, block_ids), None
@@ -198,7 +198,7 @@ class KvstoreConnector(KVConnectorBase_V1):
         return None if self._scheduler is None else self._scheduler.reset()
 
     def shutdown(self) -> None:
-        """Give everything back."""
+        """Gives everything back."""
         if self._scheduler is not None:
             self._scheduler.close()
         if self._rank is not None:
@@ -207,17 +207,17 @@ class KvstoreConnector(KVConnectorBase_V1):
     # What is told of it.
 
     def take_events(self) -> "Iterable[KVCacheEvent]":
-        """Return what was stored since the last time, where such events are on."""
+        """Returns what was stored since the last time, where such events are on."""
         return self._events.take()
 
     def get_kv_connector_stats(self) -> ConnectorStats | None:
-        """Return what was counted since the last time."""
+        """Returns what was counted since the last time."""
         side = self._rank if self._scheduler is None else self._scheduler.half
         return None if side is None else ConnectorStats.taken(side.counts)
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> ConnectorStats:
-        """Return counts that were on the wire."""
+        """Returns counts that were on the wire."""
         return ConnectorStats(data=data or {})
 
     @classmethod
@@ -228,7 +228,7 @@ class KvstoreConnector(KVConnectorBase_V1):
         labelnames: list[str],
         per_engine_labelvalues: dict[int, list[object]],
     ) -> ConnectorPromMetrics:
-        """Return the metrics of an API server's engines."""
+        """Returns the metrics of an API server's engines."""
         return ConnectorPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def _plan(self) -> StepPlan:

@@ -61,7 +61,7 @@ COUNTED: Final = (
 
 
 def summed(*counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the counts of several, of ranks or of steps, as one."""
+    """Returns the counts of several, of ranks or of steps, as one."""
     total: dict[str, int] = {}
     for each in counts:
         for key, value in each.items():
@@ -77,7 +77,7 @@ def note_attached(counts: "Counter[str]", *, attached: bool) -> None:
 
 
 def in_words(counts: Mapping[str, int]) -> dict[str, int | float]:
-    """Return what one line of a log says of an interval: nothing of what did not happen."""
+    """Returns what one line of a log says of an interval: nothing of what did not happen."""
     lookups = sum(counts.get(f"lookups_{outcome}", 0) for outcome in OUTCOMES)
     words: dict[str, int | float] = {"kvstore lookups": lookups} if lookups else {}
     words |= {outcome: counts.get(f"lookups_{outcome}", 0) for outcome in OUTCOMES}

@@ -21,14 +21,14 @@ class StoredEvents:
     """
 
     def __init__(self, vllm_config: Any) -> None:  # noqa: ANN401  # a VllmConfig
-        """Collect where events are on; ``vllm_config.kv_events_config`` says so."""
+        """Collects where events are on; ``vllm_config.kv_events_config`` says so."""
         config = vllm_config.kv_events_config
         self._on = config is not None and config.enable_kv_cache_events
         self._block_size: int = vllm_config.cache_config.block_size
         self._events: list[KVCacheEvent] = []
 
     def stored(self, request: Any, start_page: int, end_page: int) -> None:  # noqa: ANN401  # a Request
-        """Note that pages ``start_page`` to ``end_page`` of a request are in the store.
+        """Notes that pages ``start_page`` to ``end_page`` of a request are in the store.
 
         Without an event where the request's own hashes are of other sizes than a page.
         """
@@ -60,6 +60,6 @@ class StoredEvents:
         )
 
     def take(self) -> list[KVCacheEvent]:
-        """Return what was collected since the last time."""
+        """Returns what was collected since the last time."""
         events, self._events = self._events, []
         return events

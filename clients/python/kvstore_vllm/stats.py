@@ -27,7 +27,7 @@ class ConnectorStats(KVConnectorStats):
 
     @classmethod
     def taken(cls, counts: "Counter[str]") -> "ConnectorStats | None":
-        """Take what was counted, which begins anew; None for nothing."""
+        """Takes what was counted, which begins anew; None for nothing."""
         if not counts:
             return None
         data = dict(counts)
@@ -37,20 +37,20 @@ class ConnectorStats(KVConnectorStats):
         return cls(data=data)
 
     def reset(self) -> None:
-        """Forget all."""
+        """Forgets all."""
         self.data: dict[str, int] = {}
 
     def aggregate(self, other: KVConnectorStats) -> "ConnectorStats":
-        """Add another rank's, or a later step's."""
+        """Adds another rank's, or a later step's."""
         self.data = summed(self.data, other.data)
         return self
 
     def reduce(self) -> dict[str, int | float]:
-        """Return what vLLM's log says of an interval."""
+        """Returns what vLLM's log says of an interval."""
         return in_words(self.data)
 
     def is_empty(self) -> bool:
-        """Tell whether nothing was counted."""
+        """Returns whether nothing was counted."""
         return not any(self.data.values())
 
 
@@ -93,7 +93,7 @@ class ConnectorPromMetrics(KVConnectorPromMetrics):
             each.set(0)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
-        """Add what one engine counted, and note whether it has the store."""
+        """Adds what one engine counted, and note whether it has the store."""
         for each in COUNTED:
             if value := transfer_stats_data.get(each.key):
                 self._counters[engine_idx, each.key].inc(value / each.scale)

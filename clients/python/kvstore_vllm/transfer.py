@@ -62,7 +62,7 @@ class WorkerReport:
         return bool(self.ended or self.joined or self.disagrees)
 
     def add(self, other: "WorkerReport") -> None:
-        """Take in what another rank, or a later step, reports."""
+        """Takes in what another rank, or a later step, reports."""
         self.ended.update(other.ended)
         self.failed |= other.failed
         self.joined.update(other.joined)
@@ -70,7 +70,7 @@ class WorkerReport:
 
 
 def runs_between(runs: Sequence[DatedRun], start: int, stop: int) -> tuple[DatedRun, ...]:
-    """Return the runs of pages ``start`` to ``stop`` of those that ``runs`` name in order."""
+    """Returns the runs of pages ``start`` to ``stop`` of those that ``runs`` name in order."""
     found, first = [], 0
     for run in runs:
         count = len(run.slots)

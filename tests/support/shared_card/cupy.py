@@ -20,8 +20,9 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
-from cuda_streams import Streams
-from lost_device import ILLEGAL, Losable, wait_on_card
+
+from device.lost_device import ILLEGAL, Losable, wait_on_card
+from device.streams import Streams
 
 FOLDER = Path(os.environ["KVSTORE_TEST_CARD"])
 # What handles begin with: a process by its id, which in containers may be its successor's too.
@@ -70,22 +71,22 @@ class Runtime:
     CUDARuntimeError = CUDARuntimeError
 
     def getDeviceCount(self) -> int:  # noqa: N802  # cupy's names
-        """Count the one device, unless it is hidden."""
+        """Counts the one device, unless it is hidden."""
         return 0 if os.environ.get("CUDA_VISIBLE_DEVICES") == "" else 1
 
     def setDevice(self, device: int) -> None:  # noqa: N802
-        """Select the one device."""
+        """Selects the one device."""
         _check(device < self.getDeviceCount(), "cudaErrorInvalidDevice")
 
     def deviceSynchronize(self) -> None:  # noqa: N802
-        """Wait for nothing: every write here is done when it returns."""
+        """Waits for nothing: every write here is done when it returns."""
 
     def memGetInfo(self) -> tuple[int, int]:  # noqa: N802
-        """Return what is left, and all."""
+        """Returns what is left, and all."""
         return TOTAL_BYTES - sum(_sizes_in_use()), TOTAL_BYTES
 
     def malloc(self, size: int) -> int:
-        """Allocate dirty memory."""
+        """Allocates dirty memory."""
         _check(size <= self.memGetInfo()[0], "cudaErrorMemoryAllocation: out of memory")
         name = f"{PREFIX}-{next(_numbers)}"
         # A mapping of a file of this name stays what it was.
@@ -94,63 +95,63 @@ class Runtime:
         return _map(name)
 
     def memset(self, pointer: int, value: int, size: int) -> None:
-        """Fill memory."""
+        """Fills memory."""
         ctypes.memset(pointer, value, size)
 
     def memsetAsync(self, pointer: int, value: int, size: int, stream: int) -> None:  # noqa: N802
-        """Begin to fill memory."""
+        """Begins to fill memory."""
         _streams.begin_fill(pointer, value, size, stream)
 
     def streamCreateWithFlags(self, flags: int) -> int:  # noqa: N802
-        """Return a stream, which does not block."""
+        """Returns a stream, which does not block."""
         assert flags == 1
         return _streams.make_stream()
 
     def memcpyAsync(  # noqa: N802
         self, target: int, source: int, size: int, kind: int, stream: int
     ) -> None:
-        """Begin to copy: the bytes move at a wait, and not before."""
+        """Begins to copy: the bytes move at a wait, and not before."""
         assert kind in (1, 2)
         _streams.begin_copy(target, source, size, stream)
 
     def streamSynchronize(self, stream: int) -> None:  # noqa: N802
-        """Do the work that was begun."""
+        """Does the work that was begun."""
         _streams.wait(stream)
 
     def eventCreateWithFlags(self, flags: int) -> int:  # noqa: N802
-        """Return an event without a time, at which a waiting thread sleeps."""
+        """Returns an event without a time, at which a waiting thread sleeps."""
         assert flags == 3
         return _streams.make_event()
 
     def eventRecord(self, event: int, stream: int) -> None:  # noqa: N802
-        """Record an event after the work that was begun on a stream."""
+        """Records an event after the work that was begun on a stream."""
         _streams.record(event, stream)
 
     def eventSynchronize(self, event: int) -> None:  # noqa: N802
-        """Do the work that was begun before an event."""
+        """Does the work that was begun before an event."""
         _streams.wait_for(event)
 
     def eventDestroy(self, event: int) -> None:  # noqa: N802
-        """Do nothing: an event uses no memory here."""
+        """Does nothing: an event uses no memory here."""
 
     def hostRegister(self, pointer: int, size: int, flags: int) -> None:  # noqa: N802
-        """Remember what is registered, once."""
+        """Remembers what is registered, once."""
         assert flags == 1
         _check(pointer not in _registered, "cudaErrorHostMemoryAlreadyRegistered")
         _registered[pointer] = size
 
     def hostUnregister(self, pointer: int) -> None:  # noqa: N802
-        """Forget it."""
+        """Forgets it."""
         _check(pointer in _registered, "cudaErrorHostMemoryNotRegistered")
         del _registered[pointer]
 
     def free(self, pointer: int) -> None:
-        """Give back: what others map is undefined from here on, so it is spoilt."""
+        """Gives back: what others map is undefined from here on, so it is spoilt."""
         ctypes.memset(pointer, DIRT, _mapped[pointer].size)
         _unmap(pointer)
 
     def ipcGetMemHandle(self, pointer: int) -> bytes:  # noqa: N802
-        """Return the name of the file."""
+        """Returns the name of the file."""
         return _mapped[pointer].name.encode().ljust(64, b"\0")
 
     def ipcOpenMemHandle(self, ipc_handle: bytes) -> int:  # noqa: N802
@@ -165,7 +166,7 @@ class Runtime:
         return _map(name)
 
     def ipcCloseMemHandle(self, pointer: int) -> None:  # noqa: N802
-        """Unmap, once it was closed as often as opened."""
+        """Unmaps, once it was closed as often as opened."""
         _check(pointer in _mapped, "cudaErrorInvalidValue")
         _mapped[pointer].count -= 1
         if _mapped[pointer].count == 0:
@@ -179,7 +180,7 @@ class Device:
         assert number == 0
 
     def synchronize(self) -> None:
-        """Wait for nothing."""
+        """Waits for nothing."""
         cuda.runtime.deviceSynchronize()
 
     def __enter__(self) -> None:
@@ -191,7 +192,7 @@ class Device:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Select what was selected before."""
+        """Selects what was selected before."""
 
 
 class UnownedMemory(NamedTuple):
@@ -211,7 +212,7 @@ class MemoryPointer(NamedTuple):
 
 
 def ndarray(shape: tuple[int], dtype: type, pointer: MemoryPointer) -> Any:  # noqa: ANN401
-    """Return an array on memory, which keeps the memory's owner."""
+    """Returns an array on memory, which keeps the memory's owner."""
     piece = (ctypes.c_ubyte * pointer.mem.size).from_address(pointer.mem.ptr)
     piece.owner = pointer.mem.owner  # type: ignore[attr-defined]
     return np.ndarray(shape, dtype, buffer=piece)
@@ -252,7 +253,7 @@ def _unmap(pointer: int) -> None:
 
 
 def _sizes_in_use() -> list[int]:
-    """Return the sizes of what somebody maps; what nobody maps any more is gone."""
+    """Returns the sizes of what somebody maps; what nobody maps any more is gone."""
     sizes = []
     for path in FOLDER.iterdir():
         with suppress(FileNotFoundError), path.open("rb") as file:
@@ -266,8 +267,8 @@ def _sizes_in_use() -> list[int]:
 
 
 def _driver() -> SimpleNamespace:
-    from client_driver import client_driver  # noqa: PLC0415  # of tests/support
-    from cuda_card import Card  # noqa: PLC0415  # as above
+    from device.card import Card  # noqa: PLC0415  # as above
+    from device.client_driver import client_driver  # noqa: PLC0415  # of tests/support
 
     library = client_driver(Card(uuid=UUID))
 
@@ -291,7 +292,7 @@ def _driver() -> SimpleNamespace:
     return SimpleNamespace(**{**vars(library), **fitting, "cuMemcpyBatchAsync_v2": batch})
 
 
-for _module in ("kvstore.storage.cuda_driver", "kvstore_client.cuda_driver"):
+for _module in ("kvstore.storage.cuda.driver", "kvstore_client.memory.cuda.driver"):
     if _module in sys.modules:
         sys.modules[_module]._load = _driver  # type: ignore[attr-defined]
 if "torch" in sys.modules:

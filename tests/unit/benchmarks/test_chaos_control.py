@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from chaos.control import SERVER_POINTS, Control, Phase
 from kvstore.service.store import KVStore
-from support.chaos_control import SERVER_POINTS, Control, Phase
 
 
 def test_words_are_shared(tmp_path: Path) -> None:

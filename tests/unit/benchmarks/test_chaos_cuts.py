@@ -3,11 +3,11 @@
 import socket
 from pathlib import Path
 
-from support.chaos_cuts import cut_connections
+from chaos.cuts import cut_connections
 
 
 def listening(path: Path) -> socket.socket:
-    """Return a socket that listens."""
+    """Returns a socket that listens."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()
@@ -15,7 +15,7 @@ def listening(path: Path) -> socket.socket:
 
 
 def connected(path: Path) -> socket.socket:
-    """Return a socket that is connected."""
+    """Returns a socket that is connected."""
     ours = socket.socket(socket.AF_UNIX)
     ours.connect(str(path))
     return ours

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.chaos_load import LONGEST, WINDOW, Load, read_trace, synthetic, tokens_of
+from chaos.load import LONGEST, WINDOW, Load, read_trace, synthetic, tokens_of
 
 TRACE = Path(__file__).parents[2] / "support" / "traces" / "conversation_cut.jsonl"
 

@@ -5,8 +5,8 @@ from itertools import islice
 
 import pytest
 
+from chaos.schedule import POINTS, faults, kinds_of
 from kvstore_client.fault_points import STEPS, FaultPlan
-from support.chaos_schedule import POINTS, faults, kinds_of
 
 
 def test_every_point_is_killed_and_stopped_in_each_round() -> None:

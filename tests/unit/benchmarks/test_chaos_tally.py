@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.chaos_tally import BROKEN, COUNTED, WRONGS, Tally
+from chaos.tally import BROKEN, COUNTED, WRONGS, Tally
 
 
 @pytest.mark.parametrize("figure", [*WRONGS, *BROKEN])

@@ -9,9 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from support.device_clock import WallClock, time_queued
-from support.engine_decode import covered
-from support.kernel_cells import (
+from support.kernels.cells import (
     BESIDE_PREFILL,
     ONE_LONG,
     TOY,
@@ -20,8 +18,10 @@ from support.kernel_cells import (
     cells,
     layer_bytes,
 )
-from support.kernel_plan import GIB, make_kernel_plan
-from support.kernel_tables import kernel_tables
+from support.kernels.device_clock import WallClock, time_queued
+from support.kernels.engine_decode import covered
+from support.kernels.plan import GIB, make_kernel_plan
+from support.kernels.tables import kernel_tables
 
 
 def test_each_mix_is_measured_once() -> None:
@@ -75,7 +75,7 @@ class HeldClock(WallClock):
         self._enough = enough
 
     def hold(self, seconds: float) -> Callable[[], bool]:
-        """Note the hold."""
+        """Notes the hold."""
         self.held.append(seconds)
         return lambda: seconds >= self._enough
 

@@ -27,12 +27,12 @@ def place(tmp_path: Path) -> Place:
 
 
 def steps(stages: list[Stage]) -> list[Step]:
-    """Return all steps of a script."""
+    """Returns all steps of a script."""
     return [step for stage in stages for lane in stage.lanes for step in lane]
 
 
 def earlier(place: Place, *lines: dict[str, Any]) -> Place:
-    """Write results of an earlier script."""
+    """Writes results of an earlier script."""
     place.earlier.mkdir()
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (place.earlier / "look.jsonl").write_text(text + '{"kind": "te', encoding="utf-8")
@@ -143,5 +143,5 @@ def test_too_large_a_bundle_is_refused(
 
 
 def _content(path: Path) -> bytes:
-    """Return what was compressed, without the file's name, which gzip notes."""
+    """Returns what was compressed, without the file's name, which gzip notes."""
     return gzip.decompress(path.read_bytes())

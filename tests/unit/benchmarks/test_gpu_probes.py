@@ -37,7 +37,7 @@ print(json.dumps([copies.registration(), copies.transfer()]))
 
 @pytest.fixture
 def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give processes a device that is a folder of files, and the probes sizes that fit."""
+    """Gives processes a device that is a folder of files, and the probes sizes that fit."""
     folder = tmp_path / "card"
     folder.mkdir()
     monkeypatch.setenv("KVSTORE_TEST_CARD", str(folder))
@@ -197,10 +197,10 @@ class Counting:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End nothing."""
+        """Ends nothing."""
 
     def ask(self, operation: str, **arguments: object) -> object:
-        """Answer as an actor does."""
+        """Answers as an actor does."""
         del arguments
         if operation != "counted":
             return 0

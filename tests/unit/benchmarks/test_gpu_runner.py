@@ -33,7 +33,7 @@ RECORDED = ("-p", "gpu_machine.pytest_record", "-p", "no:cacheprovider", "-W", "
 
 
 def python(name: str, code: str, **settings: Any) -> Step:  # noqa: ANN401 - those of Step
-    """Return a step that runs some Python."""
+    """Returns a step that runs some Python."""
     return Step(
         name=name, command=(sys.executable, "-c", code), **{"seconds": PATIENCE, **settings}
     )
@@ -42,7 +42,7 @@ def python(name: str, code: str, **settings: Any) -> Step:  # noqa: ANN401 - tho
 def run(
     folder: Path, *lanes: tuple[Step, ...], no_device: str | None = None, seconds: float = PATIENCE
 ) -> list[Outcome]:
-    """Run lanes at once as one stage of a script named "try"."""
+    """Runs lanes at once as one stage of a script named "try"."""
     runner = Runner(
         Results(folder, "try"),
         folder=folder,
@@ -54,7 +54,7 @@ def run(
 
 
 def verdicts(outcomes: list[Outcome]) -> dict[str, str]:
-    """Return the verdicts by the steps."""
+    """Returns the verdicts by the steps."""
     return {each.step: each.verdict for each in outcomes}
 
 
@@ -193,7 +193,7 @@ def test_is_skipped(): pass
 
 
 def running(tmp_path: Path, name: str, source: str) -> Step:
-    """Return a step that runs tests out of a file."""
+    """Returns a step that runs tests out of a file."""
     (tmp_path / f"test_{name}.py").write_text(source, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     command = (sys.executable, "-m", "pytest", *RECORDED, f"test_{name}.py")

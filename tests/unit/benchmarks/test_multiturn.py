@@ -2,8 +2,8 @@
 
 from multiturn import figures
 
-from support.workload_clients import Served
-from support.workload_trace import Turn
+from support.workloads.clients import Served
+from support.workloads.trace import Turn
 
 
 def test_shares_are_of_the_tokens_that_were_answered() -> None:

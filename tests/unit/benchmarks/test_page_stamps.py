@@ -9,12 +9,12 @@ STAMP = Stamp("writer-1", 7)
 
 
 def tokens(*ids: int) -> bytes:
-    """Return packed tokens."""
+    """Returns packed tokens."""
     return b"".join(each.to_bytes(4, "little") for each in ids)
 
 
 def keys(*ids: int) -> list[PageKey]:
-    """Return the keys of a sequence in pages of two tokens."""
+    """Returns the keys of a sequence in pages of two tokens."""
     return list(page_keys(tokens(*ids), 2))
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 import replay
-from naive_policies import NAIVE
 from typer.testing import CliRunner
 
 from kvstore.core.eviction import order
 from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.values.requests import ExpectedReuse
-from support.replay_core import Replay
-from support.replay_optimum import optimum
-from support.replay_tiers import Beyond
-from support.replay_trace import Drawn, Oracle, Request, load, next_uses
+from naive.policies import NAIVE
+from support.replay.core import Replay
+from support.replay.optimum import optimum
+from support.replay.tiers import Beyond
+from support.replay.trace import Drawn, Oracle, Request, load, next_uses
 
 TRACE = Path(__file__).parents[2] / "data" / "conversation_300.jsonl.gz"
 REQUESTS = 150
@@ -30,12 +30,12 @@ APART = {"lru": 0.0, "lfu": 0.0, "level": 0.0, "slru": 0.01, "gdsf": 0.01, "auto
 
 @pytest.fixture(scope="module")
 def requests() -> list[Request]:
-    """Provide the first requests of the trace."""
+    """Provides the first requests of the trace."""
     return load(TRACE, REQUESTS)
 
 
 def conversations(count: int, seed: int) -> list[Request]:
-    """Return requests of conversations that grow, branch and end, under three system prompts."""
+    """Returns requests of conversations that grow, branch and end, under three system prompts."""
     random, fresh = Random(seed), count_from(1000)
     talks: list[tuple[int, ...]] = [(1, 2, 3), (4,), (5, 6)]
     made = []
@@ -48,7 +48,7 @@ def conversations(count: int, seed: int) -> list[Request]:
 
 
 def share(requests: list[Request], tokens: int) -> float:
-    """Return tokens as a share of all that were asked for."""
+    """Returns tokens as a share of all that were asked for."""
     return tokens / sum(each.token_count for each in requests)
 
 
@@ -87,7 +87,7 @@ def test_no_policy_is_better_than_the_optimum() -> None:
 
 
 def replayed(*arguments: str, trace: Path = TRACE) -> dict[str, Any]:
-    """Return what a replay prints last."""
+    """Returns what a replay prints last."""
     outcome = CliRunner().invoke(replay.app, ["--trace", str(trace), *arguments])
     assert outcome.exit_code == 0, outcome.output
     result: dict[str, Any] = json.loads(outcome.output.splitlines()[-1])
@@ -149,7 +149,7 @@ def test_a_slab_may_lose_a_page_and_write_what_continues_it(
 
 
 def chain(*ids: int) -> Request:
-    """Return a request of whole blocks."""
+    """Returns a request of whole blocks."""
     return Request(0.0, ids, 512 * len(ids))
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.rpc_figures import Cell, cell_figures, quantile, ratios
-from support.rpc_slices import Slice
+from support.rpc.figures import Cell, cell_figures, quantile, ratios
+from support.rpc.slices import Slice
 
 THREADS, AIO = Cell("grpc.server", 2048, 2), Cell("grpc.aio", 2048, 2)
 

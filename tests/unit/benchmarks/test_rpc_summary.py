@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from support.rpc_summary import GRPC, LANE, PEERS, SIZES, WAYS, summary
+from support.rpc.summary import GRPC, LANE, PEERS, SIZES, WAYS, summary
 
 
 def hits(peers: dict[str, int]) -> dict[str, Any]:
-    """Return a run of two rounds in which the lane takes 2 us, gRPC 8, and peers what is given."""
+    """Returns a run of two rounds in which the lane takes 2 us, gRPC 8, and peers what is given."""
     times = {LANE + suffix: 2 for suffix in WAYS.values()}
     times |= {GRPC + suffix: 8 for suffix in WAYS.values()}
     times |= {name + way: us for name, us in peers.items() for way in ("", ", in a row")}

@@ -2,14 +2,14 @@
 
 import pytest
 
-from support.stall_figures import Request, Stall, cost_of, health_of_stall, hits_after
-from support.stall_probe import Look
+from support.stall.figures import Request, Stall, cost_of, health_of_stall, hits_after
+from support.stall.probe import Look
 
 STALL = Stall(100.0, 130.0)
 
 
 def request(begin: float, end: float, *, worker: str = "a", **more: float | bool) -> Request:
-    """Return a request with the store that missed, unless told."""
+    """Returns a request with the store that missed, unless told."""
     fields: dict[str, float | bool] = {
         "use_store": True,
         "hit": False,

@@ -9,8 +9,10 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from support import fetch_tables, rpc_tables, workload_tables
+from support.fetch import tables as fetch_tables
+from support.rpc import tables as rpc_tables
 from support.table_console import TABLE_WIDTH, table_console
+from support.workloads import tables as workload_tables
 
 SERVERS = ["grpc.server", "grpc.aio", "hot lane"]
 OPERATIONS = ("match", "acquire", "release")
@@ -19,7 +21,7 @@ P50, P99 = 23_456.0, 123_456.0
 
 
 def printed(tables: Iterable[Table]) -> str:
-    """Return what is seen of some tables in 80 columns."""
+    """Returns what is seen of some tables in 80 columns."""
     console = Console(file=io.StringIO(), width=80)
     for each in tables:
         console.print(each)
@@ -28,7 +30,7 @@ def printed(tables: Iterable[Table]) -> str:
 
 
 def cell(server: str, tokens: int, callers: int) -> dict[str, Any]:
-    """Return what rpc.py measured of one server."""
+    """Returns what rpc.py measured of one server."""
     return {
         "server": server,
         "tokens": tokens,

@@ -4,7 +4,7 @@ from math import comb
 
 import pytest
 
-from support.workload_figures import (
+from support.workloads.figures import (
     Sample,
     hit_rates,
     latency_figures,
@@ -13,16 +13,16 @@ from support.workload_figures import (
     speedup,
     verdict,
 )
-from support.workload_requests import Asked
+from support.workloads.requests import Asked
 
 
 def sample(first: float, *, matched: int = 0, copied: int = 0, prompt: int = 100) -> Sample:
-    """Return a request that took ``first`` seconds to its first token."""
+    """Returns a request that took ``first`` seconds to its first token."""
     return Sample(first, first * 2, [1], prompt, matched, copied, prompt - matched - copied, 0.001)
 
 
 def asked(known: int, length: int = 100) -> Asked:
-    """Return a request of which ``known`` tokens were computed before."""
+    """Returns a request of which ``known`` tokens were computed before."""
     return Asked(list(range(length)), None, known)
 
 

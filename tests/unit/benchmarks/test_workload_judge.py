@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from inference_worker.reference import Reference
-from support.workload_judge import Judge
+from inference_worker.demo.reference import Reference
+from support.workloads.judge import Judge
 
 
 class Written:
@@ -19,7 +19,7 @@ class Written:
     def answer(
         self, prompt_ids: Sequence[int], max_tokens: int, forced_ids: Sequence[int] = ()
     ) -> dict[str, Any]:
-        """Go on as written."""
+        """Goes on as written."""
         del prompt_ids
         self.asked += 1
         ids = [*forced_ids, *self._ids[len(forced_ids) :]][:max_tokens]
@@ -27,7 +27,7 @@ class Written:
 
 
 def judge(reference: Written) -> Judge:
-    """Return a judge that loads a written reference."""
+    """Returns a judge that loads a written reference."""
     return Judge(lambda: cast("Reference", reference))
 
 

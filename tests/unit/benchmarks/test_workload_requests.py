@@ -5,26 +5,26 @@ from dataclasses import replace
 
 import pytest
 
-from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.computed_prompts import ComputedPrompts
-from support.workload_plan import FULL, QUICK, SMALLEST, Batch, Chat, Mixed, Plan, Rag
-from support.workload_requests import (
+from inference_worker.demo.computed_prompts import ComputedPrompts
+from inference_worker.model.tokenizer import ByteTokenizer
+from support.workloads.plan import FULL, QUICK, SMALLEST, Batch, Chat, Mixed, Plan, Rag
+from support.workloads.requests import (
     Asked,
     Conversations,
     batch_requests,
     mixed_requests,
     rag_requests,
 )
-from support.workload_text import UNIQUE_TOKENS, Text
+from support.workloads.text import UNIQUE_TOKENS, Text
 
 
 def text(seed: int = 3) -> Text:
-    """Return the demo's text in bytes."""
+    """Returns the demo's text in bytes."""
     return Text(ByteTokenizer(), seed)
 
 
 def known_by_looking(asked: list[Asked]) -> list[int]:
-    """Return how much of each an endless store would know, by comparing with all before it."""
+    """Returns how much of each an endless store would know, by comparing with all before it."""
     computed, known = ComputedPrompts(), []
     for each in asked:
         known.append(computed.shared(each.ids))

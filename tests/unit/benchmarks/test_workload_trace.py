@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from inference_worker.computed_prompts import ComputedPrompts
-from support.replay_trace import Request, load
-from support.workload_trace import block_ids, turns
+from inference_worker.demo.computed_prompts import ComputedPrompts
+from support.replay.trace import Request, load
+from support.workloads.trace import block_ids, turns
 
 CUT = Path(__file__).parents[2] / "data" / "conversation_300.jsonl.gz"
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scripted_session import ScriptedSession
-from scripted_store import ScriptedCalls
-from sending import Sending
 
 from kvstore_client.runtime_dir import RuntimeDir
+from wire.scripted_session import ScriptedSession
+from wire.scripted_store import ScriptedCalls
+from wire.sending import Sending
 
 
 @pytest.fixture

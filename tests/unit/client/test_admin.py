@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from scripted_session import WELCOME
-from scripted_store import ScriptedAttach, ScriptedCalls, refusal
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
 from kvstore_client import Admin, connect_admin, errors
 from kvstore_client.runtime_dir import RuntimeDir
+from wire.scripted_session import WELCOME
+from wire.scripted_store import ScriptedAttach, ScriptedCalls, refusal
 
 
 @pytest.fixture

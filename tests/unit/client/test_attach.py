@@ -10,19 +10,18 @@ from threading import Condition
 
 import pytest
 from google.rpc import status_pb2
-from open_descriptors import open_descriptors
-from resident_bytes import resident_bytes
-from scripted_store import Answer, ScriptedAttach, refusal, sealed_memfd
 
 from kvstore.v1 import attach_pb2, types_pb2
 from kvstore_client import errors
-from kvstore_client.attach import AttachConnection
-from kvstore_client.deadline import Deadline
-from kvstore_client.extent_table import ExtentTable
-from kvstore_client.host_extent import POPULATED_BYTES
+from kvstore_client.calls.attach import AttachConnection
+from kvstore_client.calls.deadlines import Deadline
+from kvstore_client.memory.extent_table import ExtentTable
+from kvstore_client.memory.host import POPULATED_BYTES, REQUIRED_SEALS
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.shared_memory import REQUIRED_SEALS
 from kvstore_client.testing import wait_until
+from processes.open_descriptors import open_descriptors
+from processes.resident_bytes import resident_bytes
+from wire.scripted_store import Answer, ScriptedAttach, refusal, sealed_memfd
 
 WELCOME = attach_pb2.ServerFrame(welcome=attach_pb2.Welcome(credential="c", store_epoch=5))
 BOUND = attach_pb2.ServerFrame(bound=attach_pb2.Bound(pid=7))
@@ -35,7 +34,7 @@ Start = Callable[..., tuple[ScriptedAttach, AttachConnection]]
 
 @pytest.fixture
 def start(runtime_dir: RuntimeDir) -> Iterator[Start]:
-    """Make a scripted peer and a connection to it; both are closed afterwards."""
+    """Makes a scripted peer and a connection to it; both are closed afterwards."""
     made: list[tuple[ScriptedAttach, AttachConnection]] = []
 
     def make(*answers: Sequence[Answer]) -> tuple[ScriptedAttach, AttachConnection]:
@@ -50,12 +49,12 @@ def start(runtime_dir: RuntimeDir) -> Iterator[Start]:
 
 
 def hello(connection: AttachConnection, seconds: float = 30) -> attach_pb2.Welcome:
-    """Say hello."""
+    """Says hello."""
     return connection.hello("me", cuda_mps=False, deadline=Deadline(seconds))
 
 
 def extents(*ids: int, **fields: int) -> attach_pb2.ServerFrame:
-    """Return the announcement of extents of 64 bytes, the n-th with the n-th descriptor."""
+    """Returns the announcement of extents of 64 bytes, the n-th with the n-th descriptor."""
     frame = attach_pb2.ServerFrame(extents=attach_pb2.Extents())
     for index, extent_id in enumerate(ids):
         frame.extents.extents.add(
@@ -84,7 +83,7 @@ class Served:
         self.connection.serve(self.table, self.ends.put)
 
     def announce(self, frame: attach_pb2.ServerFrame, *descriptors: int) -> None:
-        """Send a frame with descriptors, which are closed here afterwards."""
+        """Sends a frame with descriptors, which are closed here afterwards."""
         self.peer.send((frame, descriptors))
         for descriptor in descriptors:
             os.close(descriptor)
@@ -180,7 +179,7 @@ def test_memory_is_prepared_while_the_store_says_nothing(start: Start) -> None:
 
 
 def retire(*ids: int) -> attach_pb2.ServerFrame:
-    """Return a frame that asks to unmap extents."""
+    """Returns a frame that asks to unmap extents."""
     return attach_pb2.ServerFrame(retire=attach_pb2.Retire(extent_ids=ids))
 
 

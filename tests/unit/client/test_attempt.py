@@ -6,15 +6,15 @@ from threading import Condition, Event, Thread
 
 import pytest
 from google.rpc import status_pb2
-from scripted_session import BOUND, CAPABILITIES, EPOCH, GRANTED, REVOKED, WELCOME
-from scripted_store import Answer, ScriptedAttach, ScriptedCalls, refusal
 
 from kvstore.v1 import attach_pb2, lease_pb2
 from kvstore_client import errors
-from kvstore_client.attempt import Attempt
 from kvstore_client.config import ClientConfig
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session import Session
+from kvstore_client.session.attempt import Attempt
+from kvstore_client.session.session import Session
+from wire.scripted_session import BOUND, CAPABILITIES, EPOCH, GRANTED, REVOKED, WELCOME
+from wire.scripted_store import Answer, ScriptedAttach, ScriptedCalls, refusal
 
 REFUSED = attach_pb2.ServerFrame(refused=status_pb2.Status.FromString(refusal("LEASE_NOT_FOUND")))
 
@@ -28,7 +28,7 @@ class Attempted:
         self.attempt = Attempt(runtime_dir, config)
 
     def run(self) -> Session:
-        """Run it."""
+        """Runs it."""
         return self.attempt.run(Condition(), itertools.count())
 
 

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from kvstore_client.backoff import Backoff
+from kvstore_client.calls.deadlines import Backoff
 
 
 def test_waits_double_up_to_the_longest() -> None:

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from kvstore_client import errors
-from kvstore_client.backoff import Backoff
-from kvstore_client.breaker import FAILURES_TO_OPEN, BreakerState, CircuitBreaker, Ticket
+from kvstore_client.calls.breaker import FAILURES_TO_OPEN, BreakerState, CircuitBreaker, Ticket
+from kvstore_client.calls.deadlines import Backoff
 
 SLOW = errors.StoreTimedOut("slow")
 BROKEN = errors.StoreUnavailable("broken")
@@ -28,7 +28,7 @@ class Broken:
         )
 
     def request(self, outcome: errors.StoreError | None = None, kind: str = "match") -> None:
-        """Make a request of one call; raises where it is not let through."""
+        """Makes a request of one call; raises where it is not let through."""
         ticket = self.breaker.admit()
         if outcome is None:
             self.breaker.answered(ticket, kind)
@@ -37,7 +37,7 @@ class Broken:
         self.breaker.leave(ticket)
 
     def probe(self, outcome: errors.StoreError | None = None) -> float:
-        """Wait until a probe is due and send it; return how long that was."""
+        """Waits until a probe is due and sends it; returns how long that was."""
         wait = max(0.0, self.breaker.probe_in)
         self.now += wait
         self.breaker.probed(outcome)

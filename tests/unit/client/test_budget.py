@@ -3,7 +3,7 @@
 import pytest
 
 from kvstore_client import errors
-from kvstore_client.budget import StoreBudget, shared_budget
+from kvstore_client.calls.deadlines import StoreBudget, shared_budget
 
 
 class Clock:
@@ -13,7 +13,7 @@ class Clock:
         self.now = 50.0
 
     def __call__(self) -> float:
-        """Return the time."""
+        """Returns the time."""
         return self.now
 
 

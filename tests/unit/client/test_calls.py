@@ -3,12 +3,12 @@
 from threading import Event, Thread
 
 import pytest
-from scripted_store import ScriptedCalls
 
 from kvstore.v1 import store_pb2
 from kvstore_client import errors
-from kvstore_client.calls import StoreCalls
+from kvstore_client.calls.channel import StoreCalls
 from kvstore_client.runtime_dir import RuntimeDir
+from wire.scripted_store import ScriptedCalls
 
 REQUEST = store_pb2.GetStatsRequest()
 ANSWER = store_pb2.GetStatsResponse(pin_count=7)

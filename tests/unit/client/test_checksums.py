@@ -4,21 +4,21 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from cuda_card import Card, ClientCuda
-from scripted_session import ABORTED, ScriptedSession, run_of
-from scripted_store import ScriptedCalls
 from xxhash import xxh3_64_intdigest
 
+from device.card import Card, ClientCuda
 from kvstore.v1 import prefix_cache_pb2, types_pb2
-from kvstore_client.budget import StoreBudget
-from kvstore_client.checksums import checksums_of
-from kvstore_client.cuda_extent import CudaExtent
-from kvstore_client.cuda_memory import CudaMemory
+from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.hold import Hold
+from kvstore_client.memory.checksums import checksums_of
+from kvstore_client.memory.cuda.extent import CudaExtent
+from kvstore_client.memory.cuda.memory import CudaMemory
 from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef
 from kvstore_client.reservation import Reservation
 from kvstore_client.runtime_dir import RuntimeDir
+from wire.scripted_session import ABORTED, ScriptedSession, run_of
+from wire.scripted_store import ScriptedCalls
 
 SLOT_BYTES = 64
 # Pages of four tokens; the reservation's pages 2, 3 and 4 are in the slots 3, 1 and 0.
@@ -43,7 +43,7 @@ class Reserved:
         self.reservation = Reservation(hold, namespace, grant, StoreBudget(30.0))
 
     def insert(self, position: int, token_count: int) -> list[int]:
-        """Insert so many tokens and return the checksums that were sent."""
+        """Inserts so many tokens and returns the checksums that were sent."""
         self._calls.answer("InsertPrefix", prefix_cache_pb2.InsertPrefixResponse())
         self.reservation.insert(list(range(token_count)), position=position)
         data = self._calls.requests["InsertPrefix"][-1]
@@ -55,7 +55,7 @@ Make = Callable[..., Reserved]
 
 @pytest.fixture
 def reserved(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Make]:
-    """Make a reservation under a configuration; it is aborted afterwards."""
+    """Makes a reservation under a configuration; it is aborted afterwards."""
     with ExitStack() as stack:
 
         def make(**settings: bool) -> Reserved:
@@ -71,7 +71,7 @@ def reserved(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Make]
 
 
 def of(slot: int) -> int:
-    """Return what a whole slot comes to."""
+    """Returns what a whole slot comes to."""
     return xxh3_64_intdigest(bytes([slot]) * SLOT_BYTES)
 
 

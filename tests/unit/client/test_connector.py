@@ -8,14 +8,14 @@ from threading import Thread
 
 import pytest
 from google.rpc import status_pb2
-from scripted_session import ACKNOWLEDGED, BOUND, CAPABILITIES, GRANTED, KEY, REVOKED, WELCOME
-from scripted_store import ScriptedAttach, ScriptedCalls, refusal
 
 from kvstore.v1 import attach_pb2, prefix_cache_pb2, store_pb2
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, errors
 from kvstore_client.identity import NamespaceKey
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
+from wire.scripted_session import ACKNOWLEDGED, BOUND, CAPABILITIES, GRANTED, KEY, REVOKED, WELCOME
+from wire.scripted_store import ScriptedAttach, ScriptedCalls, refusal
 
 OPENED = store_pb2.OpenNamespaceResponse(namespace_id=b"space", arena_id=1)
 OTHER = NamespaceKey(NamespaceIdentity(b"other"), KEY.layout)
@@ -40,7 +40,7 @@ def client(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Client]
 
 
 def opened(scripted: ScriptedCalls) -> list[bytes]:
-    """Return the models of the namespaces that were asked for, in order."""
+    """Returns the models of the namespaces that were asked for, in order."""
     requests = scripted.requests.get("OpenNamespace", [])
     return [store_pb2.OpenNamespaceRequest.FromString(r).identity.model_digest for r in requests]
 
@@ -94,14 +94,14 @@ def test_a_namespace_that_is_forgotten_is_closed(scripted: ScriptedCalls, client
 
 
 def reserve(namespace: Namespace) -> errors.StoreError | None:
-    """Return why a reserve failed."""
+    """Returns why a reserve failed."""
     with pytest.raises(errors.StoreError) as raised:
         namespace.reserve(start_page=0, page_count=1)
     return raised.value
 
 
 def peek(namespace: Namespace) -> errors.StoreError | None:
-    """Return that a peek found nothing: it says no more."""
+    """Returns that a peek found nothing: it says no more."""
     assert namespace.peek(b"") == 0
     return errors.NamespaceNotFound("gone")
 

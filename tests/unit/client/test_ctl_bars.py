@@ -4,7 +4,7 @@ import pytest
 from rich.text import Text
 
 from kvstore.v1 import store_pb2
-from kvstore_client.ctl_bars import bar, cells_of, mebibytes, share, tier_bars
+from kvstore_ctl.top.view import bar, cells_of, mebibytes, share, tier_bars
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_bar_s_parts_differ_without_colours() -> None:
 
 
 def plain(stats: store_pb2.GetStatsResponse) -> list[str]:
-    """Return the lines without colours."""
+    """Returns the lines without colours."""
     lines: list[Text] = tier_bars(stats)
     return [each.plain for each in lines]
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from kvstore.v1 import store_pb2
-from kvstore_client import ctl_checks_device, ctl_checks_host, ctl_checks_memory
-from kvstore_client.ctl_checks_host import START
-from kvstore_client.ctl_findings import Finding, Outcome, failed, ok, skipped, warning, worst
-from kvstore_client.host_facts import HostFacts
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_ctl.doctor import device as ctl_checks_device
+from kvstore_ctl.doctor import host as ctl_checks_host
+from kvstore_ctl.doctor import memory as ctl_checks_memory
+from kvstore_ctl.doctor.findings import Finding, Outcome, failed, ok, skipped, warning, worst
+from kvstore_ctl.doctor.host import START, HostFacts
 
 MIB = 1 << 20
 DEVICE = bytes(range(16))
@@ -28,7 +29,7 @@ ARENAS = store_pb2.GetStatsResponse(
 
 
 def machine(root: Path, files: dict[str, str]) -> HostFacts:
-    """Return the facts of a machine that has these files."""
+    """Returns the facts of a machine that has these files."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,13 +38,13 @@ def machine(root: Path, files: dict[str, str]) -> HostFacts:
 
 
 def meminfo(total: int, available: int) -> dict[str, str]:
-    """Return a machine's memory, in MiB."""
+    """Returns a machine's memory, in MiB."""
     text = f"MemTotal: {total * 1024} kB\nMemAvailable: {available * 1024} kB\n"
     return {"proc/meminfo": text}
 
 
 def cgroup(limit: int, used: int, killed: int = 0) -> dict[str, str]:
-    """Return the server's cgroup with its limit, in MiB."""
+    """Returns the server's cgroup with its limit, in MiB."""
     return {
         "proc/self/mountinfo": "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
         f"proc/{SERVER}/cgroup": "0::/pod\n",
@@ -54,7 +55,7 @@ def cgroup(limit: int, used: int, killed: int = 0) -> dict[str, str]:
 
 
 def says(finding: Finding, outcome: Outcome, *words: str) -> bool:
-    """Tell whether a finding is of this outcome, has the words, and says what to do."""
+    """Returns whether a finding is of this outcome, has the words, and says what to do."""
     text = f"{finding.found} {finding.advice}"
     assert bool(finding.advice) == (outcome in (Outcome.WARNING, Outcome.FAILED)), finding
     return finding.outcome is outcome and all(each in text for each in words)
@@ -141,7 +142,7 @@ def test_descriptors_that_run_out_are_seen(tmp_path: Path) -> None:
 
 @pytest.fixture
 def no_descriptors() -> Iterator[None]:
-    """Leave this process no further descriptor."""
+    """Leaves this process no further descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     yield
@@ -190,7 +191,7 @@ def test_a_server_is_known_by_the_flock_that_it_holds(tmp_path: Path) -> None:
 
 
 def loads(_: str) -> None:
-    """Load a driver."""
+    """Loads a driver."""
 
 
 def fails(name: str) -> None:

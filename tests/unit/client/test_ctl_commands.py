@@ -11,8 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kvstore_client.console import EXIT_REFUSED, EXIT_USAGE, confirm
-from kvstore_client.ctl import app
+from kvstore_ctl.app import app
+from kvstore_ctl.console import EXIT_REFUSED, EXIT_USAGE, confirm
 
 # Prints no data: events of its own form are its own.
 COMMANDS = {"bench", "doctor", "evict", "health", "identity", "leases", "namespaces", "peek"}
@@ -22,7 +22,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "ctl.md"
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Yield every command by its name, those of groups as well."""
+    """Yields every command by its name, those of groups as well."""
     group: Any = typer.main.get_command(app)
     for name, command in group.commands.items():
         yield name, command
@@ -75,7 +75,7 @@ def test_a_shell_completes_commands(shell: str) -> None:
         "_TYPER_COMPLETE_ARGS": "kvstore-ctl na",
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
-    code = "import sys; sys.argv[0] = 'kvstore-ctl'; from kvstore_client.ctl import main; main()"
+    code = "import sys; sys.argv[0] = 'kvstore-ctl'; from kvstore_ctl.app import main; main()"
     told = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )

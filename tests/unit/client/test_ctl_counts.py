@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore_client.ctl_counts import counted, gone
+from kvstore_ctl.text import counted, gone
 
 
 @pytest.mark.parametrize(

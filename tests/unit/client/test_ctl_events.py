@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 from kvstore.v1 import store_pb2 as pb
 from kvstore_client import History
 from kvstore_client.admin import Admin
-from kvstore_client.ctl_events import KINDS, Titles, json_line, of_kinds, text_line, watched
+from kvstore_ctl.commands.events import KINDS, Titles, json_line, of_kinds, text_line, watched
 
 SPACE, LEASE, PATH = bytes([0xAB] * 16), bytes([0xCD] * 16), bytes([0xEF] * 16)
 TINY = pb.NamespaceInfo(namespace_id=SPACE, identity={"display_name": "tiny"})
@@ -17,14 +17,14 @@ HOUR = 3600
 
 
 def event(number: int = 1, at: float = 2.5, **fields: Any) -> pb.WatchEventsResponse:  # noqa: ANN401
-    """Return an event of a store that started ``at`` seconds before it."""
+    """Returns an event of a store that started ``at`` seconds before it."""
     made = pb.WatchEventsResponse(sequence_number=number, tenant="uid-7", **fields)
     made.uptime.FromNanoseconds(round(at * 1e9))
     return made
 
 
 def pages(**more: Any) -> pb.PagesEvent:  # noqa: ANN401
-    """Return what happened to three pages."""
+    """Returns what happened to three pages."""
     values: dict[str, Any] = {"start_page": 2, "page_count": 3, "tier": "TIER_2"}
     values |= {"namespace_id": SPACE, "cause": pb.PagesEvent.CAUSE_EVICTED}
     return pb.PagesEvent(**values | more)
@@ -57,19 +57,19 @@ class Store:
         self.asked: list[tuple[float, History]] = []
 
     def capabilities(self) -> pb.GetCapabilitiesResponse:
-        """Say how long a watch may be."""
+        """Says how long a watch may be."""
         answer = pb.GetCapabilitiesResponse()
         answer.limits.max_watch.FromSeconds(HOUR)
         return answer
 
     def watch_events(self, _: bytes, *, seconds: float, history: History) -> Watch:
-        """Begin the next watch."""
+        """Begins the next watch."""
         self.asked.append((seconds, history))
         return next(self._watches)
 
 
 def numbers(store: Store, count: int, **options: Any) -> list[float]:  # noqa: ANN401
-    """Return when the first events happened that are told."""
+    """Returns when the first events happened that are told."""
     chosen = {"follow": False, "seconds": 0.0, "new": False} | options
     told = watched(cast("Admin", store), b"", **chosen)
     return [each.uptime.seconds for _, each in islice(told, count)]

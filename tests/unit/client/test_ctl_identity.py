@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from kvstore.v1 import store_pb2
-from kvstore_client.ctl_identity import MEANINGS, differing, factors_of, namesakes
+from kvstore_ctl.commands.identity import MEANINGS, differing, factors_of, namesakes
 
 PAGED = {"layer_count": 2, "kv_head_count": 4, "head_dim": 8, "dtype": "float32"}
 
 
 def space(number: int, **fields: Any) -> store_pb2.NamespaceInfo:  # noqa: ANN401  # any field
-    """Return a namespace of the model "m"; ``fields`` are of its identity, layout or itself."""
+    """Returns a namespace of the model "m"; ``fields`` are of its identity, layout or itself."""
     made = store_pb2.NamespaceInfo(
         namespace_id=bytes([number]) * 16,
         tenant="t",

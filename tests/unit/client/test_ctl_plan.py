@@ -3,8 +3,8 @@
 import pytest
 
 from kvstore.v1 import store_pb2
-from kvstore_client.ctl_bench import percentile, plan_of
-from kvstore_client.ctl_scratch import Before, Pool, tier_3_at_risk, tier_3_evicted
+from kvstore_ctl.bench.command import percentile, plan_of
+from kvstore_ctl.bench.scratch import Before, Pool, tier_3_at_risk, tier_3_evicted
 
 # A beginning of 32 pages, a suffix of 8.
 PAGES = (32, 8)

@@ -1,7 +1,7 @@
 """What changed between two snapshots, by the store's clock."""
 
 from kvstore.v1 import lease_pb2, store_pb2
-from kvstore_client.ctl_rates import change_between, counted_here, overall
+from kvstore_ctl.top.rates import change_between, counted_here, overall
 
 SPACE = b"\x01" * 16
 LEASE = b"\x02" * 16
@@ -10,7 +10,7 @@ LEASE = b"\x02" * 16
 def snapshot(
     uptime: int, asked: int, *, epoch: int = 1, saved: int = 0
 ) -> store_pb2.GetStatsResponse:
-    """Return a snapshot of a store with one namespace and one lease, which did it all."""
+    """Returns a snapshot of a store with one namespace and one lease, which did it all."""
     counters = {
         "lookup_count": asked // 10,
         "asked_token_count": asked,

@@ -7,15 +7,15 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from kvstore_client.ctl_tokenizer import decoder_of
-from kvstore_client.terminal_text import printable
+from kvstore_ctl.text import printable
+from kvstore_ctl.tokenizer import decoder_of
 
 WORDS = {"hello": 0, "world": 1, "\x1b[31m": 2}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Provide a folder with a tokenizer, as models have them."""
+    """Provides a folder with a tokenizer, as models have them."""
     Tokenizer(WordLevel(WORDS)).save(str(tmp_path / "tokenizer.json"))
     return tmp_path
 

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from kvstore.v1 import store_pb2
-from kvstore_client.ctl_rates import change_between
-from kvstore_client.ctl_top_view import Frame, compact, rendered, span
+from kvstore_ctl.top.rates import change_between
+from kvstore_ctl.top.view import Frame, compact, rendered, span
 
 COUNTERS = {
     "lookup_count": 100,
@@ -20,7 +20,7 @@ COUNTERS = {
 
 
 def snapshot(uptime: int, times: int, *tenants: str) -> store_pb2.GetStatsResponse:
-    """Return a snapshot in which each tenant did so many times the same."""
+    """Returns a snapshot in which each tenant did so many times the same."""
     counters = {name: count * times for name, count in COUNTERS.items()}
     return store_pb2.GetStatsResponse(
         store_epoch=1,
@@ -44,7 +44,7 @@ def snapshot(uptime: int, times: int, *tenants: str) -> store_pb2.GetStatsRespon
 
 
 def lines(width: int, *tenants: str, trouble: str = "") -> list[str]:
-    """Return a frame's lines on a terminal of so many columns."""
+    """Returns a frame's lines on a terminal of so many columns."""
     before, after = snapshot(98, 1, *tenants), snapshot(100, 2, *tenants)
     frame = Frame(after, change_between(before, after), "tokens", 5)
     console = Console(file=io.StringIO(), width=width)

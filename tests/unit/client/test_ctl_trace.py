@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstore_client.ctl_trace import BLOCK_TOKENS, prompts_of
 from kvstore_client.tokens import pack_tokens
+from kvstore_ctl.bench.trace import BLOCK_TOKENS, prompts_of
 
 CUT = Path(__file__).parents[2] / "data" / "conversation_300.jsonl.gz"
 

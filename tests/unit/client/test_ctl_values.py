@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from kvstore.v1 import store_pb2
-from kvstore_client.ctl_values import namespace_of, namespaces_of, span_of, title_of, tokens_of
 from kvstore_client.tokens import pack_tokens
+from kvstore_ctl.values import namespace_of, namespaces_of, span_of, title_of, tokens_of
 
 SPACES = [
     store_pb2.NamespaceInfo(namespace_id=bytes.fromhex(key * 8), identity={"display_name": name})

@@ -6,14 +6,14 @@ from threading import get_ident
 
 import pytest
 import torch
-from cuda_card import Card, ClientCuda
 
+from device.card import Card, ClientCuda
 from kvstore.v1 import types_pb2
-from kvstore_client.cuda_extent import CudaExtent
-from kvstore_client.cuda_memory import CudaMemory, cuda_memory
 from kvstore_client.errors import DeviceUnavailable, NotHostMemory, StoreUnavailable
-from kvstore_client.extents import UntrustedExtent
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
+from kvstore_client.memory.cuda.extent import CudaExtent
+from kvstore_client.memory.cuda.memory import CudaMemory, cuda_memory
+from kvstore_client.memory.extents import UntrustedExtent
 
 EPOCH = 5
 SLOT = 64
@@ -34,7 +34,7 @@ class Rig:
         self.gone: SimpleQueue[tuple[int, int]] = SimpleQueue()
 
     def described(self, slot_count: int = 4) -> types_pb2.Extent:
-        """Return the announcement of the allocation."""
+        """Returns the announcement of the allocation."""
         handle = types_pb2.CudaIpcHandle(
             ipc_handle=self.card.handle(self.address),
             device_uuid=self.card.uuid,
@@ -50,11 +50,11 @@ class Rig:
         )
 
     def map(self, epoch: int = EPOCH) -> CudaExtent:
-        """Map it."""
+        """Maps it."""
         return CudaExtent(self.described(), epoch, self.unmapped, self.memory)
 
     def unmapped(self, extent_id: int) -> None:
-        """Note the end of a mapping, and the thread that told it."""
+        """Notes the end of a mapping, and the thread that told it."""
         self.gone.put((extent_id, get_ident()))
 
     @property

@@ -5,15 +5,15 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from client_driver import client_driver
-from cuda_card import UUID, Card
-from cupy_stand_in import CUDARuntimeError, cupy_on
 
+from device.card import UUID, Card
+from device.client_driver import client_driver
+from device.cupy_stand_in import CUDARuntimeError, cupy_on
 from kvstore.v1 import types_pb2
-from kvstore_client import cuda_driver
-from kvstore_client.cuda_memory import CudaMemory
-from kvstore_client.cuda_runtime import CupyRuntime
 from kvstore_client.errors import DeviceUnavailable
+from kvstore_client.memory.cuda import driver as cuda_driver
+from kvstore_client.memory.cuda.memory import CudaMemory
+from kvstore_client.memory.cuda.runtime import CupyRuntime
 
 SIZE = 4096
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore_client.deadline import Deadline
+from kvstore_client.calls.deadlines import Deadline
 from kvstore_client.errors import StoreTimedOut
 
 

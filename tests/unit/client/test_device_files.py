@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstore_client import cuda_memory, device_files
+from kvstore_client.memory.cuda import files as device_files
+from kvstore_client.memory.cuda import memory as cuda_memory
 
 BYTES = b"of the parent" + bytes(3 * mmap.PAGESIZE)
 
@@ -27,7 +28,7 @@ class Opened:
         self.mapped = mmap.mmap(self.device.fileno(), len(BYTES))
 
     def left(self) -> dict[str, object]:
-        """Return what this process has of them."""
+        """Returns what this process has of them."""
         links = [
             Path(f"/proc/self/fd/{each.fileno()}").readlink() for each in (self.device, self.other)
         ]
@@ -40,7 +41,7 @@ class Opened:
         }
 
     def left_in_child(self) -> dict[str, object]:
-        """Fork, and return what the child has."""
+        """Forks, and returns what the child has."""
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -57,7 +58,7 @@ class Opened:
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
-    """Provide files that replace a device's."""
+    """Provides files that replace a device's."""
     files = Opened(tmp_path)
     monkeypatch.setattr(device_files, "PREFIX", files.prefix)
     yield files

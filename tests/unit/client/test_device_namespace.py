@@ -4,8 +4,14 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
 import pytest
-from cuda_card import Card, ClientCuda
-from scripted_session import (
+
+from device.card import Card, ClientCuda
+from kvstore.v1 import attach_pb2, prefix_cache_pb2, types_pb2
+from kvstore_client import Client, ClientConfig, Namespace, PageRef, errors
+from kvstore_client.memory.cuda import memory as cuda_memory
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.testing import wait_until
+from wire.scripted_session import (
     ACKNOWLEDGED,
     BOUND,
     CAPABILITIES,
@@ -19,12 +25,7 @@ from scripted_session import (
     WELCOME,
     matched,
 )
-from scripted_store import ScriptedAttach, ScriptedCalls
-
-from kvstore.v1 import attach_pb2, prefix_cache_pb2, types_pb2
-from kvstore_client import Client, ClientConfig, Namespace, PageRef, cuda_memory, errors
-from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.testing import wait_until
+from wire.scripted_store import ScriptedAttach, ScriptedCalls
 
 LIMIT = 30.0
 MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(2))
@@ -52,7 +53,7 @@ class Rig:
         self.client = Client(runtime_dir.path, config)
 
     def open(self) -> Namespace:
-        """Attach, announce the extent, and return the namespace, open or not."""
+        """Attaches, announce the extent, and returns the namespace, open or not."""
         self.client.start()
         assert self.client.wait_connected(LIMIT)
         frame = attach_pb2.ServerFrame(extents=attach_pb2.Extents())
@@ -71,7 +72,7 @@ class Rig:
         return self.card.mapped[self.address]
 
     def close(self) -> None:
-        """End everything."""
+        """Ends everything."""
         self.client.close()
         self.peer.close()
 
@@ -80,7 +81,7 @@ class Rig:
 def rigs(
     runtime_dir: RuntimeDir, scripted: ScriptedCalls, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Rig]]:
-    """Make a rig, whose process sees the card where ``seen``."""
+    """Makes a rig, whose process sees the card where ``seen``."""
     made: list[Rig] = []
 
     def make(*, seen: bool = True, **settings: Callable[[], None]) -> Rig:
@@ -148,7 +149,7 @@ def test_a_hang_up_unmaps_once_nothing_is_held_or_viewed(rigs: Callable[..., Rig
 
 
 def assert_closed_by(rig: Rig, words: str) -> None:
-    """Check that a namespace stays closed and says why, at once and in every request."""
+    """Checks that a namespace stays closed and says why, at once and in every request."""
     namespace = rig.open()
     assert wait_until(lambda: isinstance(namespace.failure, errors.DeviceUnavailable))
     assert words in str(namespace.failure)

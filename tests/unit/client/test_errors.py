@@ -5,12 +5,12 @@ import re
 import grpc
 import pytest
 from google.rpc import status_pb2
-from scripted_store import ScriptedCalls, refusal
 
 from kvstore.v1 import errors_pb2, store_pb2
 from kvstore_client import errors
-from kvstore_client.calls import StoreCalls
+from kvstore_client.calls.channel import StoreCalls
 from kvstore_client.runtime_dir import RuntimeDir
+from wire.scripted_store import ScriptedCalls, refusal
 
 REASONS = [
     name.removeprefix("ERROR_REASON_")
@@ -20,7 +20,7 @@ REASONS = [
 
 
 def error_of_call(runtime_dir: RuntimeDir) -> errors.StoreError:
-    """Return what a call raises for the scripted answer."""
+    """Returns what a call raises for the scripted answer."""
     calls = StoreCalls(runtime_dir.grpc_target, "c")
     with pytest.raises(errors.StoreError) as raised:
         calls.call(calls.store.GetStats, store_pb2.GetStatsRequest(), 10)

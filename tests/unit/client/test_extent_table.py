@@ -6,19 +6,18 @@ from collections.abc import Iterator
 from threading import Condition, Thread
 
 import pytest
-from scripted_store import sealed_memfd
 
 from kvstore.v1 import types_pb2
-from kvstore_client import extent_table
 from kvstore_client.errors import DeviceUnavailable
-from kvstore_client.extent_table import ExtentTable
-from kvstore_client.extents import UntrustedExtent
-from kvstore_client.host_extent import HostExtent
-from kvstore_client.shared_memory import REQUIRED_SEALS
+from kvstore_client.memory import extent_table
+from kvstore_client.memory.extent_table import ExtentTable
+from kvstore_client.memory.extents import UntrustedExtent
+from kvstore_client.memory.host import REQUIRED_SEALS, HostExtent
+from wire.scripted_store import sealed_memfd
 
 
 def described(extent_id: int, arena_id: int = 1) -> types_pb2.Extent:
-    """Return an extent of one slot of 64 bytes."""
+    """Returns an extent of one slot of 64 bytes."""
     host = types_pb2.HostHandle(size_bytes=64)
     return types_pb2.Extent(
         extent_id=extent_id, arena_id=arena_id, slot_count=1, slot_bytes=64, host=host

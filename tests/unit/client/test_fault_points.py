@@ -12,7 +12,7 @@ from kvstore_client.fault_points import ACTIONS, FaultPlan, fault_point, plan_fa
 
 @pytest.fixture
 def no_plan() -> Iterator[None]:
-    """Leave the process without a plan."""
+    """Leaves the process without a plan."""
     yield
     plan_faults("")
 

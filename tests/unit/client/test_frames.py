@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from open_descriptors import open_descriptors
-from scripted_store import LENGTH
 
 from kvstore.v1 import attach_pb2
-from kvstore_client.frames import (
+from kvstore_client.calls.frames import (
     MAX_DESCRIPTORS,
     MAX_FRAME_BYTES,
     BrokenFrames,
     receive_frame,
     send_frame,
 )
+from processes.open_descriptors import open_descriptors
+from wire.scripted_store import LENGTH
 
 FRAME = attach_pb2.ServerFrame(bound=attach_pb2.Bound(pid=7))
 
@@ -32,13 +32,13 @@ def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @pytest.fixture
 def null() -> Iterator[int]:
-    """Provide a descriptor to send."""
+    """Provides a descriptor to send."""
     with Path("/dev/null").open("rb") as file:
         yield file.fileno()
 
 
 def framed(frame: attach_pb2.ServerFrame = FRAME) -> bytes:
-    """Return a frame's bytes."""
+    """Returns a frame's bytes."""
     body = frame.SerializeToString()
     return LENGTH.pack(len(body)) + body
 

@@ -7,10 +7,10 @@ from threading import enumerate as all_threads
 
 import pytest
 
-from kvstore_client import errors, gate
-from kvstore_client.backoff import Backoff
-from kvstore_client.breaker import CircuitBreaker
-from kvstore_client.gate import StoreGate
+from kvstore_client import errors
+from kvstore_client.calls import breaker as gate
+from kvstore_client.calls.breaker import CircuitBreaker, StoreGate
+from kvstore_client.calls.deadlines import Backoff
 from kvstore_client.testing import wait_until
 
 SLOW = errors.StoreTimedOut("slow")
@@ -35,14 +35,14 @@ class Gated:
             raise outcome
 
     def time_out(self) -> None:
-        """Make a request that is not answered in time."""
+        """Makes a request that is not answered in time."""
         ticket = self.gate.admit()
         self.gate.failed(ticket, "match", SLOW)
         self.gate.leave(ticket)
 
 
 def probing() -> int:
-    """Count the threads that probe."""
+    """Counts the threads that probe."""
     return sum(each.name == "kvstore-probe" for each in all_threads())
 
 

@@ -5,22 +5,22 @@ from collections.abc import Iterator
 from threading import Condition
 
 import pytest
-from scripted_store import sealed_memfd
 
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import PageRecycled
-from kvstore_client.extent_table import ExtentTable
-from kvstore_client.extents import UntrustedExtent
-from kvstore_client.generation_table import PageGenerations, map_generations
+from kvstore_client.memory.extent_table import ExtentTable
+from kvstore_client.memory.extents import UntrustedExtent
+from kvstore_client.memory.generations import PageGenerations, map_generations
+from kvstore_client.memory.host import REQUIRED_SEALS
 from kvstore_client.page_ref import PageRef
-from kvstore_client.shared_memory import REQUIRED_SEALS
+from wire.scripted_store import sealed_memfd
 
 SLOTS = 4
 TABLE_BYTES = 8 * SLOTS
 
 
 def described(extent_id: int = 1, **table: int) -> types_pb2.Extent:
-    """Return an extent of four slots whose table is the frame's second descriptor."""
+    """Returns an extent of four slots whose table is the frame's second descriptor."""
     size_bytes = table.get("size_bytes", TABLE_BYTES)
     index = table.get("descriptor_index", 1)
     return types_pb2.Extent(
@@ -34,13 +34,13 @@ def described(extent_id: int = 1, **table: int) -> types_pb2.Extent:
 
 
 def run(*slots: int, generations: tuple[int, ...] | None = None) -> types_pb2.PageRun:
-    """Return a run of extent 1, of generation zero unless others are given."""
+    """Returns a run of extent 1, of generation zero unless others are given."""
     known = (0,) * len(slots) if generations is None else generations
     return types_pb2.PageRun(extent_id=1, slot_indexes=slots, generations=known)
 
 
 def ranged(first: int, count: int, generations: tuple[int, ...]) -> types_pb2.PageRun:
-    """Return a run of slots of extent 1 that follow each other."""
+    """Returns a run of slots of extent 1 that follow each other."""
     return types_pb2.PageRun(
         extent_id=1, slot_indexes=[first], slot_count=count, generations=generations
     )
@@ -54,11 +54,11 @@ class Frame:
         self.descriptors = [sealed_memfd(256, REQUIRED_SEALS), self.table]
 
     def count(self, slot: int, generation: int) -> None:
-        """Do as the store does when it gives a slot back."""
+        """Does as the store does when it gives a slot back."""
         os.pwrite(self.table, generation.to_bytes(8, "little"), 8 * slot)
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Closes the descriptors."""
         for each in self.descriptors:
             os.close(each)
 

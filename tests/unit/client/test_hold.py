@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from scripted_session import ABORTED, RELEASED, ScriptedSession
-from scripted_store import ScriptedCalls
 
 from kvstore_client import errors
 from kvstore_client.hold import Hold, end_holds
 from kvstore_client.runtime_dir import RuntimeDir
+from wire.scripted_session import ABORTED, RELEASED, ScriptedSession
+from wire.scripted_store import ScriptedCalls
 
 
 class Device:
@@ -19,7 +19,7 @@ class Device:
         self.broken = False
 
     def wait(self) -> None:
-        """Wait, or raise."""
+        """Waits, or raises."""
         self.waits += 1
         if self.broken:
             raise ArithmeticError

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from open_descriptors import open_descriptors
-from scripted_store import sealed_memfd as any_memfd
 
 from kvstore.v1 import types_pb2
-from kvstore_client.extents import UntrustedExtent
-from kvstore_client.host_extent import POPULATED_BYTES, HostExtent
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
-from kvstore_client.shared_memory import REQUIRED_SEALS
+from kvstore_client.memory.extents import UntrustedExtent
+from kvstore_client.memory.host import POPULATED_BYTES, REQUIRED_SEALS, HostExtent
+from processes.open_descriptors import open_descriptors
+from wire.scripted_store import sealed_memfd as any_memfd
 
 PAGE = mmap.PAGESIZE
 # What other tests mapped may be there still, for a thread of theirs or the collector.
@@ -24,12 +23,12 @@ NAME = "kvstore-host-extent"
 
 
 def sealed_memfd(size: int, seals: int, content: bytes = b"") -> int:
-    """Return a memfd as of a store, which no other test makes."""
+    """Returns a memfd as of a store, which no other test makes."""
     return any_memfd(size, seals, content, name=NAME)
 
 
 def described(slot_count: int = 2, slot_bytes: int = PAGE, offset: int = 0) -> types_pb2.Extent:
-    """Return an extent whose handle is exactly as long as it needs."""
+    """Returns an extent whose handle is exactly as long as it needs."""
     host = types_pb2.HostHandle(size_bytes=offset + slot_count * slot_bytes)
     return types_pb2.Extent(
         extent_id=7,
@@ -53,7 +52,7 @@ def memory() -> Iterator[int]:
 
 
 def mapping_flags() -> list[str]:
-    """Return the VmFlags of each mapping of a test's memfd in this process."""
+    """Returns the VmFlags of each mapping of a test's memfd in this process."""
     flags, inside = [], False
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         if "-" in line.split(" ")[0]:
@@ -64,7 +63,7 @@ def mapping_flags() -> list[str]:
 
 
 def faults_of_touching(view: memoryview) -> int:
-    """Write into each of the machine's pages; return how often the kernel had to map one."""
+    """Writes into each of the machine's pages; returns how often the kernel had to map one."""
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
     for place in range(0, len(view), PAGE):
         view[place] = 1

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from kvstore_client.host_facts import UNLIMITED, HostFacts, MemoryLimit
+from kvstore_ctl.doctor.host import UNLIMITED, HostFacts, MemoryLimit
 
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNT = (
@@ -14,7 +14,7 @@ LIMITS = "Limit  Soft Limit  Hard Limit  Units\nMax open files  {}  4096  files\
 
 
 def machine(root: Path, files: dict[str, str]) -> HostFacts:
-    """Return the facts of a machine that has these files."""
+    """Returns the facts of a machine that has these files."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

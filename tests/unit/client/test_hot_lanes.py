@@ -7,26 +7,26 @@ from threading import Event, Thread, get_ident
 
 import pytest
 from google.rpc import status_pb2
-from lane_rig import LIMIT, LaneRig
-from scripted_lanes import GARBAGE, HANG_UP, HUGE, InPieces
-from scripted_store import ScriptedCalls, refusal
 
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import errors
-from kvstore_client.calls import StoreCalls
-from kvstore_client.hot_lanes import FIRST_REST, MOST
+from kvstore_client.calls.channel import StoreCalls
+from kvstore_client.calls.lane_pool import FIRST_REST, MOST
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
+from wire.lane_rig import LIMIT, LaneRig
+from wire.scripted_lanes import GARBAGE, HANG_UP, HUGE, InPieces
+from wire.scripted_store import ScriptedCalls, refusal
 
 
 def status(reason: str) -> status_pb2.Status:
-    """Return the status of an error of the store."""
+    """Returns the status of an error of the store."""
     return status_pb2.Status.FromString(refusal(reason))
 
 
 @pytest.fixture
 def rig(runtime_dir: RuntimeDir) -> Iterator[LaneRig]:
-    """Provide lanes."""
+    """Provides lanes."""
     rig = LaneRig(runtime_dir)
     yield rig
     rig.lanes.close()

@@ -6,29 +6,29 @@ from functools import partial
 from threading import Condition
 
 import pytest
-from scripted_session import BOUND, CAPABILITIES, EPOCH, WELCOME
-from scripted_store import ScriptedAttach, ScriptedCalls, refusal
 
 from kvstore.v1 import lease_pb2
 from kvstore_client import Client, ClientConfig, errors
-from kvstore_client.attempt import Attempt
-from kvstore_client.joined_lease import SharedLease
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session import Session
+from kvstore_client.session.attempt import Attempt
+from kvstore_client.session.joined_lease import SharedLease
+from kvstore_client.session.session import Session
 from kvstore_client.testing import wait_until
+from wire.scripted_session import BOUND, CAPABILITIES, EPOCH, WELCOME
+from wire.scripted_store import ScriptedAttach, ScriptedCalls, refusal
 
 SHARED = SharedLease(EPOCH, bytes(range(16)), bytes(range(32)))
 LOOKED = lease_pb2.ListHoldsResponse()
 
 
 def joined_session(runtime_dir: RuntimeDir) -> Session:
-    """Return a session under the owner's lease."""
+    """Returns a session under the owner's lease."""
     attempt = Attempt(runtime_dir, ClientConfig(ttl=60.0, connect_timeout=30), SHARED)
     return attempt.run(Condition(), itertools.count())
 
 
 def has_looked(scripted: ScriptedCalls, count: int) -> bool:
-    """Tell whether the store was asked for the lease so often."""
+    """Returns whether the store was asked for the lease so often."""
     return len(scripted.requests.get("ListHolds", ())) == count
 
 

@@ -5,14 +5,14 @@ from datetime import timedelta
 
 import pytest
 from google.protobuf.message import Message
-from scripted_store import ScriptedCalls
 
 from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
-from kvstore_client.calls import StoreCalls
+from kvstore_client.calls.channel import StoreCalls
+from kvstore_client.calls.lease_calls import LeaseCalls
 from kvstore_client.identity import NamespaceIdentity
 from kvstore_client.layout import OpaqueContent, PageLayout
-from kvstore_client.lease_calls import LeaseCalls
 from kvstore_client.runtime_dir import RuntimeDir
+from wire.scripted_store import ScriptedCalls
 
 CALLER = prefix_cache_pb2.Caller(lease_id=b"lease", store_epoch=5, slot_ranges=True)
 SEQUENCE = prefix_cache_pb2.Sequence(tokens=b"toke", position=4, base_pin_id=2)
@@ -27,7 +27,7 @@ def lease(runtime_dir: RuntimeDir) -> Iterator[LeaseCalls]:
 
 
 def only_request(scripted: ScriptedCalls, request: Message) -> Message:
-    """Return the one request of a type that came."""
+    """Returns the one request of a type that came."""
     (data,) = scripted.requests[type(request).__name__.removesuffix("Request")]
     return type(request).FromString(data)
 

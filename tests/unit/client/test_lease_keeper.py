@@ -6,7 +6,7 @@ from queue import SimpleQueue
 import pytest
 
 from kvstore_client import errors
-from kvstore_client.lease_keeper import LeaseKeeper, LeaseTerm
+from kvstore_client.session.lease_keeper import LeaseKeeper, LeaseTerm
 from kvstore_client.testing import wait_until
 
 # So long that the keeper, which waits by the real clock, looks at the test's when it is prompted.
@@ -22,11 +22,11 @@ class User:
         self.ends: SimpleQueue[errors.StoreError] = SimpleQueue()
 
     def renewed(self) -> None:
-        """Note a renewal."""
+        """Notes a renewal."""
         self.renewals.put(None)
 
     def end(self, reason: errors.StoreError) -> None:
-        """Note the end."""
+        """Notes the end."""
         self.ends.put(reason)
 
 
@@ -52,7 +52,7 @@ class Kept:
         return outcome
 
     def at(self, now: float) -> None:
-        """Move the clock, and have the keeper look at it."""
+        """Moves the clock, and have the keeper look at it."""
         self.now = now
         self.keeper.prompt()
 

@@ -5,14 +5,14 @@ from typing import cast
 
 import grpc
 import pytest
-from scripted_session import ABORTED, KEY, RELEASED, ScriptedSession, matched, run_of
-from scripted_store import ScriptedCalls
 
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import Namespace, errors
-from kvstore_client.budget import StoreBudget
-from kvstore_client.connector import Connector
+from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.session.connector import Connector
+from wire.scripted_session import ABORTED, KEY, RELEASED, ScriptedSession, matched, run_of
+from wire.scripted_store import ScriptedCalls
 
 
 class OneSession:
@@ -26,11 +26,11 @@ class OneSession:
         assert key == KEY
 
     def require_session(self) -> object:
-        """Return the session."""
+        """Returns the session."""
         return self.session
 
     def new_budget(self) -> StoreBudget:
-        """Return time enough."""
+        """Returns time enough."""
         return StoreBudget(30.0)
 
 
@@ -51,7 +51,7 @@ def namespace(attached: ScriptedSession) -> Namespace:
 
 
 def with_strange_source() -> pb.PrefixMatch:
-    """Return a match whose source page lies where this process has nothing mapped."""
+    """Returns a match whose source page lies where this process has nothing mapped."""
     match = matched(0)
     match.source.source_pin_id = 1
     match.source.valid_token_count = 2

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from scripted_session import ABORTED, RELEASED, ScriptedSession
-from scripted_store import ScriptedCalls
 
 from kvstore_client import errors
 from kvstore_client.acquired import Acquired
@@ -12,6 +10,8 @@ from kvstore_client.hold import Hold
 from kvstore_client.match import Match
 from kvstore_client.page_ref import PageRef
 from kvstore_client.runtime_dir import RuntimeDir
+from wire.scripted_session import ABORTED, RELEASED, ScriptedSession
+from wire.scripted_store import ScriptedCalls
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Scrip
 
 
 def hit(attached: ScriptedSession) -> Match:
-    """Return a match of two pages under pin 1."""
+    """Returns a match of two pages under pin 1."""
     with attached.session.request():
         hold = Hold(attached.session, pin_ids=(1,))
     return Match(hold, [PageRef(3, 0), PageRef(3, 1)], 8)

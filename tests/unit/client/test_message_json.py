@@ -4,7 +4,7 @@ import json
 from datetime import timedelta
 
 from kvstore.v1 import lease_pb2, store_pb2, types_pb2
-from kvstore_client.message_json import plain
+from kvstore_ctl.message_json import plain
 
 
 def test_every_field_is_there_by_its_name() -> None:

@@ -7,15 +7,15 @@ from threading import Event, Thread
 
 import pytest
 from google.rpc import status_pb2
-from lane_rig import LIMIT, LaneRig
-from scripted_lanes import GARBAGE, HANG_UP, HUGE, InPieces
-from scripted_store import refusal
 
 from kvstore_client import errors
-from kvstore_client.hot_lane import HotLane
-from kvstore_client.hot_lanes import FIRST_REST, MOST_UNREAD
+from kvstore_client.calls.lane import HotLane
+from kvstore_client.calls.lane_pool import FIRST_REST, MOST_UNREAD
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
+from wire.lane_rig import LIMIT, LaneRig
+from wire.scripted_lanes import GARBAGE, HANG_UP, HUGE, InPieces
+from wire.scripted_store import refusal
 
 
 class ReadHalfway(HotLane):
@@ -40,7 +40,7 @@ class ReadHalfway(HotLane):
 
 @pytest.fixture
 def rig(runtime_dir: RuntimeDir) -> Iterator[LaneRig]:
-    """Provide lanes."""
+    """Provides lanes."""
     rig = LaneRig(runtime_dir)
     yield rig
     rig.lanes.close()

@@ -4,18 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 from google.rpc.status_pb2 import Status
-from scripted_lanes import HANG_UP, METHOD, ScriptedLanes
-from scripted_store import ScriptedCalls, refusal
-from sending import Sending, pins_released
 
 from kvstore.v1 import lease_pb2, prefix_cache_pb2
-from kvstore_client import sender
-from kvstore_client.deadline import Deadline
-from kvstore_client.hot_lane import HotLane
-from kvstore_client.hot_lanes import HotLanes
+from kvstore_client.calls.deadlines import Deadline
+from kvstore_client.calls.lane import HotLane
+from kvstore_client.calls.lane_pool import HotLanes
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.sender import MOST_LATER
+from kvstore_client.session import sender
+from kvstore_client.session.sender import MOST_LATER
 from kvstore_client.testing import wait_until
+from wire.scripted_lanes import HANG_UP, METHOD, ScriptedLanes
+from wire.scripted_store import ScriptedCalls, refusal
+from wire.sending import Sending, pins_released
 
 RELEASED = prefix_cache_pb2.ReleasePinsResponse()
 REVOKED = lease_pb2.RevokeLeaseResponse()
@@ -50,7 +50,7 @@ def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pins_posted(lane: ScriptedLanes) -> list[list[int]]:
-    """Return the pins of each release that came over a lane."""
+    """Returns the pins of each release that came over a lane."""
     requests = [prefix_cache_pb2.ReleasePinsRequest.FromString(body) for _, body in lane.calls]
     return [list(each.pin_ids) for each in requests]
 

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from kvstore.v1 import store_pb2
-from kvstore_client.prefix_tree import TreeView, prefix_tree
+from kvstore_ctl.commands.tree import TreeView, prefix_tree
 
 SPACE = store_pb2.NamespaceInfo(
     namespace_id=b"\xab", cached_page_count=4, layout={"page_tokens": 2}
@@ -14,7 +14,7 @@ SPACE = store_pb2.NamespaceInfo(
 
 
 def lines(prefixes: list[store_pb2.PrefixInfo], view: TreeView | None = None) -> list[str]:
-    """Return what a terminal would show."""
+    """Returns what a terminal would show."""
     console = Console(file=io.StringIO(), width=260)
     console.print(prefix_tree(SPACE, prefixes, view or TreeView()))
     assert isinstance(console.file, io.StringIO)
@@ -22,7 +22,7 @@ def lines(prefixes: list[store_pb2.PrefixInfo], view: TreeView | None = None) ->
 
 
 def node(number: int, parent: int, start: int, hits: int = 0) -> store_pb2.PrefixInfo:
-    """Return a node of one full page."""
+    """Returns a node of one full page."""
     return store_pb2.PrefixInfo(
         node_id=number,
         parent_node_id=parent,

@@ -3,23 +3,23 @@
 from collections.abc import Iterator
 
 import pytest
-from scripted_session import ABORTED, RELEASED, ScriptedSession, matched, run_of
-from scripted_store import ScriptedCalls
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.acquired import Acquired
-from kvstore_client.budget import StoreBudget
+from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.errors import PageRecycled
 from kvstore_client.hold import Hold
 from kvstore_client.identity import NamespaceIdentity, NamespaceKey
 from kvstore_client.layout import OpaqueContent, PageLayout
 from kvstore_client.match import Match
-from kvstore_client.namespace_memory import NamespaceMemory
+from kvstore_client.memory.namespace_pages import NamespaceMemory
 from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef, Pages
 from kvstore_client.reservation import Reservation
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.source import Source
+from wire.scripted_session import ABORTED, RELEASED, ScriptedSession, matched, run_of
+from wire.scripted_store import ScriptedCalls
 
 
 class Held:
@@ -42,7 +42,7 @@ class Held:
         self.acquired = Acquired(self.match, self.reservation)
 
     def insert(self) -> None:
-        """Publish the reserved page, computed on the matched one."""
+        """Publishes the reserved page, computed on the matched one."""
         self.reservation.insert([1, 2, 3, 4], position=4, base=self.match)
 
 

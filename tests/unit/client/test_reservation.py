@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 
 import pytest
-from scripted_session import ABORTED, RELEASED, ScriptedSession, run_of
-from scripted_store import ScriptedCalls, refusal
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client import errors
-from kvstore_client.budget import StoreBudget
+from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.hold import Hold
 from kvstore_client.match import Match
 from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef
 from kvstore_client.reservation import Reservation, grow_reservations
 from kvstore_client.runtime_dir import RuntimeDir
+from wire.scripted_session import ABORTED, RELEASED, ScriptedSession, run_of
+from wire.scripted_store import ScriptedCalls, refusal
 
 PACKED = b"\1\0\0\0\2\0\0\0\3\0\0\0\4\0\0\0"
 
@@ -28,7 +28,7 @@ class Held:
         self.reservation = self.reserved(7, 1)
 
     def reserved(self, name: int, slot: int, space: bytes = b"space") -> Reservation:
-        """Return a reservation of one slot, number 2 of its sequence, in a namespace."""
+        """Returns a reservation of one slot, number 2 of its sequence, in a namespace."""
         grant = prefix_cache_pb2.ReservationGrant(
             reservation_id=name, start_page=2, runs=[run_of(slot)]
         )
@@ -51,7 +51,7 @@ class Held:
         self.attached.calls.answer("InsertPrefix", response)
 
     def inserted(self) -> prefix_cache_pb2.InsertPrefixRequest:
-        """Return the last insert that came."""
+        """Returns the last insert that came."""
         data = self.attached.calls.requests["InsertPrefix"][-1]
         return prefix_cache_pb2.InsertPrefixRequest.FromString(data)
 

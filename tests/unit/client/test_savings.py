@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvstore_client.savings import prefix_savings, savings_of
+from kvstore_ctl.commands.savings import prefix_savings, savings_of
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "data" / "savings.json").read_text(encoding="utf-8")

@@ -4,16 +4,16 @@ from threading import Event
 
 import grpc
 import pytest
-from scripted_store import ScriptedCalls, refusal
-from sending import Sending, pins_released
 
 from kvstore.v1 import lease_pb2, prefix_cache_pb2
-from kvstore_client.backoff import Backoff
-from kvstore_client.calls import StoreCalls
-from kvstore_client.lease_calls import LeaseCalls
+from kvstore_client.calls.channel import StoreCalls
+from kvstore_client.calls.deadlines import Backoff
+from kvstore_client.calls.lease_calls import LeaseCalls
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.sender import ReleaseSender
+from kvstore_client.session.sender import ReleaseSender
 from kvstore_client.testing import wait_until
+from wire.scripted_store import ScriptedCalls, refusal
+from wire.sending import Sending, pins_released
 
 RELEASED = prefix_cache_pb2.ReleasePinsResponse()
 ABORTED = prefix_cache_pb2.AbortReservationResponse()
@@ -21,7 +21,7 @@ REVOKED = lease_pb2.RevokeLeaseResponse()
 
 
 def reservations_aborted(scripted: ScriptedCalls) -> list[list[int]]:
-    """Return the reservations of each abort that came."""
+    """Returns the reservations of each abort that came."""
     requests = map(
         prefix_cache_pb2.AbortReservationRequest.FromString,
         scripted.requests.get("AbortReservation", []),

@@ -6,31 +6,23 @@ from threading import Event, Thread
 
 import grpc
 import pytest
-from scripted_session import (
-    ABORTED,
-    KEY,
-    RELEASED,
-    REVOKED,
-    ScriptedSession,
-    match,
-    matched,
-)
-from scripted_store import ScriptedCalls, refusal
 
 from kvstore.v1 import prefix_cache_pb2, store_pb2
 from kvstore.v1.types_pb2 import PageRun
 from kvstore_client import errors
-from kvstore_client.budget import StoreBudget
+from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import Pages
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
+from wire.scripted_session import ABORTED, KEY, RELEASED, REVOKED, ScriptedSession, match, matched
+from wire.scripted_store import ScriptedCalls, refusal
 
 MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(0))
 
 
 def released(scripted: ScriptedCalls) -> list[int]:
-    """Return the pins that were released."""
+    """Returns the pins that were released."""
     requests = scripted.requests.get("ReleasePins", [])
     return [p for r in requests for p in prefix_cache_pb2.ReleasePinsRequest.FromString(r).pin_ids]
 
@@ -172,7 +164,7 @@ def test_settling_ends_with_the_session(attached: ScriptedSession) -> None:
 
 
 def ways_to_end() -> list[tuple[str, Callable[[ScriptedSession], None]]]:
-    """Return how a session can come to its end without a call."""
+    """Returns how a session can come to its end without a call."""
     return [
         ("hang-up", lambda attached: attached.attach.hang_up()),
         ("told", lambda attached: attached.session.end(errors.ClientClosed("closed"))),

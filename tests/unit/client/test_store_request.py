@@ -4,14 +4,14 @@ from threading import Event
 
 import grpc
 import pytest
-from scripted_session import RELEASED, RENEWED, ScriptedSession, match, matched
-from scripted_store import refusal
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client import errors
-from kvstore_client.budget import StoreBudget
-from kvstore_client.store_request import Sample
+from kvstore_client.calls.breaker import Sample
+from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.testing import wait_until
+from wire.scripted_session import RELEASED, RENEWED, ScriptedSession, match, matched
+from wire.scripted_store import refusal
 
 PEEKED = prefix_cache_pb2.PeekPrefixResponse()
 # What a client's own clock says too, once a deadline passed.

@@ -7,9 +7,9 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
-from kvstore_client import tables, tier_tables
-from kvstore_client.fitted_table import FittedTable
-from kvstore_client.tier_tables import MEBIBYTE
+from kvstore_ctl import tables
+from kvstore_ctl import tables as tier_tables
+from kvstore_ctl.tables import MEBIBYTE, FittedTable
 
 SPACE, LEASE = bytes(range(0xA0, 0xB0)), bytes(range(0xC0, 0xD0))
 COUNTERS = {"lookup_count": 12_345, "asked_token_count": 1000, "matched_token_count": 386}
@@ -55,7 +55,7 @@ PINS = [
 
 
 def lines(shown: RenderableType, width: int = 80) -> list[str]:
-    """Return what is shown on a terminal of so many columns."""
+    """Returns what is shown on a terminal of so many columns."""
     console = Console(file=io.StringIO(), width=width)
     console.print(shown)
     assert isinstance(console.file, io.StringIO)
@@ -63,7 +63,7 @@ def lines(shown: RenderableType, width: int = 80) -> list[str]:
 
 
 def all_tables(*, wide: bool) -> list[tuple[FittedTable, list[str]]]:
-    """Return each table with what it has to show in one piece."""
+    """Returns each table with what it has to show in one piece."""
     space, lease = (each.hex()[: None if wide else 8] for each in (SPACE, LEASE))
     return [
         (tables.leases_table(LEASES, wide=wide), [lease, "vllm-server-0", "expired", "34567"]),

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from core_builders import Backend
 
+from core.core_builders import Backend
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
@@ -54,7 +54,7 @@ def index_factory(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests of the cache twice."""
+    """Runs the tests of the cache twice."""
     known = metafunc.module.__name__.rpartition(".")[2] in ON_BOTH
     if known and metafunc.function.__name__ not in OF_NODES:
         kinds = {"radix": RadixIndex, "hash": HashIndex}

@@ -4,27 +4,27 @@ from array import array
 from collections.abc import Collection
 
 import pytest
-from core_builders import TENANT, make_arena
 
+from core.core_builders import TENANT, make_arena
 from kvstore.core.pool.arena import Arena
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, Slots, SlotState
 from kvstore.errors import PoolExhausted
 
 
 def take(arena: Arena, count: int, extent_ids: Collection[int] = (1, 2, 3)) -> Slots:
-    """Take slots and return them."""
+    """Takes slots and returns them."""
     slots = array("Q")
     arena.take(count, extent_ids, into=slots)
     return slots
 
 
 def named(slots: Slots) -> list[tuple[int, int]]:
-    """Return slots as (extent, index)."""
+    """Returns slots as (extent, index)."""
     return [(slot >> INDEX_BITS, slot & INDEX_MASK) for slot in slots]
 
 
 def counted(arena: Arena) -> dict[SlotState, int]:
-    """Count the slots of each state in the extents themselves."""
+    """Counts the slots of each state in the extents themselves."""
     states = [state for extent in arena.extents.values() for state in extent.states]
     return {state: states.count(state) for state in SlotState}
 

@@ -3,9 +3,9 @@
 from math import log
 
 import pytest
-from core_builders import node_at, plant
-from eviction_world import going, hint, make, put
 
+from core.core_builders import node_at, plant
+from core.eviction_world import going, hint, make, put
 from kvstore.core.eviction import order, policies
 from kvstore.core.eviction.policies import (
     EXPECTED,
@@ -69,7 +69,7 @@ def test_higher_priority_goes_later_and_in_the_end_goes() -> None:
 
 
 def come_back(namespace: Namespace, letters: str, last_use: int) -> Hint:
-    """Evict everything, plant a path again, and return what its pages are known as."""
+    """Evicts everything, plant a path again, and returns what its pages are known as."""
     going(namespace, namespace.index.page_count)
     plant(namespace, letters, last_use)
     return node_at(namespace.index, letters).hint
@@ -94,7 +94,7 @@ def test_a_kind_that_comes_back_is_kept_longer(kind: int, known: Hint) -> None:
 
 
 def remembering(**pages: int) -> Auto:
-    """Return a policy that remembers so many pages of some kinds, by their names."""
+    """Returns a policy that remembers so many pages of some kinds, by their names."""
     policy = Auto()
     policy.ghosts.by_kind = {getattr(policies, kind): count for kind, count in pages.items()}
     return policy

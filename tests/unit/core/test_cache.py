@@ -1,16 +1,8 @@
 """Matching and releasing; the other verbs are in test_cache_acquire, _reserve and _insert."""
 
 import pytest
-from core_builders import (
-    FILLER,
-    NAMESPACE_ID,
-    CoreWorld,
-    node_at,
-    paged,
-    picture,
-    places,
-)
 
+from core.core_builders import FILLER, NAMESPACE_ID, CoreWorld, node_at, paged, picture, places
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Match, MatchOptions, Sequence
 from kvstore.errors import (

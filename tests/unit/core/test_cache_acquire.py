@@ -1,8 +1,8 @@
 """Match and reserve in one call."""
 
 import pytest
-from core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, places
 
+from core.core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, places
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Match, MatchOptions

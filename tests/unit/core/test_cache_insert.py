@@ -1,8 +1,8 @@
 """Publishing reserved pages: what is answered, what was there first, what is held."""
 
 import pytest
-from core_builders import CoreWorld, node_at, places
 
+from core.core_builders import CoreWorld, node_at, places
 from kvstore.core.values.requests import Inserted
 from kvstore.errors import (
     IdReused,

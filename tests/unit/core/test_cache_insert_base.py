@@ -1,8 +1,8 @@
 """What an insert may stand on, and which inserts are refused."""
 
 import pytest
-from core_builders import FILLER, CoreWorld, paged
 
+from core.core_builders import FILLER, CoreWorld, paged
 from kvstore.core.values.requests import Sequence
 from kvstore.errors import (
     InsertExceedsReservation,

@@ -1,8 +1,8 @@
 """Reserving slots, making room for them, and giving them back."""
 
 import pytest
-from core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, picture, places
 
+from core.core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, picture, places
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import ReservationRequest
@@ -17,7 +17,7 @@ from kvstore.errors import (
 
 
 def reserve(world: CoreWorld, *requests: tuple[int, int, int]) -> list[list[int]]:
-    """Reserve for several (id, start, pages) in one call; return each one's slots."""
+    """Reserves for several (id, start, pages) in one call; returns each one's slots."""
     asked = [ReservationRequest(*each) for each in requests]
     grants = world.cache.reserve(world.worker.caller, NAMESPACE_ID, asked, world.now)
     assert [each.reservation_id for each in grants] == [each[0] for each in requests]

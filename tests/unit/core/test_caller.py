@@ -1,7 +1,6 @@
 """Who calls."""
 
-from core_builders import ADMIN, OWNER
-
+from core.core_builders import ADMIN, OWNER
 from kvstore.core.values.requests import Caller, Identity
 
 

@@ -1,15 +1,15 @@
 """A page's checksum: kept with its slot, from the insert that publishes it until it is free."""
 
 import pytest
-from core_builders import CoreWorld, places
 
+from core.core_builders import CoreWorld, places
 from kvstore.core.values.requests import Sequence
 from kvstore.core.values.slots import NO_CHECKSUM
 from kvstore.errors import InvalidField
 
 
 def checksums_of(world: CoreWorld, slots: list[int]) -> list[int]:
-    """Return what is kept for slots of the first extent."""
+    """Returns what is kept for slots of the first extent."""
     return [world.arena.extents[1].checksums[each] for each in slots]
 
 

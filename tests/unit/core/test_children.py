@@ -3,19 +3,19 @@
 from array import array
 
 import pytest
-from core_builders import make_namespace
 
+from core.core_builders import make_namespace
 from kvstore.core.index.children import NO_CHILDREN, Children
 from kvstore.core.index.node import Node
 
 
 def named(namespace: object, number: int) -> Node:
-    """Return a node that nothing but its number tells apart."""
+    """Returns a node that nothing but its number tells apart."""
     return Node(namespace, number, b"", array("Q"), None, 0)  # type: ignore[arg-type]
 
 
 def words(*texts: str) -> Children:
-    """Return children whose first pages are ``texts``, a letter a token, numbered from 1."""
+    """Returns children whose first pages are ``texts``, a letter a token, numbered from 1."""
     namespace, children = make_namespace(), Children()
     for number, text in enumerate(texts, start=1):
         children.add(encoded(text), named(namespace, number))
@@ -23,12 +23,12 @@ def words(*texts: str) -> Children:
 
 
 def encoded(text: str) -> bytes:
-    """Return one token a letter."""
+    """Returns one token a letter."""
     return b"".join(ord(letter).to_bytes(4, "little") for letter in text)
 
 
 def found(children: Children, text: str) -> tuple[int, int] | None:
-    """Return the number of the nearest child and for how many tokens it agrees."""
+    """Returns the number of the nearest child and for how many tokens it agrees."""
     nearest = children.nearest(encoded(text))
     return None if nearest is None else (nearest[0].number, nearest[1])
 

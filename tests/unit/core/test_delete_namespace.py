@@ -1,10 +1,9 @@
 """A namespace that is deleted: its pages, who holds some of them, and what comes after it."""
 
 import pytest
-from core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
-from third_world import ThirdWorld
-from verifying_steps import ask, found_bad, publish
 
+from core.core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
+from core.third_world import ThirdWorld
 from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.pool.disk import RemovedPrefix
 from kvstore.core.pool.namespace import Namespace
@@ -19,19 +18,20 @@ from kvstore.core.values.requests import (
     ReservationRequest,
 )
 from kvstore.errors import NamespaceNotFound
+from machine.verifying_steps import ask, found_bad, publish
 
 FRESH_ID = b"another of 16 by"
 
 
 def delete(world: CoreWorld) -> Removed:
-    """Delete the world's namespace and check every law."""
+    """Deletes the world's namespace and check every law."""
     removed = world.cache.delete_namespace(OWNER, NAMESPACE_ID)
     world.laws.check()
     return removed
 
 
 def reopen(world: CoreWorld) -> Namespace:
-    """Open the same identity again."""
+    """Opens the same identity again."""
     caller, layout = world.worker.caller, world.layout
     identity = NamespaceIdentity(b"model")
     return world.cache.open_namespace(caller, identity, layout, FRESH_ID, world.now)

@@ -1,8 +1,7 @@
 """What tier 3 is told of: namespaces by their digests, and what it must not have any more."""
 
-from core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged
-from third_world import ThirdWorld
-
+from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged
+from core.third_world import ThirdWorld
 from kvstore.core.cache import PrefixCache
 from kvstore.core.pool.disk import RemovedPrefix
 from kvstore.core.values.layout import NamespaceIdentity

@@ -1,9 +1,9 @@
 """Pages that come from tier 3: located, loaded into slots of tier 1, and published."""
 
 import pytest
-from core_builders import FILLER, NAMESPACE_ID, node_at, paged, places
-from third_world import ThirdWorld
 
+from core.core_builders import FILLER, NAMESPACE_ID, node_at, paged, places
+from core.third_world import ThirdWorld
 from kvstore.core.pool.tier_policy import WritePolicy
 from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.values.page_hash import page_digests
@@ -13,7 +13,7 @@ from kvstore.core.verbs.verify import Inspection
 
 
 def kept(*sequences: str, slots: int = 8, **options: object) -> ThirdWorld:
-    """Return a world whose sequences are on the disk and nowhere else."""
+    """Returns a world whose sequences are on the disk and nowhere else."""
     world = ThirdWorld(slots=slots, **options)  # type: ignore[arg-type]  # a test's
     for letters in sequences:
         world.worker.publish(letters)
@@ -25,7 +25,7 @@ def kept(*sequences: str, slots: int = 8, **options: object) -> ThirdWorld:
 
 
 def begun(world: ThirdWorld, letters: str, count: int = 100) -> DiskRead:
-    """Return a load that was begun."""
+    """Returns a load that was begun."""
     load = world.begin(letters, count=count)
     assert load is not None
     return load
@@ -170,7 +170,7 @@ def test_pages_that_came_meanwhile_stay() -> None:
 
 
 def kept_again(world: ThirdWorld) -> ThirdWorld:
-    """Evict all."""
+    """Evicts all."""
     world.evict()
     return world
 

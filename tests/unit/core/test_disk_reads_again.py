@@ -1,9 +1,9 @@
 """What is located for a match that was made before."""
 
 import pytest
-from core_builders import NAMESPACE_ID
-from third_world import ThirdWorld
 
+from core.core_builders import NAMESPACE_ID
+from core.third_world import ThirdWorld
 from kvstore.core.values.requests import MatchOptions
 from kvstore.errors import Tombstoned
 

@@ -3,20 +3,20 @@
 from random import Random
 
 import pytest
-from core_builders import make_namespace, plant
 
+from core.core_builders import make_namespace, plant
 from kvstore.core.eviction.order import Entry, EntryQueue
 from kvstore.core.eviction.policy import Leaf
 
 
 @pytest.fixture
 def leaf() -> Leaf:
-    """Provide a leaf, which entries are of."""
+    """Provides a leaf, which entries are of."""
     return plant(make_namespace(), "a", 0).node
 
 
 def drained(queue: EntryQueue) -> list[tuple[float, int]]:
-    """Take everything out and return ranks and numbers, in that order."""
+    """Takes everything out and returns ranks and numbers, in that order."""
     taken = []
     while (entry := queue.first()) is not None:
         taken.append(entry[:2])

@@ -39,12 +39,12 @@ class Watcher:
 
 
 def event(number: int, tenant: str = "a", namespace_id: bytes = b"space") -> Event:
-    """Return an event that is told from others by its time."""
+    """Returns an event that is told from others by its time."""
     return NamespaceEvent(float(number), tenant, namespace_id, NamespaceStep.OPENED)
 
 
 def times(told: Told) -> list[float]:
-    """Return the times of what was told."""
+    """Returns the times of what was told."""
     return [each.at for each in told.events]
 
 

@@ -4,8 +4,8 @@ from itertools import chain
 from random import Random
 
 import pytest
-from core_builders import letters_of, make_namespace, node_at, paged, picture, plant
 
+from core.core_builders import letters_of, make_namespace, node_at, paged, picture, plant
 from kvstore.core.eviction.order import HOT_HITS, SWEEP_FROM
 from kvstore.core.eviction.policy import Victim
 from kvstore.core.index.node import Anchor
@@ -20,13 +20,13 @@ def nominate(namespace: Namespace, pages: int) -> list[tuple[str, int]]:
 
 
 def named(namespace: Namespace, victims: list[Victim]) -> list[tuple[str, int]]:
-    """Return victims with their nodes' letters."""
+    """Returns victims with their nodes' letters."""
     width = namespace.index.width
     return [(letters_of(each.leaf.node.edge, width), each.pages) for each in victims]
 
 
 def pin(namespace: Namespace, letters: str) -> Anchor:
-    """Hold the path of ``letters``, which is cached."""
+    """Holds the path of ``letters``, which is cached."""
     node = node_at(namespace.index, letters)
     return Anchor(Hold(1, namespace, 0.0), node, len(letters) - node.start)
 

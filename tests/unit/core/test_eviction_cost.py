@@ -3,8 +3,8 @@
 from itertools import count
 
 import pytest
-from core_builders import TENANT, make_namespace, make_tenant, node_at, plant
 
+from core.core_builders import TENANT, make_namespace, make_tenant, node_at, plant
 from kvstore.core.eviction.order import SWEEP_FROM, EntryQueue
 from kvstore.core.eviction.policies import LeastRecentlyUsed
 from kvstore.core.index.node import Anchor
@@ -50,12 +50,12 @@ class CountingPolicy(LeastRecentlyUsed):
 
 
 def letter(number: int) -> str:
-    """Return a letter of its own for each number."""
+    """Returns a letter of its own for each number."""
     return chr(0x4000 + number)
 
 
 def make(slots: int) -> tuple[Namespace, CountingPolicy]:
-    """Return an empty namespace whose policy counts."""
+    """Returns an empty namespace whose policy counts."""
     policy = CountingPolicy()
     arena = Arena(1, ArenaKey(TENANT, 64, 1), policy, make_tenant())
     arena.add_extent(ExtentSlots(1, slots))
@@ -64,7 +64,7 @@ def make(slots: int) -> tuple[Namespace, CountingPolicy]:
 
 @pytest.fixture
 def crowd() -> tuple[Namespace, CountingPolicy]:
-    """Provide a namespace of a thousand leaves, used one after the other."""
+    """Provides a namespace of a thousand leaves, used one after the other."""
     namespace, policy = make(LEAVES)
     for use in range(LEAVES):
         plant(namespace, letter(use), use)

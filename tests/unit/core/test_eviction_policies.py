@@ -1,14 +1,9 @@
 """What each policy nominates, in a few letters; the least recently used has a file of its own."""
 
 import pytest
-from core_builders import (
-    CoreWorld,
-    node_at,
-    paged,
-    plant,
-)
-from eviction_world import going, make, put
 
+from core.core_builders import CoreWorld, node_at, paged, plant
+from core.eviction_world import going, make, put
 from kvstore.core.eviction import order
 from kvstore.core.eviction.ghosts import MAX_RUNS, GhostList
 from kvstore.core.eviction.policies import MAX_LEVELS, POLICIES, GreedyDual

@@ -4,8 +4,8 @@ from array import array
 from functools import partial
 
 import pytest
-from core_builders import FILLER, letters_of, make_namespace, paged
 
+from core.core_builders import FILLER, letters_of, make_namespace, paged
 from kvstore.core.index.hash_index import DIGEST_BYTES, HashIndex, blake2b_128
 from kvstore.core.index.node import Position
 
@@ -13,7 +13,7 @@ ALL_ALIKE = partial(HashIndex, digest=lambda _: b"the same")
 
 
 def make_index(*sequences: str, kind: object = HashIndex) -> HashIndex:
-    """Return an index of sequences, whose slots are numbered in order of insertion."""
+    """Returns an index of sequences, whose slots are numbered in order of insertion."""
     index = kind(make_namespace(), 2)  # type: ignore[operator]
     assert isinstance(index, HashIndex)
     for letters in sequences:
@@ -22,14 +22,14 @@ def make_index(*sequences: str, kind: object = HashIndex) -> HashIndex:
 
 
 def plant(index: HashIndex, letters: str) -> Position:
-    """Add what is not there of a sequence."""
+    """Adds what is not there of a sequence."""
     at = walk(index, letters)
     slots = array("Q", range(index.page_count, index.page_count + len(letters) - at.depth))
     return index.extend(at, paged(letters[at.depth :]), slots) if slots else at
 
 
 def walk(index: HashIndex, letters: str) -> Position:
-    """Descend from the root along a sequence."""
+    """Descends from the root along a sequence."""
     return index.descend(Position(index.root, 0), paged(letters), len(letters))
 
 

@@ -3,8 +3,8 @@
 from array import array
 
 import pytest
-from core_builders import make_namespace, node_at, paged, plant
 
+from core.core_builders import make_namespace, node_at, paged, plant
 from kvstore.core.index.node import Anchor, Position
 from kvstore.core.index.radix import path_slots
 from kvstore.core.leases.holds import Hold, Pin, Reservation
@@ -19,7 +19,7 @@ def make_pin(namespace: Namespace, letters: str) -> Pin:
 
 
 def removed_twice() -> tuple[Namespace, Pin, Slots]:
-    """Return a pin on a path of six pages, cut off at its fifth page and then its third."""
+    """Returns a pin on a path of six pages, cut off at its fifth page and then its third."""
     namespace = make_namespace()
     pin = make_pin(namespace, "abcdef")
     slots = pin.slots()

@@ -6,8 +6,8 @@ The laws of trees and holds are in test_invariants_trees.py.
 from array import array
 
 import pytest
-from core_builders import OWNER, CoreWorld, make_layout, node_at
 
+from core.core_builders import OWNER, CoreWorld, make_layout, node_at
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.leases.lease import Process
@@ -18,7 +18,7 @@ from kvstore.core.values.slots import SlotState
 
 
 def two_arenas() -> CoreWorld:
-    """Return a world with pages cached, pinned, detached and reserved in each of two arenas."""
+    """Returns a world with pages cached, pinned, detached and reserved in each of two arenas."""
     world = CoreWorld(slots=16)
     worker, identity = world.worker, NamespaceIdentity(b"larger")
     layout = make_layout(page_bytes=128)
@@ -34,7 +34,7 @@ def two_arenas() -> CoreWorld:
 
 
 def broken(world: CoreWorld) -> str:
-    """Check the laws and return the sentence of the one that does not hold."""
+    """Checks the laws and returns the sentence of the one that does not hold."""
     with pytest.raises(InvariantBroken) as error:
         world.laws.check()
     return str(error.value)

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 
 import pytest
-from core_builders import NAMESPACE_ID, OWNER, node_at
-from third_world import ThirdWorld
 
+from core.core_builders import NAMESPACE_ID, OWNER, node_at
+from core.third_world import ThirdWorld
 from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.pool.disk import RemovedPrefix
 
 
 def made() -> ThirdWorld:
-    """Return a world with kept pages, two nodes of them, a keep and a load under way."""
+    """Returns a world with kept pages, two nodes of them, a keep and a load under way."""
     world = ThirdWorld(slots=16)
     world.worker.publish("abcd", "abxy", "pqrs")
     world.keep()
@@ -67,7 +67,7 @@ def load_unknown(world: ThirdWorld) -> None:
 
 
 def load_twice(world: ThirdWorld) -> None:
-    """Load a page into two slots."""
+    """Loads a page into two slots."""
     [load] = world.cache.disk_reads
     again = world.worker.sequence("pqrs")
     located = world.locate("pqrs")
@@ -77,18 +77,18 @@ def load_twice(world: ThirdWorld) -> None:
 
 
 def tell_nobody(world: ThirdWorld) -> None:
-    """Remove a page without a note that tier 3 is to be told."""
+    """Removes a page without a note that tier 3 is to be told."""
     space = world.namespace
     world.third.removed.append(RemovedPrefix(space.namespace_id, space.digest, None))
 
 
 def remember_what_was_told(world: ThirdWorld) -> None:
-    """Keep a count of no removals of a namespace that is gone."""
+    """Keeps a count of no removals of a namespace that is gone."""
     world.third.untold[b"gone"] = 0
 
 
 def forget_one_that_is_gone(world: ThirdWorld) -> None:
-    """Delete a namespace, and let what tier 3 was not told of be forgotten."""
+    """Deletes a namespace, and let what tier 3 was not told of be forgotten."""
     world.cache.delete_namespace(OWNER, NAMESPACE_ID)
     world.laws.check()
     world.third.untold.clear()

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 
 import pytest
-from core_builders import CoreWorld, paged
 
+from core.core_builders import CoreWorld, paged
 from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.leases.lease import LeaseState
 from kvstore.core.pool.in_flight import Prefill
 
 
 def announced() -> tuple[CoreWorld, Prefill]:
-    """Return a world with two prefills, and that of which a page was inserted."""
+    """Returns a world with two prefills, and that of which a page was inserted."""
     world = CoreWorld(slots=16)
     world.worker.acquire("abcd", 1, 2)
     world.worker.acquire("abxy", 3, 4)

@@ -3,8 +3,8 @@
 from array import array
 
 import pytest
-from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 
+from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 from kvstore.core.index.node import Anchor, Node
 from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.leases.holds import Hold
@@ -13,7 +13,7 @@ from kvstore.core.values.requests import NamedPinRequest
 
 
 def make_world() -> CoreWorld:
-    """Return a world with a small tree, of which nothing is held."""
+    """Returns a world with a small tree, of which nothing is held."""
     world = CoreWorld()
     world.worker.publish("abcd", "abxy", "q")
     world.laws.check()
@@ -21,7 +21,7 @@ def make_world() -> CoreWorld:
 
 
 def make_removed() -> CoreWorld:
-    """Return a world with a pin on a path whose last pages were removed."""
+    """Returns a world with a pin on a path whose last pages were removed."""
     world = make_world()
     world.worker.match("abcd", 1)
     world.evict_prefix("abc")
@@ -30,14 +30,14 @@ def make_removed() -> CoreWorld:
 
 
 def broken(world: CoreWorld) -> str:
-    """Check the laws and return the sentence of the one that does not hold."""
+    """Checks the laws and returns the sentence of the one that does not hold."""
     with pytest.raises(InvariantBroken) as error:
         world.laws.check()
     return str(error.value).split(":")[0]
 
 
 def at(world: CoreWorld, letters: str) -> Node:
-    """Return the node of the last page of ``letters``."""
+    """Returns the node of the last page of ``letters``."""
     return node_at(world.namespace.index, letters)
 
 
@@ -166,7 +166,7 @@ def test_miscounted_removed_pages_break_a_law() -> None:
 
 
 def make_named() -> CoreWorld:
-    """Return a world with a named pin on a small tree."""
+    """Returns a world with a named pin on a small tree."""
     world = make_world()
     world.cache.pin_prefix(OWNER, NAMESPACE_ID, NamedPinRequest("p", paged("abc")), world.now)
     world.laws.check()

@@ -1,8 +1,8 @@
 """A lease by itself; the table of leases is in test_lease_table.py."""
 
 import pytest
-from core_builders import EPOCH, OWNER, make_arena, make_namespace, make_tenant, plant
 
+from core.core_builders import EPOCH, OWNER, make_arena, make_namespace, make_tenant, plant
 from kvstore.core.leases.holds import Pin, Reservation
 from kvstore.core.leases.lease import Lease, LeaseChange, LeaseState, Process
 from kvstore.core.values.limits import Limits
@@ -20,13 +20,13 @@ CALLER = Caller(OWNER, b"lease id 16 byte", b"the secret", EPOCH)
 
 
 def make_lease(limits: Limits | None = None) -> Lease:
-    """Return a lease granted at 100 seconds."""
+    """Returns a lease granted at 100 seconds."""
     holdings = make_tenant()
     return Lease(1, CALLER, "worker one", holdings, limits=limits or Limits(), now=100.0)
 
 
 def attach(lease: Lease, process_id: int, *mapped: int) -> Process:
-    """Put a process under a lease that has mapped these extents."""
+    """Puts a process under a lease that has mapped these extents."""
     process = Process(process_id, 4000 + process_id, 1000, lease)
     process.mapped.update(mapped)
     lease.processes[process_id] = process

@@ -1,8 +1,8 @@
 """What a lease holds, as a whole and hold by hold."""
 
 import pytest
-from core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld
 
+from core.core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld
 from kvstore.core.stats import HoldKind, HoldStats, LeaseStats, hold_stats, lease_stats
 from kvstore.core.values.requests import Caller, Identity
 from kvstore.errors import InvalidField, LeaseNotFound
@@ -15,12 +15,12 @@ def world() -> CoreWorld:
 
 
 def holds(world: CoreWorld) -> list[HoldStats]:
-    """Return the worker's holds, five seconds on."""
+    """Returns the worker's holds, five seconds on."""
     return hold_stats(world.worker.lease, world.now + 5)
 
 
 def whole(world: CoreWorld) -> LeaseStats:
-    """Return the worker's lease, five seconds on."""
+    """Returns the worker's lease, five seconds on."""
     return lease_stats(world.worker.lease, world.now + 5)
 
 

@@ -1,8 +1,8 @@
 """All leases that have not ended, and the tombstones of those that have."""
 
 import pytest
-from core_builders import ADMIN, EPOCH, OWNER
 
+from core.core_builders import ADMIN, EPOCH, OWNER
 from kvstore.core.leases.lease import Lease, LeaseState, Process
 from kvstore.core.leases.table import LeaseTable
 from kvstore.core.values.limits import Limits, Quotas, QuotaTable
@@ -13,14 +13,14 @@ OTHER = Identity("tenant-b")
 
 
 def caller(name: str, identity: Identity = OWNER, secret: bytes = b"secret") -> Caller:
-    """Return who owns, or pretends to own, the lease of this name."""
+    """Returns who owns, or pretends to own, the lease of this name."""
     return Caller(identity, name.encode(), secret, EPOCH)
 
 
 def make_table(
     *names: str, limits: Limits | None = None, quotas: Quotas | None = None
 ) -> LeaseTable:
-    """Return a table with leases of these names, granted at 100 seconds."""
+    """Returns a table with leases of these names, granted at 100 seconds."""
     table = LeaseTable(limits or Limits(), QuotaTable(quotas or Quotas()))
     for name in names:
         table.grant(caller(name), name, 100.0).ttl = 10.0
@@ -28,7 +28,7 @@ def make_table(
 
 
 def bind(table: LeaseTable, lease: Lease, *process_ids: int) -> None:
-    """Attach processes to a lease."""
+    """Attaches processes to a lease."""
     for process_id in process_ids:
         table.bind(lease, Process(process_id, 4000, 1000, lease))
 

@@ -1,8 +1,8 @@
 """Granting, renewing, expiring and ending leases, and what goes back when they do."""
 
 import pytest
-from core_builders import ADMIN, EPOCH, OWNER, CoreWorld
 
+from core.core_builders import ADMIN, EPOCH, OWNER, CoreWorld
 from kvstore.core.cache import PrefixCache
 from kvstore.core.leases.lease import LeaseState
 from kvstore.core.values.limits import Limits, Quotas, QuotaTable
@@ -20,12 +20,12 @@ CALLER = Caller(OWNER, b"lease", b"secret", EPOCH)
 
 
 def grant(members: PrefixCache, ttl: float | None = None, now: float = 100.0) -> float:
-    """Grant the caller's lease."""
+    """Grants the caller's lease."""
     return members.grant(CALLER, ttl=ttl, display_name="one", features=("a", "b"), now=now)
 
 
 def make_members(*, attached: bool = True) -> PrefixCache:
-    """Return a membership with one lease."""
+    """Returns a membership with one lease."""
     members = PrefixCache(EPOCH, LIMITS)
     grant(members)
     if attached:

@@ -1,8 +1,8 @@
 """Processes attached under leases, and the extents that they are owed."""
 
 import pytest
-from core_builders import EPOCH, OWNER, CoreWorld, make_layout
 
+from core.core_builders import EPOCH, OWNER, CoreWorld, make_layout
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Caller
 from kvstore.errors import InvalidField, LeaseExpired, LeaseNotFound, PoolExhausted

@@ -1,7 +1,6 @@
 """The default limits fit each other."""
 
-from core_builders import FILLER, PAGE_TOKENS
-
+from core.core_builders import FILLER, PAGE_TOKENS
 from kvstore.core.values.limits import Limits
 
 

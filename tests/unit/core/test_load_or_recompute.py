@@ -9,7 +9,7 @@ WANTED = Wanted(byte_count=100 * MIB, token_count=1000)
 
 
 def worth(decision: LoadDecision, *, queued: int = 0, now: float = 0.0) -> bool:
-    """Return what is decided of the pages that take a tenth of a second to compute."""
+    """Returns what is decided of the pages that take a tenth of a second to compute."""
     return decision.worth_loading(
         WANTED, prefill_tokens_per_second=SPEED, queued_bytes=queued, now=now
     )

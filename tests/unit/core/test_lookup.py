@@ -1,8 +1,8 @@
 """Finding the cached prefix of a sequence for a lease."""
 
 import pytest
-from core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, paged, picture
 
+from core.core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, paged, picture
 from kvstore.core.index.node import Position
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Sequence
@@ -17,7 +17,7 @@ from kvstore.errors import (
 
 
 def find(world: CoreWorld, letters: str, page: int = 0, **base: int) -> Position:
-    """Return the longest prefix of whole pages for the world's worker."""
+    """Returns the longest prefix of whole pages for the world's worker."""
     sequence = world.worker.sequence(letters, page, **base)
     found = longest(
         world.worker.lease, world.namespace, sequence, wants_source=False, wants_next_token=False

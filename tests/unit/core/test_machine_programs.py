@@ -3,11 +3,11 @@
 from unittest.mock import Mock
 
 import pytest
-from cache_machine import CacheMachine, HashedPages, TwoTiersOfHashedPages
 from hypothesis import strategies as st
-from machine_state import OWNER
 
 from kvstore.core.pool.tier_policy import TierPolicy
+from machine.cache_machine import CacheMachine, HashedPages, TwoTiersOfHashedPages
+from machine.state import OWNER
 
 MACHINES = [CacheMachine, HashedPages, TwoTiersOfHashedPages]
 

@@ -1,8 +1,8 @@
 """Whether a match is the one that took a pin."""
 
 import pytest
-from core_builders import CoreWorld, make_layout
 
+from core.core_builders import CoreWorld, make_layout
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import MatchOptions
 from kvstore.errors import IdReused

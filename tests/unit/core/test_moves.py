@@ -1,15 +1,14 @@
 """Moves between tiers that others overtook."""
 
-from core_builders import CoreWorld
-from tiered_world import make, move, sunk
-
+from core.core_builders import CoreWorld
+from core.tiered_world import make, move, sunk
 from kvstore.core.pool.placement import LOWER
 from kvstore.core.tiers.moves import Move
 from kvstore.core.values.slots import SlotState
 
 
 def begun(world: CoreWorld) -> Move:
-    """Return the one move that is begun."""
+    """Returns the one move that is begun."""
     [started] = world.cache.plan_moves(10)
     world.laws.check()
     return started

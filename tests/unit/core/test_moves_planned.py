@@ -1,9 +1,9 @@
 """Copies in two tiers: which move when, and who is handed which."""
 
 import pytest
-from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
-from tiered_world import make, move, sunk, tiers
 
+from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
+from core.tiered_world import make, move, sunk, tiers
 from kvstore.core.eviction.order import LeafOrder
 from kvstore.core.eviction.policy import EvictionPolicy, Victim
 from kvstore.core.invariants.invariant import InvariantBroken
@@ -268,7 +268,7 @@ def test_a_path_of_both_tiers_is_removed_whole() -> None:
 
 
 def remembered(policy: EvictionPolicy) -> int:
-    """Return how many pages a policy knows to have had go."""
+    """Returns how many pages a policy knows to have had go."""
     assert isinstance(policy, LeafOrder)
     return sum(policy.ghosts.by_kind.values())
 

@@ -6,9 +6,9 @@ Whose they are and how many there may be is in test_named_pins_tenants.py.
 from math import inf
 
 import pytest
-from core_builders import FILLER, NAMESPACE_ID, OWNER, paged, picture
-from pinned_world import letters_held, names, pin, world_of
 
+from core.core_builders import FILLER, NAMESPACE_ID, OWNER, paged, picture
+from core.pinned_world import letters_held, names, pin, world_of
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.requests import NamedPinRequest, ReservationRequest, Sequence
 from kvstore.errors import IdReused, InvalidField, PrefixNotCached

@@ -1,9 +1,9 @@
 """Whose named pins are, how many there may be, and how they are listed."""
 
 import pytest
-from core_builders import ADMIN, FILLER, NAMESPACE_ID, OWNER, CoreWorld, paged
-from pinned_world import names, pin, world_of
 
+from core.core_builders import ADMIN, FILLER, NAMESPACE_ID, OWNER, CoreWorld, paged
+from core.pinned_world import names, pin, world_of
 from kvstore.core.leases.named_pins import NamedPin
 from kvstore.core.stats import NamedPinStats, named_pin_stats
 from kvstore.core.values.layout import NamespaceIdentity

@@ -1,8 +1,7 @@
 """A namespace: its arena's tenant, its layout's pages, a tree of its own."""
 
-from core_builders import TENANT, make_arena, make_namespace, plant, shape
-from tiered_world import make
-
+from core.core_builders import TENANT, make_arena, make_namespace, plant, shape
+from core.tiered_world import make
 from kvstore.core.index.radix import subtree
 from kvstore.core.pool.placement import FIRST, LOWER
 

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from core_builders import (
+
+from core.core_builders import (
     ADMIN,
     FILLER,
     NAMESPACE_ID,
@@ -13,7 +14,6 @@ from core_builders import (
     paged,
     picture,
 )
-
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout
 from kvstore.core.values.limits import Limits
@@ -34,7 +34,7 @@ def open_one(
     layout: PageLayout | None = None,
     caller: Caller | None = None,
 ) -> Namespace:
-    """Open a model's namespace; a fresh one has the model's name as its id."""
+    """Opens a model's namespace; a fresh one has the model's name as its id."""
     return world.cache.open_namespace(
         caller or world.worker.caller,
         NamespaceIdentity(model),

@@ -1,8 +1,8 @@
 """A namespace that goes in parts, and those that come and go without end."""
 
 import pytest
-from core_builders import NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 
+from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 from kvstore.core.index.radix import part_of, subtree
 from kvstore.core.values.events import Cause
 from kvstore.core.values.layout import NamespaceIdentity
@@ -12,7 +12,7 @@ from kvstore.errors import QuotaExceeded
 
 
 def nodes_of(world: CoreWorld) -> int:
-    """Return how many nodes the world's namespace has."""
+    """Returns how many nodes the world's namespace has."""
     return len(world.namespace.index.nodes)
 
 

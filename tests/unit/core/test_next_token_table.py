@@ -1,7 +1,6 @@
 """Next tokens and where they stand."""
 
-from letter_world import letters
-
+from core.letter_world import letters
 from kvstore.core.index.children import Children
 from kvstore.core.index.next_tokens import NextTokens
 

@@ -1,15 +1,15 @@
 """Next tokens: a whole sequence found, and nothing of it left to run."""
 
 import pytest
-from core_builders import NAMESPACE_ID
-from letter_world import LetterWorld, letters
 
+from core.core_builders import NAMESPACE_ID
+from core.letter_world import LetterWorld, letters
 from kvstore.core.values.requests import Match, MatchOptions, Sequence
 from kvstore.errors import ParentNotCovered
 
 
 def answer(match: Match) -> tuple[int, int, int | None]:
-    """Return tokens in place, tokens to copy, and the next token."""
+    """Returns tokens in place, tokens to copy, and the next token."""
     copied = 0 if match.source is None else match.source.valid_token_count
     return match.matched_token_count, copied, match.next_token
 

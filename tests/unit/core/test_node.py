@@ -3,15 +3,14 @@
 from array import array
 from sys import getsizeof
 
-from core_builders import make_namespace, paged
-
+from core.core_builders import make_namespace, paged
 from kvstore.core.index.node import Anchor, AnchorSet, Node, Position
 from kvstore.core.leases.holds import Hold
 from kvstore.core.pool.namespace import Namespace
 
 
 def make_node(namespace: Namespace, letters: str, start: int = 0) -> Node:
-    """Return a node of one page a letter, under the root."""
+    """Returns a node of one page a letter, under the root."""
     slots = array("Q", range(len(letters)))
     return Node(namespace, 1, paged(letters), slots, namespace.index.root, start)
 

@@ -3,12 +3,11 @@
 from collections.abc import Iterable
 
 import pytest
-from core_builders import EPOCH, NAMESPACE_ID, OWNER, TENANT, CoreWorld, make_layout, paged
-from letter_world import LetterWorld
-from third_world import ThirdWorld
-from tiered_world import make, move, sunk
-from verifying_steps import ask, found_bad, publish
 
+from core.core_builders import EPOCH, NAMESPACE_ID, OWNER, TENANT, CoreWorld, make_layout, paged
+from core.letter_world import LetterWorld
+from core.third_world import ThirdWorld
+from core.tiered_world import make, move, sunk
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.pages import EVENT_DIGEST_BYTES
@@ -27,12 +26,13 @@ from kvstore.core.values.events import (
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.page_hash import page_digests
 from kvstore.core.values.requests import Caller
+from machine.verifying_steps import ask, found_bad, publish
 
 INSERTED = ("INSERTED", "INSERTED", 1)
 
 
 def told(events: Iterable[Event]) -> list[tuple[tuple[str, str, int], set[int]]]:
-    """Return what happened to pages: change, cause and tier, and the pages' numbers.
+    """Returns what happened to pages: change, cause and tier, and the pages' numbers.
 
     Where an index has a node a page, what happens to a run is told page by page: one here.
     """
@@ -49,7 +49,7 @@ def told(events: Iterable[Event]) -> list[tuple[tuple[str, str, int], set[int]]]
 
 
 def since(world: CoreWorld) -> list[tuple[tuple[str, str, int], set[int]]]:
-    """Return what happened to pages since this was asked before."""
+    """Returns what happened to pages since this was asked before."""
     log = world.cache.events
     happened = told(log.recent)
     log.recent.clear()
@@ -57,14 +57,14 @@ def since(world: CoreWorld) -> list[tuple[tuple[str, str, int], set[int]]]:
 
 
 def watch(world: CoreWorld) -> EventWatch:
-    """Watch what happens to a world's tenant."""
+    """Watches what happens to a world's tenant."""
     watched = EventWatch(OWNER, b"", room=1000, wake=lambda: None)
     world.cache.events.begin(watched, with_history=False)
     return watched
 
 
 def digest(world: CoreWorld, letters: str) -> bytes:
-    """Return the digest of the path of ``letters``."""
+    """Returns the digest of the path of ``letters``."""
     tokens = paged(letters, world.page_tokens)
     width = world.namespace.index.width
     return list(page_digests(world.namespace.digest, tokens, width))[-1][:EVENT_DIGEST_BYTES]

@@ -13,7 +13,7 @@ BASE = namespace_digest("tenant", IDENTITY, LAYOUT)
 
 
 def opaque(fingerprint: bytes, *, divides: bool) -> PageLayout:
-    """Return a layout of an engine's own."""
+    """Returns a layout of an engine's own."""
     return PageLayout(4, 64, 1, OpaqueContent(fingerprint, divides))
 
 

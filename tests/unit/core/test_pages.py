@@ -2,8 +2,7 @@
 
 from array import array
 
-from core_builders import make_namespace, node_at, paged, plant, shape
-
+from core.core_builders import make_namespace, node_at, paged, plant, shape
 from kvstore.core.eviction.policy import Victim
 from kvstore.core.index.node import Position
 from kvstore.core.leases.holds import Pin
@@ -14,19 +13,19 @@ from kvstore.core.values.slots import SlotState
 
 
 def states(namespace: Namespace) -> dict[str, int]:
-    """Return how many slots are in each state that some are in."""
+    """Returns how many slots are in each state that some are in."""
     counts = namespace.arena.counts
     return {state.name: counts[state] for state in SlotState if counts[state]}
 
 
 def pin(namespace: Namespace, letters: str) -> Pin:
-    """Pin the path of ``letters``, which is cached."""
+    """Pins the path of ``letters``, which is cached."""
     node = node_at(namespace.index, letters)
     return Pin(1, namespace, Position(node, len(letters) - node.start), None, 0.0)
 
 
 def cut(namespace: Namespace, letters: str) -> Removed:
-    """Remove the last page of ``letters`` and all that continues it."""
+    """Removes the last page of ``letters`` and all that continues it."""
     node = node_at(namespace.index, letters)
     if len(letters) - node.start > 1:
         namespace.index.split(node, len(letters) - node.start - 1)

@@ -1,9 +1,9 @@
 """Sequences that end within a page: inserted, immutable, superseded."""
 
 import pytest
-from core_builders import places
-from letter_world import LetterWorld
 
+from core.core_builders import places
+from core.letter_world import LetterWorld
 from kvstore.errors import IdReused, InvalidField, ParentNotCovered
 
 

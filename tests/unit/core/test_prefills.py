@@ -1,13 +1,13 @@
 """What open reservations announce, until when, and who yields to it."""
 
 import pytest
-from core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld, paged
-from prefill_steps import acquire, in_flight
 
+from core.core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld, paged
 from kvstore.core.stats import hold_stats, snapshot
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller, InFlight, Match, Sequence
 from kvstore.errors import Tombstoned
+from machine.prefill_steps import acquire, in_flight
 
 
 def test_of_two_for_one_prefix_one_computes() -> None:

@@ -1,14 +1,14 @@
 """What is copied to tier 1 before a match is answered."""
 
 import pytest
-from core_builders import FILLER, NAMESPACE_ID, CoreWorld, paged
-from tiered_world import make, move, sunk, tiers
 
+from core.core_builders import FILLER, NAMESPACE_ID, CoreWorld, paged
+from core.tiered_world import make, move, sunk, tiers
 from kvstore.core.values.requests import MatchOptions, Sequence
 
 
 def promote(world: CoreWorld, sequence: Sequence, *wished: MatchOptions) -> int:
-    """Copy what a match would find in tier 2 alone; return how many pages that were."""
+    """Copies what a match would find in tier 2 alone; returns how many pages that were."""
     [options] = wished or [MatchOptions(1)]
     moves = world.cache.plan_promotion(world.worker.caller, NAMESPACE_ID, sequence, options)
     return world.cache.finish_moves(moves)

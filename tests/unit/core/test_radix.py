@@ -3,8 +3,8 @@
 from array import array
 
 import pytest
-from core_builders import FILLER, letters_of, make_namespace, node_at, paged, picture, shape
 
+from core.core_builders import FILLER, letters_of, make_namespace, node_at, paged, picture, shape
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.radix import RadixIndex, ancestor, path_slots, path_tokens, subtree, trim
 
@@ -21,7 +21,7 @@ class CountingChildren(dict[bytes, Node]):
 
 
 def make_index(*sequences: str, page_tokens: int = 2) -> RadixIndex:
-    """Return an index of sequences, whose slots are numbered in order of insertion."""
+    """Returns an index of sequences, whose slots are numbered in order of insertion."""
     index = make_namespace(page_tokens=page_tokens).index
     for letters in sequences:
         plant(index, letters)
@@ -29,7 +29,7 @@ def make_index(*sequences: str, page_tokens: int = 2) -> RadixIndex:
 
 
 def plant(index: RadixIndex, letters: str) -> Position:
-    """Add what is not there of a sequence; slots go on from the number of pages there."""
+    """Adds what is not there of a sequence; slots go on from the number of pages there."""
     at = walk(index, letters)
     first = index.page_count
     slots = array("Q", range(first, first + len(letters) - at.depth))
@@ -37,12 +37,12 @@ def plant(index: RadixIndex, letters: str) -> Position:
 
 
 def walk(index: RadixIndex, letters: str) -> Position:
-    """Descend from the root along a sequence."""
+    """Descends from the root along a sequence."""
     return index.descend(Position(index.root, 0), paged(letters, index.width // 4), len(letters))
 
 
 def count_lookups(index: RadixIndex) -> None:
-    """Make all nodes count lookups of children, from zero."""
+    """Makes all nodes count lookups of children, from zero."""
     for node in subtree(index.root):
         node.children = CountingChildren(node.children)
     CountingChildren.lookups = 0

@@ -2,8 +2,7 @@
 
 from array import array
 
-from core_builders import CoreWorld, letters_of, make_namespace, node_at, paged, plant, shape
-
+from core.core_builders import CoreWorld, letters_of, make_namespace, node_at, paged, plant, shape
 from kvstore.core.eviction.policy import Victim
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.radix import continuation, path_slots, path_tokens
@@ -19,7 +18,7 @@ def compact(node: Node) -> None:
 
 
 def parted(parent_use: int = 1, child_use: int = 1) -> tuple[Namespace, Node, Node]:
-    """Return two nodes, "ab" and "cd" below it, of which the upper has no other child any more."""
+    """Returns two nodes, "ab" and "cd" below it, of which the upper has no other child any more."""
     namespace = make_namespace()
     plant(namespace, "abx", 0)
     child = plant(namespace, "abcd", child_use).node

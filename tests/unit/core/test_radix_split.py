@@ -1,7 +1,6 @@
 """Splitting a node of the radix tree: what moves, what stays, and what is never shared."""
 
-from core_builders import letters_of, make_namespace, node_at, paged, plant, shape
-
+from core.core_builders import letters_of, make_namespace, node_at, paged, plant, shape
 from kvstore.core.index.node import Anchor, Node
 from kvstore.core.index.radix import path_slots, path_tokens, subtree
 from kvstore.core.leases.holds import Hold

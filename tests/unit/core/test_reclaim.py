@@ -1,9 +1,9 @@
 """Extents that go back: what becomes of their pages, who waits, when they are gone."""
 
 import pytest
-from core_builders import PAGE_TOKENS, CoreWorld, Worker, paged
-from pinned_world import pin
 
+from core.core_builders import PAGE_TOKENS, CoreWorld, Worker, paged
+from core.pinned_world import pin
 from kvstore.core.values.events import Cause
 from kvstore.core.values.requests import Sequence
 from kvstore.core.values.tokens import TOKEN_BYTES
@@ -12,7 +12,7 @@ from kvstore.errors import ParentDetached, PoolExhausted
 
 @pytest.fixture
 def world() -> CoreWorld:
-    """Provide two extents: "abcd" lies in the first, "xyz" and free slots in the second."""
+    """Provides two extents: "abcd" lies in the first, "xyz" and free slots in the second."""
     made = CoreWorld(slots=4)
     write(made.worker, "abcd", 1)
     made.cache.add_extent(1, 2, 4)
@@ -22,7 +22,7 @@ def world() -> CoreWorld:
 
 
 def write(worker: Worker, letters: str, number: int) -> None:
-    """Publish a sequence and let go of it."""
+    """Publishes a sequence and let go of it."""
     match, _ = worker.acquire(letters, number, number)
     start = match.matched_token_count // PAGE_TOKENS
     base = {"base_pin_id": number} if start else {}
@@ -32,7 +32,7 @@ def write(worker: Worker, letters: str, number: int) -> None:
 
 
 def retire(world: CoreWorld, extent_id: int) -> tuple[int, int]:
-    """Retire an extent: (pages evicted, pages detached)."""
+    """Retires an extent: (pages evicted, pages detached)."""
     removed = world.cache.retire_extent(1, extent_id)
     world.laws.check()
     return removed.evicted_page_count, removed.detached_page_count

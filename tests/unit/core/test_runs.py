@@ -23,13 +23,13 @@ class CountingExtents(dict[int, ExtentSlots]):
 
 
 def slots(*pairs: tuple[int, int]) -> Slots:
-    """Return slots of (extent, index)."""
+    """Returns slots of (extent, index)."""
     return array("Q", [extent << INDEX_BITS | index for extent, index in pairs])
 
 
 @pytest.fixture
 def extents() -> CountingExtents:
-    """Provide extents 1, 2 and the last possible, whose slots differ in generation."""
+    """Provides extents 1, 2 and the last possible, whose slots differ in generation."""
     made = CountingExtents()
     for extent_id in (1, 2, (1 << 32) - 1):
         made[extent_id] = ExtentSlots(extent_id, 100)
@@ -40,7 +40,7 @@ def extents() -> CountingExtents:
 
 
 def contents(runs: Iterable[Run]) -> list[tuple[int, list[int], list[int]]]:
-    """Return runs with their sequences as lists."""
+    """Returns runs with their sequences as lists."""
     return [(run.extent_id, list(run.indexes), list(run.generations)) for run in runs]
 
 
@@ -115,7 +115,7 @@ def test_a_long_run_in_order_has_each_slot_s_generation(first: int) -> None:
 
 
 def runs_of_parts(lengths: Iterable[int], slot_count: int = 1 << 17) -> list[Run]:
-    """Return the runs of one extent's slots in parts of such lengths, none behind the other."""
+    """Returns the runs of one extent's slots in parts of such lengths, none behind the other."""
     extent = ExtentSlots(1, slot_count)
     indexes: list[int] = []
     first = slot_count

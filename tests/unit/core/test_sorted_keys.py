@@ -9,12 +9,12 @@ from kvstore.core.index.children import RUN, SortedKeys
 
 
 def key(number: int) -> bytes:
-    """Return a key that stands in the order where its number does."""
+    """Returns a key that stands in the order where its number does."""
     return number.to_bytes(4, "big")
 
 
 def alike(keys: SortedKeys, listed: list[bytes], sought: bytes) -> bool:
-    """Return whether both have the same keys around and after one."""
+    """Returns whether both have the same keys around and after one."""
     at = bisect_left(listed, sought)
     before = listed[at - 1] if at else None
     after = listed[at] if at < len(listed) else None

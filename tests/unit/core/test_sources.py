@@ -1,9 +1,9 @@
 """Source pages: reuse to the token."""
 
 import pytest
-from core_builders import NAMESPACE_ID, OWNER, picture, places
-from letter_world import LetterWorld, letters
 
+from core.core_builders import NAMESPACE_ID, OWNER, picture, places
+from core.letter_world import LetterWorld, letters
 from kvstore.core.stats import HoldKind, hold_stats, snapshot
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Grant, Match, MatchOptions, Sequence
@@ -11,7 +11,7 @@ from kvstore.errors import IdReused, ParentNotCovered, PoolExhausted, QuotaExcee
 
 
 def source(match: Match) -> tuple[int, int] | None:
-    """Return the slot of a match's source page and how many of its tokens are of use."""
+    """Returns the slot of a match's source page and how many of its tokens are of use."""
     if match.source is None:
         return None
     [place] = places([match.source.page])

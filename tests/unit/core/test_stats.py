@@ -2,8 +2,7 @@
 
 from dataclasses import asdict
 
-from core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
-
+from core.core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 from kvstore.core.stats import PrefixStats, ProcessStats, prefixes, snapshot
 from kvstore.core.values.events import Cause
 from kvstore.core.values.layout import NamespaceIdentity
@@ -14,7 +13,7 @@ OTHER = Identity("tenant-b")
 
 
 def busy() -> CoreWorld:
-    """Return a world with pages in every state that they can be in, but quarantine."""
+    """Returns a world with pages in every state that they can be in, but quarantine."""
     world = CoreWorld(slots=16)
     world.worker.publish("abcd", "abxy")
     world.worker.match("abc", 1)

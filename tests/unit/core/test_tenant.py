@@ -1,8 +1,8 @@
 """What a tenant has is counted as it comes and goes, and bounded by its quotas."""
 
 import pytest
-from core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout
 
+from core.core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout
 from kvstore.core.pool.tenant import Tenant
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits, Quotas
@@ -13,7 +13,7 @@ OTHER = Identity("tenant-b")
 
 
 def tenant_in(world: CoreWorld) -> Tenant:
-    """Return what the world's tenant has."""
+    """Returns what the world's tenant has."""
     return world.cache.table.tenants[OWNER.tenant]
 
 

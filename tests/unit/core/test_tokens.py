@@ -22,7 +22,7 @@ class CountingBytes(bytes):
 
 
 def pages(*numbers: int) -> bytes:
-    """Return pages of two tokens: the first is always the same."""
+    """Returns pages of two tokens: the first is always the same."""
     return b"".join(b"same" + number.to_bytes(4, "little") for number in numbers)
 
 

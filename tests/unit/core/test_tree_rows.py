@@ -1,7 +1,6 @@
 """A namespace's tree as rows of numbers."""
 
-from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
-
+from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.stats import COLUMNS, first_tokens, overdue_holds, tree_rows
 from kvstore.core.values.requests import NamedPinRequest
@@ -10,7 +9,7 @@ NEWEST = 1 << 40
 
 
 def rows_of(world: CoreWorld, *, newest: int = NEWEST, late: bool = False) -> dict[int, list[int]]:
-    """Return what the rows say of each node, by its number."""
+    """Returns what the rows say of each node, by its number."""
     namespace = world.namespace
     overdue = overdue_holds(world.cache.table.leases.values() if late else (), namespace)
     rows = list(tree_rows(namespace, list(namespace.index.nodes), newest, overdue))

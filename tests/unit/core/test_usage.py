@@ -2,8 +2,7 @@
 
 from random import Random
 
-from core_builders import make_namespace, node_at, plant
-
+from core.core_builders import make_namespace, node_at, plant
 from kvstore.core.index.node import Node
 from kvstore.core.index.usage import (
     Step,
@@ -23,12 +22,12 @@ Row = tuple[int, int, Hint]
 
 
 def make(letters: str = "abcdef", last_use: int = 1) -> Node:
-    """Return a leaf of one page a letter, used once."""
+    """Returns a leaf of one page a letter, used once."""
     return plant(make_namespace(), letters, last_use).node
 
 
 def rows(node: Node, pages: int) -> list[Row]:
-    """Return last use, hits and hint of each of a node's first pages."""
+    """Returns last use, hits and hint of each of a node's first pages."""
     tails = [tail_of(node, end) for end in range(1, pages + 1)]
     return [(tail.last_use, tail.hits, tail.hint) for tail in tails]
 

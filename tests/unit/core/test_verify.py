@@ -3,9 +3,8 @@
 from collections.abc import Sequence as Items
 
 import pytest
-from core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged, places
-from verifying_steps import ask, conclude, everything, publish
 
+from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged, places
 from kvstore.core.values.events import Cause
 from kvstore.core.values.requests import (
     Caller,
@@ -16,6 +15,7 @@ from kvstore.core.values.requests import (
     Sequence,
 )
 from kvstore.core.verbs.verify import Inspection
+from machine.verifying_steps import ask, conclude, everything, publish
 
 
 def test_pages_with_a_checksum_are_looked_at() -> None:
@@ -172,7 +172,7 @@ class Acquiring:
         return self.worker.caller
 
     def ask(self) -> tuple[Match, Grant | None]:
-        """Acquire under pin 1 and reservation 2, to be verified."""
+        """Acquires under pin 1 and reservation 2, to be verified."""
         answer = self.world.cache.acquire(
             self.caller,
             NAMESPACE_ID,
@@ -253,7 +253,7 @@ def test_a_reservation_that_was_there_before_stays() -> None:
 
 
 def tokens(*numbers: int) -> bytes:
-    """Return token ids as bytes."""
+    """Returns token ids as bytes."""
     return b"".join(each.to_bytes(4, "little") for each in numbers)
 
 

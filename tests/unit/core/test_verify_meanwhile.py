@@ -1,11 +1,11 @@
 """What others do between the look at a page and the verdict on it."""
 
 import pytest
-from core_builders import NAMESPACE_ID, CoreWorld, places
-from verifying_steps import ask, conclude, found_bad, publish
 
+from core.core_builders import NAMESPACE_ID, CoreWorld, places
 from kvstore.core.values.requests import MatchOptions, Sequence
 from kvstore.errors import LeaseExpired, LeaseNotFound, PageCorrupt, Tombstoned
+from machine.verifying_steps import ask, conclude, found_bad, publish
 
 
 def test_two_who_find_the_same_page_count_it_once() -> None:

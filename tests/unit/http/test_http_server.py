@@ -20,12 +20,12 @@ LIMIT = 30.0
 
 
 def hello(request: Request) -> Response:
-    """Answer what was asked."""
+    """Answers what was asked."""
     return Response.json({"path": request.path, **request.query})
 
 
 def broken(request: Request) -> Response:
-    """Fail as a bug would."""
+    """Fails as a bug would."""
     raise KeyError(request.path)
 
 
@@ -40,7 +40,7 @@ ROUTES = {"/hello": hello, "/broken": broken}
 
 @pytest.fixture
 def serving() -> Iterator[Callable[..., HttpServer]]:
-    """Provide a starter of listeners."""
+    """Provides a starter of listeners."""
     running: list[HttpServer] = []
 
     def start(routes: object = ROUTES, **settings: object) -> HttpServer:
@@ -59,7 +59,7 @@ def serving() -> Iterator[Callable[..., HttpServer]]:
 def ask(
     server: HttpServer, path: str, method: str = "GET", **headers: str
 ) -> tuple[int, bytes, dict[str, str]]:
-    """Return a response's status, body and headers."""
+    """Returns a response's status, body and headers."""
     connection = HTTPConnection("127.0.0.1", server.address.port, timeout=LIMIT)
     connection.request(method, path, headers=headers)
     response = connection.getresponse()

@@ -8,12 +8,12 @@ from kvstore.http.request import Refused, Request, parse_request
 
 
 def head(line: str, *headers: str) -> bytes:
-    """Return a request's head."""
+    """Returns a request's head."""
     return "\r\n".join((line, *headers, "", "")).encode("latin-1")
 
 
 def status_of(request_head: bytes) -> int:
-    """Return the status of a refusal, or 200."""
+    """Returns the status of a refusal, or 200."""
     try:
         parse_request(request_head)
     except Refused as refused:

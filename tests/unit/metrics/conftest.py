@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
-from store_world import World, make_world
+
+from stores.store_world import World, make_world
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """Provide one store."""
+    """Provides one store."""
     made = make_world()
     yield made
     made.close()

@@ -3,14 +3,14 @@
 import re
 
 import pytest
-from metric_view import Scraped, view_of, without_namespaces
-from store_world import PAGE_TOKENS, World, sequence_of
 
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest
 from kvstore.metrics.collector import CATALOGUE, METRICS
 from kvstore.metrics.metric import Kind
-from kvstore.service.call_times import CallTimes
+from kvstore.service.timing import CallTimes
+from stores.metric_view import Scraped, view_of, without_namespaces
+from stores.store_world import PAGE_TOKENS, World, sequence_of
 
 NASTY = '<script>"\n} 1\nkvstore_ready 0\\'
 

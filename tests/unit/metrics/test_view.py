@@ -2,10 +2,9 @@
 
 from threading import Event, Thread
 
-from metric_view import view_of
-from store_world import World
-
 from kvstore.metrics.view import View, Views
+from stores.metric_view import view_of
+from stores.store_world import World
 
 
 def test_a_view_is_kept_for_a_second(world: World) -> None:

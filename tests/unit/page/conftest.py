@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from page_world import PageWorld
-from store_world import make_world
 
 from kvstore.page.site import PageSite
+from stores.page_world import PageWorld
+from stores.store_world import make_world
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ SINKS = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval
 
 
 def text_of(name: str) -> str:
-    """Return a file of the page."""
+    """Returns a file of the page."""
     return (STATIC / name).read_text(encoding="utf-8")
 
 
@@ -83,7 +83,7 @@ def test_words_can_be_read(scheme: str) -> None:
 
 
 def _luminance(colour: str) -> float:
-    """Return the relative luminance of #rrggbb (WCAG 2.2)."""
+    """Returns the relative luminance of #rrggbb (WCAG 2.2)."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (
         each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts

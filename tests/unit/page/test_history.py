@@ -10,7 +10,7 @@ from kvstore.service.administration import Totals
 
 
 def sample(time: float, uses: int = 0) -> Sample:
-    """Return a sample in which nothing but uses was counted."""
+    """Returns a sample in which nothing but uses was counted."""
     return Sample(time, 0, 0, 0, 0, 0, 0, 0, uses)
 
 

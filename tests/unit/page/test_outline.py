@@ -13,19 +13,19 @@ Row = tuple[int, int, int, int, int, int, int, int]
 
 
 def outline(*rows: Row) -> Outline:
-    """Return the outline of nodes, by their numbers."""
+    """Returns the outline of nodes, by their numbers."""
     return Outline(array("q", [value for row in sorted(rows) for value in row]))
 
 
 def look(tree: Outline, number: int = 0, *, count: int = 100, skip: int = 0) -> dict[str, Any]:
-    """Return what is shown of a node that is there."""
+    """Returns what is shown of a node that is there."""
     found = tree.look(number, count=count, skip=skip)
     assert found is not None
     return found
 
 
 def ids(entry: dict[str, Any]) -> dict[int, Any]:
-    """Return the numbers below an entry, by those they stand below."""
+    """Returns the numbers below an entry, by those they stand below."""
     return {each["id"]: ids(each) for each in entry["children"]}
 
 

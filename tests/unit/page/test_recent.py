@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 import pytest
-from store_world import ManualClock
 
 from kvstore.page.recent import Recent
+from stores.store_world import ManualClock
 
 
 def counted(clock: ManualClock, cost: float = 0.0) -> Callable[[], int]:
-    """Return what counts how often it is called, each time for so many seconds."""
+    """Returns what counts how often it is called, each time for so many seconds."""
     calls: list[None] = []
 
     def make() -> int:

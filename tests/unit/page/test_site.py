@@ -6,13 +6,13 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from page_world import PageWorld
-from store_world import make_world
 
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.http.request import Refused, Request
 from kvstore.page.site import EVERYONE, MAX_TOKENS, MOST_NODES, PageSite
 from kvstore.page.state import MOST
+from stores.page_world import PageWorld
+from stores.store_world import make_world
 
 SHARED = (1, 2, 3, 4, 5, 6, 7, 8)
 SCRIPT = "<script>alert(1)</script>"
@@ -20,7 +20,7 @@ SECRET = NamespaceIdentity(b"model digest 16+", salt=b"pepper", display_name=SCR
 
 
 def get(site: PageSite, path: str) -> Any:  # noqa: ANN401  # whatever the route has
-    """Return the JSON that a path answers."""
+    """Returns the JSON that a path answers."""
     path, _, query = path.partition("?")
     response = site.routes()[path](Request("GET", path, parse_qs(query, keep_blank_values=True)))
     assert (response.status, response.content_type) == (HTTPStatus.OK, "application/json")

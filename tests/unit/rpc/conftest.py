@@ -6,19 +6,19 @@ from pathlib import Path
 
 import grpc
 import pytest
-from rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server, Worker, party_of
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.values.limits import Limits, QuotaTable
-from kvstore.rpc.health import Health
-from kvstore.rpc.hot_lanes import HotLanes
+from kvstore.rpc.health.watchdog import Health
+from kvstore.rpc.lane.server import HotLanes
 from kvstore.rpc.server import SERVICES, Sockets, build_server, call_threads
 from kvstore.service.clock import MONOTONIC
-from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
-from kvstore.service.tenants import Tenants
+from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.tenancy.tenants import Tenants
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.host_arena import HostMemory
+from kvstore.storage.host.arena import HostMemory
+from stores.rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server, Worker, party_of
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def over() -> str:
 
 @pytest.fixture
 def start_server(tmp_path: Path, over: str) -> Iterator[Callable[..., Server]]:
-    """Provide a starter of servers with room for ``slots`` slots, in extents of four.
+    """Provides a starter of servers with room for ``slots`` slots, in extents of four.
 
     ``bind`` gets the server before it starts, to listen at more addresses. Its workers
     make the calls of the request path ``over`` lanes, or gRPC.
@@ -86,20 +86,20 @@ def start_server(tmp_path: Path, over: str) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def server(start_server: Callable[..., Server]) -> Server:
-    """Provide one server."""
+    """Provides one server."""
     return start_server()
 
 
 @pytest.fixture
 def lanes(server: Server) -> HotLanes:
-    """Provide the lanes of a server."""
+    """Provides the lanes of a server."""
     assert server.lanes is not None
     return server.lanes
 
 
 @pytest.fixture
 def open_lane(lanes: HotLanes) -> Iterator[Callable[[Worker], socket.socket]]:
-    """Provide an opener of lanes; gives the client's end."""
+    """Provides an opener of lanes; gives the client's end."""
     ends: list[socket.socket] = []
 
     def opened(worker: Worker) -> socket.socket:

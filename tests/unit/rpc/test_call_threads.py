@@ -6,14 +6,14 @@ from threading import Event, get_ident
 
 import pytest
 
-from kvstore.rpc.call_threads import CallThreads
+from kvstore.rpc.fair_queue import CallThreads
 
 CAPACITY = 12
 
 
 @pytest.fixture
 def threads() -> Iterator[CallThreads]:
-    """Provide one thread for twelve calls."""
+    """Provides one thread for twelve calls."""
     pool = CallThreads(1, CAPACITY)
     yield pool
     pool.shutdown()
@@ -21,7 +21,7 @@ def threads() -> Iterator[CallThreads]:
 
 @pytest.fixture
 def busy(threads: CallThreads) -> Iterator[Event]:
-    """Provide an event until which the thread is taken, by something of no lane."""
+    """Provides an event until which the thread is taken, by something of no lane."""
     go_on = Event()
     threads.submit(go_on.wait)
     yield go_on

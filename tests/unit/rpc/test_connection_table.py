@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kvstore.errors import PeerRefused, QuotaExceeded
-from kvstore.rpc.attach_connection import Connection
-from kvstore.rpc.connection_table import ConnectionTable
+from kvstore.rpc.attach.connection import Connection
+from kvstore.rpc.attach.table import ConnectionTable
 
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[], Connection]]:
-    """Provide connections, whose peers say nothing."""
+    """Provides connections, whose peers say nothing."""
     made: list[tuple[Connection, socket.socket]] = []
 
     def make() -> Connection:
@@ -27,7 +27,7 @@ def connect() -> Iterator[Callable[[], Connection]]:
 
 
 def fill(table: ConnectionTable, uid: int | None, connections: list[Connection]) -> None:
-    """Take connections in that said Hello."""
+    """Takes connections in that said Hello."""
     for each in connections:
         table.add(each, uid)
         table.welcome(each)

@@ -23,8 +23,8 @@ from kvstore.core.values.requests import (
 )
 from kvstore.core.values.runs import Run
 from kvstore.errors import InvalidField, LimitExceeded
-from kvstore.rpc import convert
-from kvstore.rpc.answer import Answer, serialized
+from kvstore.rpc.wire import convert
+from kvstore.rpc.wire.answer import Answer, serialized
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
 
@@ -40,7 +40,7 @@ M = TypeVar("M", bound=Message)
 
 
 def read(kind: type[M], answer: Answer) -> M:
-    """Return what a client makes of an answer."""
+    """Returns what a client makes of an answer."""
     return kind.FromString(serialized(answer))
 
 

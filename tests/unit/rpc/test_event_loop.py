@@ -7,11 +7,11 @@ from contextlib import closing
 from threading import Thread
 
 import pytest
-from in_memory import count_of
-from own_logs import own_logs
 
-from kvstore.rpc.event_loop import SWEEP_FROM, EventLoop, Timer
+from kvstore.rpc.attach.event_loop import SWEEP_FROM, EventLoop, Timer
 from kvstore.service.clock import MONOTONIC
+from processes.in_memory import count_of
+from wire.own_logs import own_logs
 
 LIMIT = 30.0
 
@@ -25,16 +25,16 @@ class Rig:
         self.readable, self.writable = os.pipe()
 
     def woken(self) -> None:
-        """Note a wake-up."""
+        """Notes a wake-up."""
         self.calls.append("woken")
 
     def note(self) -> None:
-        """Take what is in the pipe, note it, and stop."""
+        """Takes what is in the pipe, note it, and stops."""
         self.calls.append(os.read(self.readable, 99).decode())
         self.loop.stop()
 
     def close(self) -> None:
-        """Close everything."""
+        """Closes everything."""
         self.loop.close()
         os.close(self.readable)
         os.close(self.writable)
@@ -42,7 +42,7 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    """Provide a loop."""
+    """Provides a loop."""
     with closing(Rig()) as made:
         yield made
 

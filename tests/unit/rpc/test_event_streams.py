@@ -8,12 +8,12 @@ from typing import Any
 
 import grpc
 import pytest
-from rpc_world import ADMIN_UID, EPOCH, Refused, Server, Worker, refusal_of, tokens, watch
 
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller
 from kvstore.rpc.server import THREAD_COUNT
 from kvstore.v1 import store_pb2 as pb
+from stores.rpc_world import ADMIN_UID, EPOCH, Refused, Server, Worker, refusal_of, tokens, watch
 
 FIRST = tokens(*range(8))
 SECOND = tokens(*range(100, 108))
@@ -21,18 +21,18 @@ ALONE, BEFORE = pb.WatchEventsRequest.HISTORY_ALONE, pb.WatchEventsRequest.HISTO
 
 
 def kinds(events: Iterator[pb.WatchEventsResponse]) -> list[str]:
-    """Return what events are about."""
+    """Returns what events are about."""
     return [str(each.WhichOneof("event")) for each in events]
 
 
 def watchers() -> int:
-    """Return how many threads tell somebody what happens."""
+    """Returns how many threads tell somebody what happens."""
     return sum(each.name.startswith("kvstore-watcher") for each in threading.enumerate())
 
 
 @contextmanager
 def watching(worker: Worker, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - as ``watch`` has them
-    """Watch what happens for as long as the block."""
+    """Watches what happens for as long as the block."""
     call = watch(worker, **options)
     try:
         yield call
@@ -41,7 +41,7 @@ def watching(worker: Worker, **options: Any) -> Iterator[Any]:  # noqa: ANN401 -
 
 
 def ended(call: Any) -> Any:  # noqa: ANN401 - gRPC's error is its call
-    """Return the error that a watch ends with, whatever it is told before."""
+    """Returns the error that a watch ends with, whatever it is told before."""
     with pytest.raises(grpc.RpcError) as caught:
         for _ in call:
             pass
@@ -50,7 +50,7 @@ def ended(call: Any) -> Any:  # noqa: ANN401 - gRPC's error is its call
 
 @pytest.fixture(autouse=True)
 def none_left() -> Iterator[None]:
-    """See that no thread is left behind."""
+    """Sees that no thread is left behind."""
     yield
     for each in threading.enumerate():
         if each.name.startswith("kvstore-watcher"):

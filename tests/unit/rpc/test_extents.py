@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kvstore.rpc.extents import exported_extents, extent_message
+from kvstore.rpc.wire.report import exported_extents, extent_message
 from kvstore.service.store import CudaIpcExport, ExtentDescription, HostExport
 from kvstore.storage.extent import ExtentShape
 from kvstore.v1 import types_pb2
@@ -11,23 +11,23 @@ HANDLE, UUID = bytes(range(64)), bytes(range(16))
 
 
 def described(extent_id: int, export: HostExport | CudaIpcExport) -> ExtentDescription:
-    """Return an extent that begins 64 bytes into its memory."""
+    """Returns an extent that begins 64 bytes into its memory."""
     shape = ExtentShape(extent_id, arena_id=2, tier=1, slot_count=3, slot_bytes=100)
     return ExtentDescription(shape, 64, export)
 
 
 def on_host(extent_id: int) -> ExtentDescription:
-    """Return an extent of host memory."""
+    """Returns an extent of host memory."""
     return described(extent_id, HostExport(descriptor=90 + extent_id, size_bytes=364))
 
 
 def on_device(extent_id: int) -> ExtentDescription:
-    """Return an extent of a device's memory."""
+    """Returns an extent of a device's memory."""
     return described(extent_id, CudaIpcExport(HANDLE, UUID, 2 << 20))
 
 
 def told(extent_id: int) -> types_pb2.Extent:
-    """Return what is told of an extent wherever it is."""
+    """Returns what is told of an extent wherever it is."""
     return types_pb2.Extent(
         extent_id=extent_id, arena_id=2, tier="TIER_1", slot_count=3, slot_bytes=100, offset=64
     )

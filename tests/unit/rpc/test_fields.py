@@ -5,7 +5,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from kvstore.core.values.limits import Limits
 from kvstore.errors import InvalidField, LimitExceeded
-from kvstore.rpc import fields
+from kvstore.rpc.wire import fields
 from kvstore.v1 import prefix_cache_pb2 as pb
 
 LIMITS = Limits(max_tokens=8, max_batch_size=2)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from open_descriptors import open_descriptors
 
 from kvstore.errors import LimitExceeded
-from kvstore.rpc.frames import LENGTH, Frame, FrameReader, FrameWriter
+from kvstore.rpc.attach.frames import LENGTH, Frame, FrameReader, FrameWriter
+from processes.open_descriptors import open_descriptors
 
 
 class Ends(NamedTuple):
@@ -22,7 +22,7 @@ class Ends(NamedTuple):
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    """Provide a connection."""
+    """Provides a connection."""
     near, far = socket.socketpair(socket.AF_UNIX)
     for each in (near, far):
         each.settimeout(0)

@@ -5,9 +5,9 @@ from threading import Event
 
 import pytest
 from grpc_health.v1 import health_pb2
-from own_logs import own_logs
 
-from kvstore.rpc.health import LIVENESS, READINESS, Health
+from kvstore.rpc.health.watchdog import LIVENESS, READINESS, Health
+from wire.own_logs import own_logs
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -23,7 +23,7 @@ class Shown:
     alive: bool = True
 
     def is_alive(self) -> bool:
-        """Return what the test says."""
+        """Returns what the test says."""
         return self.alive
 
 
@@ -49,19 +49,19 @@ class World:
         )
 
     def look(self) -> None:
-        """Count what is called before each look."""
+        """Counts what is called before each look."""
         self.looks += 1
 
     def beat(self) -> None:
-        """Count how often it was found alive."""
+        """Counts how often it was found alive."""
         self.heartbeats += 1
 
     def shown(self) -> set[int]:
-        """Return what is said of all services together: whether it is ready."""
+        """Returns what is said of all services together: whether it is ready."""
         return {self.said(name) for name in ("", READINESS, "kvstore.v1.A", "kvstore.v1.B")}
 
     def said(self, name: str) -> int:
-        """Return what is said of a service."""
+        """Returns what is said of a service."""
         request = health_pb2.HealthCheckRequest(service=name)
         status: int = self.health.servicer.Check(request, None).status
         return status
@@ -69,7 +69,7 @@ class World:
 
 @pytest.fixture
 def world() -> World:
-    """Provide a health that was not looked at yet."""
+    """Provides a health that was not looked at yet."""
     return World(Shown(), Shown())
 
 
@@ -205,7 +205,7 @@ def test_a_loss_is_logged_with_where_each_thread_is(world: World) -> None:
 
 def test_it_outlives_a_look_that_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that looks is watched by nobody: it logs, and looks again."""
-    monkeypatch.setattr("kvstore.rpc.health.INTERVAL", 0.001)
+    monkeypatch.setattr("kvstore.rpc.health.watchdog.INTERVAL", 0.001)
     failed, again = Event(), Event()
 
     def look() -> None:

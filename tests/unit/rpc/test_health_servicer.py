@@ -6,13 +6,13 @@ import grpc
 import pytest
 from grpc._server import _RPCState
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from in_memory import count_of
-from rpc_world import Server, refusal_of
 
-from kvstore.rpc.health import LIVENESS, READINESS
-from kvstore.rpc.health_servicer import HealthServicer
+from kvstore.rpc.health.servicer import HealthServicer
+from kvstore.rpc.health.watchdog import LIVENESS, READINESS
 from kvstore.rpc.server import SERVICES, THREAD_COUNT
 from kvstore_client.testing import wait_until
+from processes.in_memory import count_of
+from stores.rpc_world import Server, refusal_of
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -20,7 +20,7 @@ SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 def asked(service: str) -> health_pb2.HealthCheckRequest:
-    """Return a request."""
+    """Returns a request."""
     return health_pb2.HealthCheckRequest(service=service)
 
 
@@ -32,7 +32,7 @@ class Call:
         self.end = Event().set
 
     def add_callback(self, callback: object) -> bool:
-        """Take what is to be called at the end, unless it has come."""
+        """Takes what is to be called at the end, unless it has come."""
         self.end = callback  # type: ignore[assignment]
         return not self.ended
 

@@ -7,7 +7,18 @@ from threading import Event, Semaphore, Thread
 
 import grpc
 import pytest
-from rpc_world import (
+
+from kvstore.core.values.limits import Quotas, QuotaTable
+from kvstore.errors import QuotaExceeded
+from kvstore.rpc.lane.calls import METHODS
+from kvstore.rpc.lane.connection import LENGTHS, MAX_HEAD_BYTES, Party
+from kvstore.rpc.lane.server import MAX_LANES_OF_PROCESS, THREAD_COUNT, HotLanes
+from kvstore.service.clock import MONOTONIC
+from kvstore.service.timing import CallTimes
+from kvstore.v1 import attach_pb2
+from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore_client.testing import wait_until
+from stores.rpc_world import (
     ADMIN_UID,
     Refused,
     Server,
@@ -20,17 +31,6 @@ from rpc_world import (
     refusal_of_status,
     tokens,
 )
-
-from kvstore.core.values.limits import Quotas, QuotaTable
-from kvstore.errors import QuotaExceeded
-from kvstore.rpc.hot_lane import LENGTHS, MAX_HEAD_BYTES, Party
-from kvstore.rpc.hot_lane_calls import METHODS
-from kvstore.rpc.hot_lanes import MAX_LANES_OF_PROCESS, THREAD_COUNT, HotLanes
-from kvstore.service.call_times import CallTimes
-from kvstore.service.clock import MONOTONIC
-from kvstore.v1 import attach_pb2
-from kvstore.v1 import prefix_cache_pb2 as pb
-from kvstore_client.testing import wait_until
 
 RELEASE = METHODS.index("/kvstore.v1.PrefixCacheService/ReleasePins")
 MATCH = METHODS.index("/kvstore.v1.PrefixCacheService/MatchPrefix")

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import grpc
 import pytest
-from rpc_world import Refused, refusal_of
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.errors import PoolExhausted
-from kvstore.log import merge_call
+from kvstore.logs import merge_call
+from kvstore.rpc.grpc_adapter import Admission, Outcomes, Send
 from kvstore.rpc.identity import Callers
-from kvstore.rpc.interceptors import Admission, Outcomes, Send
 from kvstore.service.clock import MONOTONIC
-from kvstore.service.credentials import Credentials
-from kvstore.service.traffic import Traffic
+from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.tenancy.rate_limit import Traffic
 from kvstore.v1 import store_pb2 as pb
 from kvstore.v1 import store_pb2_grpc
+from stores.rpc_world import Refused, refusal_of
 
 MAX_DEADLINE = 60.0
 LIMITS = Limits(max_deadline=MAX_DEADLINE)
@@ -49,7 +49,7 @@ class Raiser(store_pb2_grpc.StoreServiceServicer):
     def ListPrefixes(  # noqa: N802
         self, request: pb.ListPrefixesRequest, context: grpc.ServicerContext
     ) -> None:
-        """Fail, with a bug."""
+        """Fails, with a bug."""
         del request, context
         raise ZeroDivisionError
 
@@ -59,7 +59,7 @@ class Raiser(store_pb2_grpc.StoreServiceServicer):
         context: grpc.ServicerContext,
         send: Send[pb.WatchEventsResponse],
     ) -> None:
-        """Answer once, then refuse."""
+        """Answers once, then refuse."""
         del request, context
         send(pb.WatchEventsResponse(sequence_number=1))
         raise PoolExhausted(requested=2, available=1)
@@ -95,7 +95,7 @@ class Gate:
     def call(
         self, method: str, body: bytes = b"", *, timeout: float | None = 30, request_id: str = ""
     ) -> bytes:
-        """Return a call's answer, undecoded; raises Refused."""
+        """Returns a call's answer, undecoded; raises Refused."""
         pairs = {"authorization": f"Bearer {self.credential}" if self.credential else ""}
         pairs["x-request-id"] = request_id
         metadata = tuple((key, value) for key, value in pairs.items() if value)
@@ -106,20 +106,20 @@ class Gate:
             raise refusal_of(error) from error
 
     def logged(self, method: str, request_id: str = "") -> list[EventDict]:
-        """Return what is logged in a call, whatever its end."""
+        """Returns what is logged in a call, whatever its end."""
         with capture_logs(processors=[merge_call]) as lines, suppress(Refused):
             self.call(method, request_id=request_id)
         return of_call(lines, method)
 
 
 def of_call(lines: list[EventDict], method: str) -> list[EventDict]:
-    """Return the lines that were logged in a call of the method, not those beside it."""
+    """Returns the lines that were logged in a call of the method, not those beside it."""
     return [line for line in lines if line.get("method") == METHOD + method]
 
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Gate]:
-    """Provide a server with both interceptors."""
+    """Provides a server with both interceptors."""
     gate = Gate(tmp_path / "gate.sock")
     yield gate
     gate.channel.close()

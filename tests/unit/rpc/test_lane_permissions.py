@@ -4,11 +4,11 @@ tests/unit/rpc/test_permissions.py has the same over gRPC; the table is the same
 """
 
 import pytest
-from permission_stage import NOTHING, OTHER_UID, OWNER_UID, Stage
-from permission_table import PERMISSIONS, Names
-from rpc_world import ADMIN_UID, Server
 
-from kvstore.rpc.hot_lane_calls import METHODS
+from kvstore.rpc.lane.calls import METHODS
+from stores.permission_stage import NOTHING, OTHER_UID, OWNER_UID, Stage
+from stores.permission_table import PERMISSIONS, Names
+from stores.rpc_world import ADMIN_UID, Server
 
 PATHS = [each.removeprefix("/") for each in METHODS]
 
@@ -21,7 +21,7 @@ def over() -> str:
 
 @pytest.fixture
 def stage(server: Server) -> Stage:
-    """Provide two tenants on a server."""
+    """Provides two tenants on a server."""
     return Stage(server)
 
 

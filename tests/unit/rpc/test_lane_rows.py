@@ -4,13 +4,13 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from rpc_world import Server, Worker, lane_answer, nothing, reason, tokens
 
-from kvstore.rpc.hot_lane import LENGTHS, HotLane
-from kvstore.rpc.hot_lane_calls import METHODS
-from kvstore.rpc.hot_lanes import MOST_AT_ONCE
+from kvstore.rpc.lane.calls import METHODS
+from kvstore.rpc.lane.connection import LENGTHS, HotLane
+from kvstore.rpc.lane.server import MOST_AT_ONCE
 from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
+from stores.rpc_world import Server, Worker, lane_answer, nothing, reason, tokens
 
 RELEASE = METHODS.index("/kvstore.v1.PrefixCacheService/ReleasePins")
 MATCH = METHODS.index("/kvstore.v1.PrefixCacheService/MatchPrefix")
@@ -23,7 +23,7 @@ def over() -> str:
 
 
 def framed(method: int, body: bytes) -> bytes:
-    """Return a call as it is sent."""
+    """Returns a call as it is sent."""
     head = attach_pb2.LaneCall(method=method, timeout_us=10_000_000).SerializeToString()
     return LENGTHS.pack(len(head), len(body)) + head + body
 

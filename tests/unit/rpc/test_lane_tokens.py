@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rpc_world import Server, Worker, lane_call, nothing, reason, tokens
 
-from kvstore.rpc.hot_lane import SMALL_BYTES
-from kvstore.rpc.hot_lane_calls import METHODS
+from kvstore.rpc.lane.calls import METHODS
+from kvstore.rpc.lane.connection import SMALL_BYTES
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.tokens import sequence_pieces
+from stores.rpc_world import Server, Worker, lane_call, nothing, reason, tokens
 
 MATCH, ACQUIRE, INSERT, RELEASE = (
     METHODS.index(f"/kvstore.v1.PrefixCacheService/{name}")

@@ -6,13 +6,13 @@ from threading import Event, Semaphore
 
 import grpc
 import pytest
-from rpc_world import Refused, Server, Worker, refusal_of
 
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.rpc.server import MAX_CALLS, MAX_PENDING, THREAD_COUNT
-from kvstore.service.traffic import Requests
+from kvstore.service.tenancy.rate_limit import Requests
 from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
 from kvstore_client.testing import wait_until
+from stores.rpc_world import Refused, Server, Worker, refusal_of
 
 FLOOD = MAX_CALLS + 500
 RETRY_INFO = "google.rpc.RetryInfo"
@@ -40,25 +40,25 @@ class Flood:
             call.add_done_callback(lambda _: self.done.release())
 
     def wait(self, count: int) -> None:
-        """Wait until ``count`` more calls have ended."""
+        """Waits until ``count`` more calls have ended."""
         for _ in range(count):
             assert self.done.acquire(timeout=60)
 
     def finished(self) -> int:
-        """Return how many calls have ended by now."""
+        """Returns how many calls have ended by now."""
         return sum(call.done() for call in self.calls)
 
     def refusals(self) -> list[Refused]:
-        """Return the calls that were refused by now."""
+        """Returns the calls that were refused by now."""
         errors = [call.exception() for call in self.calls if call.done()]
         return [refusal_of(each) for each in errors if isinstance(each, grpc.RpcError)]
 
     def reasons(self) -> set[str]:
-        """Return why calls were refused by now."""
+        """Returns why calls were refused by now."""
         return {each.reason for each in self.refusals()}
 
     def in_line(self) -> int:
-        """Return how many calls of this worker's tenant stand in line, or have a thread."""
+        """Returns how many calls of this worker's tenant stand in line, or have a thread."""
         return self.threads._counts.get(self.lane, 0)
 
 
@@ -136,7 +136,7 @@ def test_strangers_fill_no_line_but_their_own(server: Server) -> None:
 
 
 def ask_often(worker: Worker) -> None:
-    """Ask as fast as calls go, for more than any bucket holds."""
+    """Asks as fast as calls go, for more than any bucket holds."""
     for _ in range(1000):
         worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
 

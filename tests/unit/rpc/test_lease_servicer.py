@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from rpc_world import ADMIN_UID, EPOCH, Refused, Server
 
 from kvstore.core.values.limits import Limits
 from kvstore.v1 import lease_pb2 as pb
+from stores.rpc_world import ADMIN_UID, EPOCH, Refused, Server
 
 SHORT_TTLS = Limits(min_ttl=1.0, default_ttl=2.0, max_ttl=3.0)
 

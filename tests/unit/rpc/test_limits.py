@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from limit_cases import CASES, LIMITS
-from rpc_world import EPOCH, PAGE_TOKENS, Refused, Server
 
 from kvstore.core.values.limits import Limits
 from kvstore.v1 import prefix_cache_pb2, store_pb2
+from stores.limit_cases import CASES, LIMITS
+from stores.rpc_world import EPOCH, PAGE_TOKENS, Refused, Server
 
 pb = prefix_cache_pb2
 # Nothing is refused for these: a lease's time to live lies between the first two, whatever it
@@ -21,7 +21,7 @@ ADVICE = {"min_ttl", "max_ttl", "max_tombstones", "max_announced_bytes"}
 
 @pytest.fixture(params=["grpc", "lane"])
 def over(request: pytest.FixtureRequest) -> str:
-    """Provide both ways to make these calls."""
+    """Provides both ways to make these calls."""
     return str(request.param)
 
 

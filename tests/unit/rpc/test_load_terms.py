@@ -3,18 +3,18 @@
 from typing import Any
 
 import pytest
-from rpc_world import Server, tokens
 
 from kvstore.core.pool.disk import DiskState
-from kvstore.service.load_terms import LoadTerms
+from kvstore.service.tiers.disk_reader import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
+from stores.rpc_world import Server, tokens
 
 PROMPT = tokens(*range(13))
 
 
 @pytest.fixture(params=["grpc", "lane"])
 def over(request: pytest.FixtureRequest) -> str:
-    """Provide both ways to make these calls."""
+    """Provides both ways to make these calls."""
     return str(request.param)
 
 

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from rpc_world import ADMIN_UID, Refused, Server, Worker, tokens
 
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.v1 import named_pin_pb2 as pb
 from kvstore.v1 import store_pb2
+from stores.rpc_world import ADMIN_UID, Refused, Server, Worker, tokens
 
 TWO_PAGES = tokens(*range(8))
 THREE_PAGES = tokens(*range(12))
 
 
 def cached(server: Server) -> tuple[Worker, bytes]:
-    """Return a worker and a namespace in which two pages are cached."""
+    """Returns a worker and a namespace in which two pages are cached."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, TWO_PAGES, 1)
@@ -24,7 +24,7 @@ def cached(server: Server) -> tuple[Worker, bytes]:
 
 
 def pin(worker: Worker, namespace_id: bytes, name: str, **fields: Any) -> int:  # noqa: ANN401  # a message's
-    """Pin two pages, unless told otherwise; return how many tokens are pinned."""
+    """Pins two pages, unless told otherwise; returns how many tokens are pinned."""
     request = pb.PinPrefixRequest(namespace_id=namespace_id, name=name, tokens=TWO_PAGES)
     request.MergeFrom(pb.PinPrefixRequest(**fields))
     answer = worker.ask(worker.named_pin.PinPrefix, request)
@@ -33,7 +33,7 @@ def pin(worker: Worker, namespace_id: bytes, name: str, **fields: Any) -> int:  
 
 
 def pins(worker: Worker, **fields: Any) -> list[pb.NamedPinInfo]:  # noqa: ANN401  # a message's
-    """Return the first page of the list."""
+    """Returns the first page of the list."""
     answer = worker.ask(worker.named_pin.ListPins, pb.ListPinsRequest(**fields))
     return list(answer.pins)
 

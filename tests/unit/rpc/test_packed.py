@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from kvstore.core.values.requests import Grant, Inserted, Match, Source
 from kvstore.core.values.runs import Run
-from kvstore.rpc.answer import serialized
-from kvstore.rpc.convert import (
+from kvstore.rpc.wire.answer import serialized
+from kvstore.rpc.wire.convert import (
     acquire_response,
     insert_response,
     match_response,
     reserve_response,
 )
-from kvstore.rpc.packed import MANY, packed, packed_field
+from kvstore.rpc.wire.packed import MANY, packed, packed_field
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
 

@@ -6,7 +6,7 @@ import pytest
 
 from kvstore.core.values.requests import Identity
 from kvstore.errors import InvalidField
-from kvstore.rpc.pagination import Page, PageTokens, fresh_key, page_size_of
+from kvstore.rpc.wire.fields import Page, PageTokens, fresh_key, page_size_of
 
 KEY = b"k" * 32
 MINE = Identity("a")
@@ -16,12 +16,12 @@ ENTRIES = [1, 2, 5, 6, 9]
 
 
 def number_of(entry: int) -> int:
-    """Return an entry's number: itself."""
+    """Returns an entry's number: itself."""
     return entry
 
 
 def pages(page_size: int) -> list[list[int]]:
-    """Return all pages of ENTRIES, each asked for by the token of the one before."""
+    """Returns all pages of ENTRIES, each asked for by the token of the one before."""
     found, token = [], ""
     while True:
         page = TOKENS.page(ENTRIES, number_of, page_size=page_size, page_token=token)

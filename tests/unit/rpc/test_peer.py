@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.errors import PeerRefused
-from kvstore.rpc.peer import identify, overflow_uid, watch
+from kvstore.rpc.attach.peer import identify, overflow_uid, watch
 from kvstore.service.processes import has_died
 
 NOBODY = 65534
@@ -36,7 +36,7 @@ class Listening:
         self._children: list[subprocess.Popen[bytes]] = []
 
     def connect(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        """Return a process that connected, and the accepted end of its connection."""
+        """Returns a process that connected, and the accepted end of its connection."""
         child = subprocess.Popen(
             [sys.executable, "-c", CONNECT, str(self._path)],
             stdin=subprocess.PIPE,
@@ -48,7 +48,7 @@ class Listening:
         return child, self._listener.accept()[0]
 
     def close(self) -> None:
-        """End what was started."""
+        """Ends what was started."""
         for child in self._children:
             child.kill()
             child.communicate()
@@ -57,7 +57,7 @@ class Listening:
 
 @pytest.fixture
 def listening(tmp_path: Path) -> Iterator[Listening]:
-    """Provide a listening socket."""
+    """Provides a listening socket."""
     with closing(Listening(tmp_path / "s")) as made:
         yield made
 
@@ -86,7 +86,7 @@ def test_a_peer_that_is_gone_is_refused_or_known_to_be_dead(listening: Listening
 
 
 def is_known_to_be_gone(connection: socket.socket) -> bool:
-    """Return whether a peer is refused because it is gone, or its pidfd says that it is dead."""
+    """Returns whether a peer is refused because it is gone, or its pidfd says that it is dead."""
     try:
         peer = identify(connection, overflow=NOBODY)
     except PeerRefused as refused:

@@ -1,6 +1,6 @@
 """Every method, called by its tenant, by another, by nobody known, and by an admin.
 
-What comes out is what tests/support/permission_table.py says; docs/permissions.md shows it.
+What comes out is what tests/support/stores/permission_table.py says; docs/permissions.md shows it.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,8 @@ import pytest
 from google.protobuf import descriptor_pool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from permission_stage import (
+
+from stores.permission_stage import (
     LIMIT,
     METHODS,
     NOTHING,
@@ -21,13 +22,13 @@ from permission_stage import (
     path_of,
     without,
 )
-from permission_table import PERMISSIONS, Names
-from rpc_world import ADMIN_UID, Server
+from stores.permission_table import PERMISSIONS, Names
+from stores.rpc_world import ADMIN_UID, Server
 
 
 @pytest.fixture
 def stage(server: Server) -> Stage:
-    """Provide two tenants on a server."""
+    """Provides two tenants on a server."""
     return Stage(server)
 
 

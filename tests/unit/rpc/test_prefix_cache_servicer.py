@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rpc_world import EPOCH, PAGE_TOKENS, Refused, Server, Worker, tokens
 
 from kvstore.core.values.limits import Limits
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import store_pb2
+from stores.rpc_world import EPOCH, PAGE_TOKENS, Refused, Server, Worker, tokens
 
 # Three pages, and one token to run.
 PROMPT = tokens(*range(13))
@@ -17,12 +17,12 @@ PAGES = PROMPT[: 12 * 4]
 
 @pytest.fixture(params=["grpc", "lane"])
 def over(request: pytest.FixtureRequest) -> str:
-    """Provide both ways to make these calls."""
+    """Provides both ways to make these calls."""
     return str(request.param)
 
 
 def match_request(worker: Worker, namespace_id: bytes, /, **changes: Any) -> pb.MatchPrefixRequest:  # noqa: ANN401 - any field
-    """Return a request for the prompt, with some fields changed."""
+    """Returns a request for the prompt, with some fields changed."""
     fields: dict[str, Any] = {
         "caller": worker.caller(),
         "namespace_id": namespace_id,

@@ -5,7 +5,7 @@ from threading import Event, Lock
 
 import pytest
 
-from kvstore.rpc.probes import OwnerProbe, PoolProbe
+from kvstore.rpc.health.probes import OwnerProbe, PoolProbe
 
 
 def test_the_owner_ticks_when_its_mutex_can_be_had() -> None:

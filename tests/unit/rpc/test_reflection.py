@@ -6,10 +6,10 @@ from queue import SimpleQueue
 import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from rpc_world import Server, refusal_of
 
 from kvstore.rpc.reflection import MAX_STREAMS
 from kvstore.rpc.server import SERVICES
+from stores.rpc_world import Server, refusal_of
 
 LIST = reflection_pb2.ServerReflectionRequest(list_services="")
 
@@ -23,20 +23,20 @@ class Stream:
         self.answers = stub.ServerReflectionInfo(iter(self._requests.get, None), timeout=30)
 
     def names(self) -> set[str]:
-        """Ask for the services' names."""
+        """Asks for the services' names."""
         self._requests.put(LIST)
         answer = next(self.answers)
         return {service.name for service in answer.list_services_response.service}
 
     def close(self) -> None:
-        """Ask nothing more, and wait until the server noticed."""
+        """Asks nothing more, and waits until the server noticed."""
         self._requests.put(None)
         assert list(self.answers) == []
 
 
 @pytest.fixture
 def streams(server: Server) -> Iterator[list[Stream]]:
-    """Provide as many open streams as there may be."""
+    """Provides as many open streams as there may be."""
     opened = [Stream(server) for _ in range(MAX_STREAMS)]
     for stream in opened:
         stream.names()

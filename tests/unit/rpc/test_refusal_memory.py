@@ -5,13 +5,13 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
-from core_builders import NAMESPACE_ID, CoreWorld, make_layout
 
+from core.core_builders import NAMESPACE_ID, CoreWorld, make_layout
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits, Quotas
 from kvstore.core.values.requests import MatchOptions, ReservationRequest, Sequence
 from kvstore.errors import KVStoreError
-from kvstore.rpc import convert
+from kvstore.rpc.wire import convert
 from kvstore.v1 import prefix_cache_pb2, types_pb2
 
 HUGE = 2**32 - 1
@@ -23,7 +23,7 @@ TRIES = 10
 
 
 def huge_layout() -> types_pb2.PageLayout:
-    """Return a layout whose numbers are as large as a message can hold."""
+    """Returns a layout whose numbers are as large as a message can hold."""
     paged = types_pb2.PagedLayout(
         layer_count=HUGE, kv_head_count=HUGE, head_dim=HUGE, dtype="float32"
     )
@@ -31,7 +31,7 @@ def huge_layout() -> types_pb2.PageLayout:
 
 
 def attempts(world: CoreWorld) -> dict[str, Callable[[], object]]:
-    """Return calls that name something huge, by what that is."""
+    """Returns calls that name something huge, by what that is."""
     cache, caller, now = world.cache, world.worker.caller, world.now
     longest = Limits().max_tokens // world.page_tokens
     batch = [ReservationRequest(k + 1, 0, longest) for k in range(1000)]
@@ -63,7 +63,7 @@ def attempts(world: CoreWorld) -> dict[str, Callable[[], object]]:
 
 
 def memory_taken(what: str) -> tuple[int, int]:
-    """Make a call twice on a new cache; return the most that was taken, and what stayed."""
+    """Makes a call twice on a new cache; returns the most that was taken, and what stayed."""
     world = CoreWorld(quotas=Quotas(tier1_bytes=1 << 20))
     world.worker.reserve(1, 1)
     attempt = attempts(world)[what]

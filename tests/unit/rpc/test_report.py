@@ -22,12 +22,12 @@ from kvstore.core.values.counters import Counters
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits, Quotas
 from kvstore.core.values.slots import SlotState
-from kvstore.rpc import report
-from kvstore.rpc.tier3_report import tier_3_message
-from kvstore.service.disk import DiskState, DiskUse
-from kvstore.service.tier3 import Tier3Use
-from kvstore.service.traffic import Requests
-from kvstore.storage.slab_book import SlabCounters
+from kvstore.rpc.wire import report
+from kvstore.rpc.wire.report import tier_3_message
+from kvstore.service.tenancy.rate_limit import Requests
+from kvstore.service.tiers.disk import DiskState, DiskUse
+from kvstore.service.tiers.disk_tier import Tier3Use
+from kvstore.storage.slab.book import SlabCounters
 from kvstore.v1 import lease_pb2, store_pb2, types_pb2
 
 COUNTERS = Counters(*range(1, 24))
@@ -165,7 +165,7 @@ TIER_3 = Tier3Use(
 
 
 def stats_message() -> store_pb2.GetStatsResponse:
-    """Return the statistics as a message."""
+    """Returns the statistics as a message."""
     return report.stats_message(
         STATS,
         uptime=1.0,
@@ -176,7 +176,7 @@ def stats_message() -> store_pb2.GetStatsResponse:
 
 
 def unset(message: Message) -> list[str]:
-    """Return the fields of a message that were left at their defaults."""
+    """Returns the fields of a message that were left at their defaults."""
     listed = {field.name for field, _ in message.ListFields()}
     return [field.name for field in message.DESCRIPTOR.fields if field.name not in listed]
 

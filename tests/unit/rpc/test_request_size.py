@@ -4,8 +4,7 @@ import pytest
 
 from kvstore.core.values.limits import Limits
 from kvstore.errors import LimitExceeded
-from kvstore.rpc.call_rules import GIVING_BACK
-from kvstore.rpc.request_size import require_size, size_limit_of
+from kvstore.rpc.pipeline import GIVING_BACK, require_size, size_limit_of
 from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
 
 METHODS = [

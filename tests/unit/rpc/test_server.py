@@ -7,13 +7,13 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from rpc_world import Server
 
 from kvstore.core.values.limits import Limits
-from kvstore.rpc.health import Health
+from kvstore.rpc.health.watchdog import Health
 from kvstore.rpc.server import SERVICES, Sockets, build_server
 from kvstore.service.clock import MONOTONIC
 from kvstore.v1 import prefix_cache_pb2
+from stores.rpc_world import Server
 
 
 def test_the_services_are_the_contract_s() -> None:

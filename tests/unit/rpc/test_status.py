@@ -9,7 +9,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from kvstore import errors
-from kvstore.rpc import status
+from kvstore.rpc.wire import status
 from kvstore.v1 import errors_pb2
 
 CONTRACT = Path(__file__).parents[3] / "proto" / "kvstore" / "v1" / "errors.proto"
@@ -19,7 +19,7 @@ NOT_RAISED = {"NAMED_PIN_NOT_FOUND"}
 
 
 def raisable(base: type[errors.KVStoreError] = errors.KVStoreError) -> Iterator[type]:
-    """Yield every class of kvstore.errors below ``base``."""
+    """Yields every class of kvstore.errors below ``base``."""
     for each in base.__subclasses__():
         if each.__module__ == errors.__name__:
             yield each
@@ -27,14 +27,14 @@ def raisable(base: type[errors.KVStoreError] = errors.KVStoreError) -> Iterator[
 
 
 def reasons_of_contract() -> dict[str, str]:
-    """Return the status code that the comment of each reason begins with."""
+    """Returns the status code that the comment of each reason begins with."""
     text = CONTRACT.read_text(encoding="utf-8")
     found = re.findall(r"// ([A-Z_]+)[.,][^;]*?ERROR_REASON_([A-Z_]+) = \d+;", text)
     return {reason: code for code, reason in found}
 
 
 def details_of(sent: status_pb2.Status, kind: type) -> list[object]:
-    """Return a status's details of one type, unpacked."""
+    """Returns a status's details of one type, unpacked."""
     unpacked = []
     for detail in sent.details:
         message = kind()

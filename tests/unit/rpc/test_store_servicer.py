@@ -3,7 +3,11 @@
 from collections.abc import Callable
 
 import pytest
-from rpc_world import (
+
+from kvstore.core.values.limits import Limits
+from kvstore.v1 import store_pb2 as pb
+from kvstore.v1 import types_pb2
+from stores.rpc_world import (
     ADMIN_UID,
     EPOCH,
     PAGE_BYTES,
@@ -14,10 +18,6 @@ from rpc_world import (
     Worker,
     tokens,
 )
-
-from kvstore.core.values.limits import Limits
-from kvstore.v1 import store_pb2 as pb
-from kvstore.v1 import types_pb2
 
 FIRST = tokens(*range(8))
 SECOND = tokens(*range(100, 108))
@@ -147,7 +147,7 @@ def test_only_admins_are_told_what_tiers_may_take(server: Server) -> None:
 
 
 def prefixes(worker: Worker, namespace_id: bytes, page_size: int) -> list[pb.PrefixInfo]:
-    """Return all nodes of a namespace, page by page."""
+    """Returns all nodes of a namespace, page by page."""
     found: list[pb.PrefixInfo] = []
     request = pb.ListPrefixesRequest(
         namespace_id=namespace_id, page_size=page_size, max_tokens=PAGE_TOKENS

@@ -7,22 +7,19 @@ from pathlib import Path
 
 import grpc
 import pytest
-from certificates import Authority, Certificate
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
     PrivateFormat,
     load_pem_private_key,
 )
-from own_logs import own_logs
-from rpc_world import Refused, Server, refusal_of
 from structlog.testing import capture_logs
 
 from kvstore.core.values.limits import Limits
-from kvstore.log import merge_call
+from kvstore.logs import merge_call
 from kvstore.rpc.server import UnusableAddress, listen, server_options
 from kvstore.rpc.tls import Tls, TlsFiles, UnusableTls
-from kvstore.service.tenants import Tenant, Tenants
+from kvstore.service.tenancy.tenants import Tenant, Tenants
 from kvstore.v1 import (
     lease_pb2,
     lease_pb2_grpc,
@@ -31,6 +28,9 @@ from kvstore.v1 import (
     store_pb2_grpc,
 )
 from kvstore.v1 import store_pb2 as pb
+from stores.rpc_world import Refused, Server, refusal_of
+from wire.certificates import Authority, Certificate
+from wire.own_logs import own_logs
 
 ALICE_TOKEN = "kvs_alice"  # noqa: S105 - for this test alone
 BOB_TOKEN = "kvs_bob"  # noqa: S105 - as above
@@ -66,11 +66,11 @@ class Reach:
             self.ports[name] = listen(server, ANY_PORT, tls)
 
     def alice(self) -> Certificate:
-        """Return a certificate of alice's, whose common name is another's."""
+        """Returns a certificate of alice's, whose common name is another's."""
         return self.authority.issue("bob", uris=["spiffe://example/alice"])
 
     def tenant(self, which: str, *, token: str = "", certificate: Certificate | None = None) -> str:
-        """Return the tenant that a call is taken for; raises Refused, or RpcError before that."""
+        """Returns the tenant that a call is taken for; raises Refused, or RpcError before that."""
         target = f"localhost:{self.ports[which]}"
         options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
         if which == "insecure":
@@ -95,7 +95,7 @@ class Reach:
 
 @pytest.fixture
 def reach(start_server: Callable[..., Server], tmp_path: Path) -> Reach:
-    """Provide a server that listens at three addresses."""
+    """Provides a server that listens at three addresses."""
     reach = Reach(tmp_path)
     reach.server = start_server(tenants=TENANTS, bind=reach.bind)
     return reach

@@ -5,8 +5,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.rpc.packed import varint
-from kvstore.rpc.token_tail import FRONT_BYTES, SEQUENCE_KEY, TOKENS_KEY, Tail, tail_of
+from kvstore.rpc.lane.connection import FRONT_BYTES, SEQUENCE_KEY, TOKENS_KEY, Tail, tail_of
+from kvstore.rpc.wire.packed import varint
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.tokens import sequence_pieces
 
@@ -14,7 +14,7 @@ TOKENS = bytes(range(256)) * 100
 
 
 def front_of(**fields: object) -> bytes:
-    """Return a request as clients write it before its tokens."""
+    """Returns a request as clients write it before its tokens."""
     request = pb.AcquirePrefixRequest(
         caller=pb.Caller(lease_id=bytes(16), store_epoch=1 << 60),
         namespace_id=bytes(16),

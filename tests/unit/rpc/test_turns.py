@@ -1,6 +1,6 @@
 """Whose turn it is, of lanes that stand in line for threads."""
 
-from kvstore.rpc.turns import Turns
+from kvstore.rpc.fair_queue import Turns
 
 
 def test_who_finds_nobody_in_line_begins_at_once() -> None:

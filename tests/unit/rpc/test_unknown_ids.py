@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rpc_world import PAGE_TOKENS, Refused, Server, Worker, tokens
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
+from stores.rpc_world import PAGE_TOKENS, Refused, Server, Worker, tokens
 
 pb = prefix_cache_pb2
 FILES = (lease_pb2, prefix_cache_pb2, named_pin_pb2, store_pb2)
@@ -19,7 +19,7 @@ PAGE = tokens(*range(PAGE_TOKENS))
 
 
 def methods(*names: str) -> set[str]:
-    """Return the calls whose requests have one of the named fields."""
+    """Returns the calls whose requests have one of the named fields."""
     return {
         method.name
         for file in FILES
@@ -30,13 +30,13 @@ def methods(*names: str) -> set[str]:
 
 
 def stub_of(worker: Worker, name: str) -> Any:  # noqa: ANN401 - stubs are untyped
-    """Return a call by its name."""
+    """Returns a call by its name."""
     stubs = (worker.lease, worker.prefix_cache, worker.named_pin, worker.store)
     return next(getattr(stub, name) for stub in stubs if hasattr(stub, name))
 
 
 def outcome(worker: Worker, name: str, request: object, named: bytes) -> tuple[object, ...]:
-    """Return what a call came to, without the id that it named."""
+    """Returns what a call came to, without the id that it named."""
     call = stub_of(worker, name)
 
     def answers(request: object, **options: object) -> list[bytes]:

@@ -8,11 +8,11 @@ from threading import Event
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from rpc_world import Server
 
-from kvstore.rpc.health_servicer import CHECK_THREADS, MAX_CHECKS
+from kvstore.rpc.health.servicer import CHECK_THREADS, MAX_CHECKS
 from kvstore.rpc.server import MAX_CALLS, MAX_CONNECTIONS, THREAD_COUNT, listen
 from kvstore.v1 import store_pb2
+from stores.rpc_world import Server
 
 CONTRACT = "/kvstore.v1.StoreService/GetStats"
 CHECK = "/grpc.health.v1.Health/Check"
@@ -28,7 +28,7 @@ def unsent(
     *metadata: tuple[str, str],
     timeout: float | None = None,
 ) -> Iterator[None]:
-    """Begin calls that send nothing while this lasts; of nobody, and without a deadline."""
+    """Begins calls that send nothing while this lasts; of nobody, and without a deadline."""
     over = Event()
 
     def nothing() -> Iterator[bytes]:
@@ -70,7 +70,7 @@ def test_silent_connections_over_tcp_are_bounded(start_server: Callable[..., Ser
 
 
 def spoken_to(connection: socket.socket) -> bool:
-    """Return whether the server has something to say, and did not hang up."""
+    """Returns whether the server has something to say, and did not hang up."""
     try:
         return connection.recv(1) != b""
     except ConnectionResetError:

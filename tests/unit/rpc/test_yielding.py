@@ -1,10 +1,10 @@
 """An acquire that yields, over a real server."""
 
 import pytest
-from rpc_world import PAGE_TOKENS, Server, Worker, tokens
 
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import store_pb2
+from stores.rpc_world import PAGE_TOKENS, Server, Worker, tokens
 
 # Three pages, and one token to run.
 PROMPT = tokens(*range(13))
@@ -12,7 +12,7 @@ PROMPT = tokens(*range(13))
 
 @pytest.fixture(params=["grpc", "lane"])
 def over(request: pytest.FixtureRequest) -> str:
-    """Provide both ways to make these calls."""
+    """Provides both ways to make these calls."""
     return str(request.param)
 
 

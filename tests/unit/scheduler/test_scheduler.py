@@ -1,20 +1,20 @@
 """A step's parts: what decodes, short rests, prompts; and who goes first of those that wait."""
 
 import pytest
-from simulated_batch import CountedEngine, CountedStore, Prompt
 
-from inference_worker.scheduler import LOOKS_A_STEP, REOPEN_SECONDS, Scheduler
-from inference_worker.scheduler_queue import (
+from engines.simulated_batch import CountedEngine, CountedStore, Prompt
+from inference_worker.engine.scheduler import LOOKS_A_STEP, REOPEN_SECONDS, Scheduler
+from inference_worker.engine.scheduler_queue import (
     PATIENCE,
     PEEK_SECONDS,
     PEEKS_A_STEP,
     WaitingQueue,
 )
-from inference_worker.scheduler_supply import Elsewhere, Part
+from inference_worker.engine.scheduler_supply import Elsewhere, Part
 
 
 def engine(slots: int = 1000, *, tokens: int = 16, running: int = 8) -> CountedEngine:
-    """Return an engine alone on a store."""
+    """Returns an engine alone on a store."""
     scheduler = Scheduler(max_step_tokens=tokens, max_running=running)
     return CountedEngine(CountedStore(slots), scheduler)
 

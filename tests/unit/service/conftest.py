@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disk_store import DiskStores
-from store_world import World, Worlds, make_world
+
+from stores.disk_store import DiskStores
+from stores.store_world import World, Worlds, make_world
 
 
 @pytest.fixture
 def worlds() -> Iterator[Worlds]:
-    """Provide a maker of stores, which end with the test."""
+    """Provides a maker of stores, which end with the test."""
     made: list[World] = []
 
     def make(**settings: Any) -> World:  # noqa: ANN401 - what make_world takes
@@ -27,12 +28,12 @@ def worlds() -> Iterator[Worlds]:
 
 @pytest.fixture
 def world(worlds: Worlds) -> World:
-    """Provide one store."""
+    """Provides one store."""
     return worlds()
 
 
 @pytest.fixture
 def stores(tmp_path: Path) -> Iterator[DiskStores]:
-    """Provide a maker of stores over one file, which end with the test."""
+    """Provides a maker of stores over one file, which end with the test."""
     with closing(DiskStores(tmp_path)) as made:
         yield made

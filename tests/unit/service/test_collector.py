@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvstore.service.collector import AT_LATEST, ROUNDS, Collector
+from kvstore.service.threads import AT_LATEST, ROUNDS, Collector
 
 
 class Thing:
@@ -23,13 +23,13 @@ class HandClock:
         self.now = 100.0
 
     def __call__(self) -> float:
-        """Return the time that it was set to."""
+        """Returns the time that it was set to."""
         return self.now
 
 
 @pytest.fixture
 def clock() -> Iterator[HandClock]:
-    """Provide a clock, and a collector's settings that end with the test."""
+    """Provides a clock, and a collector's settings that end with the test."""
     thresholds = gc.get_threshold()
     yield HandClock()
     gc.set_threshold(*thresholds)

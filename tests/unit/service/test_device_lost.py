@@ -5,17 +5,17 @@ from contextlib import ExitStack, closing
 from functools import partial
 
 import pytest
-from cuda_card import EVERY_CALL, Card, ServerCuda
-from own_logs import own_logs
-from store_world import PAGE_BYTES, Worlds, sequence_of
-from tiered_store import Tiered
 from xxhash import xxh3_64_intdigest
 
+from device.card import EVERY_CALL, Card, ServerCuda
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.values.requests import Caller, Identity, Match, MatchOptions, ReservationRequest
 from kvstore.errors import StoreDraining
-from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
+from kvstore.storage.cuda.arena import GRANULARITY, CudaDevice
+from stores.store_world import PAGE_BYTES, Worlds, sequence_of
+from stores.tiered_store import Tiered
+from wire.own_logs import own_logs
 
 PAGES = 3
 ADMIN = Identity("uid-0", admin=True)
@@ -36,14 +36,14 @@ class OnDevice:
         store.abort(self.caller, [9])
 
     def match(self, caller: Caller, pin_id: int) -> Match:
-        """Match what was published."""
+        """Matches what was published."""
         options = MatchOptions(pin_id)
         return self.world.store.match(caller, self.namespace_id, sequence_of(PAGES), options)
 
 
 @pytest.fixture
 def card(worlds: Worlds) -> Iterator[tuple[Card, CudaDevice]]:
-    """Provide a card and the device that it stands in for."""
+    """Provides a card and the device that it stands in for."""
     del worlds  # ends after it
     card = Card(4 * GRANULARITY)
     with ExitStack() as stack:

@@ -3,18 +3,18 @@
 from threading import Thread
 
 import pytest
-from store_world import World, sequence_of
 
 from kvstore.core.values.events import Event, LeaseEvent, NamespaceEvent, PagesEvent, Told
 from kvstore.core.values.requests import Identity, ReservationRequest
 from kvstore.errors import NamespaceNotFound, StoreDraining
-from kvstore.service.event_watches import BATCH
+from kvstore.service.events import BATCH
+from stores.store_world import World, sequence_of
 
 OWNER = Identity("uid-1")
 
 
 def events(told: Told | None) -> list[type]:
-    """Return what is told, by its kinds."""
+    """Returns what is told, by its kinds."""
     assert told is not None
     return [type(each) for each in told.events]
 

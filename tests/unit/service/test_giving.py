@@ -3,8 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from own_logs import own_logs
-from store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
 
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
@@ -16,6 +14,8 @@ from kvstore.core.values.requests import (
     ReservationRequest,
 )
 from kvstore.errors import PoolExhausted
+from stores.store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
+from wire.own_logs import own_logs
 
 BUDGET = 16
 
@@ -32,7 +32,7 @@ class Tenant:
         self._salt = 1000 * self.process_id
 
     def open(self) -> bool:
-        """Open the namespace; return whether there is memory."""
+        """Opens the namespace; returns whether there is memory."""
         try:
             self.namespace_id = self.world.open_namespace(self.caller)
         except PoolExhausted:
@@ -47,14 +47,14 @@ class Tenant:
         return sum(each.lasting_bytes for each in mine) // PAGE_BYTES
 
     def obey(self) -> list[int]:
-        """Unmap what is to be unmapped, map what there is; return what was unmapped."""
+        """Unmaps what is to be unmapped, map what there is; returns what was unmapped."""
         gone = self.world.store.extents_to_unmap(self.process_id)
         self.world.store.unmapped(self.process_id, gone)
         self.world.map_extents(self.caller)
         return gone
 
     def write(self, pages: int = 2) -> bool:
-        """Cache another sequence and hold nothing of it; return whether there was room."""
+        """Caches another sequence and hold nothing of it; returns whether there was room."""
         if not self.namespace_id:
             return False
         self._salt += 100
@@ -73,12 +73,12 @@ class Tenant:
 
 @pytest.fixture
 def world(worlds: Worlds) -> World:
-    """Provide a store of sixteen slots in extents of two."""
+    """Provides a store of sixteen slots in extents of two."""
     return worlds(slots=BUDGET, extent_slots=2)
 
 
 def run(world: World, rounds: int, *works: Callable[[], object]) -> list[str]:
-    """Do some works in turns while memory moves; return the events that were logged.
+    """Does some works in turns while memory moves; returns the events that were logged.
 
     After each step the laws hold, and the budget's bytes are where they are counted.
     """

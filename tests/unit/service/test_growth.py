@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
-from own_logs import own_logs
-from store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
 
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest
 from kvstore.errors import PoolExhausted
-from kvstore.service.growth import PACE
+from kvstore.service.memory.growth import PACE
 from kvstore.storage.extent import ExtentDescription
+from stores.store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
+from wire.own_logs import own_logs
 
 
 def steps(world: World) -> int:
@@ -35,7 +35,7 @@ def caching(world: World, pages: int) -> tuple[Caller, bytes]:
 
 
 def slot_count(world: World) -> int:
-    """Return how many slots all arenas have."""
+    """Returns how many slots all arenas have."""
     return sum(each.slot_count for each in world.cache.arenas.values())
 
 
@@ -216,7 +216,7 @@ def test_an_arena_that_could_not_begin_grows_when_it_can(tmp_path: Path, worlds:
 
 
 def quotas_of_bytes(**bytes_: int) -> QuotaTable:
-    """Return quotas of bytes by tenant."""
+    """Returns quotas of bytes by tenant."""
     return QuotaTable(by_tenant={name: Quotas(tier1_bytes=most) for name, most in bytes_.items()})
 
 

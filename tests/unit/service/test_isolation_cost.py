@@ -7,8 +7,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from store_world import IDENTITY, PAGE_TOKENS, World, Worlds, sequence_of
-
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import (
     Caller,
@@ -19,12 +17,13 @@ from kvstore.core.values.requests import (
     Sequence,
 )
 from kvstore.errors import KVStoreError
+from stores.store_world import IDENTITY, PAGE_TOKENS, World, Worlds, sequence_of
 
 OTHER = "uid-2"
 
 
 def count_calls(action: Callable[[], object]) -> int:
-    """Return how many functions, Python's and C's, an action calls.
+    """Returns how many functions, Python's and C's, an action calls.
 
     The collector, which calls whoever listens to it, does not run meanwhile.
     """
@@ -73,7 +72,7 @@ def crowd(world: World) -> None:
 
 
 def costs(world: World) -> dict[str, int]:
-    """Return what each call of a tenant costs, in function calls."""
+    """Returns what each call of a tenant costs, in function calls."""
     store = world.store
     caller = world.worker(tenant="uid-1")
     me = caller.identity

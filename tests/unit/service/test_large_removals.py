@@ -3,20 +3,20 @@
 from collections.abc import Callable
 
 import pytest
-from store_world import World, Worlds, sequence_of
 
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.requests import Caller, Identity, Removed, ReservationRequest
 from kvstore.errors import NamespaceNotFound
 from kvstore.service import administration
 from kvstore.service.administration import NODES_AT_ONCE
+from stores.store_world import World, Worlds, sequence_of
 
 OWNER = Identity("uid-1")
 NODES = 3 * NODES_AT_ONCE
 
 
 def fill(world: World, caller: Caller, namespace_id: bytes, numbers: range) -> None:
-    """Publish so many sequences of a page each, which have a node each."""
+    """Publishes so many sequences of a page each, which have a node each."""
     for number in numbers:
         tokens = sequence_of(1, rest=0, salt=1000 * number)
         world.store.reserve(caller, namespace_id, [ReservationRequest(number, 0, 1)])
@@ -35,7 +35,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], N
 
 
 def large(worlds: Worlds) -> tuple[World, Caller, bytes]:
-    """Return a store, a worker of it, and a namespace of many nodes."""
+    """Returns a store, a worker of it, and a namespace of many nodes."""
     world = worlds(slots=NODES + 20, extent_slots=NODES + 20)
     worker = world.worker()
     namespace_id = world.open_namespace(worker)

@@ -3,23 +3,23 @@
 from collections.abc import Callable
 
 import pytest
-from store_world import World, make_world, sequence_of
 
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Caller, Identity, MatchOptions, ReservationRequest
 from kvstore.service import listing
+from stores.store_world import World, make_world, sequence_of
 
 ADMIN = Identity("root", admin=True)
 
 
 @pytest.fixture
 def leases(world: World) -> list[Caller]:
-    """Provide five leases of one tenant, by time of granting."""
+    """Provides five leases of one tenant, by time of granting."""
     return [grant(world) for _ in range(5)]
 
 
 def grant(world: World, tenant: str = "uid-1") -> Caller:
-    """Return a lease's caller."""
+    """Returns a lease's caller."""
     caller = world.caller(tenant=tenant)
     world.store.grant(caller, ttl=10.0, display_name="w", features=())
     return caller

@@ -1,7 +1,7 @@
 """What was copied between tiers."""
 
-from store_world import Worlds
-from tiered_store import PAGES, tiered
+from stores.store_world import Worlds
+from stores.tiered_store import PAGES, tiered
 
 
 def test_what_goes_down_and_comes_back_is_counted(worlds: Worlds) -> None:

@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 from threading import Event
 
 import pytest
-from cuda_card import Card, ServerCuda
-from own_logs import own_logs
-from store_world import PAGE_TOKENS, Worlds
-from tiered_store import PAGES, Tiered, tiered
 
+from device.card import Card, ServerCuda
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.pool.tier_policy import WritePolicy
 from kvstore.core.tiers.moves import Move
@@ -20,7 +17,10 @@ from kvstore.core.values.requests import MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, SlotState
 from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.storage.copies import Ending, Outcome
-from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
+from kvstore.storage.cuda.arena import GRANULARITY, CudaDevice
+from stores.store_world import PAGE_TOKENS, Worlds
+from stores.tiered_store import PAGES, Tiered, tiered
+from wire.own_logs import own_logs
 
 SEQUENCES = 8
 # A time limit in seconds that no test comes near.
@@ -38,14 +38,14 @@ class OnDevice:
         stack.callback(self.tiered.world.close)
 
     def moving(self) -> int:
-        """Return how many slots wait for a copy."""
+        """Returns how many slots wait for a copy."""
         arenas = self.tiered.world.cache.arenas.values()
         return sum(each.counts[SlotState.MOVING] for each in arenas)
 
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Close what a test opens."""
+    """Closes what a test opens."""
     with ExitStack() as stack:
         yield stack
 
@@ -89,7 +89,7 @@ class Flight:
 
 
 def watch(store: Tiered, monkeypatch: pytest.MonkeyPatch) -> Flight:
-    """Watch the store's copies: none writes a slot that another one reads or writes."""
+    """Watches the store's copies: none writes a slot that another one reads or writes."""
     flight, memory = Flight(), store.world.store.mover._memory
     begin_all, extent = memory.begin_all, next(iter(store.world.arenas._extents))
 

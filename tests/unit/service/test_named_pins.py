@@ -1,8 +1,5 @@
 """Named pins of a whole store: real memory, time as a number."""
 
-from own_logs import own_logs
-from store_world import World, sequence_of
-
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.requests import (
     Caller,
@@ -11,14 +8,16 @@ from kvstore.core.values.requests import (
     ReservationRequest,
     Sequence,
 )
-from kvstore.service.reaper import Reaper
+from kvstore.service.threads import Reaper
+from stores.store_world import World, sequence_of
+from wire.own_logs import own_logs
 
 ADMIN = Identity("uid-0", admin=True)
 PAGES = 2
 
 
 def publish(world: World, caller: Caller) -> tuple[bytes, bytes]:
-    """Cache two pages that nobody holds; return the namespace and their tokens."""
+    """Caches two pages that nobody holds; returns the namespace and their tokens."""
     namespace_id = world.open_namespace(caller)
     tokens = sequence_of(PAGES, rest=0).tokens
     world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, PAGES)])

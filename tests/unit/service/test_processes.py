@@ -23,14 +23,14 @@ class Child:
         self.pidfd = os.pidfd_open(self.pid)
 
     def kill(self) -> None:
-        """Kill it and wait until it is gone; can be repeated."""
+        """Kills it and waits until it is gone; can be repeated."""
         self.process.kill()
         self.process.communicate()
 
 
 @pytest.fixture
 def spawn() -> Iterator[Callable[[], Child]]:
-    """Provide a maker of processes, which end with the test."""
+    """Provides a maker of processes, which end with the test."""
     children: list[Child] = []
 
     def make() -> Child:
@@ -45,7 +45,7 @@ def spawn() -> Iterator[Callable[[], Child]]:
 
 @pytest.fixture
 def processes() -> Iterator[Processes]:
-    """Provide an empty table."""
+    """Provides an empty table."""
     with closing(Processes()) as made:
         yield made
 

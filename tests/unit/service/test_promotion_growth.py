@@ -3,13 +3,13 @@
 from typing import NoReturn
 
 import pytest
-from store_world import Worlds
-from tiered_store import PAGES, Tiered
 
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.requests import MatchOptions
-from kvstore.service.growth import PATIENCE
+from kvstore.service.memory.growth import PATIENCE
 from kvstore.storage.errors import NotEnoughMemory
+from stores.store_world import Worlds
+from stores.tiered_store import PAGES, Tiered
 
 
 def refuse(*_: object, **__: object) -> NoReturn:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
-from own_logs import own_logs
-from store_world import World
 
 from kvstore.core.values.requests import ReservationRequest
-from kvstore.service.reaper import Grower, Reaper
+from kvstore.service.threads import Grower, Reaper
+from stores.store_world import World
+from wire.own_logs import own_logs
 
 LIMIT = 30.0
 
@@ -28,14 +28,14 @@ class Signal:
             self._woken.notify_all()
 
     def wait_for(self, count: int) -> bool:
-        """Wait for that many announcements in all; return whether they came."""
+        """Waits for that many announcements in all; returns whether they came."""
         with self._woken:
             return self._woken.wait_for(lambda: self._count >= count, LIMIT)
 
 
 @pytest.fixture
 def reap(world: World) -> Iterator[Callable[..., Reaper]]:
-    """Provide a maker of running reapers."""
+    """Provides a maker of running reapers."""
     running: list[Reaper] = []
 
     def make(*, interval: float) -> Reaper:

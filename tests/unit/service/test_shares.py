@@ -1,13 +1,13 @@
 """Who gives memory to whom."""
 
 import pytest
-from core_builders import make_tenant
 
+from core.core_builders import make_tenant
 from kvstore.core.eviction.policies import LeastRecentlyUsed
 from kvstore.core.pool.arena import Arena, ArenaKey
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.core.values.slots import ExtentSlots
-from kvstore.service.shares import Shares
+from kvstore.service.memory.fair_share import Shares
 
 SLOT = 10
 
@@ -23,7 +23,7 @@ class Tier:
         )
 
     def arena(self, tenant: str, *sizes: int, idle: bool = False) -> Arena:
-        """Add an arena with extents of these sizes, numbered after the arena: 11, 12, ..."""
+        """Adds an arena with extents of these sizes, numbered after the arena: 11, 12, ..."""
         number = len(self.arenas) + 1
         key = ArenaKey(tenant, SLOT, 1)
         arena = Arena(number, key, LeastRecentlyUsed(), make_tenant())
@@ -35,7 +35,7 @@ class Tier:
         return arena
 
     def offers(self, asker: Arena, *, own_only: bool = False) -> list[tuple[int, list[int]]]:
-        """Return who may give an extent, and which."""
+        """Returns who may give an extent, and which."""
         shares = Shares(self.arenas, self.in_use, budget_bytes=400, quotas=self.quotas)
         offers = shares.offers(asker, 100, own_only=own_only)
         return [(each.arena.arena_id, sorted(each.extent_ids)) for each in offers]

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from own_logs import own_logs
-from store_world import World, Worlds, sequence_of
 
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.layout import NamespaceIdentity
@@ -26,7 +24,9 @@ from kvstore.errors import (
     PoolExhausted,
     StoreDraining,
 )
-from kvstore.service.traffic import TooManyRequests
+from kvstore.service.tenancy.rate_limit import TooManyRequests
+from stores.store_world import World, Worlds, sequence_of
+from wire.own_logs import own_logs
 
 ADMIN = Identity("uid-0", admin=True)
 
@@ -34,7 +34,7 @@ ADMIN = Identity("uid-0", admin=True)
 def publish(
     world: World, caller: Caller, namespace_id: bytes, sequence: Sequence, number: int
 ) -> list[int]:
-    """Reserve, insert and abort the whole pages of a sequence; return their slots."""
+    """Reserves, insert and abort the whole pages of a sequence; returns their slots."""
     pages = len(sequence.tokens) // 4 // world.layout.page_tokens
     request = ReservationRequest(number, 0, pages)
     world.store.reserve(caller, namespace_id, [request])

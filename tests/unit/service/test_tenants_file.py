@@ -6,7 +6,7 @@ import pytest
 
 from kvstore.core.values.limits import Quotas
 from kvstore.core.values.requests import Identity
-from kvstore.service.tenants_file import TenantsFile, WrongTenants, parse_tenants
+from kvstore.service.tenancy.tenants_file import TenantsFile, WrongTenants, parse_tenants
 
 DIGEST = sha256(b"kvs_token").hexdigest()
 WHOLE = f"""

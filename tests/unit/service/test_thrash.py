@@ -2,11 +2,10 @@
 
 from threading import Lock
 
-from own_logs import own_logs
-
 from kvstore.core.cache import PrefixCache
 from kvstore.core.values.limits import Limits
 from kvstore.service.thrash import INTERVAL, LEAST_PAGES, ThrashWatch
+from wire.own_logs import own_logs
 
 
 class Rig:

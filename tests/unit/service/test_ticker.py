@@ -4,15 +4,15 @@ from threading import Semaphore
 from time import monotonic
 
 import pytest
-from own_logs import own_logs
-from store_world import ManualClock
 
-from kvstore.service.ticker import Ticker
+from kvstore.service.threads import Ticker
+from stores.store_world import ManualClock
+from wire.own_logs import own_logs
 
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Provide a clock that shows what the test says."""
+    """Provides a clock that shows what the test says."""
     return ManualClock()
 
 

@@ -5,18 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disk_store import LIMIT, PAGES, DiskStores, in_background, page_count
-from own_logs import own_logs
 
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.values.requests import Identity, MatchOptions, ReservationRequest, Sequence
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import NamespaceNotFound, PinNotFound
-from kvstore.service.disk import Disk, DiskState
-from kvstore.service.load_terms import LoadTerms
-from kvstore.service.loader import MOST_WAITING
-from kvstore.storage.slab_admission import SecondTouch
-from kvstore.storage.slab_errors import SlabInUse
+from kvstore.service.tiers.disk import Disk, DiskState
+from kvstore.service.tiers.disk_reader import MOST_WAITING, LoadTerms
+from kvstore.storage.errors import SlabInUse
+from kvstore.storage.slab.policy import SecondTouch
+from stores.disk_store import LIMIT, PAGES, DiskStores, in_background, page_count
+from wire.own_logs import own_logs
 
 FASTEST = (1 << 32) - 1
 

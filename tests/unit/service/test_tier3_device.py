@@ -6,17 +6,17 @@ from contextlib import ExitStack, closing
 from errno import ENOMEM
 
 import pytest
-from cuda_card import Card, ServerCuda
-from disk_store import PAGES, DiskStores, page_count
 from structlog.testing import capture_logs
 
+from device.card import Card, ServerCuda
 from kvstore.core.values.slots import SlotState
-from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
+from kvstore.storage.cuda.arena import GRANULARITY, CudaDevice
+from stores.disk_store import PAGES, DiskStores, page_count
 
 
 @pytest.fixture
 def card(stores: DiskStores) -> Iterator[tuple[Card, CudaDevice]]:
-    """Provide a card that stands in for a device, which outlives the stores on it."""
+    """Provides a card that stands in for a device, which outlives the stores on it."""
     card = Card(4 * GRANULARITY)
     with ExitStack() as stack:
         device = stack.enter_context(closing(CudaDevice(0, lambda: ServerCuda(card))))
@@ -82,11 +82,11 @@ def test_a_load_onto_a_device_takes_one_mapping(
         asked.append(size)
         raise OSError(ENOMEM, "no memory")
 
-    monkeypatch.setattr("kvstore.service.loader.mmap.mmap", refused)
+    monkeypatch.setattr("kvstore.service.tiers.disk_reader.mmap.mmap", refused)
     with capture_logs() as logs:
         assert page_count(later.ask(0)) == 0
     assert [each["event"] for each in logs].count("pages_not_loaded") == 1
     assert later.world.cache.namespaces[later.namespace_id].arena.counts[SlotState.MOVING] == 0
-    monkeypatch.setattr("kvstore.service.loader.mmap.mmap", real)
+    monkeypatch.setattr("kvstore.service.tiers.disk_reader.mmap.mmap", real)
     assert asked == [(-1, PAGES * later.world.layout.page_bytes)]
     assert page_count(later.ask(0)) == PAGES

@@ -1,21 +1,21 @@
 """Requests are counted by tenant, and those over the rate are refused."""
 
 import pytest
-from store_world import ManualClock
 
 from kvstore.core.values.limits import Quotas, QuotaTable
-from kvstore.service.traffic import Requests, TooManyRequests, Traffic
+from kvstore.service.tenancy.rate_limit import Requests, TooManyRequests, Traffic
+from stores.store_world import ManualClock
 
 
 def make_traffic(rate: float | None, *, max_tenants: int = 100) -> tuple[Traffic, ManualClock]:
-    """Return the traffic of a store with this rate for everybody, and its clock."""
+    """Returns the traffic of a store with this rate for everybody, and its clock."""
     clock = ManualClock()
     quotas = QuotaTable(Quotas(requests_per_second=rate))
     return Traffic(quotas, clock, max_tenants=max_tenants), clock
 
 
 def admitted(traffic: Traffic, count: int, tenant: str = "a") -> int:
-    """Return how many of ``count`` requests at once came in."""
+    """Returns how many of ``count`` requests at once came in."""
     came = 0
     for _ in range(count):
         try:

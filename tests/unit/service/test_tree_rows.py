@@ -4,14 +4,14 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from page_world import PageWorld
-from store_world import make_world
 
 from kvstore.core.stats import COLUMNS
 from kvstore.core.values.requests import Identity
 from kvstore.page.outline import Outline
 from kvstore.page.site import PageSite
 from kvstore.service import administration
+from stores.page_world import PageWorld
+from stores.store_world import make_world
 
 ADMIN = Identity("root", admin=True)
 
@@ -19,7 +19,7 @@ ADMIN = Identity("root", admin=True)
 def read_while(
     monkeypatch: pytest.MonkeyPatch, page: PageWorld, between: Callable[[], None]
 ) -> Outline:
-    """Read the tree a node at a time, with something happening after each."""
+    """Reads the tree a node at a time, with something happening after each."""
     monkeypatch.setattr(administration, "ROWS_AT_ONCE", 1)
     monkeypatch.setattr(administration, "sleep", lambda _: between())
     rows = page.world.store.tree_rows(ADMIN, page.namespace_id)

@@ -8,8 +8,6 @@ from random import Random
 from threading import Barrier
 
 import pytest
-from own_logs import own_logs
-from store_world import PAGE_BYTES, World, Worlds, sequence_of
 from structlog.testing import capture_logs
 from xxhash import xxh3_64_intdigest
 
@@ -27,6 +25,8 @@ from kvstore.service.verification import Sampler
 from kvstore.storage.arenas import POISON
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.extent import HostExport, SlotReader
+from stores.store_world import PAGE_BYTES, World, Worlds, sequence_of
+from wire.own_logs import own_logs
 
 ADMIN = Identity("uid-0", admin=True)
 
@@ -41,7 +41,7 @@ class Written:
         self.slots = self.publish(self.caller, pages)
 
     def publish(self, caller: Caller, pages: int, *, salt: int = 0) -> list[int]:
-        """Write and insert pages; return their slots."""
+        """Writes and insert pages; returns their slots."""
         store, number = self.world.store, next(self.world.numbers)
         grants = store.reserve(caller, self.namespace_id, [ReservationRequest(number, 0, pages)])
         slots = [run.extent_id << 32 | i for run in grants[0].runs for i in run.indexes]
@@ -56,7 +56,7 @@ class Written:
         return slots
 
     def write(self, slot: int, offset: int, content: bytes) -> None:
-        """Write into a slot as a worker does that has mapped its extent."""
+        """Writes into a slot as a worker does that has mapped its extent."""
         [extent] = self.world.arenas.describe([slot >> 32])
         assert isinstance(extent.export, HostExport)
         with mmap.mmap(extent.export.descriptor, extent.export.size_bytes) as mapping:
@@ -64,12 +64,12 @@ class Written:
             mapping[start : start + len(content)] = content
 
     def match(self, caller: Caller, pin_id: int = 1, *, pages: int = 3) -> Match:
-        """Match the pages."""
+        """Matches the pages."""
         options = MatchOptions(pin_id)
         return self.world.store.match(caller, self.namespace_id, sequence_of(pages), options)
 
     def counts(self) -> tuple[int, int]:
-        """Return pages verified, and pages found corrupt."""
+        """Returns pages verified, and pages found corrupt."""
         counters = self.world.store.stats(ADMIN).counters
         return counters.verified_page_count, counters.corrupt_page_count
 

@@ -11,14 +11,14 @@ import torch
 
 from kvstore.storage.arenas import POISON, Arenas
 from kvstore.storage.errors import BudgetExhausted, NotEnoughMemory
-from kvstore.storage.host_arena import HostMemory
+from kvstore.storage.host.arena import HostMemory
 
 SLOT = 1024
 
 
 @pytest.fixture
 def arenas() -> Iterator[Arenas]:
-    """Provide a budget of ten slots in extents of four."""
+    """Provides a budget of ten slots in extents of four."""
     with closing(
         Arenas(budget_bytes=10 * SLOT, extent_bytes=4 * SLOT + 100, source=HostMemory())
     ) as made:

@@ -8,11 +8,11 @@ from threading import enumerate as enumerate_threads
 from threading import get_ident
 
 import pytest
-from cuda_card import DIRT, UUID, Card, ServerCuda
 from structlog.testing import capture_logs
 
+from device.card import DIRT, UUID, Card, ServerCuda
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
+from kvstore.storage.cuda.arena import GRANULARITY, CudaDevice
 from kvstore.storage.errors import BudgetExhausted, DeviceUnavailable, NotEnoughMemory
 from kvstore.storage.extent import CudaIpcExport, ExtentShape
 

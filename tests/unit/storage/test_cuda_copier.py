@@ -9,14 +9,14 @@ from itertools import count
 from threading import get_ident
 
 import pytest
-from copier_rig import COUNT, SLOT, Rig, turned
-from cuda_card import Card, ServerCuda
 from structlog.testing import capture_logs
 
-from kvstore.storage import cuda_copy_stream
+from device.card import Card, ServerCuda
+from device.copier_rig import COUNT, SLOT, Rig, turned
 from kvstore.storage.copies import DeviceCopy, copy_all
-from kvstore.storage.cuda_arena import GRANULARITY
-from kvstore.storage.cuda_copier import CudaCopier
+from kvstore.storage.cuda import copy_stream as cuda_copy_stream
+from kvstore.storage.cuda.arena import GRANULARITY
+from kvstore.storage.cuda.copier import CudaCopier
 from kvstore.storage.errors import CudaFailed, SlotGone
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from threading import Event
 
 import pytest
-from copier_rig import COUNT, LIMIT, SLOT, Rig, turned
 
+from device.copier_rig import COUNT, LIMIT, SLOT, Rig, turned
 from kvstore.storage.arenas import POISON
 
 
@@ -29,7 +29,7 @@ class Stuck:
     gate: Event = field(default_factory=Event)
 
     def release(self) -> None:
-        """Go on."""
+        """Goes on."""
         self.gate.set()
 
 

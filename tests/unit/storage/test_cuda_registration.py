@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from copier_rig import COUNT, SLOT, Rig
 from structlog.testing import capture_logs
+
+from device.copier_rig import COUNT, SLOT, Rig
 
 
 @pytest.fixture

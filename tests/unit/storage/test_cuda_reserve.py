@@ -5,17 +5,12 @@ from contextlib import closing
 from itertools import count
 
 import pytest
-from cuda_card import Card, ServerCuda
 from structlog.testing import capture_logs
 
+from device.card import Card, ServerCuda
 from kvstore.storage.arenas import Arenas, Extent
-from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
-from kvstore.storage.errors import (
-    BudgetExhausted,
-    CudaFailed,
-    DeviceUnavailable,
-    NotEnoughMemory,
-)
+from kvstore.storage.cuda.arena import GRANULARITY, CudaDevice
+from kvstore.storage.errors import BudgetExhausted, CudaFailed, DeviceUnavailable, NotEnoughMemory
 
 # The budget; the card has twice as much.
 BUDGET = 8 * GRANULARITY
@@ -44,7 +39,7 @@ def arenas(device: CudaDevice) -> Iterator[Arenas]:
 
 
 def taken(card: Card) -> int:
-    """Return the bytes that the server has of the device."""
+    """Returns the bytes that the server has of the device."""
     return card.size_bytes - card.available_bytes
 
 

@@ -5,14 +5,14 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from cuda_card import UUID, Card, driver_library
-from cupy_stand_in import cupy_on
 
-from kvstore.storage import cuda_driver
+from device.card import UUID, Card, driver_library
+from device.cupy_stand_in import cupy_on
 from kvstore.storage.copies import DeviceCopy
-from kvstore.storage.cuda_arena import CudaDevice
-from kvstore.storage.cuda_driver import CopyAttributes
-from kvstore.storage.cuda_runtime import CupyRuntime
+from kvstore.storage.cuda import driver as cuda_driver
+from kvstore.storage.cuda.arena import CudaDevice
+from kvstore.storage.cuda.driver import CopyAttributes
+from kvstore.storage.cuda.runtime import CupyRuntime
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 
 SIZE = 4096
@@ -25,7 +25,7 @@ def card() -> Card:
 
 
 def runtime_on(card: Card, monkeypatch: pytest.MonkeyPatch, batched: str) -> CupyRuntime:
-    """Return the runtime on a stand-in of cupy, and of a driver with that batched copy."""
+    """Returns the runtime on a stand-in of cupy, and of a driver with that batched copy."""
     monkeypatch.setitem(sys.modules, "cupy", cupy_on(card))
     monkeypatch.setattr(cuda_driver, "_load", lambda: driver_library(card, batched))
     return CupyRuntime()

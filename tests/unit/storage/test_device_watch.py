@@ -5,7 +5,7 @@ from threading import Event
 
 from structlog.testing import capture_logs
 
-from kvstore.storage.device_watch import DeviceWatch
+from kvstore.storage.cuda.device_watch import DeviceWatch
 from kvstore.storage.errors import CudaFailed
 
 ERROR = CudaFailed("memcpy: cudaErrorIllegalAddress")
@@ -22,7 +22,7 @@ class Rig:
         self.watch.on_lost(self.tell)
 
     def ask(self) -> bool:
-        """Answer as the device."""
+        """Answers as the device."""
         self.asked += 1
         return self.answers
 

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_logs import own_logs
 
 from kvstore.core.values.slots import ExtentSlots, recycle
 from kvstore.storage import generation_table
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.generation_table import F_SEAL_FUTURE_WRITE, SEALS, GenerationTable
+from wire.own_logs import own_logs
 
 
 @pytest.fixture
 def table() -> Iterator[GenerationTable]:
-    """Provide a table of four slots."""
+    """Provides a table of four slots."""
     with closing(GenerationTable(7, 4)) as made:
         yield made
 

@@ -10,32 +10,28 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from mapping_flags import mapping_flags
-from open_descriptors import open_descriptors
 from structlog.testing import capture_logs
 
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.extent import ExtentShape
-from kvstore.storage.host_arena import HostExtent, HostMemory
-from kvstore.storage.host_mapping import HostTerms
-from kvstore.storage.hugepages import (
-    HUGEPAGE_BYTES,
-    SHMEM_ENABLED,
-    Hugepages,
-)
+from kvstore.storage.host.arena import HostExtent, HostMemory
+from kvstore.storage.host.hugepages import HUGEPAGE_BYTES, SHMEM_ENABLED, Hugepages
+from kvstore.storage.host.mapping import HostTerms
+from processes.mapping_flags import mapping_flags
+from processes.open_descriptors import open_descriptors
 
 SHAPE = ExtentShape(extent_id=7, arena_id=1, tier=1, slot_count=4, slot_bytes=1000)
 
 
 @pytest.fixture
 def extent() -> Iterator[HostExtent]:
-    """Provide a small extent."""
+    """Provides a small extent."""
     with closing(HostExtent(SHAPE)) as made:
         yield made
 
 
 def read(extent: HostExtent, index: int) -> memoryview:
-    """Return a slot's bytes."""
+    """Returns a slot's bytes."""
     page = extent.read(index)
     assert page is not None
     return page

@@ -6,17 +6,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hugepage_pool import hugepages_reserved
-from mapping_flags import mapping_flags
-from open_descriptors import open_descriptors
-from resident_bytes import resident_bytes
 
-from kvstore.storage import populate
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.extent import ExtentShape, HostExport
-from kvstore.storage.host_arena import HostExtent
-from kvstore.storage.host_mapping import ENOUGH_THREADS, SEALS, HostTerms
-from kvstore.storage.hugepages import HUGEPAGE_BYTES, Hugepages, available_bytes
+from kvstore.storage.host import populate
+from kvstore.storage.host.arena import HostExtent
+from kvstore.storage.host.hugepages import HUGEPAGE_BYTES, Hugepages, available_bytes
+from kvstore.storage.host.mapping import ENOUGH_THREADS, SEALS, HostTerms
+from processes.hugepage_pool import hugepages_reserved
+from processes.mapping_flags import mapping_flags
+from processes.open_descriptors import open_descriptors
+from processes.resident_bytes import resident_bytes
 
 SHAPE = ExtentShape(extent_id=17, arena_id=1, tier=1, slot_count=4, slot_bytes=1000)
 

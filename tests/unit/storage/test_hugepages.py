@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.storage.errors import NotEnoughMemory
-from kvstore.storage.hugepages import (
+from kvstore.storage.host.hugepages import (
     HUGEPAGE_BYTES,
     POOL,
     SHMEM_ENABLED,
@@ -17,7 +17,7 @@ from kvstore.storage.hugepages import (
 
 
 def pool(root: Path, **counts: int) -> Path:
-    """Write the pool's files, and return the root."""
+    """Writes the pool's files, and returns the root."""
     (root / POOL).mkdir(parents=True)
     for name, count in counts.items():
         (root / POOL / f"{name}_hugepages").write_text(f"{count}\n", encoding="ascii")

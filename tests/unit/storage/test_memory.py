@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.storage.errors import NotEnoughMemory
-from kvstore.storage.memory import Bound, bounds, require
+from kvstore.storage.host.limits import Bound, bounds, require
 
 MEMINFO = "MemTotal:       16000 kB\nMemFree:         100 kB\nMemAvailable:   8000 kB\n"
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -16,7 +16,7 @@ V1_MOUNT = (
 
 
 def machine(root: Path, files: dict[str, str]) -> Path:
-    """Write files below ``root``, with a meminfo, and return it."""
+    """Writes files below ``root``, with a meminfo, and returns it."""
     for name, text in {"proc/meminfo": MEMINFO, **files}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.storage import numa
 from kvstore.storage.extent import ExtentShape
-from kvstore.storage.host_arena import HostExtent
-from kvstore.storage.host_mapping import ENOUGH_THREADS, HostTerms
+from kvstore.storage.host import numa
+from kvstore.storage.host.arena import HostExtent
+from kvstore.storage.host.mapping import ENOUGH_THREADS, HostTerms
 
 SHAPE = ExtentShape(extent_id=909, arena_id=1, tier=2, slot_count=4, slot_bytes=mmap.PAGESIZE)
 # The kernel has NUMA where it shows each mapping's policy.
@@ -18,7 +18,7 @@ POLICIES = Path("/proc/self/numa_maps")
 
 
 def machine(root: Path, has_memory: str = "0-1,3\n") -> Path:
-    """Write the files of a machine with a GPU on node 3, and of one whose node is unknown."""
+    """Writes the files of a machine with a GPU on node 3, and of one whose node is unknown."""
     node = root / "sys/devices/system/node"
     node.mkdir(parents=True)
     (node / "has_memory").write_text(has_memory, encoding="ascii")

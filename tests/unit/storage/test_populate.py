@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from threading import Barrier, Lock, active_count, get_ident
 
 import pytest
-from resident_bytes import resident_bytes
 
-from kvstore.storage import populate as module
-from kvstore.storage.host_mapping import address_of
-from kvstore.storage.hugepages import HUGEPAGE_BYTES, Hugepages, available_bytes
-from kvstore.storage.populate import STEP_BYTES, populate
+from kvstore.storage.host import populate as module
+from kvstore.storage.host.hugepages import HUGEPAGE_BYTES, Hugepages, available_bytes
+from kvstore.storage.host.mapping import address_of
+from kvstore.storage.host.populate import STEP_BYTES, populate
+from processes.resident_bytes import resident_bytes
 
 NAME = "kvstore-test-populate"
 # Of Linux: map a file's pages without setting them aside.
@@ -23,7 +23,7 @@ MAP_NORESERVE = 0x4000
 
 @contextmanager
 def mapped(size: int, flags: int = 0, map_flags: int = mmap.MAP_SHARED) -> Iterator[mmap.mmap]:
-    """Provide a mapped memfd without pages."""
+    """Provides a mapped memfd without pages."""
     descriptor = os.memfd_create(NAME, flags)
     try:
         os.ftruncate(descriptor, size)

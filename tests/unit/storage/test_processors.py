@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.storage.processors import processor_count
+from kvstore.storage.host.limits import processor_count
 
 ALL = len(os.sched_getaffinity(0))
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -13,7 +13,7 @@ V1_MOUNT = "31 24 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
 
 
 def machine(root: Path, files: dict[str, str]) -> Path:
-    """Write files below ``root``, and return it."""
+    """Writes files below ``root``, and returns it."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

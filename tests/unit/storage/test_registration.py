@@ -7,18 +7,19 @@ from mmap import PAGESIZE, mmap
 from threading import Event, Thread
 
 import pytest
-from cuda_card import Card, ServerCuda
-from open_descriptors import open_descriptors
 from structlog.testing import capture_logs
 
-from kvstore.storage import host_arena, registration
-from kvstore.storage.cuda_copier import CudaCopier
-from kvstore.storage.cuda_runtime import address_of
+from device.card import Card, ServerCuda
+from kvstore.storage.cuda import registration
+from kvstore.storage.cuda.copier import CudaCopier
+from kvstore.storage.cuda.registration import PIECE_BYTES, Registration, pieces
+from kvstore.storage.cuda.runtime import address_of
 from kvstore.storage.errors import CudaFailed, NotEnoughMemory
 from kvstore.storage.extent import ExtentShape
-from kvstore.storage.host_arena import HostExtent
-from kvstore.storage.registration import PIECE_BYTES, Registration, pieces
+from kvstore.storage.host import arena as host_arena
+from kvstore.storage.host.arena import HostExtent
 from kvstore_client.testing import wait_until
+from processes.open_descriptors import open_descriptors
 
 MIB, GIB = 1 << 20, 1 << 30
 # Three pieces, the last one short.
@@ -42,7 +43,7 @@ class Book:
         self.undone: list[int] = []
 
     def register(self, memory: memoryview) -> Callable[[], None]:
-        """Note a piece by its number."""
+        """Notes a piece by its number."""
         number = len(self.asked)
         self.asked.append(memory.nbytes)
         if number == self.refused:
@@ -62,7 +63,7 @@ def test_pieces_are_registered_in_order_and_undone_from_the_last() -> None:
 
 
 def filled_bytes() -> int:
-    """Return how many bytes of the extent's memfd are allocated."""
+    """Returns how many bytes of the extent's memfd are allocated."""
     numbers = open_descriptors(f"memfd:kvstore-extent-{SHAPE.extent_id}")
     return max(os.fstat(int(each)).st_blocks * 512 for each in numbers)
 

@@ -5,19 +5,19 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from slab_rig import LIMIT, NAMESPACE, PAGE_BYTES, SlabRig, config, key
 from structlog.testing import capture_logs
 
-from kvstore.storage.slab import Slab
-from kvstore.storage.slab_book import SlabPage, SlabState
-from kvstore.storage.slab_errors import SlabInUse
+from kvstore.storage.errors import SlabInUse
+from kvstore.storage.slab.book import SlabPage, SlabState
+from kvstore.storage.slab.slab import Slab
+from slab.rig import LIMIT, NAMESPACE, PAGE_BYTES, SlabRig, config, key
 
 OTHER = bytes(range(32))
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provide a slab of two segments."""
+    """Provides a slab of two segments."""
     made = SlabRig(config(tmp_path / "slab"))
     yield made
     made.slab.close()

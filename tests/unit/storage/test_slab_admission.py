@@ -2,16 +2,16 @@
 
 from hashlib import blake2b
 
-from kvstore.storage.slab_admission import FirstTouch, SecondTouch, WriteAdmission
+from kvstore.storage.slab.policy import FirstTouch, SecondTouch, WriteAdmission
 
 
 def digest(number: int) -> bytes:
-    """Return the digest of page ``number``."""
+    """Returns the digest of page ``number``."""
     return blake2b(b"%d" % number, digest_size=32).digest()
 
 
 def touches(admission: WriteAdmission, *numbers: int) -> list[bool]:
-    """Touch pages in turn."""
+    """Touches pages in turn."""
     return [admission.touch(digest(number)) for number in numbers]
 
 

@@ -2,10 +2,10 @@
 
 from itertools import islice
 
-from kvstore.storage.slab_clock import WINDOW, SlabClock
-from kvstore.storage.slab_layout import layout_of
-from kvstore.storage.slab_segment import Segment, SlotState
-from kvstore.storage.slab_superblock import SegmentHeader
+from kvstore.storage.slab.layout import layout_of
+from kvstore.storage.slab.policy import WINDOW, SlabClock
+from kvstore.storage.slab.segment import Segment, SlotState
+from kvstore.storage.slab.superblock import SegmentHeader
 
 PAGE_BYTES = 4096
 
@@ -31,7 +31,7 @@ class World:
             self.segments[0].children[index] = 1
 
     def evict(self, count: int) -> list[tuple[int, int]]:
-        """Drop up to ``count`` pages; return the segments and indexes of their slots."""
+        """Drops up to ``count`` pages; returns the segments and indexes of their slots."""
         found = []
         for slot in islice(self.clock.nominate(self.segments), count):
             number, index = divmod(slot, 1 << 20)

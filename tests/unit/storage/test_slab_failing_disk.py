@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slab_rig import LIMIT, PAGE_BYTES, SEGMENT_BYTES, SlabRig, config, key
 from structlog.testing import capture_logs
 
-from kvstore.storage.slab import Slab
-from kvstore.storage.slab_book import SlabState
-from kvstore.storage.slab_clock import SlabClock
-from kvstore.storage.slab_errors import SlabUnusable
-from kvstore.storage.slab_layout import ALIGNMENT
-from kvstore.storage.slab_reader import MAX_FAILURES
+from kvstore.storage.errors import SlabUnusable
+from kvstore.storage.slab.book import SlabState
+from kvstore.storage.slab.layout import ALIGNMENT
+from kvstore.storage.slab.policy import SlabClock
+from kvstore.storage.slab.reader import MAX_FAILURES
+from kvstore.storage.slab.slab import Slab
+from slab.rig import LIMIT, PAGE_BYTES, SEGMENT_BYTES, SlabRig, config, key
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provide a slab with pages 0 to 9."""
+    """Provides a slab with pages 0 to 9."""
     made = SlabRig(config(tmp_path / "slab"))
     assert made.write(*range(10))
     yield made
@@ -48,7 +48,7 @@ def replace_descriptor(rig: SlabRig, path: str, flags: int) -> None:
 
 
 def alarms(logs: Sequence[MutableMapping[str, Any]]) -> int:
-    """Return how often the alarm was raised."""
+    """Returns how often the alarm was raised."""
     return [each["event"] for each in logs].count("slab_failed")
 
 

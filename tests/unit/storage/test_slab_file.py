@@ -6,18 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from own_logs import own_logs
 
-from kvstore.storage.slab_errors import SlabInUse, SlabUnusable
-from kvstore.storage.slab_file import MAX_VIEWS, SlabFile, aligned
-from kvstore.storage.slab_layout import ALIGNMENT
-from kvstore.storage.slab_superblock import Superblock
+from kvstore.storage.errors import SlabInUse, SlabUnusable
+from kvstore.storage.slab.file import MAX_VIEWS, SlabFile, aligned
+from kvstore.storage.slab.layout import ALIGNMENT
+from kvstore.storage.slab.superblock import Superblock
+from wire.own_logs import own_logs
 
 SEGMENT = 64 << 10
 
 
 def opened(path: Path, segments: float = 2) -> SlabFile:
-    """Open a slab of so many segments."""
+    """Opens a slab of so many segments."""
     return SlabFile.open(
         path, size_bytes=ALIGNMENT + int(segments * SEGMENT), segment_bytes=SEGMENT
     )

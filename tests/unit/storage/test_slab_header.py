@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore.storage.slab_header import (
+from kvstore.storage.slab.header import (
     EMPTY,
     HEADER_BYTES,
     PARENT,

@@ -2,13 +2,12 @@
 
 from itertools import permutations
 
-from slab_rig import NAMESPACE, key
-
-from kvstore.storage.slab_header import PageKey, SlotHeader
-from kvstore.storage.slab_index import SlabIndex
-from kvstore.storage.slab_layout import SegmentLayout
-from kvstore.storage.slab_segment import Segment
-from kvstore.storage.slab_superblock import SegmentHeader
+from kvstore.storage.slab.header import PageKey, SlotHeader
+from kvstore.storage.slab.index import SlabIndex
+from kvstore.storage.slab.layout import SegmentLayout
+from kvstore.storage.slab.segment import Segment
+from kvstore.storage.slab.superblock import SegmentHeader
+from slab.rig import NAMESPACE, key
 
 # A page, and the one before it.
 PARENTS = {0: None, 1: 0, 2: 1, 3: 1, 4: None}
@@ -28,7 +27,7 @@ class World:
         self.segment.write_header(number, SlotHeader(key(number), above, 1, 1, 1))
 
     def add(self, number: int) -> None:
-        """Add a page of the tree."""
+        """Adds a page of the tree."""
         self.write_header(number, PARENTS[number])
         self.index.add(key(number), self.segment.slot(number))
 

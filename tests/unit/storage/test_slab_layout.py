@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvstore.storage.slab_header import HEADER_BYTES
-from kvstore.storage.slab_layout import ALIGNMENT, MAX_SLOTS, SegmentLayout, layout_of
+from kvstore.storage.slab.header import HEADER_BYTES
+from kvstore.storage.slab.layout import ALIGNMENT, MAX_SLOTS, SegmentLayout, layout_of
 
 
 @pytest.mark.parametrize("segment_bytes", [8192, 12288, 1 << 20, 256 << 20])

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slab_rig import LIMIT, PAGE_BYTES, SlabRig, config, key
 
-from kvstore.storage.slab_clock import WINDOW, SlabClock
+from kvstore.storage.slab.policy import WINDOW, SlabClock
+from slab.rig import LIMIT, PAGE_BYTES, SlabRig, config, key
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provide a slab of two segments."""
+    """Provides a slab of two segments."""
     made = SlabRig(config(tmp_path / "slab"))
     yield made
     made.slab.close()

@@ -6,14 +6,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from slab_power import PowerLog, Said
-from slab_rig import LIMIT, NAMESPACE, SlabRig, config, key, memory
 
-from kvstore.storage.slab import Slab
-from kvstore.storage.slab_book import SlabPage
-from kvstore.storage.slab_clock import SlabClock
-from kvstore.storage.slab_header import HEADER_BYTES, Place, SlotHeader
-from kvstore.storage.slab_layout import layout_of
+from kvstore.storage.slab.book import SlabPage
+from kvstore.storage.slab.header import HEADER_BYTES, Place, SlotHeader
+from kvstore.storage.slab.layout import layout_of
+from kvstore.storage.slab.policy import SlabClock
+from kvstore.storage.slab.slab import Slab
+from slab.power import PowerLog, Said
+from slab.rig import LIMIT, NAMESPACE, SlabRig, config, key, memory
 
 SIZES = (4096, 12288)
 SEGMENTS, SEGMENT_BYTES = 4, 48 << 10
@@ -34,7 +34,7 @@ class Workload:
         self.left: set[int] = set()
 
     def run(self) -> None:
-        """Do all steps, and wait for the last."""
+        """Does all steps, and waits for the last."""
         for _ in range(STEPS):
             self._rng.choice((self._write, self._write, self._remove))()
             if self._rng.random() < 0.5:

@@ -5,14 +5,15 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from slab_rig import LIMIT, PAGE_BYTES, SlabRig, config, key, memory, page_bytes
 from structlog.testing import capture_logs
 from xxhash import xxh3_64_intdigest
+
+from slab.rig import LIMIT, PAGE_BYTES, SlabRig, config, key, memory, page_bytes
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provide a slab of two segments."""
+    """Provides a slab of two segments."""
     made = SlabRig(config(tmp_path / "slab"))
     yield made
     made.slab.close()
@@ -84,7 +85,7 @@ class _Request:
         self._done = done
 
     def finish(self, whole: list[object], byte_count: int) -> None:
-        """Keep the pages."""
+        """Keeps the pages."""
         assert byte_count == PAGE_BYTES * len(whole)
         self._done.set_result(whole)
 

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slab_rig import PAGE_BYTES, SEGMENT_BYTES, SlabRig, config, flip, key
 
-from kvstore.storage.slab_header import HEADER_BYTES, SlotHeader
-from kvstore.storage.slab_layout import ALIGNMENT
+from kvstore.storage.slab.header import HEADER_BYTES, SlotHeader
+from kvstore.storage.slab.layout import ALIGNMENT
+from slab.rig import PAGE_BYTES, SEGMENT_BYTES, SlabRig, config, flip, key
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provide a slab with a chain of pages, 0 to 9."""
+    """Provides a slab with a chain of pages, 0 to 9."""
     made = SlabRig(config(tmp_path / "slab"))
     assert made.write(*range(10))
     yield made
@@ -20,7 +20,7 @@ def rig(tmp_path: Path) -> Iterator[SlabRig]:
 
 
 def overwrite(path: Path, offset: int, data: bytes) -> None:
-    """Write into a file."""
+    """Writes into a file."""
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(data)

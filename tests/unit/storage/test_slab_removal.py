@@ -6,14 +6,15 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from slab_rig import LIMIT, NAMESPACE, SlabRig, config, key
+
+from slab.rig import LIMIT, NAMESPACE, SlabRig, config, key
 
 OTHER = bytes(range(32))
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provide a slab of two segments."""
+    """Provides a slab of two segments."""
     made = SlabRig(config(tmp_path / "slab"))
     yield made
     made.slab.close()

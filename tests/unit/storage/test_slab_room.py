@@ -1,16 +1,16 @@
 """Which slots are to be had, and whose segment goes to whom."""
 
-from kvstore.storage.slab_layout import layout_of
-from kvstore.storage.slab_room import SlabRoom
-from kvstore.storage.slab_segment import Segment, SlotState
-from kvstore.storage.slab_superblock import SegmentHeader
+from kvstore.storage.slab.layout import layout_of
+from kvstore.storage.slab.room import SlabRoom
+from kvstore.storage.slab.segment import Segment, SlotState
+from kvstore.storage.slab.superblock import SegmentHeader
 
 SEGMENT_BYTES = 64 << 10
 SMALL, LARGE, TOO_LARGE = 4096, 16384, 65536
 
 
 def cut(room: SlabRoom, number: int, page_bytes: int) -> Segment:
-    """Cut a segment for pages of a size."""
+    """Cuts a segment for pages of a size."""
     header = SegmentHeader(bytes(16), number, 1, page_bytes)
     segment = Segment(header, layout_of(SEGMENT_BYTES, page_bytes))
     room.assign(segment)

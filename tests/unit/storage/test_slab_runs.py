@@ -3,7 +3,7 @@
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from kvstore.storage.slab_runs import RUN_BYTES, checksum_of, in_runs, size_of
+from kvstore.storage.slab.runs import RUN_BYTES, checksum_of, in_runs, size_of
 
 
 @pytest.mark.parametrize(

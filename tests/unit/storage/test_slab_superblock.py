@@ -2,9 +2,9 @@
 
 import pytest
 
-from kvstore.storage.slab_errors import SlabUnusable
-from kvstore.storage.slab_layout import ALIGNMENT
-from kvstore.storage.slab_superblock import (
+from kvstore.storage.errors import SlabUnusable
+from kvstore.storage.slab.layout import ALIGNMENT
+from kvstore.storage.slab.superblock import (
     SegmentHeader,
     Superblock,
     decode_segment,
@@ -17,7 +17,7 @@ SEGMENT = SegmentHeader(SLAB, 5, 12, 8192)
 
 
 def changed(raw: bytes, at: int) -> bytes:
-    """Return bytes with one of them changed."""
+    """Returns bytes with one of them changed."""
     return raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
 
 

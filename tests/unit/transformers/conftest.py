@@ -5,19 +5,19 @@ from collections.abc import Iterator
 import pytest
 from transformers import PreTrainedModel
 
-from inference_worker.threads import use_threads
-from inference_worker.tiny_models import TINY_MODELS
+from inference_worker.model.device import use_threads
+from inference_worker.model.tiny import TINY_MODELS
 
 
 @pytest.fixture(scope="session", autouse=True)
 def threads() -> None:
-    """Use one thread: more would only wait for each other on tiny models, or for other tests."""
+    """Uses one thread: more would only wait for each other on tiny models, or for other tests."""
     use_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the tests out of the user's cache."""
+    """Keeps the tests out of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KVSTORE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -25,7 +25,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def stock_models() -> dict[str, PreTrainedModel]:
-    """Return each tiny model with its stock attention."""
+    """Returns each tiny model with its stock attention."""
     return {name: build() for name, build in TINY_MODELS.items()}
 
 
@@ -33,5 +33,5 @@ def stock_models() -> dict[str, PreTrainedModel]:
 def model(
     request: pytest.FixtureRequest, stock_models: dict[str, PreTrainedModel]
 ) -> PreTrainedModel:
-    """Return each tiny model in turn; who changes it changes it back."""
+    """Returns each tiny model in turn; who changes it changes it back."""
     return stock_models[request.param]

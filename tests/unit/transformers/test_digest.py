@@ -13,7 +13,7 @@ from kvstore_transformers.digest import folder_digest
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with the files that a digest reads."""
+    """Returns a folder with the files that a digest reads."""
     (tmp_path / "config.json").write_text('{"model_type": "none"}')
     (tmp_path / "model.safetensors").write_bytes(bytes(range(100)))
     return tmp_path

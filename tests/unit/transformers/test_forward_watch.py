@@ -23,14 +23,14 @@ class Watched:
         self.watch = ForwardWatch(model, self.cache, IDS)
 
     def forward(self, **keywords: Any) -> None:  # noqa: ANN401 - a model's own
-        """Run a forward with the cache and without gradients."""
+        """Runs a forward with the cache and without gradients."""
         with torch.no_grad():
             self.model(**{"past_key_values": self.cache, **keywords})
 
 
 @pytest.fixture
 def watched(stock_models: dict[str, PreTrainedModel]) -> Iterator[Watched]:
-    """Return a model that is watched until the test's end."""
+    """Returns a model that is watched until the test's end."""
     made = Watched(stock_models["llama"])
     yield made
     made.watch.stop()

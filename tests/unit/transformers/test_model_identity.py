@@ -13,7 +13,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from inference_worker.tiny_models import tiny_folder
+from inference_worker.model.tiny import tiny_folder
 from kvstore_transformers.digest import folder_digest, module_digest
 from kvstore_transformers.model_identity import (
     is_of_folder,
@@ -28,14 +28,14 @@ class Tuned(LlamaForCausalLM):  # type: ignore[misc]  # transformers is not type
 
 
 def loaded(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """Load a folder as a script does."""
+    """Loads a folder as a script does."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     return model
 
 
 @pytest.fixture(scope="module")
 def folder(cache: None) -> Path:
-    """Return a model's folder."""
+    """Returns a model's folder."""
     del cache
     return tiny_folder("llama")
 

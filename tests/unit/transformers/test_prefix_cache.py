@@ -17,7 +17,7 @@ CUTS = (0, 20, 21, 70, 89, 90)
 
 
 def cache_of(model: PreTrainedModel, capacity: int = 8) -> PrefixCache:
-    """Return an empty cache."""
+    """Returns an empty cache."""
     return PrefixCache(probe_model(model), model.dtype, model.device, capacity)
 
 

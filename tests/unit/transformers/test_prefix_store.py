@@ -13,7 +13,7 @@ from kvstore_transformers.errors import UnsupportedModelError
 
 @pytest.fixture
 def own(stock_models: dict[str, PreTrainedModel]) -> PreTrainedModel:
-    """Return a model of the test's own."""
+    """Returns a model of the test's own."""
     return deepcopy(stock_models["llama"])
 
 

@@ -12,14 +12,14 @@ CHUNKS = (3, 1, 1, 1, 1, 1, 7, 1, 2, 40, 1, 1)
 
 
 def states(tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return keys and values as a model gives them."""
+    """Returns keys and values as a model gives them."""
     generator = torch.Generator().manual_seed(seed)
     keys, values = torch.randn(2, 1, HEADS, tokens, SIZE, generator=generator)
     return keys, values
 
 
 def token_layer(window: int | None = None, capacity: int = 4) -> TokenLayer:
-    """Return an empty layer."""
+    """Returns an empty layer."""
     return TokenLayer(torch.empty(2, capacity, HEADS, SIZE), window)
 
 

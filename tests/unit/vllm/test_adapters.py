@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from vllm_stand_ins import Lora, PromptRequest
 
 from kvstore_client.testing import wait_until
-from kvstore_vllm.adapters import AdapterDigests
-from kvstore_vllm.request_key import RequestKey
-from kvstore_vllm.unidentifiable import UndigestableAdapter
+from kvstore_vllm.identity.adapters import AdapterDigests
+from kvstore_vllm.identity.errors import UndigestableAdapter
+from kvstore_vllm.identity.request_key import RequestKey
+from vllm_rig.vllm_stand_ins import Lora, PromptRequest
 
 
 def make_adapter(folder: Path, value: float) -> str:
-    """Write an adapter of one matrix and return its path."""
+    """Writes an adapter of one matrix and returns its path."""
     folder.mkdir(exist_ok=True)
     (folder / "adapter_config.json").write_text('{"r": 8}')
     save_file({"a": np.full((8, 8), value, np.float32)}, folder / "adapter_model.safetensors")
@@ -23,7 +23,7 @@ def make_adapter(folder: Path, value: float) -> str:
 
 
 def salt_of(lora: Lora | None, adapters: AdapterDigests, cache_salt: str | None = None) -> bytes:
-    """Return the salt of a request with an adapter."""
+    """Returns the salt of a request with an adapter."""
     request = PromptRequest([1, 2, 3], cache_salt, lora)
     key = RequestKey.of(request, adapters=adapters)
     assert key is not None

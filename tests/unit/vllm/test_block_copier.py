@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kvstore_client import DatedRun
-from kvstore_vllm.block_copier import BlockCopier, planes_of, stretches
-from kvstore_vllm.block_geometry import pieces_of
+from kvstore_vllm.blocks.copier import BlockCopier, planes_of, stretches
+from kvstore_vllm.blocks.geometry import pieces_of
 from kvstore_vllm.transfer import Transfer, runs_between
 
 BLOCKS, SLOTS = 12, 10
@@ -35,7 +35,7 @@ class Memory:
         self.extents = {each: torch.zeros(shape, dtype=torch.uint8) for each in (3, 4)}
 
     def extent_tensor(self, extent_id: int) -> torch.Tensor:
-        """Return one of them."""
+        """Returns one of them."""
         return self.extents[extent_id]
 
 

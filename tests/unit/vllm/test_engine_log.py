@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvstore_vllm.engine_log import LOGGERS, log_with
+from kvstore_vllm.engine.log import LOGGERS, log_with
 
 
 @pytest.fixture
@@ -34,10 +34,10 @@ def test_events_are_written_with_their_fields_once(
     logger, written = engine
     for _ in range(2):
         log_with(logger)
-    ours = logging.getLogger("kvstore_vllm.scheduler_side")
+    ours = logging.getLogger("kvstore_vllm.scheduler.side")
     ours.info("kvstore_used", extra={"runtime_dir": "/run/kvstore", "namespace": "50 %s"})
     ours.debug("not told")
-    logging.getLogger("kvstore_client.session").warning("attach_refused")
+    logging.getLogger("kvstore_client.session.session").warning("attach_refused")
     assert written.getvalue() == (
         "INFO [engine] kvstore_used runtime_dir=/run/kvstore namespace=50 %s\n"
         "WARNING [engine] attach_refused\n"

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from block_layouts import LAYOUTS, Layout
-from half_copies import HALF_CHECKS, copies_of, rates
+
+from vllm_rig.block_layouts import LAYOUTS, Layout
+from vllm_rig.half_copies import HALF_CHECKS, copies_of, rates
 
 BLOCKS, BLOCK_BYTES = 16, 4096
 WHOLE = BLOCKS * BLOCK_BYTES

@@ -7,7 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from vllm_stand_ins import (
+
+from kvstore_client import OpaqueContent
+from kvstore_vllm.engine.settings import ConnectorSettings
+from kvstore_vllm.identity.model import (
+    LayerFacts,
+    LayoutFacts,
+    UnidentifiableModel,
+    engine_salt,
+    layout_of,
+    model_identity,
+)
+from kvstore_vllm.identity.platform_facts import PlatformFacts
+from kvstore_vllm.identity.request_key import RequestKey
+from vllm_rig.vllm_stand_ins import (
     AttentionFacts,
     CacheFacts,
     DraftFacts,
@@ -16,19 +29,6 @@ from vllm_stand_ins import (
     ModelFacts,
     ParallelFacts,
 )
-
-from kvstore_client import OpaqueContent
-from kvstore_vllm.identity import (
-    LayerFacts,
-    LayoutFacts,
-    UnidentifiableModel,
-    engine_salt,
-    layout_of,
-    model_identity,
-)
-from kvstore_vllm.platform_facts import PlatformFacts
-from kvstore_vllm.request_key import RequestKey
-from kvstore_vllm.settings import ConnectorSettings
 
 PLAIN = ConnectorSettings()
 CPU = PlatformFacts("0.32.0", "cpu", "AVX2")
@@ -42,7 +42,7 @@ class HubConfig:
     facts: dict[str, object]
 
     def to_dict(self) -> dict[str, object]:
-        """Return its values."""
+        """Returns its values."""
         return self.facts
 
 
@@ -61,7 +61,7 @@ def engine(folder: Path) -> EngineFacts:
 
 
 def digest(config: EngineFacts, settings: ConnectorSettings = PLAIN) -> bytes:
-    """Return an engine's digest."""
+    """Returns an engine's digest."""
     return model_identity(config, settings, CPU).model_digest
 
 
@@ -210,7 +210,7 @@ def test_code_from_elsewhere_needs_a_commit(folder: Path) -> None:
 
 def test_the_engines_salt_is_that_of_a_plain_request(folder: Path) -> None:
     """A request without a salt of its own goes to the namespace that the engine opened."""
-    from vllm_stand_ins import PromptRequest  # noqa: PLC0415
+    from vllm_rig.vllm_stand_ins import PromptRequest  # noqa: PLC0415
 
     for settings in (PLAIN, ConnectorSettings(salt="blue")):
         identity = model_identity(engine(folder), settings, CPU)

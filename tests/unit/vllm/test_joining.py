@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore_vllm.joining import LONGEST_JOIN, Joining
+from kvstore_vllm.rank.joining import LONGEST_JOIN, Joining
 
 LEASE, NEW = b"lease", b"new"
 
@@ -13,7 +13,7 @@ class Clock:
     now = 100.0
 
     def __call__(self) -> float:
-        """Return the time, which stands."""
+        """Returns the time, which stands."""
         return self.now
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore_vllm.lease_name import lease_name
+from kvstore_vllm.engine.store_access import lease_name
 
 DRAWN = "0b0e7a3c-5a0e-4d53-9a05-4f7a3a0c2f11"
 

@@ -1,9 +1,10 @@
 """Lookups of the scheduler half: what a request waits for, and for how long."""
 
 import pytest
-from naive_engine import LOOKUP_TIMEOUT
-from naive_pages import NaivePages
-from naive_runs import PAGE, PROMPT, engine, run, settle
+
+from naive.engine import LOOKUP_TIMEOUT
+from naive.pages import NaivePages
+from naive.runs import PAGE, PROMPT, engine, run, settle
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["never", "late"])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from kvstore_vllm.model_folder import folder_digest, folder_stamp
-from kvstore_vllm.unidentifiable import UnidentifiableModel
+from kvstore_vllm.identity.errors import UnidentifiableModel
+from kvstore_vllm.identity.model_folder import folder_digest, folder_stamp
 
 WEIGHTS = "model.safetensors"
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def change(folder: Path, name: str, place: slice | int | tuple[int, ...]) -> None:
-    """Add to a part of a tensor."""
+    """Adds to a part of a tensor."""
     tensors = load_file(folder / WEIGHTS)
     tensors[name][place] += 1
     save_file(tensors, folder / WEIGHTS)
@@ -70,7 +70,7 @@ def test_a_change_of_any_one_tensor_tells(folder: Path, name: str, place: slice 
 
 
 def rename_tensor(folder: Path) -> None:
-    """Call a tensor by another name of the same length."""
+    """Calls a tensor by another name of the same length."""
     tensors = load_file(folder / WEIGHTS)
     tensors["morn.weight"] = tensors.pop("norm.weight")
     save_file(tensors, folder / WEIGHTS)

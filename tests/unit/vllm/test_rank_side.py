@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from kvstore_client import DatedRun
-from kvstore_vllm.block_geometry import Piece
-from kvstore_vllm.rank_side import RankSide
-from kvstore_vllm.settings import ConnectorSettings
+from kvstore_vllm.blocks.geometry import Piece
+from kvstore_vllm.engine.settings import ConnectorSettings
+from kvstore_vllm.rank.side import RankSide
 from kvstore_vllm.transfer import StepPlan, Transfer
 
 LOAD, SAVE = 1, 2

@@ -4,9 +4,9 @@ from array import array
 from dataclasses import replace
 
 import pytest
-from vllm_stand_ins import Feature, Lora, Mask, Placeholder, PromptRequest
 
-from kvstore_vllm.request_key import RequestKey
+from kvstore_vllm.identity.request_key import RequestKey
+from vllm_rig.vllm_stand_ins import Feature, Lora, Mask, Placeholder, PromptRequest
 
 PROMPT = list(range(100, 164))
 PAD = 7
@@ -28,7 +28,7 @@ def with_images(*features: Feature) -> PromptRequest:
 
 
 def key_of(request: PromptRequest, base_salt: bytes = b"") -> RequestKey:
-    """Return the key of a request that has one."""
+    """Returns the key of a request that has one."""
     key = RequestKey.of(request, base_salt=base_salt)
     assert key is not None
     return key

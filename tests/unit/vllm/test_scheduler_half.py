@@ -1,8 +1,9 @@
 """The scheduler half, driven as vLLM's scheduler drives it."""
 
 import pytest
-from naive_pages import NaivePages
-from naive_runs import PAGE, PROMPT, engine, run, settle
+
+from naive.pages import NaivePages
+from naive.runs import PAGE, PROMPT, engine, run, settle
 
 
 def test_what_one_engine_computed_another_loads() -> None:

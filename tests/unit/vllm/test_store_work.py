@@ -7,8 +7,8 @@ import pytest
 
 from kvstore_client import Match
 from kvstore_client.errors import LayoutMismatch, LimitExceeded, StoreError, StoreUnavailable
-from kvstore_vllm.request_key import RequestKey
-from kvstore_vllm.store_work import StoreWork
+from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.scheduler.store_work import StoreWork
 
 PAGE = 4
 TOKENS = list(range(8))
@@ -23,7 +23,7 @@ class NamespaceAt:
     waited: bool = False
 
     def wait_open(self, timeout: float) -> bool:
-        """Note that somebody waits."""
+        """Notes that somebody waits."""
         assert timeout > 0
         self.waited = True
         return self.opens
@@ -41,13 +41,13 @@ class OneNamespace:
         self._namespace = namespace
 
     def namespace(self, salt: bytes) -> Any:  # noqa: ANN401  # a stand-in
-        """Return it."""
+        """Returns it."""
         assert salt == b""
         return self._namespace
 
 
 def work(namespace: NamespaceAt) -> StoreWork:
-    """Ask of one namespace."""
+    """Asks of one namespace."""
     return StoreWork(OneNamespace(namespace), PAGE, 0.25)
 
 

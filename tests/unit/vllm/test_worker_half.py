@@ -11,14 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from client_driver import client_driver
-from cuda_card import Card
 
-from kvstore_client import DatedRun, PageRef, cuda_driver
+from device.card import Card
+from device.client_driver import client_driver
+from kvstore_client import DatedRun, PageRef
+from kvstore_client.memory.cuda import driver as cuda_driver
 from kvstore_client.testing import wait_until
-from kvstore_vllm.block_copier import BlockCopier, Plane
+from kvstore_vllm.blocks.copier import BlockCopier, Plane
+from kvstore_vllm.rank.half import WorkerHalf
 from kvstore_vllm.transfer import StepPlan, Transfer
-from kvstore_vllm.worker_half import WorkerHalf
 
 BLOCK = 16
 
@@ -31,11 +32,11 @@ class Memory:
     given_away: list[PageRef] = field(default_factory=list)
 
     def extent_tensor(self, extent_id: int) -> torch.Tensor:
-        """Return the extent; there is one."""
+        """Returns the extent; there is one."""
         return {0: self.slots}[extent_id]
 
     def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
-        """Return what was given away."""
+        """Returns what was given away."""
         del runs
         return self.given_away
 
@@ -59,7 +60,7 @@ class Rig:
         )
 
     def run(self, plan: StepPlan, memory: Memory | None) -> None:
-        """Do as a step does, and wait for the loads beside it."""
+        """Does as a step does, and waits for the loads beside it."""
         self.half.load(plan, memory)
         self.half.save(plan, memory)
         self.half.close()
@@ -118,7 +119,7 @@ def test_a_step_that_computes_nothing_waits_a_little_for_loads(rig: Rig) -> None
 
 
 def thread_count() -> int:
-    """Return how many threads the process has, those of native code too.
+    """Returns how many threads the process has, those of native code too.
 
     Less those with a name of their own, such as gRPC's, which come and go for other tests.
     """
@@ -150,7 +151,7 @@ def test_a_load_beside_the_step_has_no_team_of_torchs() -> None:
 
 
 def failing(rig: Rig, what: str) -> tuple[StepPlan, Memory | None]:
-    """Return a plan and a memory with which copies fail."""
+    """Returns a plan and a memory with which copies fail."""
     if what == "given away":
         rig.memory.given_away.append(PageRef(0, 1))
     plan = rig.plan(extent_id=9 if what == "no such extent" else 0)
@@ -192,7 +193,7 @@ class Stream:
         self._look = look
 
     def synchronize(self) -> None:
-        """Record what the wait sees."""
+        """Records what the wait sees."""
         self.seen.append(self._look())
 
 
@@ -204,13 +205,13 @@ class OneUse:
         self.slots = weakref.ref(self.memory.slots)
 
     def extent_tensor(self, extent_id: int) -> torch.Tensor:
-        """Return the extent, and keep it no longer."""
+        """Returns the extent, and keep it no longer."""
         assert self.memory is not None
         memory, self.memory = self.memory, None
         return memory.extent_tensor(extent_id)
 
     def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
-        """Return none."""
+        """Returns none."""
         del runs
         return []
 

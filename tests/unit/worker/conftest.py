@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from patterned_pages import LIMIT
 from transformers import PreTrainedModel
 
 import kvstore_client
-from inference_worker.block_table import BlockTable, PageRef
-from inference_worker.model import PagedModel, page_model
-from inference_worker.page_pool import PagePool
-from inference_worker.self_check import stock_rows
-from inference_worker.step import Step, StepPart
-from inference_worker.threads import use_threads
-from inference_worker.tiny_models import TINY_MODELS
+from inference_worker.engine.step import Step, StepPart
+from inference_worker.model.device import use_threads
+from inference_worker.model.model import PagedModel, page_model
+from inference_worker.model.self_check import stock_rows
+from inference_worker.model.tiny import TINY_MODELS
+from inference_worker.pages.block_table import BlockTable, PageRef
+from inference_worker.pages.pool import PagePool
+from pages.patterned_pages import LIMIT
 
 PAGE_TOKENS = 16
 SLOTS = 64
@@ -25,25 +25,25 @@ SLOTS = 64
 
 @pytest.fixture(scope="session", autouse=True)
 def threads() -> None:
-    """Use one thread: more would only wait for each other on tiny models, or for other tests."""
+    """Uses one thread: more would only wait for each other on tiny models, or for other tests."""
     use_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the tests out of the user's cache."""
+    """Keeps the tests out of the user's cache."""
     monkeypatch.setenv("KVSTORE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture(scope="session")
 def stock_models() -> dict[str, PreTrainedModel]:
-    """Return each tiny model with its stock attention."""
+    """Returns each tiny model with its stock attention."""
     return {name: build() for name, build in TINY_MODELS.items()}
 
 
 @pytest.fixture(scope="session")
 def paged_models() -> dict[str, PagedModel]:
-    """Return each tiny model on pages."""
+    """Returns each tiny model on pages."""
     return {name: page_model(build()) for name, build in TINY_MODELS.items()}
 
 
@@ -60,7 +60,7 @@ class Rig:
     """A model twice, stock and paged, with two extents to put pages in."""
 
     def __init__(self, stock: PreTrainedModel, paged: PagedModel) -> None:
-        """Fill the extents with numbers that no layer ever computes."""
+        """Fills the extents with numbers that no layer ever computes."""
         self.stock = stock
         self.paged = paged
         self.pool = PagePool(paged.layout(PAGE_TOKENS))
@@ -72,12 +72,12 @@ class Rig:
         self._unused = itertools.chain(places[1::3], places[2::3], places[::3])
 
     def table(self, tokens: int, shared: Sequence[PageRef] = ()) -> BlockTable:
-        """Return a table for ``tokens`` tokens that begins with ``shared`` pages."""
+        """Returns a table for ``tokens`` tokens that begins with ``shared`` pages."""
         missing = self.pool.layout.pages_for(tokens) - len(shared)
         return BlockTable(PAGE_TOKENS, [*shared, *itertools.islice(self._unused, missing)])
 
     def compute(self, *parts: tuple[BlockTable, int, Sequence[int]]) -> torch.Tensor:
-        """Run one step: each part is a table, where it starts, and its token ids."""
+        """Runs one step: each part is a table, where it starts, and its token ids."""
         step = Step(
             self.pool,
             tuple(StepPart(table=table, start=at, count=len(ids)) for table, at, ids in parts),
@@ -85,11 +85,11 @@ class Rig:
         return self.paged.forward(step, torch.tensor([i for _, _, ids in parts for i in ids]))
 
     def expect(self, ids: Sequence[int], rows: Sequence[int] = (-1,)) -> torch.Tensor:
-        """Return the plain forward's logits of some rows."""
+        """Returns the plain forward's logits of some rows."""
         return stock_rows(self.stock, torch.tensor(ids), [row % len(ids) for row in rows])
 
     def assert_close(self, got: torch.Tensor, wanted: torch.Tensor) -> None:
-        """Fail unless logits agree but for rounding, and on the best token."""
+        """Fails unless logits agree but for rounding, and on the best token."""
         assert float((got - wanted).abs().max() / wanted.std()) < 1e-4
         assert got.argmax(-1).tolist() == wanted.argmax(-1).tolist()
 
@@ -100,13 +100,13 @@ def rig(
     stock_models: dict[str, PreTrainedModel],
     paged_models: dict[str, PagedModel],
 ) -> Iterator[Rig]:
-    """Return a rig for each tiny model in turn."""
+    """Returns a rig for each tiny model in turn."""
     return Rig(stock_models[request.param], paged_models[request.param])
 
 
 @pytest.fixture(scope="session")
 def text_ids() -> Callable[[int, int], list[int]]:
-    """Return a function of a length and a seed that gives always the same random bytes."""
+    """Returns a function of a length and a seed that gives always the same random bytes."""
 
     def make(length: int, seed: int) -> list[int]:
         generator = torch.Generator().manual_seed(seed)
@@ -117,5 +117,5 @@ def text_ids() -> Callable[[int, int], list[int]]:
 
 @pytest.fixture
 def make_rig() -> Callable[[Any, PagedModel], Rig]:
-    """Return the rig's class, for models of a test's own."""
+    """Returns the rig's class, for models of a test's own."""
     return Rig

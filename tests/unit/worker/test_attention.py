@@ -17,8 +17,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from inference_worker.attention import paged_attention
-from inference_worker.model import page_model
+from inference_worker.attention.attention import paged_attention
+from inference_worker.model.model import page_model
 
 Ids = Callable[[int, int], list[int]]
 
@@ -132,7 +132,7 @@ def test_nothing_beyond_the_sequence_is_read(rig: Any, text_ids: Ids) -> None:
 
 
 def other_models() -> Iterator[PreTrainedModel]:
-    """Build models that need what the tiny ones do not: softcaps, sinks, a window everywhere."""
+    """Builds models that need what the tiny ones do not: softcaps, sinks, a window everywhere."""
     kinds = ["sliding_attention", "full_attention"]
     yield Gemma2ForCausalLM(
         Gemma2Config(

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from kernel_cases import CASES, attend
 
-from inference_worker.attention_choice import choose_attention, why_no_kernels
-from inference_worker.gathered_attention import GatheredAttention
-from inference_worker.page_layout import PageLayout
+from device.kernel_cases import CASES, attend
+from inference_worker.attention.choice import choose_attention, why_no_kernels
+from inference_worker.attention.gathered import GatheredAttention
+from inference_worker.pages.layout import PageLayout
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda", 0)
@@ -31,7 +31,7 @@ def test_heads_that_no_instruction_moves_are_gathered() -> None:
 
 def test_without_triton_pages_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton is no requirement: where it is absent, only asking for kernels is an error."""
-    monkeypatch.setattr("inference_worker.attention_choice.find_spec", lambda _: None)
+    monkeypatch.setattr("inference_worker.attention.choice.find_spec", lambda _: None)
     assert choose_attention(PLAIN, CUDA) is GatheredAttention
     with pytest.raises(ValueError, match="Triton"):
         choose_attention(PLAIN, CUDA, "kernel")

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import CASES, Case, attend
 
-from inference_worker.attention import Terms
-from inference_worker.gathered_attention import GatheredAttention
-from inference_worker.step import Step
+from device.kernel_cases import CASES, Case, attend
+from inference_worker.attention.attention import Terms
+from inference_worker.attention.gathered import GatheredAttention
+from inference_worker.engine.step import Step
 
 TOLERANCE = 2e-5
 # Lengths of a token, of whole pages and of their neighbours; so far apart that padding ends.
@@ -31,13 +31,13 @@ class NaiveAttention:
     """Attends query by query and head by head, reading each position where the table says."""
 
     def __init__(self, step: Step) -> None:
-        """Attend for the parts of ``step``."""
+        """Attends for the parts of ``step``."""
         self._step = step
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, terms: Terms
     ) -> torch.Tensor:
-        """Attend as the contract says, one sentence after the other."""
+        """Attends as the contract says, one sentence after the other."""
         pool, size = self._step.pool, self._step.pool.layout.page_tokens
         answer = torch.empty_like(query.transpose(0, 1)).contiguous()
         row = 0

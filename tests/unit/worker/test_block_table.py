@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_worker.block_table import BlockTable, PageRef
+from inference_worker.pages.block_table import BlockTable, PageRef
 
 PAGES = [PageRef(0, 4), PageRef(0, 2), PageRef(3, 2), PageRef(-1, 0), PageRef(0, 9)]
 

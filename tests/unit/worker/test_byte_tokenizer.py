@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_worker.byte_tokenizer import ByteTokenizer
+from inference_worker.model.tokenizer import ByteTokenizer
 
 
 @pytest.mark.parametrize("text", ["", "plain", "\u00e4\u4f60\U0001f642\n\x00"])

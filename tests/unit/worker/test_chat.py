@@ -7,18 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
 from rich.console import Console
 
-from inference_worker.chat import Chat
-from inference_worker.chat_format import Exchange, chat_format
-from inference_worker.chat_repl import COMMANDS, ChatRepl, figures
-from inference_worker.engine import PAGE_TOKENS, Engine
+from engines.engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
+from inference_worker.chat.chat import Chat
+from inference_worker.chat.format import Exchange, chat_format
+from inference_worker.chat.repl import COMMANDS, ChatRepl, figures, noted_interrupt
+from inference_worker.engine.engine import PAGE_TOKENS, Engine
+from inference_worker.engine.sampling import SamplingOptions
 from inference_worker.errors import RequestTooLongError
-from inference_worker.interrupt import noted_interrupt
-from inference_worker.model import PagedModel
-from inference_worker.sampling import SamplingOptions
-from inference_worker.terminal_text import terminal_text
+from inference_worker.model.model import PagedModel
+from inference_worker.text.terminal import terminal_text
 from kvstore_client.testing import running_store
 
 QUESTIONS = ["What is a page of keys and values?", "And who may write it?"]
@@ -27,13 +26,13 @@ ANSWER_TOKENS = 20
 
 @pytest.fixture
 def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Return one model."""
+    """Returns one model."""
     return paged_models["qwen3"]
 
 
 @pytest.fixture
 def world(qwen: PagedModel) -> Iterator[EngineWorld]:
-    """Return an engine on a store, which holds nothing afterwards."""
+    """Returns an engine on a store, which holds nothing afterwards."""
     with (
         running_store("--tier1-bytes", "16MiB") as store,
         EngineWorld(qwen, store.runtime_dir) as made,
@@ -44,13 +43,13 @@ def world(qwen: PagedModel) -> Iterator[EngineWorld]:
 
 
 def alone(qwen: PagedModel, **options: Any) -> Chat:  # noqa: ANN401 - a chat's own
-    """Return a chat without a store."""
+    """Returns a chat without a store."""
     engine = Engine(qwen, None, longest=200, max_step_tokens=CHUNK_TOKENS)
     return Chat(engine, qwen, answer_tokens=ANSWER_TOKENS, **options)
 
 
 def shown(chat: Chat, *lines: str, as_json: bool = False) -> str:
-    """Return what a chat prints for some lines."""
+    """Returns what a chat prints for some lines."""
     console = Console(file=io.StringIO(), soft_wrap=True)
     ChatRepl(chat, console, as_json=as_json).run([f"{line}\n" for line in lines])
     assert isinstance(console.file, io.StringIO)

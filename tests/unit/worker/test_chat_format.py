@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.chat_format import Exchange, Message, TemplateFormat, chat_format
+from inference_worker.chat.format import Exchange, Message, TemplateFormat, chat_format
+from inference_worker.model.tokenizer import ByteTokenizer
 
 START, END = 300, 301
 
@@ -33,7 +33,7 @@ class TemplateTokenizer(MarkedTokenizer):
 
 
 def shown(ids: list[int]) -> str:
-    """Return ids as text, the marks by their signs."""
+    """Returns ids as text, the marks by their signs."""
     return "".join({299: "^", START: "<", END: ">"}.get(i) or chr(i) for i in ids)
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from inference_worker.chat_turns import LONGEST, chat_turns_faults, measure_chat_turns
-from inference_worker.local_worker import local_worker
-from inference_worker.model import PagedModel
+from inference_worker.commands.local_worker import local_worker
+from inference_worker.demo.chat_turns import LONGEST, chat_turns_faults, measure_chat_turns
+from inference_worker.model.model import PagedModel
 from kvstore_client.testing import running_store
 
 

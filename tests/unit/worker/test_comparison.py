@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from inference_worker.comparison import NEAR_TIE, compare
-from inference_worker.reference import Reference
-from inference_worker.tiny_models import build_qwen3
+from inference_worker.demo.comparison import NEAR_TIE, compare
+from inference_worker.demo.reference import Reference
+from inference_worker.model.tiny import build_qwen3
 
 Ids = Callable[[int, int], list[int]]
 TOKENS = 10
@@ -16,13 +16,13 @@ TOKENS = 10
 
 @pytest.fixture(scope="module")
 def reference(stock_models: dict[str, PreTrainedModel]) -> Reference:
-    """Return a model whose best token leads by far."""
+    """Returns a model whose best token leads by far."""
     return Reference(stock_models["qwen3"])
 
 
 @pytest.fixture(scope="module")
 def tied() -> Reference:
-    """Return a model that cannot tell 2k from 2k + 1: each token is a tie of the two."""
+    """Returns a model that cannot tell 2k from 2k + 1: each token is a tie of the two."""
     module = build_qwen3()
     weight = module.lm_head.weight
     with torch.no_grad():

@@ -1,7 +1,7 @@
 """What prompts share is counted in tokens, whatever the pages."""
 
-from inference_worker.computed_prompts import ComputedPrompts
-from inference_worker.page_acquisition import LEAST_COPIED
+from inference_worker.demo.computed_prompts import ComputedPrompts
+from inference_worker.pages.acquisition import LEAST_COPIED
 
 
 def test_nothing_is_shared_with_nothing() -> None:

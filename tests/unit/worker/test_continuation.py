@@ -2,11 +2,11 @@
 
 import pytest
 
-from inference_worker.continuation import Continuation
+from inference_worker.engine.generation import Generation
+from inference_worker.engine.request import FinishReason, Request
+from inference_worker.engine.sampling_options import SamplingOptions
 from inference_worker.errors import ContinuationError
-from inference_worker.generation import Generation
-from inference_worker.request import FinishReason, Request
-from inference_worker.sampling_options import SamplingOptions
+from inference_worker.fleet.continuation import Continuation
 
 PROMPT = [1, 2, 3, 4]
 GREEDY = Request(prompt_ids=PROMPT, max_tokens=5, stop_ids=frozenset([99]))
@@ -15,7 +15,7 @@ SEEDED = SamplingOptions(temperature=1.0, seed=3)
 
 
 def request_with(sampling: SamplingOptions) -> Request:
-    """Return a request that is drawn so."""
+    """Returns a request that is drawn so."""
     return Request(prompt_ids=PROMPT, max_tokens=5, sampling=sampling)
 
 

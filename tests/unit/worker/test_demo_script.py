@@ -8,22 +8,21 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
-from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.demo_script import AGAIN, DOCUMENT_TOKENS, QUESTIONS, WORKERS, DemoScript
-from inference_worker.tokenizer import Tokenizer, load_tokenizer
+from inference_worker.demo.script import AGAIN, DOCUMENT_TOKENS, QUESTIONS, WORKERS, DemoScript
+from inference_worker.model.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 
 FEWEST_TOKENS = 15
 
 
 @pytest.fixture(scope="module")
 def bytewise() -> DemoScript:
-    """Return the script of a model whose tokens are bytes."""
+    """Returns the script of a model whose tokens are bytes."""
     return DemoScript(ByteTokenizer())
 
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """Return a tokenizer of few words, which puts a beginning in front."""
+    """Returns a tokenizer of few words, which puts a beginning in front."""
     folder: Path = tmp_path_factory.mktemp("words")
     special = {"bos_token": "[BOS]", "unk_token": "[UNK]"}
     vocabulary = {text: number for number, text in enumerate(["[BOS]", "[UNK]", "the"])}

@@ -5,11 +5,11 @@ from typing import Any
 
 from rich.console import Console
 
-from inference_worker.demo_table import COLUMNS, DemoTable, summary
+from inference_worker.demo.table import COLUMNS, DemoTable, summary
 
 
 def row(**changes: object) -> dict[str, Any]:
-    """Return a request's row of a report."""
+    """Returns a request's row of a report."""
     values: dict[str, Any] = {
         "worker": "A",
         "prompt_tokens": 2011,
@@ -27,7 +27,7 @@ def row(**changes: object) -> dict[str, Any]:
 
 
 def report(*rows: dict[str, Any]) -> dict[str, Any]:
-    """Return a report of some rows."""
+    """Returns a report of some rows."""
     return {
         "requests": list(rows),
         "slots_leaked": 3,
@@ -38,7 +38,7 @@ def report(*rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def shown(*rows: dict[str, Any]) -> str:
-    """Return what a table of some rows looks like at the end."""
+    """Returns what a table of some rows looks like at the end."""
     console = Console(file=io.StringIO(), width=160)
     with DemoTable(console) as table:
         for each in rows:

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from inference_worker.demo import verdict
+from inference_worker.demo.demo import verdict
 
 
 def row(
     worker: str, published_by: str | None, *, identical: bool = True, **changes: object
 ) -> dict[str, Any]:
-    """Return what the verdict reads of one request."""
+    """Returns what the verdict reads of one request."""
     values: dict[str, Any] = {
         "shared_tokens": 35,
         "matched_tokens": 32,
@@ -25,7 +25,7 @@ def row(
 
 
 def report(*rows: dict[str, Any], **changes: int) -> dict[str, Any]:
-    """Return a report, a good one but for the changes."""
+    """Returns a report, a good one but for the changes."""
     good = {"near_tie_tokens": 1, "output_tokens": 100, "slots_leaked": 0, "pins_leaked": 0}
     requests = rows or (row("A", None), row("B", "A"), row("A", "A+B"))
     return {"requests": list(requests), **good, **changes}

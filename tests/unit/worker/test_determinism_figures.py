@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from inference_worker.model import PagedModel, page_model
-from inference_worker.tiny_models import TINY_MODELS
-from support.determinism_cost import cost_ratios, thread_ratios, work_of
-from support.determinism_logits import Differences, compare_ways
-from support.determinism_rig import DeterminismRig
+from inference_worker.model.model import PagedModel, page_model
+from inference_worker.model.tiny import TINY_MODELS
+from support.determinism.cost import cost_ratios, thread_ratios, work_of
+from support.determinism.logits import Differences, compare_ways
+from support.determinism.rig import DeterminismRig
 
 CONTEXT, POSITIONS, TEXTS = 150, 3, 2
 
@@ -32,7 +32,7 @@ def test_differences_are_counted() -> None:
 
 @pytest.fixture(scope="module")
 def rigs(paged_models: dict[str, PagedModel]) -> list[DeterminismRig]:
-    """Return a tiny model's texts on pages, as it is and in the deterministic mode."""
+    """Returns a tiny model's texts on pages, as it is and in the deterministic mode."""
     made = torch.Generator().manual_seed(1)
     texts = list(torch.randint(0, 256, (TEXTS, CONTEXT + POSITIONS), generator=made))
     exact = page_model(TINY_MODELS["llama"](), deterministic=True)

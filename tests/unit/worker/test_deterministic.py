@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from engine_world import EngineWorld
-from heard import Heard
 from transformers import GptOssConfig, GptOssForCausalLM
 
-from inference_worker.engine import Engine
+from engines.engine_world import EngineWorld
+from engines.heard import Heard
+from inference_worker.attention.exact import PIECE_TOKENS
+from inference_worker.engine.engine import Engine
+from inference_worker.engine.request import Request
+from inference_worker.engine.step import Step
 from inference_worker.errors import UnsupportedModelError
-from inference_worker.exact_attention import PIECE_TOKENS
-from inference_worker.model import page_model
-from inference_worker.page_pool import PagePool
-from inference_worker.request import Request
-from inference_worker.self_check import SHORTEST, check_exact
-from inference_worker.step import Step
-from inference_worker.tiny_models import TINY_MODELS
+from inference_worker.model.model import page_model
+from inference_worker.model.self_check import SHORTEST, check_exact
+from inference_worker.model.tiny import TINY_MODELS
+from inference_worker.pages.pool import PagePool
 from kvstore_client.testing import running_store
 
 LENGTH = 3 * PIECE_TOKENS + 21
@@ -28,19 +28,19 @@ Ids = Callable[[int, int], list[int]]
 
 @pytest.fixture(scope="module", params=sorted(TINY_MODELS))
 def exact(request: pytest.FixtureRequest, stock_models: Any) -> tuple[Any, Any]:
-    """Return a tiny model as it is, and on pages in the deterministic mode."""
+    """Returns a tiny model as it is, and on pages in the deterministic mode."""
     module = TINY_MODELS[request.param]()
     return stock_models[request.param], page_model(module, deterministic=True)
 
 
 @pytest.fixture
 def rig(exact: tuple[Any, Any], make_rig: Callable[..., Any]) -> Any:
-    """Return a rig of the deterministic model."""
+    """Returns a rig of the deterministic model."""
     return make_rig(*exact)
 
 
 def logits_by_cuts(rig: Any, ids: Sequence[int], ends: Sequence[int], table: Any) -> torch.Tensor:
-    """Compute a sequence in steps that end there; gives each step's last row."""
+    """Computes a sequence in steps that end there; gives each step's last row."""
     starts = [0, *ends[:-1]]
     return torch.cat(
         [rig.compute((table, at, ids[at:end])) for at, end in zip(starts, ends, strict=True)]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from inference_worker.device import find_device, weights_dtype
-from inference_worker.model import load_model
+from inference_worker.model.device import find_device, weights_dtype
+from inference_worker.model.model import load_model
 
 
 def test_a_cpu_is_always_there() -> None:

@@ -7,12 +7,12 @@ import sys
 import pytest
 import torch
 
-from inference_worker.device_work import DeviceWork
-from inference_worker.engine import Engine
-from inference_worker.engine_thread import EngineThread
+from inference_worker.engine.engine import Engine
+from inference_worker.engine.request import Request
 from inference_worker.errors import DEVICE_LOST_STATUS, DeviceLostError
-from inference_worker.model import PagedModel
-from inference_worker.request import Request
+from inference_worker.fleet.thread import EngineThread
+from inference_worker.model.model import PagedModel
+from inference_worker.pages.device_work import DeviceWork
 
 LIMIT = 60.0
 PROMPT = list(b"Which device?")
@@ -27,7 +27,7 @@ class FailingModel:
         self._model = model
 
     def forward(self, *given: object) -> torch.Tensor:
-        """Compute, or raise."""
+        """Computes, or raises."""
         if self.error is not None:
             raise self.error
         return self._model.forward(*given)  # type: ignore[arg-type]
@@ -47,14 +47,14 @@ class Rig:
         self.engine = Engine(self.model, None, longest=200)  # type: ignore[arg-type]
 
     def ask(self) -> bool:
-        """Count a question and answer it."""
+        """Counts a question and answer it."""
         self.asked += 1
         return self.answers
 
 
 @pytest.fixture
 def rig(paged_models: dict[str, PagedModel], monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """Return an engine whose device works."""
+    """Returns an engine whose device works."""
     return Rig(paged_models["qwen3"], monkeypatch)
 
 
@@ -93,7 +93,7 @@ def test_a_release_that_the_device_fails_ends_the_engine(
 ) -> None:
     """An error of one request may be the first sign that the device has failed."""
     monkeypatch.setattr(
-        "inference_worker.request_run.RequestRun.give_back",
+        "inference_worker.engine.request_run.RequestRun.give_back",
         lambda *_, **__: (_ for _ in ()).throw(ILLEGAL),
     )
     rig.model.error, rig.answers = ValueError("its own"), False
@@ -132,11 +132,11 @@ class Cuda:
         self.waited: list[torch.device] = []
 
     def current_stream(self, device: torch.device) -> object:
-        """Return the one stream."""
+        """Returns the one stream."""
         return device
 
     def synchronize(self, device: torch.device) -> None:
-        """Wait, or raise what every call raises."""
+        """Waits, or raises what every call raises."""
         self.waited.append(device)
         if self.failed:
             raise ILLEGAL
@@ -144,7 +144,7 @@ class Cuda:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    """Put a stand-in in the place of ``torch.cuda``."""
+    """Puts a stand-in in the place of ``torch.cuda``."""
     stand_in = Cuda()
     for name in ("current_stream", "synchronize"):
         monkeypatch.setattr(torch.cuda, name, getattr(stand_in, name))
@@ -175,7 +175,7 @@ import atexit, sys, types
 import inference_worker.__main__ as main
 from inference_worker.errors import DeviceLostError
 def lose(): raise DeviceLostError("cuda:0 fails for good: an error")
-sys.modules["inference_worker.program"] = types.SimpleNamespace(app=lose)
+sys.modules["inference_worker.commands.program"] = types.SimpleNamespace(app=lose)
 atexit.register(lambda: print("an ordinary end"))
 main.main()
 """

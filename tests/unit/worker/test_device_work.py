@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from patterned_pages import LIMIT
-from sequence_rig import LAYOUT, STORED, SequenceRig
 
-from inference_worker.device_work import DeviceWork
+from engines.sequence_rig import LAYOUT, STORED, SequenceRig
+from inference_worker.pages.device_work import DeviceWork
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
 from kvstore_client.testing import RunningStore, running_store
+from pages.patterned_pages import LIMIT
 
 IDS = list(range(50, 67))
 
@@ -23,14 +23,14 @@ def store() -> Iterator[RunningStore]:
 
 
 def opened(client: Client) -> Namespace:
-    """Open the namespace that all clients here share."""
+    """Opens the namespace that all clients here share."""
     namespace = client.namespace(NamespaceIdentity(b"device work"), STORED)
     assert namespace.wait_open(LIMIT), namespace.failure
     return namespace
 
 
 def client_of(store: RunningStore, wait: Callable[[], None] | None = None) -> Client:
-    """Return a client that is never in a hurry."""
+    """Returns a client that is never in a hurry."""
     config = ClientConfig(call_timeout=LIMIT, wait_for_device=wait)
     return Client(store.runtime_dir, config)
 

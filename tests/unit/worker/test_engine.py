@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
-from heard import Heard
 from transformers import PreTrainedModel
 
-from inference_worker.block_table import PageRef
-from inference_worker.engine import PAGE_TOKENS, Engine
+from engines.engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
+from engines.heard import Heard
+from inference_worker.demo.reference import Reference
+from inference_worker.engine.engine import PAGE_TOKENS, Engine
+from inference_worker.engine.request import Request
+from inference_worker.engine.sampling import SamplingOptions
+from inference_worker.engine.step import Step
 from inference_worker.errors import (
     BadLengthError,
     BadPromptError,
@@ -17,12 +20,9 @@ from inference_worker.errors import (
     BadSaltError,
     RequestTooLongError,
 )
-from inference_worker.model import PagedModel
-from inference_worker.reference import Reference
-from inference_worker.request import Request
-from inference_worker.sampling import SamplingOptions
-from inference_worker.step import Step
-from inference_worker.tiny_models import TINY_MODELS
+from inference_worker.model.model import PagedModel
+from inference_worker.model.tiny import TINY_MODELS
+from inference_worker.pages.block_table import PageRef
 from kvstore_client.testing import running_store
 
 Ids = Callable[[int, int], list[int]]
@@ -30,25 +30,25 @@ Ids = Callable[[int, int], list[int]]
 
 @pytest.fixture(scope="module")
 def references(stock_models: dict[str, PreTrainedModel]) -> dict[str, Reference]:
-    """Return stock transformers for each tiny model."""
+    """Returns stock transformers for each tiny model."""
     return {name: Reference(module) for name, module in stock_models.items()}
 
 
 @pytest.fixture
 def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Return the one model that is enough where models make no difference."""
+    """Returns the one model that is enough where models make no difference."""
     return paged_models["qwen3"]
 
 
 @pytest.fixture
 def alone(qwen: PagedModel) -> Engine:
-    """Return an engine without a store."""
+    """Returns an engine without a store."""
     return Engine(qwen, None, longest=200)
 
 
 @pytest.fixture
 def world(qwen: PagedModel) -> Iterator[EngineWorld]:
-    """Return an engine on a store, which holds nothing afterwards."""
+    """Returns an engine on a store, which holds nothing afterwards."""
     with (
         running_store("--tier1-bytes", "16MiB") as store,
         EngineWorld(qwen, store.runtime_dir) as w,

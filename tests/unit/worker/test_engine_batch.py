@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
-from engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
-from heard import Heard
 
-from inference_worker import page_growth
-from inference_worker.engine import PAGE_TOKENS, Engine
-from inference_worker.model import PagedModel
-from inference_worker.page_acquisition import RESERVE_AHEAD
-from inference_worker.request import FinishReason, Request
-from inference_worker.sampling_options import GREEDY, SamplingOptions
-from inference_worker.step import Step
-from inference_worker.tiny_models import TINY_MODELS
+from engines.engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
+from engines.heard import Heard
+from inference_worker.engine.engine import PAGE_TOKENS, Engine
+from inference_worker.engine.request import FinishReason, Request
+from inference_worker.engine.sampling_options import GREEDY, SamplingOptions
+from inference_worker.engine.step import Step
+from inference_worker.model.model import PagedModel
+from inference_worker.model.tiny import TINY_MODELS
+from inference_worker.pages import growth as page_growth
+from inference_worker.pages.acquisition import RESERVE_AHEAD
 from kvstore_client import Reservation
 from kvstore_client.testing import RunningStore, running_store
 
@@ -23,20 +23,20 @@ Ids = Callable[[int, int], list[int]]
 
 @pytest.fixture
 def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Return the one model that is enough where models make no difference."""
+    """Returns the one model that is enough where models make no difference."""
     return paged_models["qwen3"]
 
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[RunningStore]:
-    """Return a store with room for all that these tests compute."""
+    """Returns a store with room for all that these tests compute."""
     with running_store("--tier1-bytes", "32MiB") as running:
         yield running
 
 
 @pytest.fixture
 def world(store: RunningStore, qwen: PagedModel) -> Iterator[EngineWorld]:
-    """Return an engine on the store, which holds nothing afterwards."""
+    """Returns an engine on the store, which holds nothing afterwards."""
     with EngineWorld(qwen, store.runtime_dir) as w:
         w.wait_open()
         yield w

@@ -10,10 +10,10 @@ from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 
 import pytest
 
-from inference_worker.async_engine import EngineGoneError
-from inference_worker.engine_link import EngineLink, both_ways
-from inference_worker.frames import Frame, read_frame
-from inference_worker.request import Request
+from inference_worker.engine.request import Request
+from inference_worker.fleet.async_engine import EngineGoneError
+from inference_worker.fleet.frames import Frame, read_frame
+from inference_worker.fleet.link import EngineLink, both_ways
 
 LIMIT = 30.0
 

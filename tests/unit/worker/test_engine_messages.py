@@ -4,12 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from inference_worker.engine_messages import (
-    failure_frame,
-    failure_of,
-    request_frame,
-    request_of,
-)
+from inference_worker.engine.request import Request
 from inference_worker.errors import (
     BadLengthError,
     BadPromptError,
@@ -19,7 +14,7 @@ from inference_worker.errors import (
     RequestTooLongError,
     WorkerError,
 )
-from inference_worker.request import Request
+from inference_worker.fleet.messages import failure_frame, failure_of, request_frame, request_of
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from engine_world import NOTHING, EngineWorld
 
-from inference_worker.engine import PAGE_TOKENS
-from inference_worker.model import PagedModel
-from inference_worker.page_acquisition import LEAST_COPIED
-from inference_worker.sampling import SamplingOptions
+from engines.engine_world import NOTHING, EngineWorld
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.engine.sampling import SamplingOptions
+from inference_worker.model.model import PagedModel
+from inference_worker.pages.acquisition import LEAST_COPIED
 from kvstore_client.testing import running_store
 
 Ids = Callable[[int, int], list[int]]
@@ -17,7 +17,7 @@ HOT = SamplingOptions(temperature=30.0, seed=11)
 
 @pytest.fixture(scope="module")
 def worlds(paged_models: dict[str, PagedModel]) -> Iterator[EngineWorld]:
-    """Return an engine on a store that the tests share: each has texts of its own."""
+    """Returns an engine on a store that the tests share: each has texts of its own."""
     with (
         running_store("--tier1-bytes", "64MiB") as store,
         EngineWorld(paged_models["qwen3"], store.runtime_dir) as made,
@@ -28,7 +28,7 @@ def worlds(paged_models: dict[str, PagedModel]) -> Iterator[EngineWorld]:
 
 @pytest.fixture
 def world(worlds: EngineWorld) -> Iterator[EngineWorld]:
-    """Return the engine, which holds nothing afterwards."""
+    """Returns the engine, which holds nothing afterwards."""
     yield worlds
     assert worlds.left() == NOTHING
 

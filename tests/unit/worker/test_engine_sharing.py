@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from engine_world import LIMIT, NOTHING, EngineWorld, left_at
-from heard import Heard
 
-from inference_worker import page_supply, prefill_speed
-from inference_worker.engine import PAGE_TOKENS
-from inference_worker.model import PagedModel
-from inference_worker.request import FinishReason, Request
+from engines.engine_world import LIMIT, NOTHING, EngineWorld, left_at
+from engines.heard import Heard
+from inference_worker.engine import prefill_speed
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.engine.request import FinishReason, Request
+from inference_worker.model.model import PagedModel
+from inference_worker.pages import supply as page_supply
 from kvstore_client.testing import RunningStore, running_store
 
 Ids = Callable[[int, int], list[int]]
@@ -20,20 +21,20 @@ LONG = 2_000
 
 @pytest.fixture(scope="module")
 def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Return the one model that is enough where models make no difference."""
+    """Returns the one model that is enough where models make no difference."""
     return paged_models["qwen3"]
 
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[RunningStore]:
-    """Return a store with room for all that these tests compute."""
+    """Returns a store with room for all that these tests compute."""
     with running_store("--tier1-bytes", "64MiB") as running:
         yield running
 
 
 @pytest.fixture
 def worlds(store: RunningStore, qwen: PagedModel) -> Iterator[list[EngineWorld]]:
-    """Return two engines, which hold nothing afterwards."""
+    """Returns two engines, which hold nothing afterwards."""
     with ExitStack() as stack:
         made = [
             stack.enter_context(
@@ -52,7 +53,7 @@ def worlds(store: RunningStore, qwen: PagedModel) -> Iterator[list[EngineWorld]]
 
 
 def run_all(worlds: list[EngineWorld], *heard: Heard) -> None:
-    """Step each engine in turn until nothing is left."""
+    """Steps each engine in turn until nothing is left."""
     while not all(each.ended for each in heard):
         moved = [world.engine.step() for world in worlds]
         if not any(moved):

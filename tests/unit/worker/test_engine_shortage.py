@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from engine_world import CHUNK_TOKENS, LIMIT, NOTHING, EngineWorld, left_at
-from heard import Heard
 
-from inference_worker.engine import PAGE_TOKENS, Engine
-from inference_worker.model import PagedModel
-from inference_worker.request import FinishReason, Request
-from inference_worker.sampling_options import GREEDY, SamplingOptions
+from engines.engine_world import CHUNK_TOKENS, LIMIT, NOTHING, EngineWorld, left_at
+from engines.heard import Heard
+from inference_worker.engine.engine import PAGE_TOKENS, Engine
+from inference_worker.engine.request import FinishReason, Request
+from inference_worker.engine.sampling_options import GREEDY, SamplingOptions
+from inference_worker.model.model import PagedModel
 from kvstore_client.testing import RunningStore, running_store
 
 Ids = Callable[[int, int], list[int]]
@@ -21,13 +21,13 @@ LONGEST = 14 * PAGE_TOKENS
 
 @pytest.fixture(scope="module")
 def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Return the one model that is enough where models make no difference."""
+    """Returns the one model that is enough where models make no difference."""
     return paged_models["qwen3"]
 
 
 @pytest.fixture(scope="module", params=["radix", "hash"])
 def store(request: pytest.FixtureRequest, qwen: PagedModel) -> Iterator[RunningStore]:
-    """Return a small store, with each index in turn."""
+    """Returns a small store, with each index in turn."""
     size = str(SLOTS * qwen.layout(PAGE_TOKENS).page_bytes)
     sizes = ("--tier1-bytes", size, "--extent-bytes", size)
     with running_store(*sizes, "--prefix-cache-backend", request.param) as running:
@@ -36,7 +36,7 @@ def store(request: pytest.FixtureRequest, qwen: PagedModel) -> Iterator[RunningS
 
 @pytest.fixture
 def worlds(store: RunningStore, qwen: PagedModel) -> Iterator[list[EngineWorld]]:
-    """Return two engines, which hold nothing afterwards."""
+    """Returns two engines, which hold nothing afterwards."""
     with ExitStack() as stack:
         made = [
             stack.enter_context(
@@ -55,7 +55,7 @@ def worlds(store: RunningStore, qwen: PagedModel) -> Iterator[list[EngineWorld]]
 
 
 def requests(text_ids: Ids, seed: int, count: int) -> list[Request]:
-    """Return requests of which some begin alike, every third one sampled."""
+    """Returns requests of which some begin alike, every third one sampled."""
     shared = [text_ids(60, seed + each) for each in range(3)]
     return [
         Request(
@@ -69,7 +69,7 @@ def requests(text_ids: Ids, seed: int, count: int) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def undisturbed(qwen: PagedModel, text_ids: Ids) -> list[list[int]]:
-    """Return the tokens of requests that have room for all, and no store."""
+    """Returns the tokens of requests that have room for all, and no store."""
     engine = Engine(qwen, None, longest=LONGEST, private_tokens=12 * LONGEST)
     heard = [Heard() for _ in range(12)]
     for request, each in zip(requests(text_ids, 400, 12), heard, strict=True):

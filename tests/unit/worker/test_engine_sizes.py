@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from inference_worker.engine import Engine
-from inference_worker.engine_sizes import longest_sequence, longest_within, step_tokens
-from inference_worker.model import PagedModel
-from inference_worker.page_layout import PageLayout
+from inference_worker.engine.engine import Engine
+from inference_worker.engine.sizes import longest_sequence, longest_within, step_tokens
+from inference_worker.model.model import PagedModel
+from inference_worker.pages.layout import PageLayout
 
 GIB = 1 << 30
 QWEN3_8B = PageLayout(36, 8, 128, "bfloat16", 16)

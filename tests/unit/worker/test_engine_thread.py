@@ -7,12 +7,12 @@ from threading import Event
 
 import pytest
 
-from inference_worker.async_engine import EngineBusyError, EngineGoneError, Piece
-from inference_worker.engine import Engine
-from inference_worker.engine_thread import EngineThread
+from inference_worker.engine.engine import Engine
+from inference_worker.engine.request import FinishReason, Request
 from inference_worker.errors import BadPromptError, RequestTooLongError
-from inference_worker.model import PagedModel
-from inference_worker.request import FinishReason, Request
+from inference_worker.fleet.async_engine import EngineBusyError, EngineGoneError, Piece
+from inference_worker.fleet.thread import EngineThread
+from inference_worker.model.model import PagedModel
 
 LIMIT = 60.0
 LONGEST = 400
@@ -34,7 +34,7 @@ class GatedEngine(Engine):
         self.fault: BaseException | None = None
 
     def step(self) -> bool:
-        """Run one when the gate is open."""
+        """Runs one when the gate is open."""
         assert self.gate.wait(LIMIT)
         self.steps += 1
         if self.steps == self.shut_after:
@@ -46,13 +46,13 @@ class GatedEngine(Engine):
 
 @pytest.fixture
 def engine(paged_models: dict[str, PagedModel]) -> GatedEngine:
-    """Return an engine that holds nothing."""
+    """Returns an engine that holds nothing."""
     return GatedEngine(paged_models["qwen3"])
 
 
 @asynccontextmanager
 async def running(engine: Engine, max_waiting: int = 100) -> AsyncIterator[EngineThread]:
-    """Run an engine, and see that it holds nothing at its end."""
+    """Runs an engine, and see that it holds nothing at its end."""
     thread = EngineThread(engine, max_waiting=max_waiting)
     try:
         yield thread
@@ -63,7 +63,7 @@ async def running(engine: Engine, max_waiting: int = 100) -> AsyncIterator[Engin
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on an event loop, not for ever."""
+    """Runs a test on an event loop, not for ever."""
 
     async def bounded() -> None:
         async with asyncio.timeout(LIMIT):
@@ -73,24 +73,24 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def asked(max_tokens: int = 8, prompt: list[int] = PROMPT) -> Request:
-    """Return a request."""
+    """Returns a request."""
     return Request(prompt_ids=prompt, max_tokens=max_tokens)
 
 
 async def all_of(thread: EngineThread, request: Request) -> list[Piece]:
-    """Take a request's pieces to the end."""
+    """Takes a request's pieces to the end."""
     async with aclosing(thread.generate(request)) as pieces:
         return [piece async for piece in pieces]
 
 
 async def until(thread: EngineThread, waiting: int, running: int) -> None:
-    """Wait until so many requests wait and run, which the engine's thread alone knows."""
+    """Waits until so many requests wait and run, which the engine's thread alone knows."""
     while (found := await thread.stats()).waiting != waiting or found.running != running:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
 
 
 def tokens_of(pieces: list[Piece]) -> list[int]:
-    """Return the tokens of all pieces."""
+    """Returns the tokens of all pieces."""
     return [token for piece in pieces for token in piece.token_ids]
 
 

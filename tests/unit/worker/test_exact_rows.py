@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from inference_worker.exact_rows import WORKSPACE, exact_digest, fix_workspace
+from inference_worker.attention.exact_rows import WORKSPACE, exact_digest, fix_workspace
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -24,7 +24,7 @@ class Card:
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Card:
-    """Provide a GPU, and an environment without a setting of cuBLAS."""
+    """Provides a GPU, and an environment without a setting of cuBLAS."""
     # Restores the variable at the end, also if the code sets it.
     monkeypatch.setenv(WORKSPACE, "")
     monkeypatch.delenv(WORKSPACE)

@@ -6,10 +6,10 @@ memory.
 
 import pytest
 import torch
-from far_pages import FAR_CASES, attend_within, far_memory, near_memory
-from kernel_cases import Case, assert_same
 
-from inference_worker.gathered_attention import GatheredAttention
+from device.far_pages import FAR_CASES, attend_within, far_memory, near_memory
+from device.kernel_cases import Case, assert_same
+from inference_worker.attention.gathered import GatheredAttention
 
 
 @pytest.fixture(scope="module")

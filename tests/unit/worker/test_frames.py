@@ -6,11 +6,11 @@ from asyncio import StreamReader
 import pytest
 
 from inference_worker.errors import BadPromptError
-from inference_worker.frames import HEAD, MOST_BYTES, Frame, read_frame
+from inference_worker.fleet.frames import HEAD, MOST_BYTES, Frame, read_frame
 
 
 def read_all(told: bytes) -> list[Frame | None]:
-    """Read frames from bytes, up to and with the first None."""
+    """Reads frames from bytes, up to and with the first None."""
 
     async def run() -> list[Frame | None]:
         reader = StreamReader()

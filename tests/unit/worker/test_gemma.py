@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.progress import Progress
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from inference_worker.gemma import convert_gguf
-from inference_worker.model import load_model
-from inference_worker.tiny_models import build_gemma3
+from inference_worker.model.gemma import convert_gguf
+from inference_worker.model.model import load_model
+from inference_worker.model.tiny import build_gemma3
 
 NAMES = {
     "embed_tokens": "token_embd",
@@ -39,7 +39,7 @@ WORDS += [f"<unused{i}>" for i in range(256 - len(WORDS))]
 
 @pytest.fixture(scope="module")
 def module() -> PreTrainedModel:
-    """Return the model that the file is made of; like Gemma it has one matrix for both ends."""
+    """Returns the model that the file is made of; like Gemma it has one matrix for both ends."""
     module = build_gemma3()
     module.config.tie_word_embeddings = True
     module.lm_head.weight = module.model.embed_tokens.weight
@@ -48,7 +48,7 @@ def module() -> PreTrainedModel:
 
 @pytest.fixture(scope="module")
 def source(module: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the model as llama.cpp would, with one matrix quantised."""
+    """Writes the model as llama.cpp would, with one matrix quantised."""
     path = tmp_path_factory.mktemp("gguf") / "model.gguf"
     config, writer = module.config, GGUFWriter(path, "gemma3")
     writer.add_context_length(config.max_position_embeddings)
@@ -132,7 +132,7 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
 def test_other_models_need_no_reader_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where gguf is not installed, what loads every model can still be imported."""
     monkeypatch.setitem(sys.modules, "gguf", None)
-    spec = find_spec("inference_worker.gemma")
+    spec = find_spec("inference_worker.model.gemma")
     assert spec is not None
     assert spec.loader is not None
     spec.loader.exec_module(module_from_spec(spec))

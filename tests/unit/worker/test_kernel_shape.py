@@ -2,7 +2,12 @@
 
 import pytest
 
-from inference_worker.kernel_shape import KernelShape, decode_rows, padded_dims, prefill_rows
+from inference_worker.attention.kernel_shape import (
+    KernelShape,
+    decode_rows,
+    padded_dims,
+    prefill_rows,
+)
 
 # By (group, dims, bytes of a value): rows of a decode and of a prefill, keys that a decode reads at
 # once, warps of both.

@@ -10,8 +10,8 @@ from typing import IO
 
 import pytest
 
+from inference_worker.demo.line_process import LineProcess, reference_process, worker_process
 from inference_worker.errors import ProcessEndedError, WorkerError
-from inference_worker.line_process import LineProcess, reference_process, worker_process
 from kvstore_client.testing import wait_until
 
 # Answers what it is told to, as a program of the project would; says what it was started with.
@@ -37,14 +37,14 @@ for line in sys.stdin:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[IO[bytes]]:
-    """Return a file for the process's standard error."""
+    """Returns a file for the process's standard error."""
     with (tmp_path / "log").open("wb") as opened:
         yield opened
 
 
 @pytest.fixture
 def process(tmp_path: Path, log: IO[bytes]) -> Iterator[LineProcess]:
-    """Return a process of the program above."""
+    """Returns a process of the program above."""
     (tmp_path / "line_program.py").write_text(PROGRAM)
     environment = {"PYTHONPATH": str(tmp_path), "LINE_PROCESS_TEST": "yes"}
     arguments = ("--some", "thing")
@@ -117,7 +117,7 @@ def test_one_that_cannot_start_says_so(log: IO[bytes], tmp_path: Path) -> None:
 
 
 def command_line(process: LineProcess) -> list[str]:
-    """Return a process's command line: for a moment, while it becomes another program, none."""
+    """Returns a process's command line: for a moment, while it becomes another program, none."""
     file = Path(f"/proc/{process.pid}/cmdline")
     assert wait_until(lambda: bool(file.read_bytes()))
     return file.read_text().split("\0")[:-1]
@@ -150,7 +150,7 @@ def test_the_projects_processes_are_started_as_they_are_asked_for(
     ]
     folder = str(model)
     assert reference == [
-        *(sys.executable, "-m", "inference_worker.reference"),
+        *(sys.executable, "-m", "inference_worker.demo.reference"),
         *("--model", folder, "--threads", "3"),
     ]
     assert placed[len(worker) :] == ["--device", "cuda:99", "--dtype", "float32"]
@@ -159,7 +159,7 @@ def test_the_projects_processes_are_started_as_they_are_asked_for(
 
 def test_the_other_end_of_a_worker_needs_no_torch() -> None:
     """Whoever only asks workers does not load what they compute with."""
-    code = "import sys, inference_worker.line_process; print('torch' in sys.modules)"
+    code = "import sys, inference_worker.demo.line_process; print('torch' in sys.modules)"
     environment = {"PYTHONPATH": ":".join(sys.path)}
     said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
     assert said == "False\n"

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from engine_world import NOTHING, EngineWorld, Left, left_at
 
-from inference_worker.engine import PAGE_TOKENS, Engine
-from inference_worker.line_worker import LineWorker
-from inference_worker.model import PagedModel
+from engines.engine_world import NOTHING, EngineWorld, Left, left_at
+from inference_worker.demo.line_worker import LineWorker
+from inference_worker.engine.engine import PAGE_TOKENS, Engine
+from inference_worker.model.model import PagedModel
 from kvstore_client.testing import running_store
 
 Ids = Callable[[int, int], list[int]]
 
 
 def answers_of(worker: LineWorker, *lines: object) -> list[dict[str, Any]]:
-    """Give a worker lines, text as it is and the rest as JSON, and return what it says."""
+    """Gives a worker lines, text as it is and the rest as JSON, and returns what it says."""
     text = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     answers = io.StringIO()
     worker.serve(io.StringIO("".join(f"{line}\n" for line in text)), answers)
@@ -26,19 +26,19 @@ def answers_of(worker: LineWorker, *lines: object) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def engine(paged_models: dict[str, PagedModel]) -> Engine:
-    """Return an engine without a store."""
+    """Returns an engine without a store."""
     return Engine(paged_models["qwen3"], None, longest=200)
 
 
 @pytest.fixture
 def alone(engine: Engine) -> LineWorker:
-    """Return a worker without a store."""
+    """Returns a worker without a store."""
     return LineWorker(engine, None, None)
 
 
 @pytest.fixture
 def world(paged_models: dict[str, PagedModel]) -> Iterator[EngineWorld]:
-    """Return an engine on a store."""
+    """Returns an engine on a store."""
     with (
         running_store("--tier1-bytes", "16MiB") as store,
         EngineWorld(paged_models["qwen3"], store.runtime_dir) as made,

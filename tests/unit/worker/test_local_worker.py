@@ -2,16 +2,16 @@
 
 import pytest
 
+from inference_worker.commands.local_worker import local_worker
 from inference_worker.errors import BackendMismatchError, DeviceLostError
-from inference_worker.local_worker import local_worker
-from inference_worker.model import PagedModel
-from inference_worker.prefix_cache_backend import PrefixCacheBackend
+from inference_worker.model.model import PagedModel
+from inference_worker.pages.backend import PrefixCacheBackend
 from kvstore_client.testing import running_store
 
 
 @pytest.fixture
 def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Return one model."""
+    """Returns one model."""
     return paged_models["qwen3"]
 
 

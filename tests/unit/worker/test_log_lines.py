@@ -7,8 +7,8 @@ import sys
 SCRIPT = """
 import logging
 import structlog
-from inference_worker.log_lines import log_to_stderr
-from kvstore.log import configure_logging
+from inference_worker.fleet.log import log_to_stderr
+from kvstore.logs import configure_logging
 log_to_stderr(logging.INFO)
 configure_logging("console", "info")
 for log in (structlog.get_logger(), logging.getLogger("inference_worker")):

@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
-from inference_worker.byte_tokenizer import ByteTokenizer
+from inference_worker.engine.step import Step, StepPart
 from inference_worker.errors import UnsupportedModelError
-from inference_worker.model import load_model, page_model
-from inference_worker.page_layout import PageLayout
-from inference_worker.step import Step, StepPart
-from inference_worker.tiny_models import build_qwen3, tiny_folder
+from inference_worker.model.model import load_model, page_model
+from inference_worker.model.tiny import build_qwen3, tiny_folder
+from inference_worker.model.tokenizer import ByteTokenizer
+from inference_worker.pages.layout import PageLayout
 
 
 def test_a_folder_gives_the_built_models_logits(rig: Any) -> None:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from inference_worker.model_cache import build_once
+from inference_worker.model.cache import build_once
 from kvstore_transformers.cache_folder import cache_folder
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each test a cache of its own."""
+    """Gives each test a cache of its own."""
     monkeypatch.setenv("KVSTORE_CACHE", str(tmp_path / "cache"))
 
 

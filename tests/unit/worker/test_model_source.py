@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from inference_worker.model_source import model_folder
-from inference_worker.tiny_models import tiny_folder
+from inference_worker.model.source import model_folder
+from inference_worker.model.tiny import tiny_folder
 
 
 @pytest.mark.parametrize(

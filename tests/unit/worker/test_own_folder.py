@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from inference_worker.own_folder import named_folder
-from inference_worker.serve_store import ServeStore, StoreOptions
+from inference_worker.store.own_folder import named_folder
+from inference_worker.store.serve_store import ServeStore, StoreOptions
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def own() -> Path:
-    """Return where a store of --start-store would have its sockets."""
+    """Returns where a store of --start-store would have its sockets."""
     return ServeStore(StoreOptions(start=True)).path
 
 

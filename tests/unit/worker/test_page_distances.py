@@ -3,24 +3,24 @@
 import pytest
 import torch
 
-from inference_worker.block_table import BlockTable, PageRef
+from inference_worker.attention.distances import FEWEST_PAGES, UNIT_BYTES
 from inference_worker.errors import UnknownExtentError
-from inference_worker.page_distances import FEWEST_PAGES, UNIT_BYTES
-from inference_worker.page_layout import PageLayout
-from inference_worker.page_pool import PagePool
+from inference_worker.pages.block_table import BlockTable, PageRef
+from inference_worker.pages.layout import PageLayout
+from inference_worker.pages.pool import PagePool
 
 LAYOUT = PageLayout(3, 2, 4, "float32", 4)
 SLOTS = 2 * FEWEST_PAGES
 
 
 def extent() -> torch.Tensor:
-    """Return the memory of an extent."""
+    """Returns the memory of an extent."""
     return torch.zeros(SLOTS, *LAYOUT.page_shape)
 
 
 @pytest.fixture
 def pool() -> PagePool:
-    """Return a pool of three extents."""
+    """Returns a pool of three extents."""
     pool = PagePool(LAYOUT)
     for key in (0, 9, -1):
         pool.add_extent(key, extent())
@@ -28,7 +28,7 @@ def pool() -> PagePool:
 
 
 def table_of(*pages: tuple[int, int]) -> BlockTable:
-    """Return a table of (extent, slot)."""
+    """Returns a table of (extent, slot)."""
     return BlockTable(LAYOUT.page_tokens, [PageRef(*page) for page in pages])
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_worker.page_layout import PageLayout
+from inference_worker.pages.layout import PageLayout
 
 
 def test_sizes_follow_from_the_shape() -> None:

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from inference_worker.block_table import BlockTable, PageRef
 from inference_worker.errors import LayoutMismatchError, UnknownExtentError
-from inference_worker.page_layout import PageLayout
-from inference_worker.page_pool import PagePool
+from inference_worker.pages.block_table import BlockTable, PageRef
+from inference_worker.pages.layout import PageLayout
+from inference_worker.pages.pool import PagePool
 
 LAYOUT = PageLayout(3, 2, 5, "float32", 4)
 # Two extents and the private one, forwards and backwards.
@@ -15,7 +15,7 @@ PAGES = [PageRef(0, 3), PageRef(0, 1), PageRef(9, 0), PageRef(9, 3), PageRef(-1,
 
 @pytest.fixture
 def pool() -> PagePool:
-    """Return a pool of three extents of four slots, all zeros."""
+    """Returns a pool of three extents of four slots, all zeros."""
     pool = PagePool(LAYOUT)
     for extent in (0, 9, -1):
         pool.add_extent(extent, torch.zeros(4, *LAYOUT.page_shape))
@@ -30,19 +30,19 @@ def write(
     keys: torch.Tensor,
     values: torch.Tensor,
 ) -> None:
-    """Put keys and values behind ``start`` tokens."""
+    """Puts keys and values behind ``start`` tokens."""
     pool.write(layer, pool.token_rows([(table, start, start + keys.shape[0])]), keys, values)
 
 
 def gather(
     pool: PagePool, layer: int, table: BlockTable, first: int, last: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copy out pages ``[first, last)``."""
+    """Copies out pages ``[first, last)``."""
     return pool.gather(layer, pool.page_rows(table.extents[first:last], table.slots[first:last]))
 
 
 def numbers(tokens: int, seed: int) -> torch.Tensor:
-    """Return other keys or values for each seed."""
+    """Returns other keys or values for each seed."""
     return torch.rand(tokens, 2, 5, generator=torch.Generator().manual_seed(seed))
 
 

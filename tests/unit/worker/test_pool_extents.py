@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from inference_worker.errors import LayoutMismatchError, UnknownExtentError
-from inference_worker.page_layout import PageLayout
-from inference_worker.pool_extents import PoolExtents
+from inference_worker.pages.extents import PoolExtents
+from inference_worker.pages.layout import PageLayout
 
 LAYOUT = PageLayout(1, 1, 4, "float32", 4)
 
 
 def memory() -> torch.Tensor:
-    """Return the memory of an extent."""
+    """Returns the memory of an extent."""
     return torch.zeros(2, *LAYOUT.page_shape)
 
 

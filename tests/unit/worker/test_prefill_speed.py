@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_worker.prefill_speed import LEAST_TOKENS, PrefillSpeed
+from inference_worker.engine.prefill_speed import LEAST_TOKENS, PrefillSpeed
 
 
 def test_before_a_prompt_nothing_is_known() -> None:

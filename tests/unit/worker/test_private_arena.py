@@ -2,11 +2,11 @@
 
 import pytest
 
-from inference_worker.block_table import PageRef
 from inference_worker.errors import ArenaExhaustedError
-from inference_worker.page_layout import PageLayout
-from inference_worker.page_pool import PagePool
-from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
+from inference_worker.pages.block_table import PageRef
+from inference_worker.pages.layout import PageLayout
+from inference_worker.pages.pool import PagePool
+from inference_worker.pages.private_arena import PRIVATE_EXTENT, PrivateArena
 
 LAYOUT = PageLayout(1, 1, 2, "float32", 4)
 

@@ -7,12 +7,12 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from inference_worker.program import app
+from inference_worker.commands.program import app
 from kvstore import __version__
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    """Run the program in this process; gives its status and all that it wrote, as one line."""
+    """Runs the program in this process; gives its status and all that it wrote, as one line."""
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
     return result.exit_code, " ".join(result.output.split())
 

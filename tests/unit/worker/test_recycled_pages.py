@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 import torch
-from broken_store import program
-from engine_world import LIMIT, EngineWorld
-from heard import Heard
 
-from inference_worker import engine
-from inference_worker.engine import PAGE_TOKENS
-from inference_worker.generation import Generation
-from inference_worker.model import PagedModel
-from inference_worker.request import Request
-from inference_worker.store_namespace import model_namespace
+from engines.engine_world import LIMIT, EngineWorld
+from engines.heard import Heard
+from inference_worker.engine import engine
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.engine.generation import Generation
+from inference_worker.engine.request import Request
+from inference_worker.model.model import PagedModel
+from inference_worker.pages.namespaces import model_namespace
 from kvstore_client import Acquired, Client, ClientConfig
 from kvstore_client.testing import running_store
+from processes.broken_store import program
 
 Ids = Callable[[int, int], list[int]]
 SLOTS = 64
@@ -27,13 +27,13 @@ SAID = 4
 
 @pytest.fixture
 def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Return the one model that is enough."""
+    """Returns the one model that is enough."""
     return paged_models["qwen3"]
 
 
 @pytest.fixture
 def world(qwen: PagedModel) -> Iterator[EngineWorld]:
-    """Return an engine on a store that takes pinned pages where it lacks slots."""
+    """Returns an engine on a store that takes pinned pages where it lacks slots."""
     size = str(SLOTS * qwen.layout(PAGE_TOKENS).page_bytes)
     arguments = ("--tier1-bytes", size, "--extent-bytes", size)
     with (
@@ -53,12 +53,12 @@ class Thief:
         assert self.namespace.wait_open(LIMIT), self.namespace.failure
 
     def take_all(self) -> None:
-        """Ask for one page more than there are."""
+        """Asks for one page more than there are."""
         (arena,) = self._client.admin.stats().arenas
         self.take(arena.free_slot_count + 1)
 
     def take(self, page_count: int) -> None:
-        """Reserve so many pages, and fill them with numbers that no layer computes."""
+        """Reserves so many pages, and fill them with numbers that no layer computes."""
         reservation = self.namespace.reserve(start_page=0, page_count=page_count)
         for page in reservation.pages:
             self.namespace.page_tensor(page).copy_(torch.tensor(3.0))
@@ -67,13 +67,13 @@ class Thief:
 
 @pytest.fixture
 def thief(world: EngineWorld, qwen: PagedModel) -> Iterator[Thief]:
-    """Return the other worker."""
+    """Returns the other worker."""
     with Client(world.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
         yield Thief(client, qwen)
 
 
 def interrupted(world: EngineWorld, ids: list[int], at: int, act: Callable[[], None]) -> Generation:
-    """Run a request; as soon as ``at`` tokens are said, something happens."""
+    """Runs a request; as soon as ``at`` tokens are said, something happens."""
     said: list[int] = []
 
     def on_token(token: int) -> None:
@@ -186,7 +186,7 @@ class SlowDevice:
         monkeypatch.setattr(engine, "DeviceWork", lambda _: self)
 
     def wait(self) -> None:
-        """End the work, and once do what happens meanwhile."""
+        """Ends the work, and once do what happens meanwhile."""
         self.waits += 1
         during, self.during = self.during, lambda: None
         during()

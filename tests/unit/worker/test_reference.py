@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import torch
 
-from inference_worker.reference import Reference
-from inference_worker.tiny_models import build_qwen3, tiny_folder
+from inference_worker.demo.reference import Reference
+from inference_worker.model.tiny import build_qwen3, tiny_folder
 
 Ids = Callable[[int, int], list[int]]
 
 
 @pytest.fixture(scope="module")
 def reference() -> Reference:
-    """Return a reference in this process."""
+    """Returns a reference in this process."""
     return Reference(build_qwen3())
 
 
 def greedy(reference: Reference, ids: list[int], output: list[int]) -> list[float]:
-    """Check that ids are the plain forward's best, and return its gaps at each of them."""
+    """Checks that ids are the plain forward's best, and returns its gaps at each of them."""
     whole = torch.tensor([ids + output])
     with torch.inference_mode():
         logits = reference._module(input_ids=whole).logits[0, len(ids) - 1 : -1]
@@ -73,7 +73,7 @@ def test_its_process_answers_lines_and_knows_no_store(reference: Reference, text
     """It says that it is ready, answers each line, survives bad ones, and imports no client."""
     ids = text_ids(30, 32)
     program = (
-        "import json, sys; from inference_worker.reference import main; main();"
+        "import json, sys; from inference_worker.demo.reference import main; main();"
         "clients = ('kvstore.', 'kvstore_client');"
         "print(json.dumps([m for m in sys.modules if m.startswith(clients)]))"
     )

@@ -1,11 +1,11 @@
 """What one request knows of its own time."""
 
 import pytest
-from heard import Heard
-from sequence_rig import SequenceRig
 
-from inference_worker.request import Request
-from inference_worker.request_run import RequestRun
+from engines.heard import Heard
+from engines.sequence_rig import SequenceRig
+from inference_worker.engine.request import Request
+from inference_worker.engine.request_run import RequestRun
 
 
 def test_waits_before_it_runs_are_no_part_of_how_long_its_prompt_takes() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from inference_worker import salted_namespaces
-from inference_worker.salted_namespaces import SaltedNamespaces
+from inference_worker.pages import namespaces as salted_namespaces
+from inference_worker.pages.namespaces import SaltedNamespaces
 from kvstore_client import Client, Namespace, NamespaceIdentity, PagedContent, PageLayout
 from kvstore_client.testing import running_store
 
@@ -21,7 +21,7 @@ def test_those_used_longest_ago_are_let_go(monkeypatch: pytest.MonkeyPatch) -> N
         known: dict[str, Namespace] = {}
 
         def stayed(salt: str, *used: str) -> bool:
-            """Find it, and tell whether it is the one found before; it opens in any case."""
+            """Finds it, and tells whether it is the one found before; it opens in any case."""
             namespace = found.find(salt, lambda: set(used))
             before, known[salt] = known.get(salt), namespace
             assert namespace.wait_open(30)

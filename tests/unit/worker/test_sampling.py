@@ -6,14 +6,14 @@ from collections import Counter
 import pytest
 import torch
 
-from inference_worker.sampling import GREEDY, Choice, Sampler, SamplingOptions, choose_all
+from inference_worker.engine.sampling import GREEDY, Choice, Sampler, SamplingOptions, choose_all
 
 LOGITS = [2.0, -1.0, 0.5, 3.0, 1.0, 2.5, -4.0, 0.0]
 DRAWS = 4_000
 
 
 def naive_probabilities(logits: list[float], options: SamplingOptions) -> list[float]:
-    """Compute each token's probability, one sentence of the contract after the other."""
+    """Computes each token's probability, one sentence of the contract after the other."""
     weights = [math.exp(each / options.temperature) for each in logits]
     order = sorted(range(len(logits)), key=lambda i: -logits[i])
     kept = order[: options.top_k or len(order)]
@@ -28,7 +28,7 @@ def naive_probabilities(logits: list[float], options: SamplingOptions) -> list[f
 
 
 def draws(options: SamplingOptions, count: int = DRAWS) -> list[Choice]:
-    """Draw from the same logits again and again."""
+    """Draws from the same logits again and again."""
     sampler = Sampler(options)
     return [sampler.choose(torch.tensor(LOGITS)) for _ in range(count)]
 

@@ -6,21 +6,21 @@ from typing import Any
 import pytest
 import torch
 
-from inference_worker.local_worker import LocalWorker, local_worker
-from inference_worker.model import PagedModel
-from inference_worker.saved_prefill import (
+from inference_worker.commands.local_worker import LocalWorker, local_worker
+from inference_worker.demo.saved_prefill import (
     LONGEST,
     PAGE_TOKENS,
     measure_saved_prefill,
     saved_prefill_faults,
 )
-from inference_worker.step import Step
+from inference_worker.engine.step import Step
+from inference_worker.model.model import PagedModel
 from kvstore_client.testing import running_store
 
 
 @pytest.fixture
 def worker(paged_models: dict[str, PagedModel]) -> Iterator[LocalWorker]:
-    """Return a worker on a store."""
+    """Returns a worker on a store."""
     with (
         running_store("--tier1-bytes", "16MiB") as store,
         local_worker(

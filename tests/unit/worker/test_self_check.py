@@ -8,34 +8,34 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from inference_worker import attention
+from inference_worker.attention import attention
 from inference_worker.errors import SelfCheckError
-from inference_worker.model import page_model
-from inference_worker.self_check import check_ids, check_length, stock_rows
-from inference_worker.tiny_models import TINY_MODELS, build_gemma3
+from inference_worker.model.model import page_model
+from inference_worker.model.self_check import check_ids, check_length, stock_rows
+from inference_worker.model.tiny import TINY_MODELS, build_gemma3
 from kvstore_transformers.probe import ModelShape
 
 RIGHT = attention.paged_attention
 
 
 def window_ignored(*arguments: Any, **keywords: Any) -> tuple[torch.Tensor, None]:
-    """Attend to everything in every layer."""
+    """Attends to everything in every layer."""
     return RIGHT(*arguments, **{**keywords, "sliding_window": None})
 
 
 def window_one_too_wide(*arguments: Any, **keywords: Any) -> tuple[torch.Tensor, None]:
-    """See one token more than the window."""
+    """Sees one token more than the window."""
     window = keywords.pop("sliding_window", None)
     return RIGHT(*arguments, sliding_window=window and window + 1, **keywords)
 
 
 def scale_forgotten(*arguments: Any, **keywords: Any) -> tuple[torch.Tensor, None]:
-    """Attend with scores of another scale."""
+    """Attends with scores of another scale."""
     return RIGHT(*arguments, **{**keywords, "scaling": 1.0})
 
 
 def answer_of_nothing(*arguments: Any, **keywords: Any) -> tuple[torch.Tensor, None]:
-    """Give no numbers at all."""
+    """Gives no numbers at all."""
     answer, _ = RIGHT(*arguments, **keywords)
     return torch.full_like(answer, torch.nan), None
 

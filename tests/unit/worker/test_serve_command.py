@@ -11,19 +11,19 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from inference_worker.engine_server import unless_signalled
+from inference_worker.commands.serve_program import app
 from inference_worker.errors import StoreOptionsError
-from inference_worker.model_source import GEMMA
-from inference_worker.prefix_cache_backend import PrefixCacheBackend
-from inference_worker.serve_program import app
-from inference_worker.serve_store import StoreOptions
+from inference_worker.fleet.server import unless_signalled
+from inference_worker.model.source import GEMMA
+from inference_worker.pages.backend import PrefixCacheBackend
+from inference_worker.store.serve_store import StoreOptions
 
 PAGE = Path(__file__).parents[3] / "docs" / "serving.md"
 ROW = re.compile(r"^\| `(--[a-z-]+)` \| (.*?) \| .* \|$", flags=re.MULTILINE)
 
 
 def options() -> dict[str, str]:
-    """Return each option's longest name and its default, as the page writes them."""
+    """Returns each option's longest name and its default, as the page writes them."""
     group: Any = typer.main.get_command(app)
     found = {}
     for each in group.commands["serve"].params:

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from inference_worker.block_table import BlockTable, PageRef
-from inference_worker.page_layout import PageLayout
-from inference_worker.page_pool import PagePool
-from inference_worker.step import Step, StepPart
+from inference_worker.engine.step import Step, StepPart
+from inference_worker.pages.block_table import BlockTable, PageRef
+from inference_worker.pages.layout import PageLayout
+from inference_worker.pages.pool import PagePool
 
 POOL = PagePool(PageLayout(1, 1, 2, "float32", 4))
 
 
 def table(pages: int) -> BlockTable:
-    """Return a table of some pages, wherever they are."""
+    """Returns a table of some pages, wherever they are."""
     return BlockTable(4, [PageRef(0, slot) for slot in range(pages)])
 
 

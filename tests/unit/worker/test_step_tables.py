@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from rebuilt_tables import rebuilt_tables
 
-from inference_worker.block_table import BlockTable, PageRef
+from device.rebuilt_tables import rebuilt_tables
+from inference_worker.attention.distances import UNIT_BYTES
+from inference_worker.attention.kernel_shape import KernelShape
+from inference_worker.attention.tables import Room, StepTables
+from inference_worker.engine.step import Step, StepPart
 from inference_worker.errors import UnknownExtentError
-from inference_worker.kernel_shape import KernelShape
-from inference_worker.page_distances import UNIT_BYTES
-from inference_worker.page_layout import PageLayout
-from inference_worker.page_pool import PagePool
-from inference_worker.step import Step, StepPart
-from inference_worker.step_tables import Room, StepTables
+from inference_worker.pages.block_table import BlockTable, PageRef
+from inference_worker.pages.layout import PageLayout
+from inference_worker.pages.pool import PagePool
 
 LAYOUT = PageLayout(1, 8, 4, "float32", 16)
 GROUP = 4
@@ -28,7 +28,7 @@ class Sequences:
     """Sequences that go on by a token a step, on pages of two extents in no order."""
 
     def __init__(self, lengths: list[int], spare_pages: int) -> None:
-        """Begin behind the given number of tokens for each sequence."""
+        """Begins behind the given number of tokens for each sequence."""
         counts = [LAYOUT.pages_for(length) for length in lengths]
         slots = (sum(counts) + spare_pages) // 2 + 1
         self.pool = PagePool(LAYOUT)
@@ -43,7 +43,7 @@ class Sequences:
         ]
 
     def step(self, counts: list[int] | None = None) -> Step:
-        """Return the next step: a token of each sequence, or ``counts``."""
+        """Returns the next step: a token of each sequence, or ``counts``."""
         parts = []
         for number, table in enumerate(self.tables):
             start, count = self._lengths[number], 1 if counts is None else counts[number]
@@ -55,7 +55,7 @@ class Sequences:
 
 
 def made(step: Step) -> StepTables:
-    """Make a step's tables as attention does before its first layer."""
+    """Makes a step's tables as attention does before its first layer."""
     tables = StepTables(step, KernelShape(), ROOM)
     tables.work(GROUP, None)
     return tables
@@ -125,7 +125,7 @@ def test_a_page_that_is_not_mapped_is_refused() -> None:
 
 
 def seconds(make: Callable[[Step], object], steps: Iterator[Step]) -> float:
-    """Return the shortest time to make a step's tables."""
+    """Returns the shortest time to make a step's tables."""
     best = float("inf")
     for step in steps:
         begin = time.perf_counter()

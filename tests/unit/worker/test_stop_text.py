@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_worker.stop_text import StopText
+from inference_worker.text.stop import StopText
 
 
 def through(stops: list[str], *pieces: str) -> tuple[list[str], bool]:
-    """Return what comes of each piece, up to the stop or the end."""
+    """Returns what comes of each piece, up to the stop or the end."""
     stop_text = StopText(stops)
     found = []
     for piece in pieces:

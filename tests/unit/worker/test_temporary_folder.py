@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_worker.temporary_folder import PREFIX, STORE, TemporaryFolder
+from inference_worker.store.temporary_folder import PREFIX, STORE, TemporaryFolder
 
 
 def test_what_nobody_uses_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.text_stream import MANY_IDS, TextStream
+from inference_worker.model.tokenizer import ByteTokenizer
+from inference_worker.text.stream import MANY_IDS, TextStream
 
 TOKENIZER = ByteTokenizer()
 NO_TEXT = 300
@@ -28,7 +28,7 @@ class WordTokenizer(ByteTokenizer):
     """Each id is a word with a space before it, but not at the beginning, as in SentencePiece."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Give words."""
+        """Gives words."""
         return "".join(f" w{i}" for i in ids if i < NO_TEXT).removeprefix(" ")
 
 

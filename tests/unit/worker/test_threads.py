@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from inference_worker.threads import threads_for, use_threads
+from inference_worker.model.device import threads_for, use_threads
 
 
 @pytest.fixture(autouse=True)
 def unchanged() -> Iterator[None]:
-    """Give the process back its threads."""
+    """Gives the process back its threads."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)

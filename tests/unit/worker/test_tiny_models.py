@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils.logging import enable_progress_bar
 
-from inference_worker.tiny_models import TINY_MODELS, tiny_folder
+from inference_worker.model.tiny import TINY_MODELS, tiny_folder
 
 NAMES = sorted(TINY_MODELS)
 

@@ -5,13 +5,17 @@ from pathlib import Path
 import pytest
 from transformers import GemmaTokenizer
 
-from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.tokenizer import FolderTokenizer, Tokenizer, load_tokenizer
+from inference_worker.model.tokenizer import (
+    ByteTokenizer,
+    FolderTokenizer,
+    Tokenizer,
+    load_tokenizer,
+)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a small tokenizer that starts sequences with an id of its own."""
+    """Returns a folder with a small tokenizer that starts sequences with an id of its own."""
     words = ["<pad>", "<eos>", "<bos>", "<unk>", "a", "b", "\u2581", "ab"]
     vocab = {word: index for index, word in enumerate(words)}
     tokenizer = GemmaTokenizer(vocab=vocab, merges=[("a", "b")], add_bos_token=True)

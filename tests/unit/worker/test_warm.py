@@ -8,12 +8,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from inference_worker.chat_format import Message, chat_format
-from inference_worker.local_worker import LocalWorker, local_worker
-from inference_worker.model import PagedModel
-from inference_worker.warm import Warmer
-from inference_worker.warm_command import warm
-from inference_worker.warm_prompts import WarmPrompt
+from inference_worker.chat.format import Message, chat_format
+from inference_worker.commands.local_worker import LocalWorker, local_worker
+from inference_worker.commands.warm import warm
+from inference_worker.commands.warm_prompts import WarmPrompt
+from inference_worker.commands.warming import Warmer
+from inference_worker.model.model import PagedModel
 from kvstore_client.testing import RunningStore, running_store
 
 app = typer.Typer()
@@ -48,7 +48,7 @@ def warmer(worker: LocalWorker) -> Warmer:
 
 
 def pins(worker: LocalWorker) -> dict[str, int]:
-    """Return the tokens of each named pin."""
+    """Returns the tokens of each named pin."""
     assert worker.client is not None
     return {each.name: each.pinned_token_count for each in worker.client.admin.named_pins()}
 

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.chat_format import Message
-from inference_worker.warm_prompts import PromptFileError, chat_prefix, read_prompts
+from inference_worker.chat.format import Message
+from inference_worker.commands.warm_prompts import PromptFileError, chat_prefix, read_prompts
+from inference_worker.model.tokenizer import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
 SYSTEM = Message("system", "Be brief.")
 
 
 def render(messages: Sequence[Message]) -> list[int]:
-    """Write a chat as some templates do: the system's words within the first user's turn."""
+    """Writes a chat as some templates do: the system's words within the first user's turn."""
     text = "".join(
         f"{each.content}\n\n" if each.role == "system" else f"U:{each.content}."
         for each in messages
@@ -22,7 +22,7 @@ def render(messages: Sequence[Message]) -> list[int]:
 
 
 def merging(messages: Sequence[Message]) -> list[int]:
-    """Do the same with line ends that are one token together, as many vocabularies have them."""
+    """Does the same with line ends that are one token together, as many vocabularies have them."""
     text = TOKENIZER.decode(render(messages)).replace("U:", "")
     return TOKENIZER.encode(text.replace("\n\n\n", "3").replace("\n\n", "2"))
 

@@ -11,7 +11,7 @@ ASKED = prompts(40, 300, 900)
 
 
 def adapters(world: World, store: Store, engine: Engine) -> None:
-    """Ask the same tokens of the model, and under each adapter."""
+    """Asks the same tokens of the model, and under each adapter."""
     with world.case("Llama: cold, then hit", store) as case:
         world.check(case, engine, ASKED)
         case.require(case.loaded == 0, "an empty store gave pages")

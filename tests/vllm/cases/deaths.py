@@ -72,7 +72,7 @@ def killed(world: World, store: Store, engine: Engine) -> None:
 
 
 def _require_a_hit(world: World, case: Case, engine: Engine) -> bool:
-    """Ask one prompt until a hit, for nobody says when an engine has its store again."""
+    """Asks one prompt until a hit, for nobody says when an engine has its store again."""
     asked = prompts(70, 810)
     expected = world.reference.answers(asked)
 

@@ -12,7 +12,7 @@ ROUNDS = 6
 
 
 def failing_loads(world: World, store: Store, engine: Engine, name: str) -> None:
-    """Ask what is stored again and again, 30 % of whose loads fail."""
+    """Asks what is stored again and again, 30 % of whose loads fail."""
     with world.case(f"30 % of the loads fail, {name}", store) as case:
         mine = prompts(20, *(200, 900, 1_400))
         world.check(case, engine, mine)

@@ -13,7 +13,7 @@ from rig.prompts import prompts
 from rig.store import Store
 from rig.world import World, wholes
 
-from support.vllm_server import VllmServer
+from support.vllm.server import VllmServer
 
 # Said otherwise, or as it is by itself.
 GIVEN = frozenset({"model", "disable_log_stats"})

@@ -80,14 +80,14 @@ def second_engine(world: World, store: Store, engine: Engine, *, small: bool) ->
 
 
 def _hit(world: World, case: Case, engine: Engine, tokens: int) -> None:
-    """Require a hit of that many tokens, on which connector, vLLM and store agree."""
+    """Requires a hit of that many tokens, on which connector, vLLM and store agree."""
     counts = world.check(case, engine, ASKED)
     case.require(case.loaded == tokens, f"loaded {case.loaded} of {tokens} tokens")
     case.require(taken(counts) == tokens, f"vLLM took {taken(counts)} of {tokens} tokens")
 
 
 def _aborts(world: World, case: Case, engine: Engine) -> None:
-    """Abort requests before, in and after their loads and saves; others go on."""
+    """Aborts requests before, in and after their loads and saves; others go on."""
     cold = prompts(6, *(1_200,) * 4)
     stops = (0, 1, 3, 8)
     asked = [replace(each, abort_after=stop) for each in ASKED for stop in stops]

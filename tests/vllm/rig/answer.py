@@ -18,13 +18,13 @@ class Counts:
     by_name: dict[str, float]
 
     def get(self, name: str) -> float:
-        """Return the sum of the counters of a name, whatever their labels."""
+        """Returns the sum of the counters of a name, whatever their labels."""
         return sum(
             value for each, value in self.by_name.items() if each.split("{", maxsplit=1)[0] == name
         )
 
     def labelled(self, name: str, label: str) -> float:
-        """Return a counter with that value in one of its labels; 0 where there is none."""
+        """Returns a counter with that value in one of its labels; 0 where there is none."""
         return sum(
             value
             for each, value in self.by_name.items()
@@ -32,5 +32,5 @@ class Counts:
         )
 
     def since(self, before: "Counts") -> "Counts":
-        """Return what was counted since an earlier look."""
+        """Returns what was counted since an earlier look."""
         return Counts({n: v - before.by_name.get(n, 0.0) for n, v in self.by_name.items()})

@@ -24,12 +24,12 @@ class Case:
     wrong: list[str] = field(default_factory=list)
 
     def require(self, holds: bool, otherwise: str) -> None:  # noqa: FBT001  # a condition reads best first
-        """Note what is wrong unless it holds."""
+        """Notes what is wrong unless it holds."""
         if not holds:
             self.wrong.append(otherwise)
 
     def compare(self, answers: Sequence[Answer], expected: Sequence[Answer]) -> None:
-        """Require the tokens of an engine without a connector, all of them.
+        """Requires the tokens of an engine without a connector, all of them.
 
         Of an aborted request those that it had.
         """

@@ -26,7 +26,7 @@ class EngineGoneError(Exception):
 
 
 def prepare(cache: Path, log: Path) -> None:
-    """Set what processes of engines inherit, and import vLLM in the one they are forked from.
+    """Sets what processes of engines inherit, and import vLLM in the one they are forked from.
 
     Before the first of them, once. What that one prints goes to ``log``.
     """
@@ -84,20 +84,20 @@ class Engine:
             self._process.join()
 
     def ask(self, prompts: Iterable[Prompt]) -> list[Answer]:
-        """Run requests all at once, and return how each ended."""
+        """Runs requests all at once, and returns how each ended."""
         self.begin(prompts)
         return self.finish()
 
     def ask_each(self, prompts: Iterable[Prompt]) -> list[Answer]:
-        """Run requests one after the other."""
+        """Runs requests one after the other."""
         return [self.ask([prompt])[0] for prompt in prompts]
 
     def begin(self, prompts: Iterable[Prompt]) -> None:
-        """Start requests; :meth:`finish` waits for them."""
+        """Starts requests; :meth:`finish` waits for them."""
         self._connection.send(list(prompts))
 
     def finish(self) -> list[Answer]:
-        """Wait for the requests that :meth:`begin` started."""
+        """Waits for the requests that :meth:`begin` started."""
         answers: list[Answer] = self._receive(ANSWER_SECONDS)
         return answers
 
@@ -107,7 +107,7 @@ class Engine:
         return self._connection.poll() or not self._process.is_alive()
 
     def counts(self) -> Counts:
-        """Return what the engine and its connector counted since the start."""
+        """Returns what the engine and its connector counted since the start."""
         self._connection.send("counts")
         counts: Counts = self._receive(ANSWER_SECONDS)
         return counts
@@ -130,7 +130,7 @@ class Engine:
 
 
 def _serve(*arguments: object) -> None:
-    """Import vLLM in the engine's process, never in the one that asks."""
+    """Imports vLLM in the engine's process, never in the one that asks."""
     from rig.engine_process import serve  # noqa: PLC0415
 
     serve(*arguments)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from kvstore_vllm.block_copier import BlockCopier, ExtentTensors
+from kvstore_vllm.blocks.copier import BlockCopier, ExtentTensors
 from kvstore_vllm.transfer import Transfer
 from rig.answer import Answer, Counts
 from rig.options import EngineOptions
@@ -31,7 +31,7 @@ SAME = frozenset({"engine", "model_name"})
 
 
 def serve(connection: Connection, options: EngineOptions, log: Path) -> None:
-    """Start an engine, say READY, then do what is asked until the other end closes.
+    """Starts an engine, say READY, then do what is asked until the other end closes.
 
     A list of prompts is answered with as many answers, COUNTS with the counts, RESET with whether
     the local prefix cache is empty now.
@@ -57,7 +57,7 @@ def serve(connection: Connection, options: EngineOptions, log: Path) -> None:
 
 
 def _write_to(log: Path) -> None:
-    """Send all that this process prints to a file."""
+    """Sends all that this process prints to a file."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -83,7 +83,7 @@ def _lose_a_page() -> None:
 
 
 def _run(engine: LLMEngine, options: EngineOptions, asked: list[Prompt]) -> list[Answer]:
-    """Run requests until all are at their end, those aborted that ask for it."""
+    """Runs requests until all are at their end, those aborted that ask for it."""
     run = f"{id(asked):x}"
     names = [f"{run}-{number}" for number in range(len(asked))]
     for name, prompt in zip(names, asked, strict=True):
@@ -158,7 +158,7 @@ def _adapter(options: EngineOptions, prompt: Prompt) -> LoRARequest | None:
 
 
 def _counts() -> Counts:
-    """Return every counter of vLLM and of the connector."""
+    """Returns every counter of vLLM and of the connector."""
     found = {}
     for metric in prometheus_client.REGISTRY.collect():
         if metric.type != "counter" or not metric.name.startswith(("vllm:", "kvstore")):

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
-from inference_worker.tiny_models import TINY_MODELS
+from inference_worker.model.tiny import TINY_MODELS
 
 ADAPTER_RANK = 8
 # Large enough that an adapter changes answers.
@@ -17,7 +17,7 @@ ADAPTER_DEVIATION = 0.3
 
 
 def save_model(name: str, folder: Path) -> Path:
-    """Save a tiny model, ``qwen3`` or ``llama``, with the tokenizer that vLLM's server needs."""
+    """Saves a tiny model, ``qwen3`` or ``llama``, with the tokenizer that vLLM's server needs."""
     # Written in less time than a bar takes to read.
     disable_progress_bar()
     TINY_MODELS[name]().save_pretrained(folder)
@@ -30,7 +30,7 @@ def save_model(name: str, folder: Path) -> Path:
 
 
 def save_adapter(model: Path, folder: Path, seed: int) -> Path:
-    """Save a random LoRA adapter of a model's value projections, in PEFT's format."""
+    """Saves a random LoRA adapter of a model's value projections, in PEFT's format."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     hidden, heads = config["hidden_size"], config["num_key_value_heads"]
     numbers = torch.Generator().manual_seed(seed)

@@ -28,7 +28,7 @@ class EngineOptions:
     wrong_page: bool = False
 
     def engine_arguments(self) -> dict[str, object]:
-        """Return vLLM's arguments, for its ``EngineArgs``."""
+        """Returns vLLM's arguments, for its ``EngineArgs``."""
         arguments: dict[str, object] = {
             "model": str(self.model),
             "enforce_eager": True,
@@ -57,7 +57,7 @@ class EngineOptions:
         return arguments
 
     def transfer_config(self) -> dict[str, object]:
-        """Return the one flag that a user gives, as ``--kv-transfer-config``'s JSON."""
+        """Returns the one flag that a user gives, as ``--kv-transfer-config``'s JSON."""
         return {
             "kv_connector": "KvstoreConnector",
             "kv_connector_module_path": "kvstore_vllm",

@@ -18,20 +18,20 @@ class Prompt:
     abort_after: int | None = None
 
     def then(self, more: "Prompt") -> "Prompt":
-        """Return a prompt that goes on with another's tokens."""
+        """Returns a prompt that goes on with another's tokens."""
         return replace(self, tokens=self.tokens + more.tokens)
 
     def head(self, count: int) -> "Prompt":
-        """Return the prompt of its first tokens."""
+        """Returns the prompt of its first tokens."""
         return replace(self, tokens=self.tokens[:count])
 
 
 def prompt(seed: int, length: int) -> Prompt:
-    """Return a prompt of random tokens; the same for the same seed and length."""
+    """Returns a prompt of random tokens; the same for the same seed and length."""
     numbers = random.Random(f"{seed} {length}")
     return Prompt(tuple(numbers.randrange(VOCABULARY) for _ in range(length)))
 
 
 def prompts(seed: int, *lengths: int) -> list[Prompt]:
-    """Return prompts that share nothing."""
+    """Returns prompts that share nothing."""
     return [prompt(seed * 1_000 + i, length) for i, length in enumerate(lengths)]

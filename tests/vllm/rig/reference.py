@@ -16,7 +16,7 @@ class Reference:
         self._known: dict[Prompt, Answer] = {}
 
     def answers(self, prompts: Sequence[Prompt]) -> list[Answer]:
-        """Return what is right; a salt and an abort change nothing of it."""
+        """Returns what is right; a salt and an abort change nothing of it."""
         plain = [replace(prompt, salt=None, abort_after=None) for prompt in prompts]
         unknown = [prompt for prompt in dict.fromkeys(plain) if prompt not in self._known]
         if unknown:

@@ -24,12 +24,12 @@ class Store:
         return self.process.runtime_dir
 
     def stats(self) -> store_pb2.GetStatsResponse:
-        """Return one consistent snapshot; raises ``StoreError``."""
+        """Returns one consistent snapshot; raises ``StoreError``."""
         with connect_admin(self.runtime_dir) as admin:
             return admin.stats()
 
     def held(self) -> str:
-        """Say what is held once all that comes back came; empty where nothing is.
+        """Says what is held once all that comes back came; empty where nothing is.
 
         A lease may live on: its engine does.
         """
@@ -39,7 +39,7 @@ class Store:
 
 @contextmanager
 def store(folder: Path, *arguments: str, start: bool = True) -> Iterator[Store]:
-    """Run a store in a folder, which may be there already."""
+    """Runs a store in a folder, which may be there already."""
     with running_store(*arguments, runtime_dir=folder, start=start) as process:
         yield Store(process)
 

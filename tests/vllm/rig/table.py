@@ -18,7 +18,7 @@ class Table:
 
     @contextmanager
     def case(self, name: str) -> Iterator[Case]:
-        """Run a case in the ``with``; an exception in it is what is wrong with it."""
+        """Runs a case in the ``with``; an exception in it is what is wrong with it."""
         case = Case(name)
         began = time.perf_counter()
         try:
@@ -30,7 +30,7 @@ class Table:
 
     @contextmanager
     def group(self, name: str) -> Iterator[None]:
-        """Run the cases of a set of engines; where these do not start, that is a wrong case."""
+        """Runs the cases of a set of engines; where these do not start, that is a wrong case."""
         try:
             yield
         except Exception:  # noqa: BLE001  # the other groups still count

@@ -26,14 +26,14 @@ class World:
 
     @contextmanager
     def engine(self, name: str, store: Store, **changes: object) -> Iterator[Engine]:
-        """Run an engine with a connector to a store; ``changes`` are of its options."""
+        """Runs an engine with a connector to a store; ``changes`` are of its options."""
         options = replace(self.options, runtime_dir=store.runtime_dir, **changes)  # type: ignore[arg-type]
         with Engine(name, options, self.folder) as engine:
             yield engine
 
     @contextmanager
     def case(self, name: str, *stores: Store) -> Iterator[Case]:
-        """Run a case; at its end these stores hold nothing of it."""
+        """Runs a case; at its end these stores hold nothing of it."""
         with self.table.case(name) as case:
             yield case
             for each in stores:
@@ -43,7 +43,7 @@ class World:
     def check(
         self, case: Case, engine: Engine, asked: list[Prompt], *, each: bool = False
     ) -> Counts:
-        """Ask, require the reference's answers, and return what the engine counted meanwhile."""
+        """Asks, require the reference's answers, and returns what the engine counted meanwhile."""
         before = engine.counts()
         answers = engine.ask_each(asked) if each else engine.ask(asked)
         case.compare(answers, self.reference.answers(asked))
@@ -52,7 +52,7 @@ class World:
 
 @contextmanager
 def world(folder: Path, options: EngineOptions, table: Table) -> Iterator[World]:
-    """Start the engine without a connector."""
+    """Starts the engine without a connector."""
     name = f"reference-{options.model.name}-{options.ranks}"
     with ExitStack() as stack:
         engine = stack.enter_context(Engine(name, options, folder))
@@ -60,29 +60,29 @@ def world(folder: Path, options: EngineOptions, table: Table) -> Iterator[World]
 
 
 def tally(case: Case, engine: Engine, before: Counts) -> Counts:
-    """Count what was loaded since, and require vLLM and the connector to agree on it."""
+    """Counts what was loaded since, and require vLLM and the connector to agree on it."""
     counts = engine.counts().since(before)
     case.loaded += loaded(counts)
     return counts
 
 
 def loaded(counts: Counts) -> int:
-    """Return the tokens whose KV the connector says came from the store."""
+    """Returns the tokens whose KV the connector says came from the store."""
     return round(counts.get("kvstore_loaded_tokens"))
 
 
 def taken(counts: Counts) -> int:
-    """Return the prompts' tokens that vLLM says came from a connector."""
+    """Returns the prompts' tokens that vLLM says came from a connector."""
     return round(counts.labelled("vllm:prompt_tokens_by_source", "external_kv_transfer"))
 
 
 def whole(length: int) -> int:
-    """Return how many tokens of a prompt of that length whole pages can hold before its last."""
+    """Returns how many tokens of a prompt of that length whole pages can hold before its last."""
     return (length - 1) // PAGE_TOKENS * PAGE_TOKENS
 
 
 def wholes(asked: list[Prompt]) -> int:
-    """Return the sum of :func:`whole` over prompts."""
+    """Returns the sum of :func:`whole` over prompts."""
     return sum(whole(len(each.tokens)) for each in asked)
 
 

@@ -9,7 +9,7 @@ from inference_worker.http.api_keys import read_api_keys, salt_of
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Return a file that its owner alone may read."""
+    """Returns a file that its owner alone may read."""
     path = tmp_path / "keys"
     path.touch(0o600)
     return path

@@ -9,11 +9,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from counting_engine import CountingEngine
 from starlette.applications import Starlette
 
-from inference_worker.async_engine import Piece
-from inference_worker.byte_tokenizer import ByteTokenizer
+from engines.counting_engine import CountingEngine
+from inference_worker.engine.request import Request
 from inference_worker.errors import (
     BadPromptError,
     BadRequestError,
@@ -21,10 +20,11 @@ from inference_worker.errors import (
     EngineGoneError,
     WorkerError,
 )
+from inference_worker.fleet.async_engine import Piece
 from inference_worker.http.app import build_app
 from inference_worker.http.served_model import served_model
 from inference_worker.http.settings import HttpSettings
-from inference_worker.request import Request
+from inference_worker.model.tokenizer import ByteTokenizer
 from kvstore import tracing
 
 LIMIT = 30.0
@@ -40,7 +40,7 @@ class FaultyEngine(CountingEngine):
     fault: Exception | None = None
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Raise where a fault is set."""
+        """Raises where a fault is set."""
         given = 0
         async for piece in super().generate(request):
             yield piece
@@ -50,13 +50,13 @@ class FaultyEngine(CountingEngine):
 
 
 def app_of(engine: CountingEngine, **settings: Any) -> Starlette:  # noqa: ANN401
-    """Serve an engine."""
+    """Serves an engine."""
     model = served_model("m", ByteTokenizer(), frozenset(), 1000)
     return build_app(engine, model, HttpSettings(**settings))
 
 
 def run(app: Starlette, test: Callable[[httpx2.AsyncClient], Awaitable[None]]) -> None:
-    """Run a test with a client of an application, without a socket."""
+    """Runs a test with a client of an application, without a socket."""
 
     async def bounded() -> None:
         transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
@@ -70,7 +70,7 @@ def run(app: Starlette, test: Callable[[httpx2.AsyncClient], Awaitable[None]]) -
 
 
 def events(text: str) -> list[Any]:
-    """Return a stream's documents; its end is a text."""
+    """Returns a stream's documents; its end is a text."""
     datas = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
     return [each if each == "[DONE]" else json.loads(each) for each in datas]
 
@@ -85,7 +85,7 @@ class RecordingEngine(CountingEngine):
         self.asked: list[Request] = []
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Note it."""
+        """Notes it."""
         self.asked.append(request)
         async for piece in super().generate(request):
             yield piece

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from inference_worker.chat_format import Message
+from inference_worker.chat.format import Message
 from inference_worker.http.bodies import ChatBody, CompletionBody, parse_body
 from inference_worker.http.problem import Problem
 
@@ -13,13 +13,13 @@ WHO = {"role": "user", "content": "Who?"}
 
 
 def chat(**more: object) -> ChatBody:
-    """Parse a chat."""
+    """Parses a chat."""
     body = {"model": "m", "messages": [WHO], **more}
     return parse_body(ChatBody, json.dumps(body).encode())
 
 
 def completion(**more: object) -> CompletionBody:
-    """Parse a completion."""
+    """Parses a completion."""
     return parse_body(CompletionBody, json.dumps({"model": "m", "prompt": "x", **more}).encode())
 
 

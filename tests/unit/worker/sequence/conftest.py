@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from patterned_pages import LIMIT, nothing_held
-from sequence_rig import STORE_SIZES, STORED, SequenceRig
 
-from inference_worker.private_arena import PRIVATE_EXTENT
+from engines.sequence_rig import STORE_SIZES, STORED, SequenceRig
+from inference_worker.pages.private_arena import PRIVATE_EXTENT
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
 from kvstore_client.testing import RunningStore, running_store
+from pages.patterned_pages import LIMIT, nothing_held
 
 
 @pytest.fixture(scope="module")

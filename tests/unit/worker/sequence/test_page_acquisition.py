@@ -1,10 +1,10 @@
 """Which sources of the store are worth a copy."""
 
 import pytest
-from patterned_pages import LIMIT
 
-from inference_worker.page_acquisition import LEAST_COPIED, is_worth_copying
+from inference_worker.pages.acquisition import LEAST_COPIED, is_worth_copying
 from kvstore_client import Client, NamespaceIdentity, PagedContent, PageLayout
+from pages.patterned_pages import LIMIT
 
 PAGE = 16
 LAYOUT = PageLayout.paged(PAGE, PagedContent(1, 1, 8, "float32"))

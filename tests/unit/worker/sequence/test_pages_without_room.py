@@ -1,9 +1,8 @@
 """What a sequence gets of a store with too little room, and that the rest is its own."""
 
-from sequence_rig import SLOTS, SequenceRig, reserved_slots
-
-from inference_worker.page_acquisition import RESERVE_AHEAD
-from inference_worker.private_arena import PRIVATE_EXTENT
+from engines.sequence_rig import SLOTS, SequenceRig, reserved_slots
+from inference_worker.pages.acquisition import RESERVE_AHEAD
+from inference_worker.pages.private_arena import PRIVATE_EXTENT
 from kvstore_client import (
     Client,
 )

@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from patterned_pages import LIMIT, nothing_held
-from sequence_rig import LAYOUT, LONGEST, POOL_BYTES, STORED, SequenceRig, reserved_slots
 
+from engines.sequence_rig import LAYOUT, LONGEST, POOL_BYTES, STORED, SequenceRig, reserved_slots
 from inference_worker.errors import ArenaExhaustedError, LayoutMismatchError
-from inference_worker.page_acquisition import RESERVE_AHEAD
-from inference_worker.page_pool import PagePool
-from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
-from inference_worker.sequence_pages import SequencePages
+from inference_worker.pages.acquisition import RESERVE_AHEAD
+from inference_worker.pages.pool import PagePool
+from inference_worker.pages.private_arena import PRIVATE_EXTENT, PrivateArena
+from inference_worker.pages.sequence import SequencePages
 from kvstore_client import (
     Client,
     ClientConfig,
@@ -19,6 +18,7 @@ from kvstore_client import (
 )
 from kvstore_client.errors import StoreUnavailable
 from kvstore_client.testing import running_store, wait_until
+from pages.patterned_pages import LIMIT, nothing_held
 
 
 def test_without_a_namespace_all_pages_are_private() -> None:

@@ -2,28 +2,28 @@
 
 import pytest
 import torch
-from patterned_pages import LIMIT
-from sequence_rig import LAYOUT, SLOTS, SequenceRig
 
-from inference_worker.block_table import PageRef
-from inference_worker.page_acquisition import RESERVE_AHEAD
-from inference_worker.private_arena import PRIVATE_EXTENT
-from inference_worker.sequence_pages import SequencePages
+from engines.sequence_rig import LAYOUT, SLOTS, SequenceRig
+from inference_worker.pages.acquisition import RESERVE_AHEAD
+from inference_worker.pages.block_table import PageRef
+from inference_worker.pages.private_arena import PRIVATE_EXTENT
+from inference_worker.pages.sequence import SequencePages
 from kvstore_client import Client
+from pages.patterned_pages import LIMIT
 
 # What a real model would like best; the rig has none.
 BEST, BEST_OF_ALL = 77, 88
 
 
 def run_whole(rig: SequenceRig, ids: list[int], prompt: int) -> list[PageRef]:
-    """Run a sequence to its end, as an engine does; gives the pages that it published."""
+    """Runs a sequence to its end, as an engine does; gives the pages that it published."""
     with rig.open(ids[:prompt]) as pages:
         rig.compute(pages, ids, pages.matched_tokens + pages.copied_tokens, len(ids))
         return pages.finish(ids, len(ids), {prompt: BEST, len(ids): BEST_OF_ALL})
 
 
 def pin_count(client: Client) -> int:
-    """Count the pins that are held once all releases have arrived."""
+    """Counts the pins that are held once all releases have arrived."""
     assert client.flush(LIMIT)
     return client.admin.stats().pin_count
 
@@ -180,7 +180,7 @@ def test_a_prompt_that_just_fits_is_stored(rig: SequenceRig) -> None:
 
 
 def assert_published(rig: SequenceRig, pages: SequencePages, ids: list[int]) -> None:
-    """Compute a sequence that takes all slots there are, and find it in the store."""
+    """Computes a sequence that takes all slots there are, and find it in the store."""
     rig.compute(pages, ids, 0, len(ids))
     assert rig.private.used_count == 0
     assert len(pages.finish(ids, len(ids), {len(ids): BEST})) == SLOTS

@@ -1,0 +1,85 @@
+"""By how much logits depend on the batch, on the cut and on a hit, over some hundred positions."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from support.determinism.rig import STEP_TOKENS, DeterminismRig
+
+BATCHES: Final = (2, 8, 32)
+
+
+@dataclass
+class Differences:
+    """What two ways to compute the same positions differ by."""
+
+    positions: int = 0
+    different: int = 0
+    largest: float = 0.0
+    # Of positions whose best token is another, how far apart the best two were.
+    changed_gaps: list[float] = field(default_factory=list)
+
+    def add(self, one: torch.Tensor, other: torch.Tensor) -> None:
+        """Compares rows ``[positions, vocabulary]``."""
+        best = one.topk(2, dim=-1)
+        changed = best.indices[:, 0] != other.argmax(-1)
+        self.positions += one.shape[0]
+        self.different += int((one != other).any(dim=-1).sum())
+        self.largest = max(self.largest, float((one - other).abs().max()))
+        self.changed_gaps += (best.values[changed, 0] - best.values[changed, 1]).tolist()
+
+    def plain(self) -> dict[str, Any]:
+        """Gives it as JSON has it."""
+        return {
+            "positions": self.positions,
+            "positions_with_other_bits": self.different,
+            "largest_difference": self.largest,
+            "changed_tokens": len(self.changed_gaps),
+            "changed_gaps": self.changed_gaps,
+        }
+
+
+def compare_ways(
+    rig: DeterminismRig, texts: int, context: int, positions: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Compares each way with a context that is computed whole, and continued alone.
+
+    Of each text ``[0, context)`` is the prompt; the next ``positions`` are decoded, forced.
+    """
+    whole = range(STEP_TOKENS, context, STEP_TOKENS)
+    # Enough of both kinds, and all contexts of those that decode together.
+    few = range(min(4, texts))
+    alone = {text: _continue(rig, [text], context, positions, whole) for text in range(texts)}
+    cuts = {
+        "in chunks of 128": range(128, context, 128),
+        "in chunks of 500": range(500, context, 500),
+        "behind a hit of a third": [context // 3],
+        "behind a hit of all but 30 tokens": [context - 30],
+    }
+    for name, each in ((name, each) for name, each in cuts.items() if len(each)):
+        found = Differences()
+        for text in few:
+            rows = _continue(rig, [text], context, positions, each)
+            found.add(alone[text].flatten(0, 1), rows.flatten(0, 1))
+        yield name, found.plain()
+    for count in (count for count in BATCHES if count <= texts):
+        found = Differences()
+        rows = _continue(rig, range(count), context, positions, whole)
+        for text in range(count):
+            found.add(alone[text][:, 0], rows[:, text])
+        yield f"decoded with {count - 1} others", found.plain()
+
+
+def _continue(
+    rig: DeterminismRig, texts: Sequence[int], context: int, positions: int, cuts: Sequence[int]
+) -> torch.Tensor:
+    """Gives the logits from the context's last position on: ``[positions, texts, words]``."""
+    first = [rig.prefill(text, context, cuts) for text in texts]
+    rows = [torch.cat(first)]
+    rows += [
+        rig.compute([(text, at, at + 1) for text in texts])
+        for at in range(context, context + positions - 1)
+    ]
+    return torch.stack(rows)

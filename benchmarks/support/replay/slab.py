@@ -1,0 +1,120 @@
+"""Tier 3 as the slab would have it: its admission and its order, and no file."""
+
+from collections import Counter
+from itertools import islice
+
+from kvstore.core.tiers.disk_reads import Located
+from kvstore.core.tiers.disk_writes import DiskWrite
+from kvstore.storage.slab.header import HEADER_BYTES
+from kvstore.storage.slab.layout import ALIGNMENT, rounded
+from kvstore.storage.slab.placing import EVICT_AT_ONCE
+from kvstore.storage.slab.policy import SecondTouch, SlabClock
+from kvstore.storage.slab.room import SlabRoom
+from kvstore.storage.slab.segment import Segment, SlotState
+from kvstore.storage.slab.superblock import SegmentHeader
+
+PAGE_BYTES = ALIGNMENT
+# Touches that are remembered, as a multiple of all pages that fit the tiers.
+REMEMBERED = 8
+
+
+class ReplaySlab:
+    """One segment of ``capacity`` slots, whose pages are named by their digests.
+
+    What the store's keeper and loader do with a slab, at once. ``remembered`` first
+    touches are known at a time.
+    """
+
+    def __init__(self, capacity: int, remembered: int) -> None:
+        size = ALIGNMENT + rounded(capacity * HEADER_BYTES) + capacity * PAGE_BYTES
+        self.write_count = 0
+        self.lost_count = 0
+        self._room = SlabRoom(size, 1)
+        header = SegmentHeader(b"", 0, 1, PAGE_BYTES)
+        self._segment = Segment(header, self._room.layout(PAGE_BYTES))
+        self._room.assign(self._segment)
+        self._policy = SlabClock()
+        self._admission = SecondTouch(remembered)
+        self._slots: dict[bytes, int] = {}
+        # Of each slot that is in use, its page and the page before that.
+        self._pages: dict[int, tuple[bytes, bytes]] = {}
+        # Pages whose parent is not here, counted by that parent, as the slab's index does.
+        self._waiting: Counter[bytes] = Counter()
+
+    def leading(self, located: Located) -> int:
+        """Returns how many of the pages that could be loaded are there, one after the other."""
+        count = 0
+        for digest in located.page_digests():
+            if digest not in self._slots:
+                break
+            count += 1
+        return count
+
+    def read(self, digests: list[bytes]) -> None:
+        """Takes note that pages were read."""
+        for each in digests:
+            self._segment.touched[self._slots[each]] = 1
+
+    def keep(self, keep: DiskWrite) -> int:
+        """Writes those pages of a path that are worth it; returns through which all are there."""
+        wanted: list[tuple[bytes, bytes]] = []
+        follows = True
+        for page in keep.pages:
+            digest = keep.digests.through(page.end)
+            there = digest in self._slots
+            worth = there or self._admission.touch(digest)
+            if worth and not (there or follows):
+                # Without its parent nobody finds it: its next touch is its second again.
+                self._admission.touch(digest)
+            follows = follows and worth
+            if follows and not there:
+                wanted.append((digest, keep.digests.through(page.end - 1)))
+        self._write(wanted)
+        end = keep.start
+        while end < keep.held_end and keep.digests.through(end + 1) in self._slots:
+            end += 1
+        return end
+
+    def _write(self, pages: list[tuple[bytes, bytes]]) -> None:
+        """Writes pages, each with the digest of the one before, as far as there is room."""
+        above = [self._slots[parent] for _, parent in pages if parent in self._slots]
+        for index in above:
+            self._segment.readers[index] += 1
+        short = len(pages) - self._room.available(PAGE_BYTES)
+        if short > 0:
+            most = min(max(short, EVICT_AT_ONCE), max(len(self._segment.states) // 2, 1))
+            for slot in islice(self._policy.nominate([self._segment]), most):
+                self._drop(slot)
+        for index in above:
+            self._segment.readers[index] -= 1
+        rest = iter(pages)
+        left = len(pages)
+        while left and (slots := self._room.take(PAGE_BYTES, left)):
+            left -= len(slots)
+            for slot, page in zip(slots, islice(rest, len(slots)), strict=True):
+                self._enter(slot, page)
+
+    def _enter(self, slot: int, page: tuple[bytes, bytes]) -> None:
+        digest, parent = page
+        self._segment.move(slot, SlotState.CACHED)
+        self._segment.touched[slot] = 0
+        self._segment.children[slot] = self._waiting.pop(digest, 0)
+        self._slots[digest], self._pages[slot] = slot, page
+        self._count(parent, 1)
+        self.write_count += 1
+
+    def _drop(self, slot: int) -> None:
+        digest, parent = self._pages.pop(slot)
+        del self._slots[digest]
+        self._segment.move(slot, SlotState.FREE)
+        self._count(parent, -1)
+        self.lost_count += 1
+
+    def _count(self, parent: bytes, change: int) -> None:
+        """Counts a page that came or went with its parent, or with those that wait for it."""
+        if parent in self._slots:
+            self._segment.children[self._slots[parent]] += change
+            return
+        self._waiting[parent] += change
+        if not self._waiting[parent]:
+            del self._waiting[parent]

@@ -1,0 +1,47 @@
+"""What whole hits cost beside each other, in a few ratios: the median of the rounds' own."""
+
+from statistics import median
+from typing import Any
+
+# By the name that a figure has for them, the cells of a run.
+LANE, GRPC = "kvstore, hot lane", "kvstore, gRPC"
+PEERS = {"lmcache_zmq": "LMCache, ZMQ, 256", "lmcache_grpc": "LMCache, gRPC, 256"}
+# Acquire and release by themselves; the same by way of the client; a match instead.
+WAYS = {
+    "": ", calls alone",
+    "row_": ", calls alone, in a row",
+    "client_": ", acquire",
+    "match_": "",
+}
+# What a peer's cell of the same way is named besides.
+ROWS = {"row_": ", in a row"}
+SIZES = {2_048: "2048", 100_000: "100k"}
+
+
+def summary(hits: dict[str, Any]) -> dict[str, float]:
+    """Returns ratios of whole hits, each of times of one to those of the other.
+
+    ``hits`` is what a run of fetch.py's first part came to. A peer that was left out has
+    none. By itself a ratio is of acquire and release, each answered before what follows;
+    ``row_`` of hits one after another, whose releases nobody waits for, on either side;
+    ``client_`` of the same by way of the client, all answered; ``match_`` of a match there.
+    ``lane_hits_per_second`` are those in a row.
+    """
+    raw = {(cell["name"], cell["tokens"]): cell["raw_us"] for cell in hits["cells"]}
+    found: dict[str, float] = {}
+    for tokens, size in SIZES.items():
+        for way, suffix in WAYS.items():
+            lane = raw[LANE + suffix, tokens]
+            found[f"{way}lane_over_grpc_{size}"] = _ratio(lane, raw[GRPC + suffix, tokens])
+            for peer, name in PEERS.items():
+                found_peer = raw.get((name + ROWS.get(way, ""), tokens))
+                if found_peer is not None:
+                    found[f"{peer}_over_{way}lane_{size}"] = _ratio(found_peer, lane)
+        row = raw[LANE + WAYS["row_"], tokens]
+        found[f"lane_hits_per_second_{size}"] = round(1e6 / median(map(median, row)))
+    return found
+
+
+def _ratio(upper: list[list[int]], lower: list[list[int]]) -> float:
+    pairs = zip(upper, lower, strict=True)
+    return round(median(median(above) / median(below) for above, below in pairs), 3)

@@ -1,0 +1,124 @@
+"""The ways in which two vLLM servers of a host can share a prefix, each with what it needs."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kvstore_client.testing import running_store, wait_until
+from support.loopback import free_ports, listens
+
+ALONE, KVSTORE, LMCACHE, EXAMPLE = "vLLM alone", "kvstore", "LMCache", "ExampleConnector"
+TREE = Path(__file__).parents[3]
+VLLM_PYTHON = TREE / ".venv-vllm" / "bin" / "python"
+LMCACHE_FOLDER = TREE / ".venv-peers" / "lmcache-vllm"
+MEMORY = Path("/dev/shm")  # noqa: S108  # tmpfs is what is measured
+START_SECONDS = 120.0
+STOP_SECONDS = 20.0
+STORE = ("--tier1-bytes", "4GiB", "--extent-bytes", "512MiB")
+
+
+@dataclass(frozen=True)
+class Way:
+    """A connector as servers are given it; ``transfer`` is None for a server without one.
+
+    ``files`` is where a connector keeps its files, ``environment`` what its servers need.
+    """
+
+    name: str
+    transfer: dict[str, object] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    files: Path | None = None
+
+    def arguments(self) -> list[str]:
+        """Returns what goes on a server's command line."""
+        if self.transfer is None:
+            return []
+        asked = {"kv_role": "kv_both", "kv_load_failure_policy": "recompute", **self.transfer}
+        return ["--kv-transfer-config", json.dumps(asked)]
+
+
+@contextmanager
+def way_of(name: str) -> Iterator[Way]:
+    """Runs what a way needs beside vLLM; raises ``RuntimeError`` where that does not start."""
+    starts = {KVSTORE: _kvstore, LMCACHE: _lmcache, EXAMPLE: _example}
+    if name not in starts:
+        yield Way(name)
+        return
+    with starts[name]() as way:
+        yield way
+
+
+@contextmanager
+def _kvstore() -> Iterator[Way]:
+    with running_store(*STORE) as store:
+        # This tree's own connector, wherever it was installed from.
+        path = os.pathsep.join([str(TREE), str(TREE / "clients" / "python")])
+        transfer: dict[str, object] = {
+            "kv_connector": "KvstoreConnector",
+            "kv_connector_module_path": "kvstore_vllm",
+            "kv_connector_extra_config": {"runtime_dir": str(store.runtime_dir)},
+        }
+        yield Way(KVSTORE, transfer, {"PYTHONPATH": path})
+
+
+@contextmanager
+def _example() -> Iterator[Way]:
+    """Have the example of vLLM itself keep its files in memory."""
+    with tempfile.TemporaryDirectory(prefix="vllm-example-", dir=MEMORY) as folder:
+        transfer: dict[str, object] = {
+            "kv_connector": "ExampleConnector",
+            "kv_connector_extra_config": {"shared_storage_path": folder},
+        }
+        yield Way(EXAMPLE, transfer, files=Path(folder))
+
+
+@contextmanager
+def _lmcache() -> Iterator[Way]:
+    """LMCache's standalone server, and its connector, from a folder beside vLLM's environment."""
+    port, http, metrics = free_ports(3)
+    name = f"vllm-bench-{os.getpid()}-{port}"
+    environment = {"PYTHONPATH": str(LMCACHE_FOLDER), "LMCACHE_DISABLE_BANNER": "1"}
+    command = [
+        *(str(VLLM_PYTHON), "-m", "lmcache.cli.main", "server"),
+        *("--host", "127.0.0.1", "--port", str(port), "--http-port", str(http)),
+        *("--prometheus-port", str(metrics), "--shm-name", name),
+        # Without these two options bytes travel as pickles.
+        *("--supported-transfer-mode", "engine_driven", "--no-l1-use-lazy"),
+        *("--l1-size-gb", "4", "--eviction-policy", "LRU", "--chunk-size", "256"),
+    ]
+    with ExitStack() as stack:
+        log_path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lmcache-")), "log")
+        log = stack.enter_context(log_path.open("wb"))
+        stack.callback((MEMORY / name).unlink, missing_ok=True)
+        server = subprocess.Popen(  # noqa: S603  # our own command line
+            command, env={**os.environ, **environment}, stdout=log, stderr=log
+        )
+        stack.callback(_stop, server)
+        if not wait_until(lambda: server.poll() is not None or listens(port), START_SECONDS) or (
+            server.poll() is not None
+        ):
+            said = log_path.read_text(encoding="utf-8", errors="replace")
+            raise RuntimeError(f"LMCache's server did not come up:\n{said[-4_000:]}")
+        transfer: dict[str, object] = {
+            "kv_connector": "LMCacheMPConnector",
+            "kv_connector_extra_config": {
+                "lmcache.mp.host": "tcp://127.0.0.1",
+                "lmcache.mp.port": port,
+            },
+        }
+        yield Way(LMCACHE, transfer, environment)
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,166 @@
+"""From samples to figures: quantiles, ratios, hit rates, and whether a target is met."""
+
+from collections.abc import Sequence
+from math import comb
+from statistics import fmean, median
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from support.workloads.requests import Asked
+
+# Of the ideal, where a target is beyond it.
+SHARE_OF_IDEAL: Final = 0.85
+CONFIDENCE: Final = 0.95
+# Tokens of a page: a beginning that all prompts share, such as one token, is no hit.
+LEAST_HIT: Final = 16
+
+
+class Sample(NamedTuple):
+    """One request as one variant served it; times in seconds, counts in tokens."""
+
+    first_token_s: float
+    whole_s: float
+    output_ids: list[int]
+    prompt: int
+    matched: int
+    copied: int
+    prefilled: int
+    store_s: float
+    store_failure: str | None = None
+
+    @property
+    def reused(self) -> int:
+        """Tokens of the prompt that were not computed."""
+        return self.matched + self.copied
+
+
+def percentile(samples: Sequence[float], percent: float) -> float:
+    """Returns a percentile, interpolated between the two samples nearest to it."""
+    return float(np.percentile(samples, percent))
+
+
+def median_interval(
+    samples: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """Returns bounds of the median, whatever the distribution: two order statistics.
+
+    The narrowest symmetric pair whose binomial probability is at least ``confidence``; with too
+    few samples for that, the smallest and the largest.
+    """
+    ordered, count = sorted(samples), len(samples)
+    outside = 0.0
+    rank = 0
+    # P(fewer than rank + 1 samples lie below the median), of both sides together.
+    while rank < (count - 1) // 2:
+        outside += 2 * comb(count, rank) / 2**count
+        if outside > 1 - confidence:
+            break
+        rank += 1
+    rank = max(rank - 1, 0)
+    return ordered[rank], ordered[count - 1 - rank]
+
+
+def hit_rates(asked: Sequence[Asked], samples: Sequence[Sample]) -> dict[str, Any]:
+    """Count hits among the requests that could: full, to the last known token, or partial.
+
+    A partial hit has a page at least; ``token_hit_rate`` is how much of what was known was reused.
+    """
+    pairs = [
+        (min(sample.reused, _knowable(each)), _knowable(each))
+        for each, sample in zip(asked, samples, strict=True)
+        if each.could_hit
+    ]
+    full = sum(reused == known for reused, known in pairs)
+    partial = sum(LEAST_HIT <= reused < known for reused, known in pairs)
+    could = len(pairs)
+    return {
+        "requests": len(asked),
+        "could_hit": could,
+        "full_hits": full,
+        "partial_hits": partial,
+        "hit_rate": _share(full + partial, could),
+        "full_hit_rate": _share(full, could),
+        "token_hit_rate": _share(
+            sum(reused for reused, _ in pairs), sum(known for _, known in pairs)
+        ),
+        "hit_rate_of_all": _share(full + partial, len(asked)),
+    }
+
+
+def _knowable(asked: Asked) -> int:
+    """Returns how much of a prompt may be reused: its last token is run for its logits."""
+    return min(asked.known_tokens, len(asked.ids) - 1)
+
+
+def _share(part: int, whole: int) -> float:
+    return round(part / whole, 4) if whole else 0.0
+
+
+def latency_figures(samples: Sequence[Sample], could_hit: Sequence[bool]) -> dict[str, Any]:
+    """Returns what a variant's requests took, all of them and those that could hit."""
+    first = [each.first_token_s for each in samples]
+    hits = [each for each, could in zip(first, could_hit, strict=True) if could]
+    return {
+        "ttft_p50_ms": _ms(percentile(first, 50)),
+        "ttft_p99_ms": _ms(percentile(first, 99)),
+        "ttft_mean_ms": _ms(fmean(first)),
+        "could_hit_ttft_p50_ms": _ms(percentile(hits, 50)) if hits else None,
+        "could_hit_ttft_p99_ms": _ms(percentile(hits, 99)) if hits else None,
+        "requests_per_s": round(len(samples) / sum(each.whole_s for each in samples), 3),
+        "prompt_tokens": sum(each.prompt for each in samples),
+        "prefilled_tokens": sum(each.prefilled for each in samples),
+        "matched_tokens": sum(each.matched for each in samples),
+        "copied_tokens": sum(each.copied for each in samples),
+        "store_p50_ms": _ms(median(each.store_s for each in samples)),
+        "store_failures": sum(each.store_failure is not None for each in samples),
+    }
+
+
+class Speedup(NamedTuple):
+    """How many times sooner than without the store."""
+
+    could_hit: float
+    interval: tuple[float, float]
+    all_median: float
+    all_mean: float
+
+
+def speedup(
+    without: Sequence[Sample], other: Sequence[Sample], could_hit: Sequence[bool]
+) -> Speedup:
+    """Compares times to first token, request by request.
+
+    ``could_hit`` is the median of the requests' own ratios over those that could have hit, with
+    its ``interval``; ``all_median`` the same over all; ``all_mean`` all time without, by all time
+    with.
+    """
+    ratios = [a.first_token_s / b.first_token_s for a, b in zip(without, other, strict=True)]
+    hits = [each for each, could in zip(ratios, could_hit, strict=True) if could]
+    return Speedup(
+        median(hits),
+        median_interval(hits),
+        median(ratios),
+        sum(each.first_token_s for each in without) / sum(each.first_token_s for each in other),
+    )
+
+
+def verdict(measured: float, ideal: float, target: float) -> dict[str, Any]:
+    """Says which rule holds for a speedup, and whether it is met."""
+    if ideal >= target:
+        return {
+            "met": measured >= target,
+            "why": f"{measured:.2f}x, where {target:g}x are asked for (ideal {ideal:.2f}x)",
+        }
+    share = measured / ideal
+    return {
+        "met": share >= SHARE_OF_IDEAL,
+        "why": (
+            f"the ideal of this shape is {ideal:.2f}x, below {target:g}x: "
+            f"{share:.0%} of the ideal, where {SHARE_OF_IDEAL:.0%} are asked for"
+        ),
+    }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 3)

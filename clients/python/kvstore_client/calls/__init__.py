@@ -1,0 +1,1 @@
+"""Calls to a store, over gRPC, lanes and the attach socket."""

@@ -1,0 +1,80 @@
+"""Frames of the attach socket: a length, a message, descriptors with its first byte."""
+
+import os
+import socket
+from array import array
+
+from google.protobuf.message import DecodeError
+
+from kvstore.v1 import attach_pb2
+
+MAX_FRAME_BYTES = 16 << 20
+# The protocol's bound on the descriptors of one frame, two for each of its extents.
+MAX_DESCRIPTORS = 64
+LENGTH_BYTES = 4
+
+
+class BrokenFrames(Exception):
+    """What came is not a frame: the connection cannot be used any more."""
+
+
+def send_frame(connection: socket.socket, frame: attach_pb2.ClientFrame) -> None:
+    """Sends one frame; raises ``OSError``."""
+    body = frame.SerializeToString()
+    connection.sendall(len(body).to_bytes(LENGTH_BYTES, "little") + body)
+
+
+def receive_frame(connection: socket.socket) -> tuple[attach_pb2.ServerFrame, list[int]]:
+    """Receives one frame and its descriptors, which are the caller's to close.
+
+    Descriptors are close-on-exec. Never reads beyond the frame, so that none is
+    taken for another frame's. Raises ``EOFError`` when the peer hung up,
+    :class:`BrokenFrames`, or ``OSError``; nothing is left open then.
+    """
+    descriptors: list[int] = []
+    try:
+        length = int.from_bytes(_receive(connection, LENGTH_BYTES, descriptors), "little")
+        _check_length(length)
+        body = _receive(connection, length, descriptors)
+        return attach_pb2.ServerFrame.FromString(body), descriptors
+    except DecodeError as error:
+        close_all(descriptors)
+        msg = "a frame is no ServerFrame"
+        raise BrokenFrames(msg) from error
+    except BaseException:
+        close_all(descriptors)
+        raise
+
+
+def _check_length(length: int) -> None:
+    if length > MAX_FRAME_BYTES:
+        msg = f"a frame of {length} bytes is over {MAX_FRAME_BYTES}"
+        raise BrokenFrames(msg)
+
+
+def close_all(descriptors: list[int]) -> None:
+    """Closes the descriptors and empty the list."""
+    while descriptors:
+        os.close(descriptors.pop())
+
+
+def _receive(connection: socket.socket, count: int, descriptors: list[int]) -> bytes:
+    received = bytearray()
+    item = array("i").itemsize
+    while len(received) < count:
+        data, ancillary, flags, _ = connection.recvmsg(
+            count - len(received),
+            socket.CMSG_SPACE(MAX_DESCRIPTORS * item),
+            socket.MSG_CMSG_CLOEXEC,
+        )
+        for level, kind, payload in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.extend(array("i", payload[: len(payload) - len(payload) % item]))
+        if flags & socket.MSG_CTRUNC:
+            msg = f"a frame came with more than {MAX_DESCRIPTORS} descriptors"
+            raise BrokenFrames(msg)
+        if not data:
+            msg = "the store hung up"
+            raise EOFError(msg)
+        received += data
+    return bytes(received)

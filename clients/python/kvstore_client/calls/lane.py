@@ -1,0 +1,284 @@
+"""One lane to a store: a connection over which calls are made, one after another."""
+
+import contextlib
+import math
+import os
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from weakref import WeakSet
+
+from google.protobuf.message import DecodeError
+
+from kvstore import tracing
+from kvstore.v1 import attach_pb2
+from kvstore_client.calls.attach import PROTOCOL_VERSION
+from kvstore_client.calls.deadlines import Deadline
+from kvstore_client.calls.frames import MAX_FRAME_BYTES, BrokenFrames, close_all
+from kvstore_client.calls.frames import receive_frame as receive
+from kvstore_client.calls.frames import send_frame as send
+from kvstore_client.errors import StoreTimedOut, StoreUnavailable, error_of_status
+
+# Two lengths: of the head and of the body.
+LENGTHS = struct.Struct("<II")
+# So that a long prompt is sent without waiting for its reader; the kernel bounds it.
+BUFFER_BYTES = 1 << 20
+MILLISECONDS, MICROSECONDS = 1_000, 1_000_000
+LATE = "the lane did not answer in time"
+# For what must not wait; the deadline is not the kernel's to keep.
+AT_ONCE = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+# What tells that a lane is of no use any more; a timeout does besides.
+BREAKS = (OSError, EOFError, BrokenFrames, DecodeError)
+# What an answer is received in, as far as it comes at once: one of thousands of slots is.
+CHUNK_BYTES = 1 << 16
+
+# Heads of calls that are kept.
+MOST_HEADS = 32
+
+_open: "WeakSet[HotLane]" = WeakSet()
+
+
+class _Posted(NamedTuple):
+    """A call that was sent: until when its answer may come, and who is told whether it did."""
+
+    deadline: Deadline
+    told: Callable[[bool], None]
+
+
+class HotLane:
+    """Opened by :meth:`open`, then used by one thread at a time; any may :meth:`shut` it.
+
+    The store takes up its calls in the order of their sending. After an error that is
+    no refusal it is of no use, and to be closed; then :meth:`forfeit`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        self._numbers: dict[str, int] = {}
+        # By method and timeout, for most calls are like others before them.
+        self._heads: dict[tuple[str, float], bytes] = {}
+        self._posted: deque[_Posted] = deque()
+        # Calls that were posted, and those whose answers were read. Neither goes back: whoever
+        # compares them need not be the one who uses the lane.
+        self.posted_count = self.read_count = 0
+        # Received, and of an answer that was not read yet.
+        self._left = b""
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        _open.add(self)
+
+    def open(self, name: str, lease_id: bytes, secret: bytes, deadline: Deadline) -> None:
+        """Connects under a lease that this process is attached to; raises ``StoreError``."""
+        hello = attach_pb2.Hello(protocol_version=PROTOCOL_VERSION, display_name=name)
+        opening = attach_pb2.OpenLane(lease_id=lease_id, lease_secret=secret)
+        with _typed("the lane was not opened in time"):
+            self._socket.settimeout(deadline.remaining())
+            self._socket.connect(str(self._path))
+            send(self._socket, attach_pb2.ClientFrame(hello=hello))
+            self._answer("welcome", deadline)
+            send(self._socket, attach_pb2.ClientFrame(open_lane=opening))
+            methods = self._answer("lane_opened", deadline).lane_opened.methods
+            # From now on what may wait is told so each time, or is waited for before.
+            self._socket.settimeout(None)
+        self._numbers = {path: number for number, path in enumerate(methods)}
+
+    def takes(self, method: str) -> bool:
+        """Returns whether a method, by its path over gRPC, may be called."""
+        return method in self._numbers
+
+    @property
+    def unread_count(self) -> int:
+        """Number of posted calls whose answers were not read."""
+        return len(self._posted)
+
+    def call(self, method: str, request: Sequence[bytes], timeout: float) -> bytes:
+        """Returns a method's response; raises ``StoreError``. ``request`` comes in pieces.
+
+        Reads the answers to what was posted before, which come first. ``timeout`` counts from
+        when what the kernel takes at once was sent.
+        """
+        pieces = self._framed(method, request, timeout)
+        try:
+            try:
+                sent = self._socket.sendmsg(pieces, (), AT_ONCE)
+            except BlockingIOError:
+                sent = 0
+            # From here on it may wait: what goes at once takes none of the time.
+            deadline = Deadline(timeout)
+            if sent < sum(map(len, pieces)):
+                self._send_rest(pieces, sent, deadline)
+            while self._posted:
+                self._read_posted(deadline)
+            head, body = self._receive(deadline)
+            if self._left:
+                _require_none(self._left)
+            answer = attach_pb2.LaneAnswer.FromString(head) if head else None
+        except TimeoutError:
+            raise StoreTimedOut(LATE) from None
+        except BREAKS as error:
+            raise _broken(error) from None
+        if answer is not None and answer.HasField("status"):
+            raise error_of_status(answer.status)
+        return body
+
+    def post(
+        self,
+        method: str,
+        request: Sequence[bytes],
+        timeout: float,
+        told: Callable[[bool], None],
+    ) -> bool:
+        """Sends a call whose answer is read later; False, and nothing is sent, if it had to wait.
+
+        ``told`` is called once, with whether it succeeded, when the answer is read or
+        the lane :meth:`forfeit`, also after this raised ``StoreUnavailable``.
+        """
+        pieces = self._framed(method, request, timeout)
+        self._posted.append(_Posted(Deadline(timeout), told))
+        try:
+            sent = self._socket.sendmsg(pieces, (), AT_ONCE)
+        except BlockingIOError:
+            self._posted.pop()
+            return False
+        except OSError as error:
+            raise _broken(error) from None
+        if sent < sum(map(len, pieces)):
+            raise StoreUnavailable("the lane: a call was not taken whole")
+        self.posted_count += 1
+        return True
+
+    def collect(self, seconds: float = 0.0) -> None:
+        """Reads answers to posted calls: those that are there, or come within ``seconds`` each.
+
+        Raises ``StoreError`` where one is late by its own deadline, or none is to be had.
+        """
+        with _typed(LATE):
+            while self._posted and self._has_something(seconds):
+                self._read_posted(self._posted[0].deadline)
+            if self._posted:
+                self._posted[0].deadline.remaining()
+
+    def forfeit(self) -> None:
+        """Says of all posted calls whose answers were not read that they did not succeed."""
+        while self._posted:
+            self._posted.popleft().told(False)  # noqa: FBT003  # what it is told
+
+    def shut(self) -> None:
+        """Ends whatever goes on over it, from any thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes it. Can be repeated."""
+        self._socket.close()
+
+    def _answer(self, kind: str, deadline: Deadline) -> attach_pb2.ServerFrame:
+        self._socket.settimeout(deadline.remaining())
+        frame, descriptors = receive(self._socket)
+        close_all(descriptors)
+        if frame.HasField("refused"):
+            raise error_of_status(frame.refused)
+        if not frame.HasField(kind):
+            msg = f"{frame.WhichOneof('message')} came in the place of {kind}"
+            raise BrokenFrames(msg)
+        return frame
+
+    def _framed(self, method: str, request: Sequence[bytes], timeout: float) -> list[bytes]:
+        head = None if tracing.ON else self._heads.get((method, timeout))
+        if head is None:
+            head = attach_pb2.LaneCall(
+                method=self._numbers[method],
+                timeout_us=int(timeout * MICROSECONDS) or 1,
+                request_id=tracing.traceparent() if tracing.ON else "",
+            ).SerializeToString()
+            if len(self._heads) >= MOST_HEADS:
+                self._heads.clear()
+            if not tracing.ON:
+                self._heads[method, timeout] = head
+        return [LENGTHS.pack(len(head), sum(map(len, request))) + head, *request]
+
+    def _read_posted(self, deadline: Deadline) -> None:
+        """Reads the next posted call's answer, and tells of it; a refusal is no success."""
+        head, _ = self._receive(deadline)
+        refused = head and attach_pb2.LaneAnswer.FromString(head).HasField("status")
+        self.read_count += 1
+        self._posted.popleft().told(not refused)
+
+    def _has_something(self, seconds: float) -> bool:
+        return bool(self._left or self._poll.poll(math.ceil(seconds * MILLISECONDS)))
+
+    def _send_rest(self, pieces: Sequence[bytes], sent: int, deadline: Deadline) -> None:
+        """Sends what comes after the first ``sent`` bytes of all pieces, which may wait."""
+        for piece in pieces:
+            if sent < len(piece):
+                self._socket.settimeout(deadline.remaining())
+                self._socket.sendall(memoryview(piece)[sent:], socket.MSG_NOSIGNAL)
+            sent = max(0, sent - len(piece))
+        self._socket.settimeout(None)
+
+    def _receive(self, deadline: Deadline) -> tuple[bytes, bytes]:
+        """Returns an answer's head and body, each byte copied once where it comes at once."""
+        data = self._left or self._chunk(CHUNK_BYTES, deadline)
+        while len(data) < LENGTHS.size:
+            data += self._chunk(LENGTHS.size - len(data), deadline)
+        head_bytes, body_bytes = LENGTHS.unpack_from(data)
+        if head_bytes + body_bytes > MAX_FRAME_BYTES:
+            msg = f"an answer of {body_bytes} bytes is over {MAX_FRAME_BYTES}"
+            raise BrokenFrames(msg)
+        body_at = LENGTHS.size + head_bytes
+        end = body_at + body_bytes
+        if len(data) < end:
+            received = bytearray(data)
+            while len(received) < end:
+                received += self._chunk(end - len(received), deadline)
+            data = bytes(received)
+        self._left = data[end:]
+        return data[LENGTHS.size : body_at], data[body_at:end]
+
+    def _chunk(self, most: int, deadline: Deadline) -> bytes:
+        """Returns what comes next, at least a byte."""
+        # Rounded up, so that what comes just in time is not missed.
+        if not self._poll.poll(math.ceil(deadline.remaining() * MILLISECONDS)):
+            raise TimeoutError
+        # The socket's own timeout would begin again with each signal that comes meanwhile.
+        data = self._socket.recv(most, AT_ONCE)
+        if not data:
+            msg = "the store hung up"
+            raise EOFError(msg)
+        return data
+
+
+@contextlib.contextmanager
+def _typed(late: str) -> Generator[None, None, None]:
+    """Raises what a socket raises as a ``StoreError``."""
+    try:
+        yield
+    except TimeoutError:
+        raise StoreTimedOut(late) from None
+    except BREAKS as error:
+        raise _broken(error) from None
+
+
+def _require_none(data: bytes) -> None:
+    if data:
+        msg = "more came than an answer"
+        raise BrokenFrames(msg)
+
+
+def _broken(error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(f"the lane: {error}")
+
+
+def _close_inherited() -> None:
+    """Closes a forked child's copies: lanes are their parent's."""
+    for lane in list(_open):
+        lane.close()
+
+
+os.register_at_fork(after_in_child=_close_inherited)

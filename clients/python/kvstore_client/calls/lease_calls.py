@@ -1,0 +1,213 @@
+"""The calls that are made under one lease."""
+
+from collections.abc import Callable, Sequence
+
+from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
+from kvstore_client.calls.channel import StoreCalls
+from kvstore_client.fault_points import fault_point
+from kvstore_client.identity import NamespaceIdentity
+from kvstore_client.layout import PageLayout
+
+
+class LeaseCalls:
+    """Calls that name a lease and the epoch of its granting; timeouts in seconds.
+
+    Each is sent once and raises :class:`~kvstore_client.errors.StoreError`.
+    Any thread may use it.
+    """
+
+    def __init__(self, calls: StoreCalls, lease_id: bytes, store_epoch: int) -> None:
+        self._calls = calls
+        self._lease_id = lease_id
+        self._store_epoch = store_epoch
+        self._caller = prefix_cache_pb2.Caller(
+            lease_id=lease_id, store_epoch=store_epoch, slot_ranges=True
+        )
+
+    def match(
+        self,
+        namespace_id: bytes,
+        tokens: bytes,
+        pin_ids: tuple[int, int],
+        timeout: float,
+        *,
+        accept_next_token: bool = False,
+        prefill_tokens_per_second: int = 0,
+    ) -> prefix_cache_pb2.PrefixMatch:
+        """Matches a sequence under the ids of a pin and of a source page's pin."""
+        pin_id, source_pin_id = pin_ids
+        request = prefix_cache_pb2.MatchPrefixRequest(
+            caller=self._caller,
+            namespace_id=namespace_id,
+            sequence={},
+            pin_id=pin_id,
+            source_pin_id=source_pin_id,
+            accept_next_token=accept_next_token,
+            prefill_tokens_per_second=prefill_tokens_per_second,
+        )
+        fault_point("match.before")
+        response: prefix_cache_pb2.MatchPrefixResponse = self._calls.call(
+            self._calls.prefix_cache.MatchPrefix, request, timeout, tokens=tokens
+        )
+        fault_point("match.after")
+        return response.match
+
+    def acquire(
+        self,
+        namespace_id: bytes,
+        tokens: bytes,
+        ids: tuple[int, int, int],
+        total_page_count: int,
+        timeout: float,
+        *,
+        accept_next_token: bool = False,
+        prefill_tokens_per_second: int = 0,
+        yield_idle_ms: int | None = None,
+    ) -> prefix_cache_pb2.AcquirePrefixResponse:
+        """Matches a sequence and reserve its rest.
+
+        Under the ids of a pin, of a source page's pin, and of a reservation. Neither where it
+        yields: with ``yield_idle_ms``, to what advanced within that time, zero for any.
+        """
+        pin_id, source_pin_id, reservation_id = ids
+        request = prefix_cache_pb2.AcquirePrefixRequest(
+            caller=self._caller,
+            namespace_id=namespace_id,
+            sequence={},
+            pin_id=pin_id,
+            source_pin_id=source_pin_id,
+            accept_next_token=accept_next_token,
+            reservation_id=reservation_id,
+            total_page_count=total_page_count,
+            prefill_tokens_per_second=prefill_tokens_per_second,
+            yield_to_in_flight=yield_idle_ms is not None,
+            yield_idle_ms=yield_idle_ms or 0,
+        )
+        fault_point("acquire.before")
+        response: prefix_cache_pb2.AcquirePrefixResponse = self._calls.call(
+            self._calls.prefix_cache.AcquirePrefix, request, timeout, tokens=tokens
+        )
+        fault_point("acquire.after")
+        return response
+
+    def reserve(
+        self,
+        namespace_id: bytes,
+        reservations: Sequence[prefix_cache_pb2.ReservationRequest],
+        timeout: float,
+    ) -> Sequence[prefix_cache_pb2.ReservationGrant]:
+        """Makes reservations, or grow them, all or none; one grant each, in their order."""
+        request = prefix_cache_pb2.ReservePagesRequest(
+            caller=self._caller, namespace_id=namespace_id, reservations=reservations
+        )
+        fault_point("reserve.before")
+        response: prefix_cache_pb2.ReservePagesResponse = self._calls.call(
+            self._calls.prefix_cache.ReservePages, request, timeout
+        )
+        fault_point("reserve.after")
+        return response.grants
+
+    def insert(
+        self, request: prefix_cache_pb2.InsertPrefixRequest, timeout: float
+    ) -> prefix_cache_pb2.InsertPrefixResponse:
+        """Publishes pages of a reservation, and what follows them; the caller is filled in."""
+        request.caller.CopyFrom(self._caller)
+        fault_point("insert.before")
+        response: prefix_cache_pb2.InsertPrefixResponse = self._calls.call(
+            self._calls.prefix_cache.InsertPrefix, request, timeout
+        )
+        fault_point("insert.after")
+        return response
+
+    def peek(
+        self, namespace_id: bytes, tokens: bytes, timeout: float
+    ) -> prefix_cache_pb2.PeekPrefixResponse:
+        """Returns what a match would find."""
+        request = prefix_cache_pb2.PeekPrefixRequest(namespace_id=namespace_id, tokens=tokens)
+        response: prefix_cache_pb2.PeekPrefixResponse = self._calls.call(
+            self._calls.prefix_cache.PeekPrefix, request, timeout
+        )
+        return response
+
+    def release(self, pin_ids: Sequence[int], timeout: float) -> None:
+        """Releases pins."""
+        fault_point("release.before")
+        self._calls.call(self._calls.prefix_cache.ReleasePins, self._release(pin_ids), timeout)
+        fault_point("release.after")
+
+    def abort(self, reservation_ids: Sequence[int], timeout: float) -> None:
+        """Ends reservations."""
+        fault_point("release.before")
+        method = self._calls.prefix_cache.AbortReservation
+        self._calls.call(method, self._abort(reservation_ids), timeout)
+        fault_point("release.after")
+
+    def post_release(
+        self, pin_ids: Sequence[int], timeout: float, told: Callable[[bool], None]
+    ) -> bool:
+        """Have pins released without waiting for it; False where that cannot be. As a post is."""
+        fault_point("release.before")
+        method = self._calls.prefix_cache.ReleasePins
+        posted = self._calls.post(method, self._release(pin_ids), timeout, told)
+        fault_point("release.after")
+        return posted
+
+    def post_abort(
+        self, reservation_ids: Sequence[int], timeout: float, told: Callable[[bool], None]
+    ) -> bool:
+        """Have reservations ended without waiting for it; False where that cannot be."""
+        fault_point("release.before")
+        method = self._calls.prefix_cache.AbortReservation
+        posted = self._calls.post(method, self._abort(reservation_ids), timeout, told)
+        fault_point("release.after")
+        return posted
+
+    def collect(self, seconds: float = 0.0) -> None:
+        """Reads answers to what was posted: those that are there, or come within ``seconds``."""
+        self._calls.collect(seconds)
+
+    def renew(self, timeout: float) -> float:
+        """Renews the lease and returns its time to live, in seconds from sending."""
+        request = lease_pb2.RenewLeaseRequest(
+            lease_id=self._lease_id, store_epoch=self._store_epoch
+        )
+        fault_point("renew.before")
+        response: lease_pb2.RenewLeaseResponse = self._calls.call(
+            self._calls.lease.RenewLease, request, timeout
+        )
+        fault_point("renew.after")
+        return response.ttl.ToTimedelta().total_seconds()
+
+    def revoke(self, timeout: float) -> None:
+        """Ends the lease: device work is done, and all that it holds goes back."""
+        request = lease_pb2.RevokeLeaseRequest(
+            lease_id=self._lease_id, store_epoch=self._store_epoch
+        )
+        fault_point("revoke.before")
+        self._calls.call(self._calls.lease.RevokeLease, request, timeout)
+        fault_point("revoke.after")
+
+    def open_namespace(
+        self, identity: NamespaceIdentity, layout: PageLayout, timeout: float
+    ) -> store_pb2.OpenNamespaceResponse:
+        """Opens a namespace; another thread may cancel it by ``StoreCalls.cancel``."""
+        request = store_pb2.OpenNamespaceRequest(
+            lease_id=self._lease_id,
+            store_epoch=self._store_epoch,
+            identity=identity.to_message(),
+            layout=layout.to_message(),
+        )
+        fault_point("open.before")
+        response: store_pb2.OpenNamespaceResponse = self._calls.call_cancellably(
+            self._calls.store.OpenNamespace, request, timeout
+        )
+        fault_point("open.after")
+        return response
+
+    def _release(self, pin_ids: Sequence[int]) -> prefix_cache_pb2.ReleasePinsRequest:
+        return prefix_cache_pb2.ReleasePinsRequest(caller=self._caller, pin_ids=pin_ids)
+
+    def _abort(self, reservation_ids: Sequence[int]) -> prefix_cache_pb2.AbortReservationRequest:
+        return prefix_cache_pb2.AbortReservationRequest(
+            caller=self._caller, reservation_ids=reservation_ids
+        )

@@ -1,0 +1,1 @@
+"""Memory of the store, mapped into this process."""

@@ -1,0 +1,1 @@
+"""Memory of CUDA devices, mapped through IPC handles."""

@@ -1,0 +1,74 @@
+"""An extent of a CUDA device's memory, mapped by its IPC handle."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
+
+from kvstore.v1 import types_pb2
+from kvstore_client.errors import NotHostMemory
+from kvstore_client.memory.cuda.memory import CudaMemory, cuda_memory
+from kvstore_client.memory.extents import MappedExtent, UntrustedExtent
+
+if TYPE_CHECKING:
+    import torch
+
+HANDLE_BYTES = 64
+UUID_BYTES = 16
+
+
+class CudaExtent(MappedExtent):
+    """Memory of a CUDA device, for torch alone: it has tensors and no bytes.
+
+    ``store_epoch`` is of the store that announced it. Once it is unmapped,
+    ``unmapped`` is called with the extent's id, once, on the thread that CUDA is
+    called on: it MUST NOT wait.
+
+    Raises :class:`UntrustedExtent` where sizes are not as they should be, and as
+    :meth:`CudaMemory.map` does where this process cannot map it.
+    """
+
+    def __init__(
+        self,
+        extent: types_pb2.Extent,
+        store_epoch: int,
+        unmapped: Callable[[int], None] | None = None,
+        memory: CudaMemory | None = None,
+        wait: Callable[[], None] | None = None,
+    ) -> None:
+        """Uses ``memory``, by default this process's; ``wait`` is that of ``memory.map``."""
+        described = extent.cuda_ipc
+        super().__init__(extent, described.size_bytes)
+        if (len(described.ipc_handle), len(described.device_uuid)) != (HANDLE_BYTES, UUID_BYTES):
+            msg = f"extent {extent.extent_id} has no handle of CUDA's, or no device's UUID"
+            raise UntrustedExtent(msg)
+        self._memory = memory or cuda_memory()
+        self._mapping = self._memory.map(
+            described, store_epoch, partial(unmapped, self.extent_id) if unmapped else None, wait
+        )
+
+    @property
+    def device(self) -> int:
+        """The CUDA device that the memory is on, as this process counts them."""
+        return self._mapping.device
+
+    def view(self) -> NoReturn:
+        """Raises :class:`~kvstore_client.errors.NotHostMemory`."""
+        raise NotHostMemory(
+            f"extent {self.extent_id} is in the memory of cuda:{self.device}, which has no bytes "
+            "for the host: use extent_tensor() or page_tensor()"
+        )
+
+    def content(self, index: int) -> memoryview:
+        """Returns a copy of one slot's bytes; raises ``IndexError``, and what torch raises."""
+        if not 0 <= index < self.slot_count:
+            raise IndexError(index)
+        slot = self._bytes()[index * self.slot_bytes : (index + 1) * self.slot_bytes]
+        copy: memoryview = slot.cpu().numpy().data
+        return copy
+
+    def wait_for_device(self) -> None:
+        """Waits until all work that this process gave to the memory's device is done."""
+        self._memory.synchronize(self.device)
+
+    def _bytes(self) -> "torch.Tensor":
+        return self._mapping.whole[self._slots]

@@ -1,0 +1,194 @@
+"""The extents that one session has mapped."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import Condition
+
+from kvstore.v1 import types_pb2
+from kvstore_client.errors import StoreError
+from kvstore_client.memory.extents import MappedExtent
+from kvstore_client.memory.mapping import map_extent
+
+# How often memory is prepared, a few MiB each time: 16 GiB of it, whose page tables, charged to
+# this process, are 32 MiB. What lies beyond is prepared as it is touched.
+PREPARATIONS = 4096
+
+
+class _Lingering(set[int]):
+    """Extents given up that are mapped still. Their memory knows it, and not the table."""
+
+    def __init__(self, unmapped: Callable[[int], None]) -> None:
+        self._unmapped = unmapped
+
+    def end(self, extent_id: int) -> None:
+        """On any thread, in the middle of anything; told first: who sees it gone has been told."""
+        self._unmapped(extent_id)
+        self.discard(extent_id)
+
+
+class ExtentTable:
+    """Extents by id, which of them the store counts on, and which could not be mapped.
+
+    ``number`` is drawn anew from ``numbers`` at each change of what is mapped.
+    Any thread may use it; ``monitor`` is notified of every change and never
+    held while memory is mapped. ``unmapped`` is as in :func:`map_extent`, and is
+    called for each extent that was mapped, once.
+    """
+
+    def __init__(
+        self,
+        monitor: Condition,
+        numbers: Iterator[int],
+        unmapped: Callable[[int], None],
+        store_epoch: int,
+        wait: Callable[[], None] | None = None,
+    ) -> None:
+        """Uses ``wait`` to wait for all work on a device's extents before one is unmapped."""
+        self._monitor = monitor
+        self._numbers = numbers
+        self._store_epoch = store_epoch
+        self._wait = wait
+        self._mapped: dict[int, MappedExtent] = {}
+        self._acknowledged: set[int] = set()
+        self._refused: dict[int, StoreError] = {}
+        # Given up and still mapped, for views of them are kept; and those that the store took back.
+        self._lingering = _Lingering(unmapped)
+        self._retired: set[int] = set()
+        # Of extents that are not prepared for their first use, the byte to go on from.
+        self._fresh: dict[int, int] = {}
+        self._preparations = 0
+        self._closed = False
+        self._number = next(numbers)
+
+    @property
+    def number(self) -> int:
+        """A number that grows when extents are mapped or given up."""
+        return self._number
+
+    @property
+    def lingering(self) -> frozenset[int]:
+        """What was given up and is mapped still, for views of it are kept, or just no more."""
+        return frozenset(self._lingering)
+
+    def add(self, extent: types_pb2.Extent, descriptors: Sequence[int]) -> bool:
+        """Maps an extent, unless it is mapped already; raises as :func:`map_extent` does.
+
+        Returns whether it is mapped: after :meth:`close` none is.
+        """
+        if extent.extent_id in self._mapped:
+            return True
+        mapped = map_extent(
+            extent,
+            descriptors,
+            store_epoch=self._store_epoch,
+            unmapped=self._lingering.end,
+            wait=self._wait,
+        )
+        with self._monitor:
+            if self._closed:
+                return False
+            self._mapped[extent.extent_id] = mapped
+            self._fresh[extent.extent_id] = 0
+            self._refused.pop(extent.extent_id, None)
+            self._changed()
+        return True
+
+    def populate(self) -> bool:
+        """Prepares some of the memory for its first use; returns whether some more is to be.
+
+        However large the store's memory is, ``PREPARATIONS`` are made and no more: this process
+        may never use it all. One thread at a time calls it. What is given up meanwhile is
+        unmapped as it returns.
+        """
+        with self._monitor:
+            if not self._fresh or self._preparations == PREPARATIONS:
+                return False
+            self._preparations += 1
+            extent_id, begin = next(iter(self._fresh.items()))
+            extent = self._mapped[extent_id]
+        end = extent.populate(begin)
+        del extent
+        with self._monitor:
+            self._fresh.pop(extent_id, None)
+            if end is not None and extent_id in self._mapped:
+                self._fresh[extent_id] = end
+            return bool(self._fresh)
+
+    def refuse(self, extent_id: int, why: StoreError) -> None:
+        """Notes that an extent cannot be mapped in this process."""
+        with self._monitor:
+            self._refused[extent_id] = why
+            self._monitor.notify_all()
+
+    def acknowledge(self, extent_ids: Iterable[int]) -> None:
+        """Notes that the store counts on these."""
+        with self._monitor:
+            self._acknowledged.update(extent_ids)
+            self._monitor.notify_all()
+
+    def counted_on(self, extent_ids: Iterable[int]) -> bool:
+        """Returns whether the store counts on all of these. The monitor may be held."""
+        return self._acknowledged.issuperset(extent_ids)
+
+    def settled(self, extent_ids: Iterable[int]) -> bool:
+        """Returns whether each is counted on, refused or taken back. The monitor may be held."""
+        known = (self._acknowledged, self._refused, self._retired)
+        return all(any(each in ids for ids in known) for each in extent_ids)
+
+    def refusal(self, extent_ids: Sequence[int]) -> StoreError | None:
+        """Returns why none of these can be mapped, or None if some can."""
+        whys = [self._refused[each] for each in extent_ids if each in self._refused]
+        return whys[0] if whys and len(whys) == len(extent_ids) else None
+
+    def wait_for_devices(self) -> None:
+        """Waits for the work of this process on every device that memory is mapped of."""
+        with self._monitor:
+            mapped = list(self._mapped.values())
+        one_each = {each.device: each for each in mapped if each.device is not None}
+        for extent in one_each.values():
+            extent.wait_for_device()
+
+    def give_up(self, extent_ids: Iterable[int] | None = None) -> None:
+        """Drops these extents, or all; each is unmapped once its last view is gone."""
+        with self._monitor:
+            ids = [*self._mapped, *self._refused] if extent_ids is None else list(extent_ids)
+            # Kept until the monitor is let go: the last reference unmaps.
+            given_up = [self._mapped.pop(each) for each in ids if each in self._mapped]
+            self._lingering.update(each.extent_id for each in given_up)
+            self._acknowledged.difference_update(ids)
+            for each in ids:
+                self._refused.pop(each, None)
+                self._fresh.pop(each, None)
+            if given_up:
+                self._changed()
+        del given_up
+
+    def close(self) -> None:
+        """Gives up all extents, and map no other."""
+        with self._monitor:
+            self._closed = True
+        self.give_up()
+
+    def retire(self, extent_ids: Iterable[int]) -> list[int]:
+        """Gives up extents that the store takes back; returns those that are not mapped at all.
+
+        Of the others ``unmapped`` tells, perhaps before this returns.
+        """
+        with self._monitor:
+            ids = list(extent_ids)
+            absent = [e for e in ids if e not in self._mapped and e not in self._lingering]
+            self._retired.update(ids)
+        self.give_up(ids)
+        return absent
+
+    def get(self, extent_id: int) -> MappedExtent | None:
+        """Returns an extent, or None where it is not mapped."""
+        return self._mapped.get(extent_id)
+
+    def of_arena(self, arena_id: int) -> dict[int, MappedExtent]:
+        """Returns an arena's extents by id, those mapped first coming first."""
+        with self._monitor:
+            return {key: each for key, each in self._mapped.items() if each.arena_id == arena_id}
+
+    def _changed(self) -> None:
+        self._number = next(self._numbers)
+        self._monitor.notify_all()

@@ -1,0 +1,120 @@
+"""The generations of an extent's slots as the store has them now, and who compares them."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from operator import itemgetter
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from kvstore.v1 import types_pb2
+from kvstore_client.memory.extents import UntrustedExtent
+from kvstore_client.memory.host import UntrustedMemory, check_memory, map_memory
+from kvstore_client.page_ref import PageRef, slots_of
+
+if TYPE_CHECKING:
+    from kvstore_client.memory.extent_table import ExtentTable
+
+GENERATION_BYTES = 8
+
+
+def map_generations(extent: types_pb2.Extent, descriptors: Sequence[int]) -> memoryview | None:
+    """Returns an extent's generations, of format "Q", read-only; None where it has no table.
+
+    ``descriptors``, which stay the caller's, came with it. Raises
+    :class:`UntrustedExtent`, or ``OSError`` where they cannot be mapped.
+    """
+    if not extent.HasField("generation_table"):
+        return None
+    table, needed = extent.generation_table, extent.slot_count * GENERATION_BYTES
+    if table.descriptor_index >= len(descriptors):
+        msg = f"extent {extent.extent_id} came without its generation table's descriptor"
+        raise UntrustedExtent(msg)
+    if table.size_bytes < needed:
+        msg = f"extent {extent.extent_id} needs a table of {needed} bytes, not {table.size_bytes}"
+        raise UntrustedExtent(msg)
+    descriptor = descriptors[table.descriptor_index]
+    try:
+        check_memory(descriptor, needed)
+    except UntrustedMemory as error:
+        msg = f"extent {extent.extent_id}'s generation table: {error}"
+        raise UntrustedExtent(msg) from error
+    return map_memory(descriptor, needed, writable=False).cast("Q")
+
+
+class PageGenerations:
+    """The generations that pages had when the store named them in ``runs``.
+
+    Costs nothing before it is first asked. One thread at a time uses it.
+    """
+
+    def __init__(self, runs: Iterable[types_pb2.PageRun] = ()) -> None:
+        self._named = list(runs)
+        self._runs: list[_Run] | None = None
+
+    def recycled(self, extents: "ExtentTable") -> list[PageRef]:
+        """Returns the pages whose slots were given back since, so that another's may be there.
+
+        What was read of the others before this call was those pages. A page of an
+        extent without a table, or of an answer without generations, is not told
+        of; one of an extent that is not mapped any more is, and so are all pages of
+        a run that does not fit its extent or its generations.
+        """
+        if self._runs is None:
+            self._runs = [_Run(run) for run in self._named if run.generations and run.slot_indexes]
+        _order_loads()
+        return [page for run in self._runs for page in run.recycled(extents)]
+
+
+class _Run:
+    __slots__ = ("_expected", "_extent_id", "_select", "_slots")
+
+    def __init__(self, run: types_pb2.PageRun) -> None:
+        self._extent_id = run.extent_id
+        self._slots = slots_of(run)
+        self._expected = tuple(run.generations)
+        self._select = _selector(self._slots)
+        if run.slot_count and len(self._expected) == 1:
+            self._expected *= run.slot_count
+
+    def recycled(self, extents: "ExtentTable") -> list[PageRef]:
+        extent = extents.get(self._extent_id)
+        now: tuple[int, ...] = ()
+        if extent is not None:
+            if extent.generations is None:
+                return []
+            with contextlib.suppress(IndexError):
+                now = self._select(extent.generations)
+        if now == self._expected:
+            return []
+        if len(now) != len(self._expected):
+            return list(map(PageRef, repeat(self._extent_id), self._slots))
+        pairs = zip(self._slots, now, self._expected, strict=True)
+        return [PageRef(self._extent_id, slot) for slot, is_now, was in pairs if is_now != was]
+
+
+def _selector(slots: Sequence[int]) -> Callable[[memoryview], tuple[int, ...]]:
+    """Returns what takes the generations of slots out of an extent's.
+
+    Raises IndexError, or takes fewer, where they go beyond it.
+    """
+    if isinstance(slots, range):
+        return lambda generations: tuple(generations[slots.start : slots.stop])
+    # Twice the first, so that it selects a tuple also where there is one slot.
+    select = itemgetter(*slots, slots[0])
+    return lambda generations: select(generations)[:-1]
+
+
+_mutex = Lock()
+
+
+def _order_loads() -> None:
+    """Have the loads made before it be made before those after it.
+
+    x86-64 keeps loads in order by itself. On AArch64 a mutex that is let go and
+    taken again does: what was before stays before the store that lets it go, and
+    what comes after follows the load that takes it.
+    """
+    for _ in range(2):
+        _mutex.acquire()
+        _mutex.release()

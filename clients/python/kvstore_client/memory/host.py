@@ -1,0 +1,165 @@
+"""Memory of this machine by a descriptor, mapped until its last view is gone."""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kvstore.v1 import types_pb2
+from kvstore_client.memory.extents import MappedExtent, UntrustedExtent
+
+# Without them the store could take memory away under a reader, who would die of SIGBUS.
+REQUIRED_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+# Of Linux 5.14; Python's mmap has no name for it.
+MADV_POPULATE_WRITE = 23
+MAP_FAILED = ctypes.c_void_p(-1).value
+
+# Python's mmap keeps a duplicate of the descriptor for its lifetime, and its unmapping does not see
+# a torch view. The C functions leave both to us.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class UntrustedMemory(Exception):
+    """A descriptor's memory is smaller than was said, or could be taken away."""
+
+
+def check_memory(descriptor: int, size: int) -> None:
+    """Raises :class:`UntrustedMemory` unless a memfd has ``size`` bytes and keeps them."""
+    there = os.fstat(descriptor).st_size
+    if size > there:
+        msg = f"{size} bytes were announced, and its memory has {there} bytes"
+        raise UntrustedMemory(msg)
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError as error:
+        msg = "it is no memfd"
+        raise UntrustedMemory(msg) from error
+    if seals & REQUIRED_SEALS != REQUIRED_SEALS:
+        msg = f"it has the seals {seals:#x}, not {REQUIRED_SEALS:#x}"
+        raise UntrustedMemory(msg)
+
+
+def map_memory(
+    descriptor: int,
+    size: int,
+    *,
+    writable: bool = True,
+    unmapped: Callable[[], None] | None = None,
+) -> memoryview:
+    """Returns ``size`` bytes of a descriptor, which stays the caller's: nothing here keeps it.
+
+    Every view of them keeps them mapped. Neither forked children nor core dumps
+    have them. After the last view ``unmapped`` is called, once, on the thread that
+    dropped it, which may be in the middle of anything: it MUST NOT wait. Raises
+    ``OSError`` where they cannot be mapped.
+    """
+    address = _map(descriptor, size, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+    # Views keep this array alive, and the array keeps the mapping.
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    end = weakref.finalize(memory, _unmap, address, size, os.getpid(), unmapped)
+    # At exit the kernel unmaps, after the last thread that may still read.
+    end.atexit = False
+    view = memoryview(memory).cast("B")
+    return view if writable else view.toreadonly()
+
+
+def populate(view: memoryview) -> bool:
+    """Have this process's page tables filled for writable memory that :func:`map_memory` gave.
+
+    The first touch of each of the machine's pages then interrupts nobody; its bytes stay as they
+    are. Returns False where the kernel cannot, before Linux 5.14: they are filled as they are
+    touched.
+    """
+    address = ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
+    begin = address // mmap.PAGESIZE * mmap.PAGESIZE
+    return bool(_LIBC.madvise(begin, address + len(view) - begin, MADV_POPULATE_WRITE) == 0)
+
+
+def _map(descriptor: int, size: int, protection: int) -> int:
+    address = _LIBC.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
+    if address is None or address == MAP_FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, f"mmap of {size} bytes: {os.strerror(number)}")
+    for advice in (mmap.MADV_DONTFORK, mmap.MADV_DONTDUMP):
+        if _LIBC.madvise(address, size, advice) != 0:
+            number = ctypes.get_errno()
+            _LIBC.munmap(address, size)
+            raise OSError(number, f"madvise({advice}): {os.strerror(number)}")
+    return int(address)
+
+
+def _unmap(address: int, size: int, pid: int, unmapped: Callable[[], None] | None) -> None:
+    if os.getpid() != pid:
+        # MADV_DONTFORK left nothing here; other memory may have taken the place.
+        return
+    _LIBC.munmap(address, size)
+    if unmapped is not None:
+        unmapped()
+
+
+if TYPE_CHECKING:
+    import torch
+
+# Prepared at once: about a millisecond, for which others that map or unmap wait.
+POPULATED_BYTES = 4 << 20
+
+
+class HostExtent(MappedExtent):
+    """Memory of this machine.
+
+    Maps a memfd's ``descriptor``, which stays the caller's to close: nothing
+    here keeps it. Once it is unmapped, ``unmapped`` is called with the extent's
+    id, once, on the thread that dropped the last view, which may be in the
+    middle of anything: it MUST NOT wait.
+
+    Raises :class:`UntrustedExtent` where seals or sizes are not as they should
+    be, ``OSError`` where the memory cannot be mapped.
+    """
+
+    device = None
+
+    def __init__(
+        self,
+        extent: types_pb2.Extent,
+        descriptor: int,
+        unmapped: Callable[[int], None] | None = None,
+    ) -> None:
+        size = extent.host.size_bytes
+        super().__init__(extent, size)
+        try:
+            check_memory(descriptor, size)
+        except UntrustedMemory as error:
+            msg = f"extent {extent.extent_id}: {error}"
+            raise UntrustedExtent(msg) from error
+        told = partial(unmapped, self.extent_id) if unmapped else None
+        self._memory = map_memory(descriptor, size, unmapped=told)
+
+    def view(self) -> memoryview:
+        """Returns all slots as bytes: slot i begins at ``i * slot_bytes``."""
+        return self._memory[self._slots]
+
+    def content(self, index: int) -> memoryview:
+        """Returns one slot's bytes, in place; raises ``IndexError``."""
+        return self.slot(index)
+
+    def wait_for_device(self) -> None:
+        """Does nothing: no device works on this memory but through copies of its user's."""
+
+    def populate(self, begin: int) -> int | None:
+        """Fills this process's page tables for the next few MiB: see :func:`populate`."""
+        slots = self.view()
+        end = min(begin + POPULATED_BYTES, len(slots))
+        return end if populate(slots[begin:end]) and end < len(slots) else None
+
+    def _bytes(self) -> "torch.Tensor":
+        import torch  # noqa: PLC0415  # on demand: clients without torch use views
+
+        return torch.frombuffer(self.view(), dtype=torch.uint8)

@@ -1,0 +1,1 @@
+"""One session with a store: attached, under one lease, kept alive and given up."""

@@ -1,0 +1,147 @@
+"""Renews a lease, and gives it up by the client's own clock."""
+
+import logging
+import time
+from collections.abc import Callable
+from threading import Condition, Thread
+from typing import NamedTuple, Protocol
+
+from kvstore_client.errors import LeaseExpired, StoreError, StoreRefused, StoreUnavailable
+
+_logger = logging.getLogger(__name__)
+
+# A third leaves room for two renewals that fail; a tenth of a second attempt costs nothing.
+RENEWALS_PER_TTL = 3
+ATTEMPTS_PER_TTL = 10
+
+
+class LeaseTerm(NamedTuple):
+    """A time to live in seconds, counted from when its request was sent.
+
+    The store counts from its receipt, on the same clock (CLOCK_MONOTONIC), so
+    the client gives up first.
+    """
+
+    sent_at: float
+    ttl: float
+
+    @property
+    def renew_at(self) -> float:
+        """When to renew."""
+        return self.sent_at + self.ttl / RENEWALS_PER_TTL
+
+    @property
+    def ends_at(self) -> float:
+        """When the client stops using the lease."""
+        return self.sent_at + self.ttl
+
+    @property
+    def retry_s(self) -> float:
+        """Seconds between attempts after one that failed."""
+        return self.ttl / ATTEMPTS_PER_TTL
+
+
+class LeaseUser(Protocol):
+    """Whom the keeper tells. Called on the keeper's thread, holding nothing."""
+
+    def renewed(self) -> None:
+        """The store answered a renewal."""
+
+    def end(self, reason: StoreError) -> None:
+        """The lease is lost."""
+
+
+class LeaseKeeper:
+    """A thread that renews every third of the TTL, from :meth:`start` to :meth:`stop`.
+
+    ``renew`` is given a timeout and answers the TTL, or raises ``StoreError``.
+    The keeper ends by itself once the lease is lost. Any thread may use it.
+    """
+
+    def __init__(
+        self,
+        renew: Callable[[float], float],
+        user: LeaseUser,
+        term: LeaseTerm,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._renew = renew
+        self._user = user
+        self._term = term
+        self._clock = clock
+        self._state = Condition()
+        self._stopped = False
+        self._prompted = False
+        self._next_attempt = term.renew_at
+        self._thread = Thread(target=self._run, name="kvstore-lease", daemon=True)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the lease is within its TTL, by this process's clock."""
+        return self._clock() < self._term.ends_at
+
+    @property
+    def running(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begins renewing."""
+        self._thread.start()
+
+    def prompt(self) -> None:
+        """Renews now, to see whether the store answers."""
+        with self._state:
+            self._prompted = True
+            self._state.notify_all()
+
+    def stop(self) -> None:
+        """Renews no more. Does not wait."""
+        with self._state:
+            self._stopped = True
+            self._state.notify_all()
+
+    def _run(self) -> None:
+        try:
+            self._keep()
+        except Exception as error:  # without this thread nobody would see the lease end
+            _logger.exception("lease_keeper_failed")
+            self._user.end(StoreUnavailable(f"the lease cannot be renewed: {error!r}"))
+
+    def _keep(self) -> None:
+        while self._wait():
+            now = self._clock()
+            if now >= self._term.ends_at:
+                self._user.end(_lost(self._term.ttl))
+                return
+            try:
+                # Never beyond the end, so that the end is seen in time.
+                ttl = self._renew(min(self._term.ttl / RENEWALS_PER_TTL, self._term.ends_at - now))
+            except StoreError as error:
+                wait = self._term.retry_s
+                if isinstance(error, StoreRefused):
+                    if not error.retry_after_s:
+                        self._user.end(error)
+                        return
+                    wait = max(wait, error.retry_after_s)
+                self._next_attempt = self._clock() + wait
+            else:
+                self._term = LeaseTerm(now, ttl)
+                self._next_attempt = self._term.renew_at
+                self._user.renewed()
+
+    def _wait(self) -> bool:
+        """Waits until there is something to do; returns False once stopped."""
+        with self._state:
+            until = min(self._next_attempt, self._term.ends_at)
+            self._state.wait_for(
+                lambda: self._stopped or self._prompted, max(0.0, until - self._clock())
+            )
+            self._prompted = False
+            return not self._stopped
+
+
+def _lost(ttl: float) -> LeaseExpired:
+    return LeaseExpired(
+        f"LEASE_EXPIRED: no renewal was answered for {ttl} s", reason="LEASE_EXPIRED"
+    )

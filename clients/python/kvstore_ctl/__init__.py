@@ -1,0 +1,1 @@
+"""kvstore-ctl: the command line of operators."""

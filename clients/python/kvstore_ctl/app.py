@@ -1,0 +1,127 @@
+"""kvstore-ctl: looks into a running store, keeps prefixes cached and removes them.
+
+Exit status: 0 done; 1 the store refused, or the question was answered with no;
+2 the command line is wrong; 3 the store cannot be reached; 130 Ctrl-C ended it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import typer
+
+from kvstore import __version__
+from kvstore_ctl import options as ctl_remote
+from kvstore_ctl import tables
+from kvstore_ctl import tables as tier_tables
+from kvstore_ctl.bench.command import bench
+from kvstore_ctl.bench.replay import replay
+from kvstore_ctl.commands import namespaces as ctl_namespaces
+from kvstore_ctl.commands import pins as ctl_pins
+from kvstore_ctl.commands import token as ctl_token
+from kvstore_ctl.commands.events import events
+from kvstore_ctl.commands.health import health
+from kvstore_ctl.commands.identity import identity
+from kvstore_ctl.commands.leases import leases
+from kvstore_ctl.commands.savings import savings
+from kvstore_ctl.commands.tree import tree
+from kvstore_ctl.console import AsJson, RuntimeDirOption, Wide, connected, show, show_json
+from kvstore_ctl.doctor.command import doctor
+from kvstore_ctl.message_json import plain
+from kvstore_ctl.top.command import top
+
+# What the commands are listed under in --help.
+LOOK, KEEP, OPERATE = "Look", "Keep, and remove", "Operate"
+
+app = typer.Typer(name="kvstore-ctl", help=__doc__, no_args_is_help=True)
+
+
+def _show_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kvstore-ctl {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=__doc__)
+def _options(
+    context: typer.Context,
+    *,
+    runtime_dir: ctl_remote.Folder = None,
+    address: ctl_remote.Address = "",
+    token_file: ctl_remote.TokenFile = None,
+    tls_ca: ctl_remote.TlsCa = None,
+    tls_cert: ctl_remote.TlsCert = None,
+    tls_key: ctl_remote.TlsKey = None,
+    insecure: ctl_remote.Insecure = False,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            metavar="",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and exit.",
+        ),
+    ] = False,
+) -> None:
+    ctl_remote.choose(
+        context,
+        runtime_dir=runtime_dir,
+        address=address,
+        token_file=token_file,
+        tls_ca=tls_ca,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        insecure=insecure,
+    )
+
+
+def stats(
+    *, wide: Wide = False, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False
+) -> None:
+    """Shows one consistent snapshot: counters, tenants, arenas, namespaces and leases."""
+    with connected(runtime_dir) as admin:
+        snapshot = admin.stats()
+    if as_json:
+        show_json(plain(snapshot))
+        return
+    show(
+        tables.totals_table(snapshot),
+        tier_tables.tier_3_table(snapshot.tier_3),
+        tables.tenants_table(snapshot.tenants, wide=wide),
+        tables.arenas_table(snapshot.arenas, wide=wide),
+        tables.namespaces_table(snapshot.namespaces, wide=wide),
+        tables.leases_table(snapshot.leases, wide=wide),
+    )
+
+
+app.add_typer(ctl_namespaces.app, name="namespaces", rich_help_panel=KEEP)
+app.add_typer(ctl_token.app, name="token", rich_help_panel=OPERATE)
+PANELS: Mapping[str, tuple[Callable[..., None], ...]] = {
+    LOOK: (
+        top,
+        tree,
+        stats,
+        leases,
+        identity,
+        events,
+        ctl_pins.pins,
+        ctl_pins.peek,
+        savings,
+        doctor,
+        health,
+    ),
+    KEEP: (ctl_pins.pin, ctl_pins.unpin, ctl_pins.evict),
+    OPERATE: (bench, replay),
+}
+for panel, listed in PANELS.items():
+    for each in listed:
+        app.command(rich_help_panel=panel)(each)
+
+
+def main() -> None:
+    """Runs the command line and end the process with its exit status."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

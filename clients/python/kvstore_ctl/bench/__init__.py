@@ -1,0 +1,1 @@
+"""Synthetic load against a running store."""

@@ -1,0 +1,191 @@
+"""kvstore-ctl bench: a load against the running store, in a namespace of its own."""
+
+import os
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from kvstore_client.errors import StoreUnavailable
+from kvstore_ctl import tables
+from kvstore_ctl.bench.load import BROKEN, CALLS, Load, Report, begin, run_client
+from kvstore_ctl.bench.scratch import (
+    PAGE_TOKENS,
+    Pool,
+    cleaned_up,
+    scratch,
+    scratch_spec,
+    tier_3_evicted,
+)
+from kvstore_ctl.console import AsJson, RuntimeDirOption, confirm, show, show_json, store_failures
+from kvstore_ctl.options import require_here
+from kvstore_ctl.text import counted
+
+MOST_SECONDS = 600.0
+MOST_CLIENTS = 64
+MOST_KEPT = 64
+PERCENTILES = (50, 90, 99)
+MILLISECONDS = 1e3
+# Of a call that was not made: how often, and nothing that it took.
+NEVER = (0, 0.0, *[""] * (len(PERCENTILES) + 1))
+
+
+class Plan(NamedTuple):
+    """What the load may take of the pool, in pages, and what that is shared among."""
+
+    most_pages: int
+    kept_suffixes: int
+    evicts_others: int
+
+
+def bench(  # noqa: PLR0913 - each is an option
+    *,
+    clients: Annotated[
+        int, typer.Option(min=1, max=MOST_CLIENTS, help="Processes that ask at once.")
+    ] = 2,
+    seconds: Annotated[float, typer.Option(min=0.1, max=MOST_SECONDS, help="How long.")] = 5.0,
+    prefixes: Annotated[int, typer.Option(min=1, help="Beginnings that prompts share.")] = 4,
+    prefix_tokens: Annotated[
+        int, typer.Option(min=PAGE_TOKENS, help="Tokens of each beginning, in whole pages.")
+    ] = 512,
+    suffix_tokens: Annotated[
+        int, typer.Option(min=PAGE_TOKENS, help="Tokens of a prompt after it, in whole pages.")
+    ] = 128,
+    share: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Most of the pool's slots that it may fill.")
+    ] = 0.1,
+    seed: Annotated[int, typer.Option(help="Another one asks for other prompts.")] = 1,
+    yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask.")] = False,
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Puts a load on the store: what calls take, how many there are, and what hits.
+
+    Three calls in ten are matches; the others are acquires, half of them of new prompts,
+    whose pages are inserted, and the oldest removed. Nothing is written into the pages. They
+    are as large as most pages there, in a namespace of their own that is deleted in the end.
+    It never fills more than --share of the pool, and refuses where that is too little. Where
+    tier 3 has pages, which may go for those that it writes there, it asks first.
+    """
+    with store_failures(), cleaned_up():
+        require_here()
+        spec = scratch_spec(runtime_dir, "bench")
+        if (at_risk := spec.before.tier_3_at_risk) and not yes:
+            confirm(f"Make room for it among {at_risk}?")
+        if spec.before.cached_pages and not spec.before.has_room:
+            typer.echo(
+                f"kvstore-ctl: there is no memory for pages of {counted(spec.page_bytes, 'byte')}"
+                " yet: where none is left, some of"
+                f" {counted(spec.before.cached_pages, 'cached page')} may go for it",
+                err=True,
+            )
+        pages = (prefix_tokens // PAGE_TOKENS, suffix_tokens // PAGE_TOKENS)
+        with scratch(spec) as made:
+            pool = made.pool()
+            plan = plan_of(pool, share, clients, prefixes, pages)
+            if plan.evicts_others:
+                typer.echo(
+                    f"kvstore-ctl: up to {plan.evicts_others} of"
+                    f" {counted(pool.others, 'page')} that others have cached may be evicted"
+                    " for it",
+                    err=True,
+                )
+            load = Load(spec, seconds, prefixes, *pages, plan.kept_suffixes, seed)
+            reports = _run(load, clients)
+            tier_3 = tier_3_evicted(made.client.admin.stats().tier_3, spec.before)
+    result = _result(reports, plan) | tier_3
+    if as_json:
+        show_json(result)
+        return
+    calls = result["calls"]
+    rows = [(name, *calls[name].values()) if name in calls else (name, *NEVER) for name in CALLS]
+    columns = ("call", "number", "a second", *(f"p{n}, ms" for n in PERCENTILES), "most, ms")
+    show(tables.plain_table("calls", columns, rows))
+    typer.echo(
+        f"{result['calls_per_second']:.0f} calls and {result['tokens_per_second']:.0f} tokens a"
+        f" second, hit rate {result['hit_rate']:.1%}, {result['misses']} failed or without slots;"
+        f" at most {counted(plan.most_pages, 'page')} of the pool, all removed"
+    )
+    for evicted in tier_3.values():
+        typer.echo(f"{counted(evicted, 'page')} left tier 3 meanwhile to make room")
+
+
+def plan_of(pool: Pool, share: float, clients: int, prefixes: int, pages: tuple[int, int]) -> Plan:
+    """Returns how a load keeps within its share of a pool's slots.
+
+    ``pages`` are those of a beginning and of a suffix. Raises ``ValueError`` where the share is
+    too small for the beginnings and for what all clients hold at once.
+    """
+    prefix_pages, suffix_pages = pages
+    most = int(pool.slots * share)
+    fixed = prefixes * prefix_pages + clients * (prefix_pages + suffix_pages)
+    kept = (most - fixed) // (clients * suffix_pages)
+    if kept < 1:
+        needed = counted(fixed + clients * suffix_pages, "page")
+        msg = (
+            f"{counted(clients, 'client')} with {counted(prefixes, 'beginning')} need {needed},"
+            f" and --share {share:g} of the pool's {counted(pool.slots, 'slot')} is {most}: fewer"
+            " --clients, --prefixes or tokens, or a larger --share"
+        )
+        raise ValueError(msg)
+    kept = min(kept, MOST_KEPT)
+    used = fixed + kept * clients * suffix_pages
+    return Plan(used, kept, min(max(used - pool.free, 0), pool.others))
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """Returns the value that ``share`` (0 to 1) of the ordered values do not exceed."""
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+def _run(load: Load, clients: int) -> list[Report]:
+    # A command that is a probe is started every second, and needs none of it.
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
+    from multiprocessing import active_children, get_context  # noqa: PLC0415
+
+    context = get_context("spawn")
+    barrier = context.Barrier(clients)
+    with ProcessPoolExecutor(
+        clients, mp_context=context, initializer=begin, initargs=(barrier, os.getpid())
+    ) as pool:
+        try:
+            answers = list(pool.map(run_client, [load] * clients, range(clients)))
+        except BaseException:
+            barrier.abort()
+            for each in active_children():
+                each.terminate()
+            raise
+    # Why one could not begin, and not that the others waited for it.
+    for failure in sorted(
+        (each for each in answers if isinstance(each, str)), key=lambda each: each == BROKEN
+    ):
+        raise StoreUnavailable(failure)
+    return [each for each in answers if isinstance(each, Report)]
+
+
+def _result(reports: list[Report], plan: Plan) -> dict[str, Any]:
+    longest = max(each.seconds for each in reports)
+    calls = {}
+    for name in CALLS:
+        taken = sorted(second for each in reports for second in each.calls[name])
+        if taken:
+            calls[name] = {
+                "count": len(taken),
+                "per_second": round(len(taken) / longest, 1),
+                **{
+                    f"p{n}_ms": round(percentile(taken, n / 100) * MILLISECONDS, 3)
+                    for n in PERCENTILES
+                },
+                "max_ms": round(taken[-1] * MILLISECONDS, 3),
+            }
+    asked = sum(each.asked_tokens for each in reports)
+    matched = sum(each.matched_tokens for each in reports)
+    return {
+        "seconds": longest,
+        "clients": len(reports),
+        "calls": calls,
+        "calls_per_second": sum(each["count"] for each in calls.values()) / longest,
+        "tokens_per_second": asked / longest,
+        "hit_rate": matched / asked if asked else 0.0,
+        "misses": sum(each.misses for each in reports),
+        "most_pages": plan.most_pages,
+    }

@@ -1,0 +1,150 @@
+"""kvstore-ctl replay: a trace of prompts against the running store, with synthetic pages."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvstore_client.acquired import Acquired
+from kvstore_client.errors import PoolExhausted
+from kvstore_client.reservation import Reservation
+from kvstore_client.tokens import TOKEN_BYTES
+from kvstore_ctl import tables
+from kvstore_ctl.bench.scratch import (
+    PAGE_TOKENS,
+    Before,
+    Scratch,
+    cleaned_up,
+    gone_pages,
+    scratch,
+    scratch_spec,
+    tier_3_evicted,
+)
+from kvstore_ctl.bench.trace import Prompt, prompts_of
+from kvstore_ctl.console import AsJson, RuntimeDirOption, confirm, show, show_json, store_failures
+from kvstore_ctl.options import require_here
+from kvstore_ctl.text import counted
+
+# What a prompt ends with besides its pages, and nobody inserts: a match is of all tokens but one.
+LAST = bytes(TOKEN_BYTES)
+WIDTH = PAGE_TOKENS * TOKEN_BYTES
+
+
+def replay(
+    trace: Annotated[Path, typer.Argument(help="Lines of JSON, or those compressed as .gz.")],
+    *,
+    requests: Annotated[int | None, typer.Option(min=1, help="Only so many of them.")] = None,
+    page_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Bytes of a page. Default: as most pages there.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask.")] = False,
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replays a trace of prompts, one after the other, and says what hits.
+
+    A line of it has "tokens", or "hash_ids" and "input_length" as the traces of Mooncake, of
+    which a page stands for a block of 512 tokens. Each prompt is matched, the rest of its
+    pages inserted with nothing written into them, and released; its time is not waited for.
+    It takes what room it needs, in tier 3 too, so pages that others have there or in memory
+    may go: then it asks first.
+    The namespace is its own, and is deleted in the end.
+    """
+    with store_failures(), cleaned_up():
+        require_here()
+        prompts = list(prompts_of(trace, requests))
+        spec = scratch_spec(runtime_dir, "replay", page_bytes)
+        # Before it is opened, which takes memory where none has pages of this size yet.
+        if (pages := _at_risk(spec.before)) and not yes:
+            confirm(f"Make room for it among {pages}?")
+        with scratch(spec) as made:
+            result = run(made, prompts, spec.before)
+    if as_json:
+        show_json(result)
+    else:
+        rows = ((name.replace("_", " "), _shown(value)) for name, value in result.items())
+        show(tables.plain_table("replay", ("", ""), rows))
+
+
+def run(made: Scratch, prompts: Iterable[Prompt], before: Before) -> dict[str, float]:
+    """Replays prompts in a scratch namespace, and returns what came of it, tokens of the trace."""
+    begun, counts = time.monotonic(), Counter[str]()
+    mine = made.counters().counters
+    for prompt in prompts:
+        counts["requests"] += 1
+        counts["tokens"] += prompt.token_count
+        _ask(made, prompt, counts)
+    made.client.flush(OPEN_SECONDS)
+    seconds = time.monotonic() - begun
+    after, own = made.client.admin.stats(), made.counters().counters
+    evicted = own.evicted_page_count - mine.evicted_page_count
+    others = gone_pages(after.counters) - before.gone_pages - gone_pages(own)
+    return {
+        "requests": counts["requests"],
+        "tokens": counts["tokens"],
+        "hit_tokens": counts["hit_tokens"],
+        "hit_rate": counts["hit_tokens"] / counts["tokens"] if counts["tokens"] else 0.0,
+        "inserted_pages": own.inserted_page_count - mine.inserted_page_count,
+        "evicted_pages": evicted,
+        "evicted_pages_of_others": others,
+        **tier_3_evicted(after.tier_3, before),
+        "returned_pages": own.returned_page_count - mine.returned_page_count,
+        "requests_cached_in_part": counts["partly"],
+        "failures": counts["failures"],
+        "pool_slots": made.pool().slots,
+        "page_bytes": made.namespace.layout.page_bytes,
+        "seconds": round(seconds, 3),
+        "requests_per_second": counts["requests"] / seconds if seconds else 0.0,
+    }
+
+
+OPEN_SECONDS = 30.0
+
+
+def _at_risk(before: Before) -> str:
+    """Returns which pages may go for it, in memory and in tier 3; nothing where there are none."""
+    pages = before.cached_pages
+    memory = f"{counted(pages, 'page')} that others cached" if pages else ""
+    return ", and ".join(filter(None, (memory, before.tier_3_at_risk)))
+
+
+def _ask(made: Scratch, prompt: Prompt, counts: Counter[str]) -> None:
+    """Matches a prompt and insert the rest of it, as much as there is room for."""
+    namespace, pages = made.namespace, prompt.page_count
+    with namespace.acquire(prompt.packed + LAST, total_page_count=pages) as acquired:
+        matched = acquired.match.page_count
+        counts["hit_tokens"] += prompt.tokens_of(matched)
+        counts["failures"] += acquired.failure is not None
+        if acquired.failure is not None or matched == pages:
+            return
+        reservation = acquired.reservation or _part(made, matched, pages - matched)
+        if reservation is None:
+            counts["partly"] += 1
+            return
+        with reservation:
+            end = matched + reservation.page_count
+            counts["partly"] += end < pages
+            _insert(acquired, reservation, prompt.packed[matched * WIDTH : end * WIDTH], matched)
+
+
+def _insert(acquired: Acquired, reservation: Reservation, packed: bytes, matched: int) -> None:
+    base = acquired.match if matched else None
+    reservation.insert(packed, position=matched * PAGE_TOKENS, base=base)
+
+
+def _part(made: Scratch, start: int, count: int) -> Reservation | None:
+    """Reserves half of the pages, or half of that, as an engine does; None where none is left."""
+    while count > 1:
+        count //= 2
+        try:
+            return made.namespace.reserve(start_page=start, page_count=count)
+        except PoolExhausted:
+            continue
+    return None
+
+
+def _shown(value: float) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

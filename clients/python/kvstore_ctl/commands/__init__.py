@@ -1,0 +1,1 @@
+"""Commands of kvstore-ctl, one subject a file."""

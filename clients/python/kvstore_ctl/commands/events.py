@@ -1,0 +1,245 @@
+"""kvstore-ctl events: what happens in a store, one line an event."""
+
+import json
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import chain, islice
+from math import inf
+from typing import Annotated
+
+import typer
+from google.protobuf.duration_pb2 import Duration
+
+from kvstore.v1 import store_pb2, types_pb2
+from kvstore_client.admin import Admin
+from kvstore_client.calls.event_watch import History
+from kvstore_ctl.console import RuntimeDirOption, connected
+from kvstore_ctl.message_json import plain
+from kvstore_ctl.text import printable
+from kvstore_ctl.values import namespace_of, title_of
+
+SHORT_ID = 8
+# Events that were told last, by which is known what comes after them.
+TAIL = 256
+# Of what a line says of pages, by the field that they are in.
+VERBS = {
+    "pages_inserted": "inserted",
+    "pages_removed": "removed",
+    "pages_copied": "copied",
+    "copies_removed": "copy gone",
+}
+WHERE = {
+    "inserted": "into tier",
+    "removed": "from tier",
+    "copied": "to tier",
+    "copy gone": "from tier",
+}
+# What events are chosen by, of the contract's names.
+KINDS = {
+    "inserted": "pages_inserted",
+    "removed": "pages_removed",
+    "copied": "pages_copied",
+    "copy-gone": "copies_removed",
+    "lease": "lease_changed",
+    "namespace": "namespace_changed",
+}
+
+AsJsonLines = Annotated[
+    bool, typer.Option("--json", metavar="", help="Print one JSON value a line, instead of text.")
+]
+
+
+def events(
+    *,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", metavar="", help="Go on until interrupted or the store stops."
+        ),
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(min=0.0, help="Go on for so long. Default: do not wait.")
+    ] = 0.0,
+    new: Annotated[
+        bool, typer.Option("--new", metavar="", help="Leave out what happened before.")
+    ] = False,
+    namespace: Annotated[
+        str, typer.Option(help="Only the namespace whose id or name begins so.")
+    ] = "",
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Only events of this kind, of {', '.join(KINDS)}. Can be repeated."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="End after so many of them. Default: no limit.")
+    ] = None,
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJsonLines = False,
+) -> None:
+    """Shows what happens: pages inserted and removed, leases, namespaces; one line an event.
+
+    What the store remembers comes first. Times are this machine's, by the store's count
+    of seconds. Tokens are never shown.
+    """
+    if follow and seconds:
+        raise typer.BadParameter("one of the two is wanted", param_hint="--follow, --seconds")
+    if wrong := set(kind or ()) - set(KINDS):
+        known = ", ".join(KINDS)
+        raise typer.BadParameter(f"one of {known}, not {min(wrong)!r}", param_hint="--kind")
+    with suppress(KeyboardInterrupt), connected(runtime_dir) as admin:
+        listed = admin.namespaces()
+        chosen = namespace_of(listed, namespace).namespace_id if namespace else b""
+        titles = Titles(admin.namespaces, listed)
+        told = watched(admin, chosen, follow=follow, seconds=seconds, new=new)
+        for at, event in islice(of_kinds(told, kind or KINDS), limit):
+            typer.echo(json_line(at, event) if as_json else text_line(at, event, titles))
+
+
+class Titles:
+    """Namespaces' names by their ids; those that came since are asked for as they are met."""
+
+    def __init__(
+        self,
+        listing: Callable[[], Iterable[store_pb2.NamespaceInfo]],
+        listed: Iterable[store_pb2.NamespaceInfo] = (),
+    ) -> None:
+        self._listing = listing
+        self._asked = datetime.min.replace(tzinfo=UTC)
+        self._known: dict[bytes, str] = {}
+        self._learn(listed)
+
+    def of(self, namespace_id: bytes, at: datetime) -> str:
+        """Returns its name, or its id's beginning where it is there no more.
+
+        ``at`` is when it was there: before the last that was asked, it would be known.
+        """
+        if namespace_id not in self._known:
+            self._known[namespace_id] = _short(namespace_id)
+            if at >= self._asked:
+                self._asked = datetime.now(UTC)
+                self._learn(self._listing())
+        return self._known[namespace_id]
+
+    def _learn(self, listed: Iterable[store_pb2.NamespaceInfo]) -> None:
+        self._known |= {each.namespace_id: printable(title_of(each)) for each in listed}
+
+
+def of_kinds(
+    told: Iterable[tuple[datetime, store_pb2.WatchEventsResponse]], kinds: Collection[str]
+) -> Iterator[tuple[datetime, store_pb2.WatchEventsResponse]]:
+    """Yields those of these :data:`KINDS`; of all of them also what this program does not know."""
+    fields = {KINDS[each] for each in kinds}
+    everything = fields == set(KINDS.values())
+    return (each for each in told if everything or each[1].WhichOneof("event") in fields)
+
+
+def watched(
+    admin: Admin, namespace_id: bytes, *, follow: bool, seconds: float, new: bool
+) -> Iterator[tuple[datetime, store_pb2.WatchEventsResponse]]:
+    """Yields events with their times by this machine's clock.
+
+    One watch after the other to follow: each begins with what the store remembers, of which
+    what was told before is left out, by what was told last: many have one time, and some that
+    follow each other come again within it.
+    """
+    longest = _seconds(admin.capabilities().limits.max_watch)
+    history = History.NONE if new else History.FIRST if follow or seconds else History.ALONE
+    left = inf if follow else seconds
+    last: deque[store_pb2.WatchEventsResponse] = deque(maxlen=TAIL)
+    since = -1.0
+    while True:
+        span = min(left or longest, longest)
+        with admin.watch_events(namespace_id, seconds=span, history=history) as watch:
+            began = _seconds(watch.began.uptime)
+            started = datetime.now(UTC) - timedelta(seconds=began)
+            if history is History.NONE:
+                since = began
+            told = iter(watch)
+            remembered = list(islice(told, watch.began.began.remembered_event_count))
+            for event in chain(_not_told(remembered, last, since), told):
+                last.append(event)
+                yield started + timedelta(seconds=_seconds(event.uptime)), event
+        left -= span
+        if left <= 0:
+            return
+        history = History.FIRST
+
+
+def _not_told(
+    remembered: list[store_pb2.WatchEventsResponse],
+    last: Collection[store_pb2.WatchEventsResponse],
+    since: float,
+) -> list[store_pb2.WatchEventsResponse]:
+    """Returns what comes after ``last``, what was told before; without any, after a moment."""
+    if not last:
+        return [each for each in remembered if _seconds(each.uptime) > since]
+    known, there = [_content(each) for each in last], [_content(each) for each in remembered]
+    ends = [end for end in range(len(there), 0, -1) if there[end - 1] == known[-1]]
+    whole = [end for end in ends if there[max(end - len(known), 0) : end] == known[-end:]]
+    # By as much as is known of what was told; rather once more than not at all.
+    best = max(whole, key=lambda end: (min(end, len(known)), -end), default=None)
+    # Where some were lost in between the latest that is alike has to do; where none is
+    # remembered any more, all are later.
+    return remembered[best or next(iter(ends), 0) :]
+
+
+def _content(event: store_pb2.WatchEventsResponse) -> store_pb2.WatchEventsResponse:
+    """Returns an event without what is its watch's own."""
+    content = store_pb2.WatchEventsResponse()
+    content.CopyFrom(event)
+    content.ClearField("sequence_number")
+    content.ClearField("lost_event_count")
+    return content
+
+
+def _seconds(span: Duration) -> float:
+    return span.ToNanoseconds() / 1e9
+
+
+def json_line(at: datetime, event: store_pb2.WatchEventsResponse) -> str:
+    """Returns an event, and when it happened, as one JSON value."""
+    return json.dumps({"time": at.isoformat(timespec="milliseconds")} | plain(event))
+
+
+def text_line(at: datetime, event: store_pb2.WatchEventsResponse, titles: Titles) -> str:
+    """Returns an event, and when it happened, in words; ``titles`` are namespaces' names."""
+    lost = f"({event.lost_event_count} lost before) " if event.lost_event_count else ""
+    when = at.astimezone().isoformat(sep=" ", timespec="milliseconds")
+    return f"{when}  {event.tenant}  {lost}{_what(event, at, titles)}"
+
+
+def _what(event: store_pb2.WatchEventsResponse, at: datetime, titles: Titles) -> str:
+    """Returns what happened, in words."""
+    match event.WhichOneof("event"):
+        case "lease_changed":
+            lease = event.lease_changed
+            change = store_pb2.LeaseEvent.Change.Name(lease.change).removeprefix("CHANGE_").lower()
+            name = f" ({printable(lease.display_name)})" if lease.display_name else ""
+            return f"lease {_short(lease.lease_id)}{name} {change}"
+        case "namespace_changed":
+            space = event.namespace_changed
+            change = store_pb2.NamespaceEvent.Change.Name(space.change)
+            title = titles.of(space.namespace_id, at)
+            return f"namespace {title} {change.removeprefix('CHANGE_').lower()}"
+        case "pages_inserted" | "pages_removed" | "pages_copied" | "copies_removed" as field:
+            pages = getattr(event, field)
+            return _pages(VERBS[field], pages, titles.of(pages.namespace_id, at))
+        case other:
+            return f"something that this program does not know: {other}"
+
+
+def _pages(verb: str, pages: store_pb2.PagesEvent, title: str) -> str:
+    cause = store_pb2.PagesEvent.Cause.Name(pages.cause).removeprefix("CAUSE_").lower()
+    tier = types_pb2.Tier.Name(pages.tier).removeprefix("TIER_")
+    end = pages.start_page + pages.page_count
+    path = f" path {_short(pages.path_digest)}" if pages.path_digest else ""
+    run = f"page {end - 1}" if pages.page_count == 1 else f"pages {pages.start_page} to {end - 1}"
+    # Why something was inserted is mostly that it was.
+    why = "" if cause == verb else f", {cause}"
+    return f"{title}: {run} {verb} {WHERE[verb]} {tier}{why}{path}"
+
+
+def _short(identifier: bytes) -> str:
+    return identifier.hex()[:SHORT_ID]

@@ -1,0 +1,61 @@
+"""The commands of kvstore-ctl about namespaces: the list, and the end of one."""
+
+from typing import Annotated
+
+import typer
+
+from kvstore_ctl import tables
+from kvstore_ctl.console import AsJson, RuntimeDirOption, Wide, confirm, connected, show, show_json
+from kvstore_ctl.message_json import plain
+from kvstore_ctl.text import counted, gone
+from kvstore_ctl.values import namespace_of, title_of
+
+app = typer.Typer(invoke_without_command=True)
+
+
+@app.callback()
+def namespaces(
+    context: typer.Context,
+    *,
+    wide: Wide = False,
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the namespaces and what each holds, or delete one."""
+    if context.invoked_subcommand is not None:
+        return
+    with connected(runtime_dir) as admin:
+        listed = admin.namespaces()
+    if as_json:
+        show_json([plain(each) for each in listed])
+    else:
+        show(tables.namespaces_table(listed, wide=wide))
+
+
+@app.command()
+def delete(
+    namespace: Annotated[
+        str, typer.Argument(metavar="NAMESPACE", help="How the namespace's id or name begins.")
+    ],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask.")] = False,
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a namespace with all its pages and named pins, for good; asks first.
+
+    Its id is never used again. Workers that have it open find it gone at their next
+    call, and open another one, which is empty. What is in use goes at its last release.
+    """
+    with connected(runtime_dir) as admin:
+        chosen = namespace_of(admin.namespaces(), namespace)
+        title = title_of(chosen)
+        if not yes:
+            question = f"Delete {title} and its {counted(chosen.cached_page_count, 'page')}?"
+            confirm(question)
+        answer = admin.delete_namespace(chosen.namespace_id)
+    if as_json:
+        show_json({"namespace_id": chosen.namespace_id.hex()} | plain(answer))
+    else:
+        what = gone(answer.evicted_page_count, answer.detached_page_count)
+        typer.echo(f"{title} is deleted: {what}")

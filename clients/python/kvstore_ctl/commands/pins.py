@@ -1,0 +1,198 @@
+"""The commands of kvstore-ctl that keep prefixes cached, and that remove them."""
+
+from typing import Annotated
+
+import typer
+
+from kvstore.v1 import store_pb2
+from kvstore_client.tokens import TOKEN_BYTES
+from kvstore_ctl import tables
+from kvstore_ctl.console import (
+    EXIT_REFUSED,
+    AsJson,
+    RuntimeDirOption,
+    confirm,
+    connected,
+    show,
+    show_json,
+)
+from kvstore_ctl.message_json import plain
+from kvstore_ctl.text import counted, gone
+from kvstore_ctl.values import STDIN, namespace_of, span_of, title_of, tokens_of
+
+TOKENS_HELP = "File of token ids in decimal, as a JSON list or one by one; - for stdin."
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The named pin's name in its namespace.")]
+NamespaceOption = Annotated[
+    str, typer.Option(help="How the namespace's id or name begins. Default: the only one.")
+]
+PackedOption = Annotated[
+    bool,
+    typer.Option(
+        "--packed", metavar="", help="The token ids are little-endian uint32, not decimal."
+    ),
+]
+
+
+def peek(
+    *,
+    tokens: Annotated[str, typer.Option(metavar="FILE", help=TOKENS_HELP)],
+    packed: PackedOption = False,
+    namespace: NamespaceOption = "",
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Says how much of a prompt is cached, without any effect."""
+    with connected(runtime_dir) as admin:
+        packed_tokens = tokens_of(tokens, packed=packed)
+        chosen = namespace_of(admin.namespaces(), namespace)
+        answer = admin.peek_prefix(chosen.namespace_id, packed_tokens)
+    if as_json:
+        show_json({"namespace_id": chosen.namespace_id.hex()} | plain(answer))
+    else:
+        cached = answer.matched_token_count + answer.source_token_count
+        asked = len(packed_tokens) // TOKEN_BYTES
+        typer.echo(f"{cached} of {counted(asked, 'token')} would be reused in {title_of(chosen)}")
+        if kept := answer.tier_3_token_count:
+            more = ": a match may load those that memory lacks" if kept > cached else ""
+            typer.echo(f"tier 3 has the first {kept} of them{more}")
+        if answer.HasField("in_flight"):
+            found = answer.in_flight
+            typer.echo(
+                f"a worker is computing them through token {found.token_count}; "
+                f"it last got on {found.idle_ms} ms ago"
+            )
+
+
+def pin(
+    name: Name,
+    *,
+    tokens: Annotated[str, typer.Option(metavar="FILE", help=TOKENS_HELP)],
+    packed: PackedOption = False,
+    namespace: NamespaceOption = "",
+    ttl: Annotated[
+        str, typer.Option(help="How long it stays, such as 90s, 10m, 12h, 7d. Default: no end.")
+    ] = "",
+    require_all: Annotated[
+        bool,
+        typer.Option("--require-all", metavar="", help="Fail unless all whole pages are cached."),
+    ] = False,
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keeps cached what is cached now of a prefix, in whole pages, under a name.
+
+    Again with the same tokens it says what is kept, and its time begins anew.
+    """
+    with connected(runtime_dir) as admin:
+        packed_tokens = tokens_of(tokens, packed=packed)
+        seconds = span_of(ttl) if ttl else None
+        chosen = namespace_of(admin.namespaces(), namespace)
+        answer = admin.pin_prefix(
+            chosen.namespace_id, name, packed_tokens, ttl=seconds, require_all=require_all
+        )
+    pinned, asked = answer.pinned_token_count, len(packed_tokens) // TOKEN_BYTES
+    if as_json:
+        show_json({"namespace_id": chosen.namespace_id.hex(), "name": name} | plain(answer))
+    elif pinned:
+        are = counted(asked, "token is", "tokens are")
+        typer.echo(f"{name}: {pinned} of {are} pinned in {title_of(chosen)}")
+    else:
+        title = title_of(chosen)
+        typer.echo(f"{name}: no page of {counted(asked, 'token')} is cached in {title}: no pin")
+
+
+def unpin(
+    name: Name,
+    *,
+    namespace: NamespaceOption = "",
+    if_exists: Annotated[
+        bool,
+        typer.Option("--if-exists", metavar="", help="Let it be well where there is no such pin."),
+    ] = False,
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ends a named pin; its pages stay cached until they are evicted."""
+    with connected(runtime_dir) as admin:
+        chosen = namespace_of(admin.namespaces(), namespace)
+        names = [each.name for each in admin.named_pins(chosen.namespace_id)]
+        admin.unpin_prefix(chosen.namespace_id, name)
+    if name not in names and not if_exists:
+        known = ", ".join(names) or "none"
+        typer.echo(
+            f"kvstore-ctl: no pin is named {name!r} in {title_of(chosen)}; there are: {known}",
+            err=True,
+        )
+        raise typer.Exit(EXIT_REFUSED)
+    if as_json:
+        show_json({"namespace_id": chosen.namespace_id.hex(), "name": name})
+    else:
+        typer.echo(f"{name} is pinned no more in {title_of(chosen)}")
+
+
+def pins(
+    *,
+    namespace: Annotated[
+        str, typer.Option(help="How the namespace's id or name begins. Default: all.")
+    ] = "",
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Shows the named pins: how much each holds, since when and for how long."""
+    with connected(runtime_dir) as admin:
+        namespaces = admin.namespaces()
+        chosen = namespace_of(namespaces, namespace).namespace_id if namespace else b""
+        listed = admin.named_pins(chosen)
+    if as_json:
+        show_json([plain(each) for each in listed])
+    else:
+        titles = {each.namespace_id: title_of(each) for each in namespaces}
+        show(tables.named_pins_table(listed, titles))
+
+
+def evict(
+    *,
+    tokens: Annotated[str, typer.Option(metavar="FILE", help=TOKENS_HELP)] = "",
+    packed: PackedOption = False,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", metavar="", help="All pages of the namespace, instead of tokens."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask.")] = False,
+    namespace: NamespaceOption = "",
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Removes every page with a cached prefix's last token, and all that continues it; asks first.
+
+    A prefix that is not cached whole removes nothing. What is in use is nobody's
+    match any more and goes at its last release; named pins that reach into what
+    is removed end.
+    """
+    if bool(tokens) == everything:
+        raise typer.BadParameter("one of the two is wanted", param_hint="--tokens, --all")
+    if tokens == STDIN and not yes:
+        raise typer.BadParameter("wanted where stdin gives the tokens", param_hint="--yes")
+    with connected(runtime_dir) as admin:
+        packed_tokens = b"" if everything else tokens_of(tokens, packed=packed)
+        if not (packed_tokens or everything):
+            msg = f"no tokens in {tokens}; to remove all pages of a namespace, say --all"
+            raise ValueError(msg)
+        chosen = namespace_of(admin.namespaces(), namespace)
+        if not yes:
+            confirm(_question(chosen, packed_tokens))
+        answer = admin.evict_prefix(chosen.namespace_id, packed_tokens)
+    if as_json:
+        show_json({"namespace_id": chosen.namespace_id.hex()} | plain(answer))
+    else:
+        what = gone(answer.evicted_page_count, answer.detached_page_count)
+        typer.echo(f"{title_of(chosen)}: {what}")
+
+
+def _question(namespace: store_pb2.NamespaceInfo, packed_tokens: bytes) -> str:
+    title = title_of(namespace)
+    if not packed_tokens:
+        return f"Remove all of {title}, {counted(namespace.cached_page_count, 'page')}?"
+    count = len(packed_tokens) // TOKEN_BYTES
+    return f"Remove the end of {counted(count, 'token')} from {title}, and all that continues it?"

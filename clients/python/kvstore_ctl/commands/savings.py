@@ -1,0 +1,162 @@
+"""kvstore-ctl savings: what sharing a prefix saves, worked out or counted."""
+
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from kvstore.v1 import lease_pb2
+from kvstore_ctl import tables
+from kvstore_ctl.console import AsJson, RuntimeDirOption, connected, show, show_json
+from kvstore_ctl.text import counted
+from kvstore_ctl.top.rates import counted_here
+from kvstore_ctl.values import namespaces_of, title_of
+
+
+class Savings(NamedTuple):
+    """Prefill work without a cache and with one.
+
+    ``tokens_without`` and ``tokens_with`` are the prompt tokens computed without and with
+    it, ``tokens_saved`` their difference, ``share_saved`` that of ``tokens_without``, 0 to 1.
+    ``speed_up_bound`` is how many times sooner all the prefill is done at best, where its
+    time grows with its tokens and reuse takes none; None where nothing is left to compute,
+    which has no bound. ``seconds_saved`` of prefill; None where no speed is known.
+    """
+
+    tokens_without: int
+    tokens_with: int
+    tokens_saved: int
+    share_saved: float
+    speed_up_bound: float | None
+    seconds_saved: float | None
+
+
+def prefix_savings(
+    shared: int, suffix: int, requests: int, prefill_tokens_per_second: float = 0.0
+) -> Savings:
+    """Returns what ``requests`` prompts of ``shared`` + ``suffix`` tokens save by sharing.
+
+    Tokens are counts: each prompt begins with the same ``shared`` tokens, which the first
+    computes and the others find, and ends with ``suffix`` tokens of its own. Without a cache
+    that is ``requests * (shared + suffix)`` tokens, with one ``shared + requests * suffix``.
+    A speed of 0 tokens a second is not known. Raises ``ValueError`` for a negative number.
+    """
+    if min(shared, suffix, requests, prefill_tokens_per_second) < 0:
+        msg = "tokens, requests and tokens a second are not negative"
+        raise ValueError(msg)
+    computed = shared + requests * suffix if requests else 0
+    return savings_of(requests * (shared + suffix), computed, prefill_tokens_per_second)
+
+
+def savings_of(
+    tokens_without: int, tokens_with: int, prefill_tokens_per_second: float = 0.0
+) -> Savings:
+    """Returns what is saved where so many tokens were asked for and so many were computed.
+
+    A speed of 0 tokens a second is not known. Where nothing was asked for nothing is saved.
+    """
+    saved = tokens_without - tokens_with
+    bound = tokens_without / tokens_with if tokens_with else None
+    return Savings(
+        tokens_without,
+        tokens_with,
+        saved,
+        saved / tokens_without if tokens_without else 0.0,
+        bound if tokens_without else 1.0,
+        saved / prefill_tokens_per_second if prefill_tokens_per_second else None,
+    )
+
+
+GIVEN = "Seconds are the saved tokens at {rate:g} tokens a second, as --prefill-rate says."
+SAID = (
+    "Seconds are of {timed} of the {saved}: those of engines that said what they"
+    " compute in a second, each at its own speed. --prefill-rate counts all at one."
+)
+TOO_FEW = (
+    "Seconds are not known: no engine that found these tokens had said what it computes in a"
+    " second. kvstore-worker says it once it has computed enough tokens itself to measure it;"
+    " --prefill-rate counts all at one speed."
+)
+DELETED = "Not in it: {deleted} asked of namespaces which are deleted."
+NOT_KNOWN = "Seconds are not known: say what an engine computes in a second with --prefill-rate."
+
+
+def savings(  # each is an option
+    *,
+    shared: Annotated[
+        int | None, typer.Option(min=0, help="Tokens that all prompts begin with.")
+    ] = None,
+    suffix: Annotated[int, typer.Option(min=0, help="Tokens of each prompt after those.")] = 0,
+    requests: Annotated[int, typer.Option(min=0, help="How many prompts.")] = 1,
+    prefill_rate: Annotated[
+        float, typer.Option(min=0, help="Prompt tokens that the engine computes in a second.")
+    ] = 0.0,
+    namespace: Annotated[
+        str, typer.Option(help="Count only namespaces whose id or name begins like this.")
+    ] = "",
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Says what a shared prefix saves; without --shared, what the running store has saved.
+
+    The calculator asks no store: of the requests the first computes the shared tokens, the
+    others find them. The running store's counters are of the namespaces that are there.
+    """
+    timed = deleted = saved = 0
+    if shared is not None:
+        rows = {"calculated": prefix_savings(shared, suffix, requests, prefill_rate)}
+    else:
+        with connected(runtime_dir) as admin:
+            stats = admin.stats()
+            here = counted_here(stats)
+            spaces = {} if namespace else {"all namespaces": here}
+            spaces |= {
+                title_of(each): each.counters for each in namespaces_of(stats.namespaces, namespace)
+            }
+        timed = here.timed_token_count
+        deleted = stats.counters.asked_token_count - here.asked_token_count
+        saved = here.matched_token_count + here.copied_token_count
+        rows = {title: counted_savings(each, prefill_rate) for title, each in spaces.items()}
+    if as_json:
+        show_json([{"of": title} | each._asdict() for title, each in rows.items()])
+        return
+    show(tables.plain_table("savings", COLUMNS, (_cells(*each) for each in rows.items())))
+    if prefill_rate:
+        typer.echo(GIVEN.format(rate=prefill_rate))
+    elif timed:
+        typer.echo(SAID.format(timed=timed, saved=counted(saved, "saved token")))
+    else:
+        typer.echo(TOO_FEW if saved else NOT_KNOWN)
+    if deleted > 0 and not namespace:
+        typer.echo(DELETED.format(deleted=counted(deleted, "token")))
+
+
+def counted_savings(counters: lease_pb2.CacheCounters, prefill_rate: float = 0.0) -> Savings:
+    """Returns what was saved by a store's counters.
+
+    Seconds at a rate in tokens a second; without one at the speeds that engines said
+    themselves, of their own tokens alone; None where none did.
+    """
+    asked = counters.asked_token_count
+    reused = counters.matched_token_count + counters.copied_token_count
+    saved = savings_of(asked, asked - reused, prefill_rate)
+    if prefill_rate or not counters.timed_token_count:
+        return saved
+    return saved._replace(seconds_saved=counters.saved_prefill_us * MICROSECOND)
+
+
+# Seconds.
+MICROSECOND = 1e-6
+COLUMNS = ("of", "tokens asked", "computed", "saved", "share", "prefill sooner", "seconds saved")
+
+
+def _cells(title: str, saved: Savings) -> tuple[Any, ...]:
+    bound = saved.speed_up_bound
+    return (
+        title,
+        saved.tokens_without,
+        saved.tokens_with,
+        saved.tokens_saved,
+        f"{saved.share_saved:.1%}",
+        "no bound" if bound is None else f"at most {bound:.2f} times",
+        "" if saved.seconds_saved is None else f"{saved.seconds_saved:.1f}",
+    )

@@ -1,0 +1,1 @@
+"""kvstore-ctl doctor: checks of a store and of its host."""

@@ -1,0 +1,152 @@
+"""kvstore-ctl doctor: looks at a store and at its host, and says what to do."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import grpc
+import typer
+
+from kvstore.v1 import store_pb2
+from kvstore_client.admin import connect_admin, connect_remote_admin
+from kvstore_client.calls.health import LIVENESS, READINESS, SERVING, health_of
+from kvstore_client.errors import StoreError
+from kvstore_client.remote import RemoteStore
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_ctl.console import EXIT_REFUSED, EXIT_USAGE, AsJson, RuntimeDirOption, show, show_json
+from kvstore_ctl.doctor import device as ctl_checks_device
+from kvstore_ctl.doctor import host as ctl_checks_host
+from kvstore_ctl.doctor import memory as ctl_checks_memory
+from kvstore_ctl.doctor import store as ctl_checks_store
+from kvstore_ctl.doctor.findings import (
+    Finding,
+    Outcome,
+    failed,
+    findings_table,
+    ok,
+    plain_findings,
+    skipped,
+    worst,
+)
+from kvstore_ctl.doctor.host import HostFacts
+from kvstore_ctl.options import remote_of
+from kvstore_ctl.text import counted
+
+ANSWERS = "answers"
+# Seconds for each thing that is asked: a store that hangs is told apart soon.
+TIMEOUT = 5.0
+
+
+class Seen(NamedTuple):
+    """What a store answered."""
+
+    stats: store_pb2.GetStatsResponse
+    capabilities: store_pb2.GetCapabilitiesResponse
+
+
+def doctor(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> None:
+    """Checks the store, its host and what workers make of it, and says what to do.
+
+    Each check ends as ok, warning, failed, or skipped where nothing can be seen from here.
+    The exit status is 1 if one failed, also where no store answers.
+    """
+    try:
+        remote = remote_of()
+        paths = RuntimeDir(runtime_dir)
+        findings = list(_here(paths) if remote is None else _there(remote))
+    except ValueError as error:
+        typer.echo(f"kvstore-ctl: {error}", err=True)
+        raise typer.Exit(EXIT_USAGE) from None
+    outcome = worst(findings)
+    if as_json:
+        show_json({"outcome": outcome.value, "checks": plain_findings(findings)})
+    else:
+        show(findings_table(findings))
+        typer.echo(f"\n{_summary(findings)}")
+    if outcome is Outcome.FAILED:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _here(paths: RuntimeDir) -> Iterator[Finding]:
+    facts = HostFacts()
+    pid = ctl_checks_host.server_pid(facts, paths)
+    socket, seen = ctl_checks_host.socket_check(paths), None
+    yield socket
+    if socket.outcome is Outcome.FAILED:
+        for name in (LIVENESS, READINESS, ANSWERS):
+            yield skipped(name, "no store can be asked here: see socket")
+    else:
+        with grpc.insecure_channel(paths.grpc_target) as channel:
+            yield from _health(channel)
+        seen, answer = _ask(paths)
+        yield answer
+    yield ctl_checks_host.kernel_check()
+    yield ctl_checks_host.memfd_check()
+    yield ctl_checks_host.descriptors_check(facts, pid)
+    yield ctl_checks_host.clock_check(facts)
+    device = None if seen is None else ctl_checks_device.device_of(seen.capabilities)
+    stats = store_pb2.GetStatsResponse() if seen is None else seen.stats
+    on_device, answered = device is not None, seen is not None
+    yield ctl_checks_memory.machine_memory_check(
+        facts, stats, on_device=on_device, answered=answered
+    )
+    yield ctl_checks_memory.limits_check(facts, stats, pid, on_device=on_device)
+    yield ctl_checks_device.driver_check(facts, device, answered=answered)
+    yield ctl_checks_device.ipc_check(facts, device, pid, answered=answered)
+    if seen is not None:
+        yield from _store(seen)
+
+
+def _there(remote: RemoteStore) -> Iterator[Finding]:
+    with remote.channel() as channel:
+        yield from _health(channel)
+    seen, answer = _ask(remote)
+    yield answer
+    yield skipped("host", f"{remote.address} is another host: run doctor there too")
+    if seen is not None:
+        yield from _store(seen)
+
+
+def _health(channel: grpc.Channel) -> Iterator[Finding]:
+    for service, advice in (
+        (LIVENESS, "see the server's log; a supervisor restarts what does not live"),
+        (READINESS, "it starts, drains, or cannot allocate yet: see its log"),
+    ):
+        answer = health_of(channel, service, timeout=TIMEOUT)
+        found = f"health says {answer}"
+        yield ok(service, found) if answer == SERVING else failed(service, found, advice)
+
+
+def _ask(where: RuntimeDir | RemoteStore) -> tuple[Seen | None, Finding]:
+    """Returns what the store answers, if it does, and whether it does."""
+    try:
+        with (
+            connect_remote_admin(where, timeout=TIMEOUT)
+            if isinstance(where, RemoteStore)
+            else connect_admin(where.path, timeout=TIMEOUT)
+        ) as admin:
+            seen = Seen(admin.stats(), admin.capabilities())
+    except StoreError as error:
+        advice = "see the server's log, and whether this user, token or certificate may ask"
+        return None, failed(ANSWERS, str(error), advice)
+    leases = counted(len(seen.stats.leases), "lease")
+    found = f"as a store of epoch {seen.stats.store_epoch}, with {leases}"
+    return seen, ok(ANSWERS, found)
+
+
+def _store(seen: Seen) -> Iterator[Finding]:
+    stats = seen.stats
+    yield ctl_checks_store.versions_check(seen.capabilities)
+    for check in ctl_checks_store.SNAPSHOT_CHECKS:
+        yield check(stats)
+    limit = seen.capabilities.limits.max_namespaces
+    yield ctl_checks_store.namespaces_check(stats.namespaces, limit)
+    yield ctl_checks_store.identities_check(stats.namespaces)
+
+
+def _summary(findings: list[Finding]) -> str:
+    counts = [
+        f"{count} {outcome.value}"
+        for outcome in Outcome
+        if (count := sum(each.outcome is outcome for each in findings))
+    ]
+    return ", ".join(counts)

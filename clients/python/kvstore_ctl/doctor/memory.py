@@ -1,0 +1,78 @@
+"""Checks of kvstore-ctl doctor: what the store's memory takes of the machine's."""
+
+from kvstore.v1 import store_pb2, types_pb2
+from kvstore_ctl.doctor.findings import Finding, failed, ok, skipped, warning
+from kvstore_ctl.doctor.host import HostFacts
+from kvstore_ctl.top.view import mebibytes
+
+# Of the machine's memory, or of a limit.
+MUCH = 0.8
+NEARLY_ALL = 0.95
+
+
+def machine_memory_check(
+    facts: HostFacts,
+    stats: store_pb2.GetStatsResponse,
+    *,
+    on_device: bool,
+    answered: bool = True,
+) -> Finding:
+    """Looks what the arenas in host memory take of the machine's, and what is left of it.
+
+    Only a store that ``answered`` says what they take.
+    """
+    name = "memory"
+    total, available = facts.memory_bytes()
+    if not total:
+        return skipped(name, "/proc/meminfo cannot be read")
+    taken = arena_bytes(stats, on_device=on_device)
+    found = f"arenas take {mebibytes(taken)} of {mebibytes(total)}, {mebibytes(available)} left"
+    if not answered:
+        left = f"{mebibytes(available)} of {mebibytes(total)} left"
+        found = f"no store says what its arenas take; {left}"
+    if taken > total * MUCH:
+        advice = "lower --tier1-bytes (or --tier2-bytes): engines need memory beside the store's"
+        return warning(name, found, advice)
+    if available < total * (1 - NEARLY_ALL):
+        return warning(name, found, "the machine is out of memory soon: see what takes it")
+    return ok(name, found) if answered else skipped(name, found)
+
+
+def limits_check(
+    facts: HostFacts, stats: store_pb2.GetStatsResponse, pid: int | None, *, on_device: bool
+) -> Finding:
+    """Looks at the limits of the server's cgroups, which arenas count in, and of this process's."""
+    name = "container limits"
+    taken = arena_bytes(stats, on_device=on_device)
+    limits = {"this process": facts.memory_limits("self")}
+    if pid is not None:
+        limits = {"the server": facts.memory_limits(pid)} | limits
+    for whose, found in limits.items():
+        for each in found:
+            said = (
+                f"{whose}: {mebibytes(each.used_bytes)} of {mebibytes(each.limit_bytes)}"
+                f" by {each.path}"
+            )
+            if each.used_bytes > each.limit_bytes * NEARLY_ALL:
+                return failed(name, said, "raise the limit, or lower --tier1-bytes")
+            if whose == "the server" and taken > each.limit_bytes * MUCH:
+                advice = "raise the limit well above --tier1-bytes and --tier2-bytes together"
+                return warning(name, f"{said}; arenas take {mebibytes(taken)}", advice)
+            if each.killed_count:
+                # Counted since the cgroup was made: it says nothing of now.
+                advice = "raise the limit: it has to hold the arenas and what else runs in it"
+                killed = f"{said}; {each.killed_count} were killed in it so far"
+                return warning(name, killed, advice)
+    seen = [
+        f"{whose} {mebibytes(min(e.limit_bytes for e in f))}" for whose, f in limits.items() if f
+    ]
+    return ok(name, "limits: " + ", ".join(seen) if seen else "none")
+
+
+def arena_bytes(stats: store_pb2.GetStatsResponse, *, on_device: bool) -> int:
+    """Returns the bytes of all arenas in host memory."""
+    return sum(
+        each.slot_count * each.slot_bytes
+        for each in stats.arenas
+        if not (on_device and each.tier == types_pb2.TIER_1)
+    )

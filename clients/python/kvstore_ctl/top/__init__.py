@@ -1,0 +1,1 @@
+"""kvstore-ctl top: the activity of a store, refreshed."""

@@ -1,0 +1,145 @@
+"""kvstore-ctl top: what a store does now, by namespace and by lease."""
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from threading import Event
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.live import Live
+
+from kvstore.v1 import store_pb2
+from kvstore_client.admin import Admin
+from kvstore_client.errors import StoreError
+from kvstore_ctl.console import AsJson, RuntimeDirOption, admin_of, connected, show, store_failures
+from kvstore_ctl.top.keys import keys
+from kvstore_ctl.top.rates import change_between
+from kvstore_ctl.top.view import SORTS, Frame, plain_frame, rendered
+
+NAMES = ", ".join(SORTS)
+LEAST_INTERVAL = 0.05
+MOST_INTERVAL = 86_400.0
+
+
+class _Looks(NamedTuple):
+    """How often to look, for how many frames (0: no end), and what stands first."""
+
+    interval: float
+    frames: int
+    sort: str
+    rows: int
+
+
+def top(  # each is an option
+    *,
+    interval: Annotated[
+        float,
+        typer.Option(min=LEAST_INTERVAL, max=MOST_INTERVAL, help="Seconds between two looks."),
+    ] = 2.0,
+    count: Annotated[
+        int, typer.Option(min=0, help="End after so many frames. 0: at Ctrl-C or q.")
+    ] = 0,
+    once: Annotated[
+        bool, typer.Option("--once", metavar="", help="The same as --count 1.")
+    ] = False,
+    sort: Annotated[str, typer.Option(help=f"What is first: most {NAMES}.")] = "tokens",
+    rows: Annotated[int, typer.Option(min=1, help="Most namespaces, and leases, shown.")] = 15,
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Shows what the store does now: hit rate, tokens saved, tiers, namespaces and leases.
+
+    Each frame is what changed between two looks, by the store's own uptime. On a terminal
+    it stays in place, also while a store restarts: q quits, s sorts by the next column.
+    Elsewhere, and with --json, one frame follows the other; of JSON one value a line.
+    """
+    if sort not in SORTS:
+        raise typer.BadParameter(f"one of {NAMES}, not {sort!r}", param_hint="--sort")
+    looks = _Looks(interval, 1 if once else count, sort, rows)
+    try:
+        if sys.stdout.isatty() and not as_json:
+            with store_failures(), closing(_Store(runtime_dir)) as store:
+                _live(store, looks)
+        else:
+            with connected(runtime_dir) as admin:
+                _printed(admin, looks, _print_json if as_json else _print_text)
+    except KeyboardInterrupt:
+        return
+
+
+def _printed(admin: Admin, looks: _Looks, print_frame: Callable[[Frame], None]) -> None:
+    never = Event()
+    before, shown = admin.stats(), 0
+    while not looks.frames or shown < looks.frames:
+        never.wait(looks.interval)
+        after = admin.stats()
+        print_frame(Frame(after, change_between(before, after), looks.sort, looks.rows))
+        before, shown = after, shown + 1
+
+
+def _live(store: "_Store", looks: _Looks) -> None:
+    """Shows frames in place; a key acts at once, and the next look comes an interval later.
+
+    A store that goes away is looked for until it is back, once it was there at first.
+    """
+    sorts = list(SORTS)
+    before, shown, trouble = store.stats(), 0, ""
+    frame = Frame(before, change_between(before, before), looks.sort, looks.rows)
+    # What is counted is to be read afterwards.
+    with keys() as wait_for_key, Live(auto_refresh=False, screen=not looks.frames) as screen:
+        while not looks.frames or shown < looks.frames:
+            key = wait_for_key(looks.interval)
+            if key == "q":
+                return
+            if key == "s":
+                following = sorts[(sorts.index(frame.sort) + 1) % len(sorts)]
+                frame = frame._replace(sort=following)
+            elif not key:
+                try:
+                    after = store.stats()
+                except StoreError as error:
+                    trouble = f"no answer, trying again: {error}"
+                else:
+                    frame = frame._replace(stats=after, change=change_between(before, after))
+                    before, shown, trouble = after, shown + 1, ""
+            width = screen.console.width
+            # The last one stays when no key does anything any more.
+            more = not looks.frames or shown < looks.frames
+            shown_now = rendered(frame, width=width, trouble=trouble, keys=more)
+            screen.update(shown_now, refresh=True)
+
+
+class _Store:
+    """A store that is connected to anew where that is necessary."""
+
+    def __init__(self, runtime_dir: Path | None) -> None:
+        self._runtime_dir = runtime_dir
+        self._connection = ExitStack()
+        self._admin: Admin | None = None
+
+    def stats(self) -> store_pb2.GetStatsResponse:
+        """Returns a snapshot; raises ``StoreError``, and connects anew the next time then."""
+        try:
+            if self._admin is None:
+                self._admin = self._connection.enter_context(admin_of(self._runtime_dir))
+            return self._admin.stats()
+        except StoreError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the connection. Can be repeated."""
+        self._admin = None
+        self._connection.close()
+
+
+def _print_json(frame: Frame) -> None:
+    typer.echo(json.dumps(plain_frame(frame)))
+
+
+def _print_text(frame: Frame) -> None:
+    show(rendered(frame))
+    typer.echo()

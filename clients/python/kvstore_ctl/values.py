@@ -1,0 +1,131 @@
+"""What an operator types, as values. Each raises ``ValueError`` that says what is wrong."""
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvstore.v1 import lease_pb2, store_pb2
+from kvstore_client.tokens import pack_tokens
+
+STDIN = "-"
+SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+WORDS = re.compile(r"[^\s,]+")
+# Characters of a word that is quoted.
+SHORT_WORD = 20
+SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+SHORT_ID = 8
+
+
+def span_of(text: str) -> float:
+    """Returns a span of time in seconds: a number, followed by s, m, h or d where it is not s."""
+    found = SPAN.fullmatch(text)
+    if found is None:
+        msg = f"{text!r} is no span of time: try 90, 90s, 10m, 12h or 7d"
+        raise ValueError(msg)
+    return float(found[1]) * SECONDS[found[2]]
+
+
+def tokens_of(source: str, *, packed: bool) -> bytes:
+    """Returns the wire's bytes of the token ids in a file, or on stdin for ``-``.
+
+    They stand there in decimal, as a JSON list or with spaces, commas or line
+    ends between them; or ``packed``, as little-endian uint32.
+    """
+    try:
+        content = sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
+        return pack_tokens(content if packed else _listed(content.decode()))
+    except (OSError, ValueError, RecursionError) as error:
+        msg = f"tokens from {source}: {error}"
+        raise ValueError(msg) from error
+
+
+# A namespace of which only the disk has pages is not known before it is opened.
+NONE_OPEN = (
+    "there are no namespaces: no worker has opened one since the store's start, whatever tier 3 has"
+)
+
+
+def namespace_of(
+    namespaces: Sequence[store_pb2.NamespaceInfo], named: str
+) -> store_pb2.NamespaceInfo:
+    """Returns the one namespace that is named so, or else whose id or name begins so.
+
+    Without a name it is the only one there is.
+    """
+    whole = [each for each in namespaces if named and named in _names(each)]
+    begun = namespaces_of(namespaces, named)
+    for found in (whole, begun):
+        if len(found) == 1:
+            return found[0]
+    if not begun:
+        msg = NONE_OPEN
+    else:
+        which = f" begin with {named!r}" if named else ""
+        msg = f"{len(begun)} namespaces{which}: choose one with --namespace, of {_titles(begun)}"
+    raise ValueError(msg)
+
+
+def namespaces_of(
+    namespaces: Sequence[store_pb2.NamespaceInfo], named: str
+) -> list[store_pb2.NamespaceInfo]:
+    """Returns all whose id or name begins so; without a name all there are, even none."""
+    begun = [n for n in namespaces if any(each.startswith(named) for each in _names(n))]
+    if named and not begun:
+        known = _titles(namespaces)
+        msg = f"no namespace's id or name begins with {named!r}; there are: {known}"
+        raise ValueError(msg if namespaces else NONE_OPEN)
+    return begun
+
+
+def leases_of(leases: Sequence[lease_pb2.LeaseInfo], named: str) -> list[lease_pb2.LeaseInfo]:
+    """Returns all whose id or name begins so; with ``named`` at least one."""
+    begun = [each for each in leases if each.lease_id.hex().startswith(named)]
+    begun = begun or [each for each in leases if each.display_name.startswith(named)]
+    if named and not begun:
+        known = ", ".join(f"{each.display_name} ({_short(each.lease_id)})" for each in leases)
+        msg = f"no lease's id or name begins with {named!r}; there are: {known or 'none'}"
+        raise ValueError(msg)
+    return begun
+
+
+def title_of(namespace: store_pb2.NamespaceInfo) -> str:
+    """Returns a namespace's name for people, with the beginning of its id."""
+    short = _short(namespace.namespace_id)
+    name = namespace.identity.display_name
+    return f"{name} ({short})" if name else short
+
+
+def _short(identifier: bytes) -> str:
+    return identifier.hex()[:SHORT_ID]
+
+
+def _titles(namespaces: Sequence[store_pb2.NamespaceInfo]) -> str:
+    return ", ".join(title_of(each) for each in namespaces)
+
+
+def _names(namespace: store_pb2.NamespaceInfo) -> tuple[str, str]:
+    return namespace.namespace_id.hex(), namespace.identity.display_name
+
+
+def _listed(text: str) -> list[int]:
+    if text.lstrip().startswith("["):
+        listed: list[int] = json.loads(text)
+        return listed
+    return [_token_id(word, number) for number, word in enumerate(WORDS.findall(text), start=1)]
+
+
+def _token_id(word: str, number: int) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        msg = (
+            f"word {number} is {_shortened(word)!r}; wanted are token ids in decimal, as a JSON"
+            " list or one by one, or with --packed little-endian uint32"
+        )
+        raise ValueError(msg) from None
+
+
+def _shortened(word: str) -> str:
+    return word if len(word) <= SHORT_WORD else f"{word[: SHORT_WORD - 3]}..."

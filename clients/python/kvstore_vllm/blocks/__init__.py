@@ -1,0 +1,1 @@
+"""Blocks of vLLM as pages of the store."""

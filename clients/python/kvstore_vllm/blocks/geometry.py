@@ -1,0 +1,63 @@
+"""Where the bytes of a block lie in an engine's memory, by vLLM's own account."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class BlockTensor(Protocol):
+    """Of vLLM's ``KVCacheTensor``: where some layers' blocks lie in an allocation, in bytes."""
+
+    layers: list[str]
+    layer_stride: int
+    block_stride: int
+    offset: int
+
+
+class Piece(NamedTuple):
+    """Bytes of each block that are copied together: ``parts`` of ``block_stride`` bytes.
+
+    Part p of block b begins at ``begin + p * span + b * block_stride``. Where layers lie one
+    after another, there is a part for each layer, or for each head of it; where blocks do, one
+    for all layers. ``layers`` are those of the first tensor that says so, and ``layers_at`` and
+    ``layer_stride`` where each of them begins.
+    """
+
+    layers: tuple[str, ...]
+    layers_at: int
+    layer_stride: int
+    begin: int
+    parts: int
+    block_stride: int
+    block_count: int
+
+    @property
+    def span(self) -> int:
+        """Bytes of one part of all blocks."""
+        return self.block_count * self.block_stride
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block, all parts."""
+        return self.parts * self.block_stride
+
+
+def pieces_of(tensors: Sequence[BlockTensor], block_count: int) -> list[Piece]:
+    """Returns the pieces of a block in the order that they have in a page.
+
+    Tensors that name the same bytes, as layers packed into blocks do, are one piece.
+    """
+    pieces: dict[int, Piece] = {}
+    for tensor in tensors:
+        span = block_count * tensor.block_stride
+        layered = tensor.layer_stride >= span
+        piece = Piece(
+            layers=tuple(tensor.layers),
+            layers_at=tensor.offset,
+            layer_stride=tensor.layer_stride,
+            begin=tensor.offset if layered else 0,
+            parts=len(tensor.layers) * tensor.layer_stride // span if layered else 1,
+            block_stride=tensor.block_stride,
+            block_count=block_count,
+        )
+        pieces.setdefault(piece.begin, piece)
+    return list(pieces.values())

@@ -1,0 +1,39 @@
+"""What the connector and its client log, among the engine's own lines."""
+
+import logging
+from typing import Final
+
+# Whose events are told: names, with what belongs to them beside.
+LOGGERS: Final = ("kvstore_vllm", "kvstore_client")
+_PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def log_with(engine: logging.Logger) -> None:
+    """Have all events written where ``engine``'s are, in its format, from its level on.
+
+    Once: whoever set these loggers up otherwise keeps that. An engine without handlers
+    has nothing to be written with.
+    """
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        if logger.handlers:
+            continue
+        for each in engine.handlers:
+            if isinstance(each, logging.StreamHandler):
+                handler = logging.StreamHandler(each.stream)
+                handler.setFormatter(each.formatter)
+                handler.addFilter(_with_fields)
+                logger.addHandler(handler)
+        if logger.handlers:
+            logger.setLevel(engine.getEffectiveLevel())
+            logger.propagate = False
+
+
+def _with_fields(record: logging.LogRecord) -> bool:
+    """Writes an event's fields behind its name."""
+    names = [name for name in vars(record) if name not in _PLAIN and not name.startswith("_")]
+    fields = "".join(f" {name}={getattr(record, name)}" for name in names)
+    if fields and not getattr(record, "_written", False):
+        record.msg, record.args = f"{record.getMessage()}{fields}", None
+        record._written = True  # noqa: SLF001  # a second handler's filter sees the same record
+    return True

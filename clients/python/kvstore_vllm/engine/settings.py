@@ -1,0 +1,108 @@
+"""What an engine's operator may set: vLLM's ``kv_connector_extra_config``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfSettings:
+    """What the scheduler half goes by: pages in tokens, ranks, and the operator's settings."""
+
+    page_tokens: int
+    rank_count: int = 1
+    lookup_timeout: float = 0.25
+    load_async: bool = True
+    save_output: bool = True
+
+
+LONGEST_LOOKUP_TIMEOUT = 60.0
+# Bytes of a digest, and the longest name: what a store takes unless it is set otherwise.
+DIGEST_BYTES = range(16, 65)
+LONGEST_NAME = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectorSettings:
+    """Settings of one engine's connector, each with a default that serves.
+
+    Raises ``ValueError`` for a value that is none, and names it.
+    """
+
+    runtime_dir: str | None = None
+    """The folder with the store's sockets; None: where a store puts them unless told."""
+
+    lookup_timeout: float = 0.25
+    """Longest time, in seconds, that a request waits for the store's answer; then it is a miss."""
+
+    load_async: bool = True
+    """Whether loads run beside the engine's steps. Else a step waits for its loads."""
+
+    save_output: bool = True
+    """Whether whole pages of what was generated are stored too, as a request finishes."""
+
+    model_digest: str | None = None
+    """Stands for the model's weights, in hexadecimal digits, where they cannot be digested.
+
+    Whoever sets it answers for it: two models under one digest are served each other's pages.
+    """
+
+    salt: str = ""
+    """Engines of different salts share nothing, within one tenant of the store."""
+
+    display_name: str = ""
+    """The namespace's name for people; empty: the name that vLLM serves the model by."""
+
+    fault_load_fraction: float = 0.0
+    """Tests only: the share of loads that is made to fail."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lookup_timeout <= LONGEST_LOOKUP_TIMEOUT:
+            raise ValueError(
+                f"lookup_timeout is more than 0 and at most {LONGEST_LOOKUP_TIMEOUT:g} seconds, "
+                f"not {self.lookup_timeout}"
+            )
+        if not 0 <= self.fault_load_fraction <= 1:
+            raise ValueError(f"fault_load_fraction is from 0 to 1, not {self.fault_load_fraction}")
+        if len(self.display_name.encode()) > LONGEST_NAME:
+            raise ValueError(f"display_name has at most {LONGEST_NAME} bytes")
+        if self.model_digest is not None:
+            _require_digest(self.model_digest)
+
+    @classmethod
+    def read(cls, extra: Mapping[str, object]) -> Self:
+        """Reads vLLM's ``kv_connector_extra_config``.
+
+        Raises ``ValueError`` that names what is wrong: a key that is not known, with those
+        that are, or a value of another type.
+        """
+        known = {each.name: each.type for each in fields(cls)}
+        unknown = sorted(set(extra) - set(known))
+        if unknown:
+            raise ValueError(
+                f"kv_connector_extra_config has {', '.join(unknown)}, which kvstore does not "
+                f"know; it knows {', '.join(sorted(known))}"
+            )
+        return cls(**{name: _checked(name, value, known[name]) for name, value in extra.items()})
+
+
+def _checked(name: str, value: object, expected: object) -> Any:  # noqa: ANN401  # its field's type
+    """Returns a value of the field's type; an integer is a number of seconds or a share too."""
+    if expected is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, expected):  # type: ignore[arg-type]  # a class, or a union of them
+        shown = getattr(expected, "__name__", str(expected))
+        raise ValueError(f"{name} in kv_connector_extra_config is {value!r}, which is no {shown}")  # noqa: TRY004  # a setting's value, not a call's argument
+    return value
+
+
+def _require_digest(digest: str) -> None:
+    try:
+        length = len(bytes.fromhex(digest))
+    except ValueError:
+        length = 0
+    if length not in DIGEST_BYTES:
+        raise ValueError(
+            f"model_digest has {DIGEST_BYTES.start} to {DIGEST_BYTES.stop - 1} bytes in "
+            f"hexadecimal digits, such as sha256sum prints, not {digest!r}"
+        )

@@ -1,0 +1,162 @@
+"""One engine's use of a store: the client that its scheduler half owns, and who shares it."""
+
+import os
+from collections import OrderedDict
+from threading import Lock
+from typing import Final
+from uuid import UUID
+
+from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, PageLayout
+from kvstore_client.errors import StoreError
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_vllm.engine.settings import LONGEST_NAME
+
+# What vLLM puts between an engine's id and its data-parallel rank.
+RANK = "_dp"
+
+
+def lease_name(model: str, engine_id: str) -> str:
+    """Returns the model's name with what tells its engines apart, of at most 256 bytes.
+
+    That is the `engine_id` of the kv-transfer-config where an operator chose one, and the
+    data-parallel rank: both are as they were after a restart. One that vLLM drew says nothing.
+    """
+    chosen, _, rank = engine_id.rpartition(RANK)
+    if not rank.isdecimal() or not chosen:
+        chosen, rank = engine_id, ""
+    own = "" if _is_drawn(chosen) else chosen
+    which = _cut(" ".join(filter(None, (own, rank and f"dp{rank}"))), LONGEST_NAME // 2)
+    named = _cut(f"vllm {model}".strip(), LONGEST_NAME - len(f" {which}".encode()))
+    return f"{named} {which}".strip()
+
+
+def _is_drawn(engine_id: str) -> bool:
+    try:
+        UUID(engine_id)
+    except ValueError:
+        return False
+    return True
+
+
+def _cut(text: str, most: int) -> str:
+    return text.encode()[:most].decode(errors="ignore")
+
+
+# Salts, which users choose, with namespaces of their own; beyond it the longest unused is closed.
+MOST_NAMESPACES: Final = 64
+
+
+def copies_are_done() -> None:
+    """Returns at once, for ``ClientConfig.wait_for_device``: all device work is already done.
+
+    A rank waits for each copy on its stream before it reports the copy, and keeps the store's
+    memory mapped until then. A wait for the whole device would end vLLM's captures of graphs.
+    """
+
+
+class StoreAccess:
+    """A client with the namespaces of one model. Any thread may use it."""
+
+    def __init__(
+        self,
+        runtime_dir: str | None,
+        identity: NamespaceIdentity,
+        layout: PageLayout,
+        *,
+        name: str,
+        call_timeout: float,
+    ) -> None:
+        """``name`` is the lease's."""
+        config = ClientConfig(
+            call_timeout=call_timeout, display_name=name, wait_for_device=copies_are_done
+        )
+        self.layout = layout
+        self._folder = RuntimeDir(runtime_dir).path
+        self._client = Client(self._folder, config)
+        self._plain = self._client.namespace(identity, layout)
+        self._by_salt: OrderedDict[bytes, Namespace] = OrderedDict()
+        self._mutex = Lock()
+        self._client.start()
+
+    @property
+    def memory(self) -> Namespace:
+        """The pages of all its namespaces, by extent, in this process."""
+        return self._plain
+
+    @property
+    def usable(self) -> bool:
+        """Whether the store answers requests now, as far as is known."""
+        return self._client.connected
+
+    @property
+    def tried(self) -> bool:
+        """Whether it was tried to reach the store since the start."""
+        return self._client.tried
+
+    def namespace(self, salt: bytes) -> Namespace:
+        """Returns the namespace of a salt, to be opened in the background where it is new."""
+        if salt == self._plain.identity.salt:
+            return self._plain
+        with self._mutex:
+            found = self._by_salt.pop(salt, None) or self._plain.salted(salt)
+            self._by_salt[salt] = found
+            if len(self._by_salt) > MOST_NAMESPACES:
+                _, longest_unused = self._by_salt.popitem(last=False)
+                longest_unused.forget()
+            return found
+
+    def facts(self) -> dict[str, str]:
+        """Returns what the log says of it: the folder, the namespace, and why it is not used."""
+        identity = self._plain.identity
+        return {
+            "runtime_dir": str(self._folder),
+            "namespace": identity.display_name,
+            "model_digest": identity.model_digest.hex(),
+            "reason": str(self._plain.failure or ""),
+        }
+
+    def share_lease(self) -> bytes | None:
+        """Returns what has another process join the lease; None where there is none."""
+        try:
+            return self._client.share_lease()
+        except StoreError:
+            return None
+
+    def close(self) -> None:
+        """Gives the lease back. Waits as ``Client.close`` does."""
+        self._client.close()
+
+
+class EnginesHere:
+    """What the two halves of an engine know of each other where they share a process.
+
+    Keyed by process and engine, so that a fork begins with none.
+    """
+
+    def __init__(self) -> None:
+        self._accesses: dict[tuple[int, str], StoreAccess] = {}
+        self._ranks: set[tuple[int, str]] = set()
+
+    def note_rank(self, engine_id: str) -> None:
+        """Notes that a rank of the engine is in this process."""
+        self._ranks.add((os.getpid(), engine_id))
+
+    def has_rank(self, engine_id: str) -> bool:
+        """Returns whether a rank of the engine is in this process."""
+        return (os.getpid(), engine_id) in self._ranks
+
+    def put(self, engine_id: str, access: StoreAccess) -> None:
+        """Let ranks of this process find the scheduler half's store."""
+        self._accesses[os.getpid(), engine_id] = access
+
+    def get(self, engine_id: str) -> StoreAccess | None:
+        """Returns the scheduler half's store, where that is in this process."""
+        return self._accesses.get((os.getpid(), engine_id))
+
+    def remove(self, engine_id: str) -> None:
+        """Forgets an engine that ends."""
+        self._accesses.pop((os.getpid(), engine_id), None)
+        self._ranks.discard((os.getpid(), engine_id))
+
+
+ENGINES_HERE: Final = EnginesHere()

@@ -1,0 +1,73 @@
+"""Which LoRA adapter: a digest of its files, not its name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from kvstore_vllm.engine.engine_types import LoraLike
+from kvstore_vllm.identity.errors import UndigestableAdapter, UnidentifiableModel
+from kvstore_vllm.identity.model_folder import folder_digest, folder_stamp, hub_snapshot
+from kvstore_vllm.identity.salts import framed
+
+MARK: Final = b"kvstore_vllm adapter 1"
+
+
+@dataclass(frozen=True)
+class _Known:
+    stamp: object
+    digest: bytes
+
+
+class AdapterDigests:
+    """The digests of an engine's adapters, each read once. Any thread may use it.
+
+    ``engine_facts`` is what else of the engine decides over an adapter's KV, such as the type
+    that it is computed in.
+    """
+
+    def __init__(self, engine_facts: Mapping[str, str] | None = None) -> None:
+        facts = sorted((engine_facts or {}).items())
+        self._facts = framed(*(f"{name}={value}".encode() for name, value in facts))
+        self._known: dict[tuple[str, int, str], _Known] = {}
+        # One adapter is read at a time, and by one thread.
+        self._reading = Lock()
+
+    def digest_of(self, adapter: LoraLike) -> bytes:
+        """Returns 32 bytes for an adapter's weights.
+
+        It is read where it is first asked for, which takes milliseconds, and then known by
+        its name, number and path. Where its files have changed since, nobody knows which of
+        them the engine has loaded: raises ``UndigestableAdapter``, then and ever after, until
+        it is loaded under another number; and where it is in no local folder.
+        """
+        key = (adapter.lora_name, adapter.lora_int_id, adapter.lora_path)
+        with self._reading:
+            try:
+                folder = _local_folder(adapter.lora_path)
+                stamp = folder_stamp(folder)
+                known = self._known.get(key)
+                if known is None:
+                    digest = sha256(framed(MARK, self._facts, folder_digest(folder))).digest()
+                    self._known[key] = known = _Known(stamp, digest)
+                    stamp = folder_stamp(folder)
+            except (OSError, UnidentifiableModel) as error:
+                raise UndigestableAdapter(
+                    f"the adapter {adapter.lora_name} cannot be told from others: {error}"
+                ) from error
+            if known.stamp != stamp:
+                # Nothing is equal to it: once in doubt, always in doubt.
+                self._known[key] = _Known(None, known.digest)
+                raise UndigestableAdapter(
+                    f"the files of the adapter {adapter.lora_name} changed while it was in use"
+                )
+            return known.digest
+
+
+def _local_folder(path: str) -> Path:
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    return hub_snapshot(path)

@@ -1,0 +1,171 @@
+"""Which model: a digest of what an engine's KV depends on, never a name."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from kvstore_client import NamespaceIdentity, PageLayout
+from kvstore_vllm.blocks.page_layout import LayerFacts, LayoutFacts, layout_of
+from kvstore_vllm.engine.settings import LONGEST_NAME, ConnectorSettings
+from kvstore_vllm.identity.canonical import canonical_json
+from kvstore_vllm.identity.config_factors import config_factors, part_factors
+from kvstore_vllm.identity.errors import UnidentifiableModel
+from kvstore_vllm.identity.model_folder import folder_digest, hub_snapshot
+from kvstore_vllm.identity.platform_facts import PlatformFacts
+from kvstore_vllm.identity.salts import framed, mixed_salt, text_bytes
+
+__all__ = [
+    "LayerFacts",
+    "LayoutFacts",
+    "UnidentifiableModel",
+    "engine_salt",
+    "layout_of",
+    "model_identity",
+]
+
+MARK: Final = b"kvstore_vllm model 1"
+# Formats that load the safetensors files of the model's folder.
+SAFETENSORS_FORMATS: Final = frozenset(
+    {"auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "mistral", "runai_streamer"}
+)
+# Of a Hugging Face configuration: the names of models whose weights are part of this one.
+WEIGHTS_ELSEWHERE: Final = ("text_model_id", "audio_model_id", "vision_model_id")
+# Weights made up from a seed.
+DUMMY: Final = "dummy"
+# Ways to draft that keep no KV.
+DRAFTS_WITHOUT_KV: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
+COMMIT_DIGITS: Final = 40
+ADVICE: Final = (
+    "Set model_digest in kv_connector_extra_config to a digest of the weights, such as sha256sum "
+    "of their files prints; engines with other weights must have another"
+)
+
+
+def engine_salt(settings: ConnectorSettings) -> bytes:
+    """Returns what the settings keep apart: the base of each request's salt."""
+    return mixed_salt(engine=text_bytes(settings.salt))
+
+
+def model_identity(
+    vllm_config: Any,  # noqa: ANN401  # a VllmConfig
+    settings: ConnectorSettings,
+    platform: PlatformFacts | None = None,
+    *,
+    layout: PageLayout | None = None,
+) -> NamespaceIdentity:
+    """Returns who may share an engine's pages.
+
+    Its digest is of the weights, or of what ``settings.model_digest`` says in their place,
+    of each setting that decides over KV, and of ``layout``: a store refuses a namespace with
+    two of them, and engines whose pages differ have one each. It is the same in each process
+    that loads the same, on any day, from any path. Takes from milliseconds to seconds. Raises
+    ``UnidentifiableModel``, whose message says what to set, where that cannot be told, and
+    for engines that share nothing: pipeline or context parallel, diffusing, or without
+    prefix caching of vLLM's own.
+    """
+    _require_prefixes(vllm_config)
+    platform = platform or PlatformFacts.read()
+    model = vllm_config.model_config
+    parts = {
+        "platform": canonical_json(platform, "platform"),
+        "weights": _weights(model, vllm_config.load_config, settings.model_digest),
+        "layout": b"" if layout is None else repr(layout).encode(),
+        **config_factors(vllm_config),
+        **_draft(vllm_config, settings),
+    }
+    named = [each for name, part in sorted(parts.items()) for each in (name.encode(), part)]
+    name = settings.display_name or _served_name(model)
+    return NamespaceIdentity(
+        model_digest=sha256(framed(MARK, *named)).digest(),
+        salt=mixed_salt(base=engine_salt(settings)),
+        display_name=name,
+    )
+
+
+def _require_prefixes(config: Any) -> None:  # noqa: ANN401  # a VllmConfig
+    parallel = config.parallel_config
+    for name in (
+        "pipeline_parallel_size",
+        "prefill_context_parallel_size",
+        "decode_context_parallel_size",
+    ):
+        if getattr(parallel, name, 1) > 1:
+            raise UnidentifiableModel(
+                f"{name} is {getattr(parallel, name)}: kvstore stores whole pages of all layers, "
+                "which such an engine has in no place; set it to 1, or use no connector"
+            )
+    if getattr(config, "diffusion_config", None) is not None:
+        raise UnidentifiableModel("a diffusion model's KV changes after it was computed")
+    if getattr(config.attention_config, "use_non_causal", False):
+        raise UnidentifiableModel("without causal attention KV depends on later tokens")
+    if not getattr(config.model_config, "is_prefix_caching_supported", True):
+        raise UnidentifiableModel("vLLM caches no prefixes of this model, so kvstore does not")
+
+
+def _weights(model: Any, load: Any, stated: str | None) -> bytes:  # noqa: ANN401  # vLLM's configs
+    load_format = str(getattr(load.load_format, "value", load.load_format))
+    if stated is not None:
+        return b"stated " + bytes.fromhex(stated)
+    if load_format == DUMMY:
+        return f"dummy {model.seed}".encode()
+    if load_format not in SAFETENSORS_FORMATS:
+        raise UnidentifiableModel(f"load_format {load_format} is not read by kvstore. {ADVICE}")
+    try:
+        _require_one_place(model)
+        folder = _folder(model, load)
+        if model.trust_remote_code:
+            _require_code(folder, model.code_revision)
+        return b"folder " + folder_digest(folder)
+    except (OSError, UnidentifiableModel) as error:
+        raise UnidentifiableModel(f"{error}. {ADVICE}") from error
+
+
+def _require_one_place(model: Any) -> None:  # noqa: ANN401  # a ModelConfig
+    """Raises where weights come from anywhere besides the model's folder."""
+    if getattr(model, "model_weights", ""):
+        raise UnidentifiableModel(f"the weights are in {model.model_weights}, which is no folder")
+    for name in WEIGHTS_ELSEWHERE:
+        if getattr(model.hf_config, name, None):
+            raise UnidentifiableModel(f"a part of the weights is of another model, by its {name}")
+
+
+def _folder(model: Any, load: Any) -> Path:  # noqa: ANN401  # vLLM's configs
+    folder = Path(model.model)
+    if folder.is_dir():
+        return folder
+    return hub_snapshot(str(model.model), model.revision, load.download_dir)
+
+
+def _require_code(folder: Path, code_revision: str | None) -> None:
+    """Raises where code comes from another repository whose commit is not fixed."""
+    config = folder / "config.json"
+    described = json.loads(config.read_bytes()) if config.is_file() else {}
+    elsewhere = [each for each in (described.get("auto_map") or {}).values() if "--" in str(each)]
+    if elsewhere and len(str(code_revision or "")) != COMMIT_DIGITS:
+        raise UnidentifiableModel(
+            f"its code is {elsewhere[0]}, of no commit that is known: set --code-revision to one"
+        )
+
+
+def _draft(config: Any, settings: ConnectorSettings) -> dict[str, bytes]:  # noqa: ANN401  # a VllmConfig
+    """Returns what decides over the KV of a draft model, whose layers are in the pages too."""
+    speculative = config.speculative_config
+    if speculative is None or str(speculative.method) in DRAFTS_WITHOUT_KV:
+        return {}
+    draft = speculative.draft_model_config
+    load = speculative.draft_load_config or config.load_config
+    factors = part_factors("model_config", draft)
+    factors["method"] = canonical_json(speculative.method, "speculative_config.method")
+    factors["kv_cache_dtype"] = canonical_json(speculative.kv_cache_dtype, "kv_cache_dtype")
+    factors["weights"] = _weights(draft, load, settings.model_digest)
+    return {f"speculative_config.{name}": part for name, part in factors.items()}
+
+
+def _served_name(model: Any) -> str:  # noqa: ANN401  # a ModelConfig
+    served = model.served_model_name or model.model
+    name = str(served if isinstance(served, str) else served[0])
+    if name.startswith("/"):
+        # Unless it is served by a name, a folder's path is its name.
+        name = Path(name).name
+    return name.encode()[:LONGEST_NAME].decode(errors="ignore")

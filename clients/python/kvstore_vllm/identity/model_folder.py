@@ -1,0 +1,112 @@
+"""A digest of what is in a model's folder: its weights, configuration and code."""
+
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from kvstore_vllm.identity.errors import UnidentifiableModel
+from kvstore_vllm.identity.salts import framed
+from kvstore_vllm.identity.weight_samples import sampled_digest
+
+
+def hub_snapshot(name: str, revision: str | None = None, cache_dir: str | None = None) -> Path:
+    """Returns the local folder of a hub's repository, as it was downloaded.
+
+    Raises ``UnidentifiableModel`` where it is not there, or nothing can tell.
+    """
+    if os.environ.get("VLLM_USE_MODELSCOPE", "").lower() == "true":
+        raise UnidentifiableModel(f"{name} is of ModelScope, whose cache kvstore does not read")
+    try:
+        import huggingface_hub  # noqa: PLC0415  # vLLM brings it; only it knows its cache
+    except ImportError as error:
+        raise UnidentifiableModel(f"{name} is no folder") from error
+    find: Any = huggingface_hub.snapshot_download
+    try:
+        return Path(find(name, revision=revision, cache_dir=cache_dir, local_files_only=True))
+    except Exception as error:  # a library's many ways to say that it is not there
+        raise UnidentifiableModel(f"{name} is no folder, and not downloaded: {error}") from error
+
+
+WEIGHTS: Final = ".safetensors"
+# What else may decide how the weights are used: quantization, image processing, code.
+CONFIGURATION: Final = (".json", ".py", ".yaml", ".txt")
+# What decides over text and sampling alone, and what training leaves behind.
+TEXT_ONLY: Final = (
+    *("tokenizer", "vocab", "merges", "special_tokens", "added_tokens", "chat_template"),
+)
+NOT_READ: Final = ("generation_config", "trainer_state", "training_args", "README", "LICENSE")
+# Of a hub's cache: a snapshot's files are links to files named by the digest of their content,
+# SHA-256 where they are large, else git's.
+BLOBS: Final = "blobs"
+CONTENT_NAME_DIGITS: Final = (40, 64)
+HEX_DIGITS: Final = frozenset("0123456789abcdef")
+LARGEST_CONFIGURATION: Final = 64 << 20
+
+
+def folder_digest(folder: Path) -> bytes:
+    """Returns 32 bytes that say which weights and configuration a folder has.
+
+    Neither its path nor any time counts, so each process gets the same, on any day. Raises
+    ``UnidentifiableModel`` where there are no safetensors files, or broken ones, and
+    ``OSError`` where files cannot be read.
+    """
+    files = list(_files(folder))
+    weights = [each for each in files if each.suffix == WEIGHTS]
+    if not weights:
+        raise UnidentifiableModel(f"{folder} has no safetensors files")
+    parts: list[bytes] = []
+    for file in files:
+        digest = _content_name(file)
+        if file.suffix == WEIGHTS:
+            digest = digest or sampled_digest(file)
+        elif _is_configuration(file):
+            digest = digest or _whole_digest(file)
+        else:
+            continue
+        parts += [file.relative_to(folder).as_posix().encode(), digest]
+    return sha256(framed(*parts)).digest()
+
+
+def folder_stamp(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
+    """Returns what changes where any file of a folder does: names, sizes, inodes, times."""
+    return tuple(_stamps(folder))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yields the files of a folder and those below it, without what tools hide there."""
+    for each in sorted(folder.rglob("*")):
+        below = each.relative_to(folder)
+        if each.is_file() and not any(part.startswith(".") for part in below.parts):
+            yield each
+
+
+def _stamps(folder: Path) -> Iterator[tuple[str, int, int, int]]:
+    for each in _files(folder):
+        found = each.stat()
+        yield str(each), found.st_size, found.st_ino, found.st_mtime_ns
+
+
+def _content_name(file: Path) -> bytes:
+    """Returns what a file of a hub's snapshot is named by, its content's digest; else ``b""``."""
+    target = file.resolve()
+    name = target.name
+    if (
+        file.is_symlink()
+        and target.parent.name == BLOBS
+        and len(name) in CONTENT_NAME_DIGITS
+        and HEX_DIGITS.issuperset(name)
+    ):
+        return b"content " + name.encode()
+    return b""
+
+
+def _is_configuration(file: Path) -> bool:
+    return file.suffix in CONFIGURATION and not file.name.startswith(TEXT_ONLY + NOT_READ)
+
+
+def _whole_digest(file: Path) -> bytes:
+    if file.stat().st_size > LARGEST_CONFIGURATION:
+        raise UnidentifiableModel(f"{file} is too large for a configuration file")
+    return sha256(file.read_bytes()).digest()

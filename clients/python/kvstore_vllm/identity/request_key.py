@@ -1,0 +1,98 @@
+"""What a request's pages are keyed by, besides the model."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from kvstore_vllm.engine.engine_types import LoraLike, RequestLike
+from kvstore_vllm.identity.adapters import AdapterDigests
+from kvstore_vllm.identity.placeholders import PlaceholderRun, runs_of
+from kvstore_vllm.identity.salts import mixed_salt, text_bytes
+
+NO_ADAPTERS = AdapterDigests()
+
+
+@dataclass(frozen=True)
+class RequestKey:
+    """A request's salt, and its tokens as a store is asked for them.
+
+    Whatever vLLM hashes into a block beside its tokens is in one of the two: the cache salt,
+    the adapter, the content and place of images and the like.
+    """
+
+    runs: tuple[PlaceholderRun, ...] = ()
+    """Where an image or the like stands."""
+
+    reads: bool = True
+    """Whether pages may be loaded for it. Not where each token has to be computed, as for
+    the prompt's logprobs; what is computed may be saved all the same."""
+
+    plain_salt: bytes = b""
+    """The salt without the adapter's part."""
+
+    adapter: LoraLike | None = None
+    adapters: AdapterDigests = field(default=NO_ADAPTERS, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        request: RequestLike,
+        *,
+        base_salt: bytes = b"",
+        adapters: AdapterDigests = NO_ADAPTERS,
+    ) -> Self | None:
+        """Returns the key of a request that arrived, or None where nothing of it is shared.
+
+        Reads no file, so the scheduler's thread may call it. ``base_salt`` is of all of the
+        engine's requests. None for embeddings as a prompt, for a run of fewer placeholders
+        than a digest has words, for a prompt that may grow while it runs, and for an adapter
+        that may change under its number.
+        """
+        tokens = request.prompt_token_ids
+        if tokens is None or request.prompt_embeds is not None or request.resumable:
+            return None
+        adapter = request.lora_request
+        if adapter is not None and adapter.load_inplace:
+            return None
+        runs = runs_of(request.mm_features, tokens)
+        if not all(run.is_covered for run in runs):
+            return None
+        salt = mixed_salt(base=base_salt, user=text_bytes(request.cache_salt or ""))
+        return cls(tuple(runs), not request.skip_reading_prefix_cache, salt, adapter, adapters)
+
+    @property
+    def salt(self) -> bytes:
+        """What keeps it apart from others of the model; ``b""`` is plain.
+
+        With an adapter its files are read, once for each adapter: ask on a thread that may
+        wait for that. Raises ``UndigestableAdapter`` where they cannot be, or have changed
+        since they were read: the request is not cacheable then.
+        """
+        if self.adapter is None:
+            return self.plain_salt
+        return mixed_salt(plain=self.plain_salt, adapter=self.adapters.digest_of(self.adapter))
+
+    def tokens(self, all_token_ids: Sequence[int], count: int | None = None) -> "array[int]":
+        """Returns the first ``count`` tokens as a store is asked for them; None: all.
+
+        In place of a placeholder is a word of its content's digest. Raises ``ValueError``
+        for an id that is no uint32.
+        """
+        try:
+            ids = array("I", all_token_ids[:count])
+        except OverflowError as error:
+            raise ValueError(f"token ids are integers from 0 to 2**32 - 1: {error}") from error
+        for run in self.runs:
+            run.write_into(ids)
+        return ids
+
+    def settled(self, count: int, page_tokens: int) -> int:
+        """Returns how many of ``count`` matched tokens may be used, in whole pages.
+
+        Fewer where the match ends among the first words of an image's digest: what it was
+        matched by is then too little to tell it from another.
+        """
+        while any(run.cuts(count) for run in self.runs):
+            count = (count - 1) // page_tokens * page_tokens
+        return count

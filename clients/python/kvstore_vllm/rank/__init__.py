@@ -1,0 +1,1 @@
+"""The connector at a rank of vLLM."""

@@ -1,0 +1,1 @@
+"""The connector in the scheduler of vLLM."""

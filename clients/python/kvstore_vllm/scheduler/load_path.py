@@ -1,0 +1,150 @@
+"""Lookups and loads: from a request's arrival until its blocks have what the store had."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from kvstore_client import Match
+from kvstore_vllm.engine.settings import HalfSettings
+from kvstore_vllm.scheduler.answers import Answers
+from kvstore_vllm.scheduler.jobs import Jobs
+from kvstore_vllm.scheduler.requests import Lookup, Tracked
+from kvstore_vllm.scheduler.store_work import StoreWork
+from kvstore_vllm.transfer import Transfer, runs_between
+
+
+class LoadPath:
+    """Asks what the store has of a request, and has it copied into the request's blocks.
+
+    A match is held from its answer until every rank ended the copy, or until it is not wanted
+    any more. One thread uses it.
+    """
+
+    def __init__(
+        self,
+        settings: HalfSettings,
+        work: StoreWork,
+        answers: Answers,
+        jobs: Jobs,
+        counts: "Counter[str]",
+        *,
+        usable: Callable[[], bool],
+        joining: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._work = work
+        self._answers = answers
+        self._jobs = jobs
+        self._counts = counts
+        self._usable = usable
+        self._joining = joining
+        self._clock = clock
+        self._planned: list[Transfer] = []
+        # Loads that not every rank has ended.
+        self.open_count = 0
+
+    def look_up(self, tracked: Tracked) -> None:
+        """Begins to ask; what is not to be asked is a miss at once."""
+        lookup = tracked.lookup = Lookup()
+        self._counts["asked_tokens"] += tracked.request.num_tokens
+        self._ask(tracked, lookup)
+
+    def _ask(self, tracked: Tracked, lookup: Lookup) -> None:
+        """Asks now, or not yet where ranks are about to reach the store, which is soon settled."""
+        pages = tracked.request.num_tokens // self._settings.page_tokens
+        # In this order: what arrives between the two is there for the second.
+        if pages and self._joining():
+            return
+        if pages and not self._usable():
+            self._counts["lookups_unavailable"] += 1
+            lookup.answered = True
+            return
+        if not pages:
+            self._counts["lookups_miss"] += 1
+            lookup.answered = True
+            return
+        lookup.asked_at = self._clock()
+        ids = tracked.request.all_token_ids[: pages * self._settings.page_tokens]
+        self._answers.ask(
+            partial(self._work.look_up, tracked.key, ids),
+            partial(self._answered, tracked, lookup, pages),
+        )
+
+    def matched_tokens(self, tracked: Tracked, computed_tokens: int) -> int | None:
+        """Returns how many tokens beyond those computed can be loaded; None: not known yet."""
+        if not tracked.may_load:
+            return 0
+        if tracked.lookup is None:
+            self.look_up(tracked)
+        lookup = tracked.lookup
+        assert lookup is not None
+        if not lookup.answered and lookup.asked_at is None:
+            self._ask(tracked, lookup)
+        if not lookup.answered:
+            asked_at = lookup.asked_at
+            if asked_at is None or self._clock() - asked_at < self._settings.lookup_timeout:
+                return None
+            self._counts["lookups_timeout"] += 1
+            lookup.drop()
+        lookup.computed_tokens = computed_tokens
+        tokens = lookup.page_count * self._settings.page_tokens
+        if not self._settings.load_async:
+            # A load within a step leaves that step a token to compute.
+            most = tracked.request.num_tokens - 1
+            tokens = min(tokens, most - most % self._settings.page_tokens)
+        return max(0, tokens - computed_tokens)
+
+    def allocated(self, tracked: Tracked, block_ids: Sequence[int], loaded_tokens: int) -> None:
+        """Loads what was offered into blocks, or let the match go where nothing is to be loaded."""
+        lookup, tracked.lookup = tracked.lookup, None
+        if lookup is None:
+            return
+        tracked.stored_pages = max(tracked.stored_pages, lookup.page_count)
+        first = lookup.computed_tokens // self._settings.page_tokens
+        end = first + loaded_tokens // self._settings.page_tokens
+        if lookup.match is None or first == end:
+            lookup.drop()
+            return
+        runs = runs_between(lookup.match.pages.dated_runs, first, end)
+        done = partial(self._loaded, tracked, lookup.match, end - first)
+        request_id = tracked.request.request_id
+        self._planned.append(self._jobs.begin(request_id, block_ids[first:end], runs, done))
+        tracked.open_loads += 1
+        self.open_count += 1
+
+    def take_planned(self) -> list[Transfer]:
+        """Returns the loads that ranks are to begin with."""
+        planned, self._planned = self._planned, []
+        return planned
+
+    def _answered(self, tracked: Tracked, lookup: Lookup, asked: int, match: Match | None) -> None:
+        if match is None:
+            match = Match()
+        if lookup.given_up:
+            match.release()
+            return
+        lookup.answered = True
+        page_tokens = self._settings.page_tokens
+        lookup.page_count = tracked.key.settled(match.token_count, page_tokens) // page_tokens
+        outcome = "miss"
+        if lookup.page_count:
+            lookup.match = match
+            outcome = "full" if lookup.page_count == asked else "partial"
+        else:
+            match.release()
+            outcome = "unavailable" if match.failure else "miss"
+        self._counts[f"lookups_{outcome}"] += 1
+        self._counts["matched_tokens"] += lookup.page_count * page_tokens
+
+    def _loaded(self, tracked: Tracked, match: Match, page_count: int, ok: bool) -> None:  # noqa: FBT001
+        match.release()
+        tracked.open_loads -= 1
+        self.open_count -= 1
+        if ok:
+            self._counts["loaded_tokens"] += page_count * self._settings.page_tokens
+        else:
+            # What failed once is computed; to try again could go on forever.
+            tracked.may_load = False
+            self._counts["loads_failed"] += 1

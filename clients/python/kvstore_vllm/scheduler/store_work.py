@@ -1,0 +1,127 @@
+"""What the scheduler half's threads ask the store: one function a question, none raises."""
+
+import logging
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from kvstore_client import Acquired, Match, Namespace, StoreBudget
+from kvstore_client.errors import PoolExhausted, StoreError, StoreUnavailable
+from kvstore_client.tokens import TOKEN_BYTES, pack_tokens
+from kvstore_vllm.identity.errors import UndigestableAdapter
+from kvstore_vllm.identity.request_key import RequestKey
+
+_logger = logging.getLogger(__name__)
+
+# One token more than is asked for, whatever it is: a match leaves one.
+ONE_MORE: Final = bytes(TOKEN_BYTES)
+# Saves wait for nobody, but must not hold slots for long; in seconds over all their calls.
+SAVE_BUDGET: Final = 5.0
+# How long a sequence that somebody else inserts may stand still before it is saved here too.
+IDLE_BEFORE_TAKEOVER: Final = 2.0
+# Each try asks for half as many pages.
+TRIES_FOR_ROOM: Final = 4
+
+
+class Namespaces(Protocol):
+    """Gives the namespace of a salt."""
+
+    def namespace(self, salt: bytes) -> Namespace:
+        """Returns it, open or not yet."""
+
+
+class StoreWork:
+    """Asks a store for one engine. Any thread may use it."""
+
+    def __init__(self, namespaces: Namespaces, page_tokens: int, timeout: float) -> None:
+        self._namespaces = namespaces
+        self._page_tokens = page_tokens
+        self._timeout = timeout
+
+    def look_up(self, key: RequestKey, token_ids: Sequence[int]) -> Match | None:
+        """Matches the whole pages of ``token_ids``; None for a request that cannot be asked for."""
+        namespace = self._namespace(key)
+        if namespace is None:
+            return None
+        if isinstance(namespace, StoreError):
+            return Match(failure=namespace)
+        return namespace.match(
+            self._packed(key, token_ids) + ONE_MORE, budget=StoreBudget(self._timeout)
+        )
+
+    def acquire(
+        self, key: RequestKey, token_ids: Sequence[int], *, yielding: bool
+    ) -> Acquired | None:
+        """Pins what is there of ``token_ids``, whole pages, and reserve the rest, or a part.
+
+        Of a store that is full as many of the first missing pages as can be had. With
+        ``yielding`` nothing where somebody else is saving more of them.
+        """
+        namespace = self._namespace(key)
+        if namespace is None or isinstance(namespace, StoreError):
+            return None
+        budget = StoreBudget(SAVE_BUDGET)
+        page_count = len(token_ids) // self._page_tokens
+        acquired = namespace.acquire(
+            self._packed(key, token_ids) + ONE_MORE,
+            total_page_count=page_count,
+            yield_to_in_flight=yielding,
+            yield_idle=IDLE_BEFORE_TAKEOVER,
+            budget=budget,
+        )
+        if acquired.failure is not None or acquired.in_flight or acquired.reservation:
+            return acquired
+        start = acquired.match.page_count
+        wanted = page_count - start
+        for _ in range(TRIES_FOR_ROOM):
+            wanted //= 2
+            if not wanted:
+                break
+            try:
+                acquired.reservation = namespace.reserve(
+                    start_page=start, page_count=wanted, budget=budget
+                )
+            except PoolExhausted:
+                continue
+            except StoreError:
+                pass
+            break
+        return acquired
+
+    def insert(
+        self, key: RequestKey, token_ids: Sequence[int], acquired: Acquired, start: int, end: int
+    ) -> bool:
+        """Publishes pages ``start`` to ``end`` of what was acquired; returns whether they are."""
+        reservation = acquired.reservation
+        assert reservation is not None
+        first = start * self._page_tokens
+        packed = self._packed(key, token_ids[: end * self._page_tokens])[first * TOKEN_BYTES :]
+        base = acquired.match if start == reservation.start_page else None
+        try:
+            reservation.insert(packed, position=first, base=base)
+        except StoreError as error:
+            _logger.debug("insert_failed", extra={"reason": str(error)})
+            return False
+        return True
+
+    def _namespace(self, key: RequestKey) -> Namespace | StoreError | None:
+        """Returns a key's namespace, why there is none, or None where the key has none.
+
+        One that is new is waited for, one that the store refused is not.
+        """
+        try:
+            salt = key.salt
+        except UndigestableAdapter as error:
+            _logger.warning("request_not_cached", extra={"reason": str(error)})
+            return None
+        namespace = self._namespaces.namespace(salt)
+        failure = namespace.failure
+        if failure is None:
+            return namespace
+        if isinstance(failure, StoreUnavailable) and namespace.wait_open(self._timeout):
+            return namespace
+        _logger.debug("namespace_not_open", extra={"reason": str(failure)})
+        return failure
+
+    def _packed(self, key: RequestKey, token_ids: Sequence[int]) -> bytes:
+        count = len(token_ids) // self._page_tokens * self._page_tokens
+        return pack_tokens(key.tokens(token_ids, count))

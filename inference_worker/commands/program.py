@@ -1,0 +1,141 @@
+"""The reference engine as a program."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from transformers.utils.logging import disable_progress_bar
+
+from inference_worker.commands.chat import chat
+from inference_worker.commands.experiments import app as experiments
+from inference_worker.commands.generate import generate
+from inference_worker.commands.local_worker import ATTACH_SECONDS, local_worker
+from inference_worker.commands.options import (
+    Deterministic,
+    Device,
+    Dtype,
+    Json,
+    Longest,
+    Model,
+    PageTokens,
+    StoreDir,
+    Threads,
+    end_on_sigterm,
+    told_failures,
+)
+from inference_worker.commands.serve import serve
+from inference_worker.commands.warm import warm
+from inference_worker.demo.demo import run_demo, verdict
+from inference_worker.demo.line_worker import LineWorker
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.model.device import threads_for, use_threads
+from inference_worker.model.names import CPU
+from inference_worker.model.source import GEMMA
+from kvstore import __version__
+
+# Of the demo's table where no terminal says how wide it is.
+TABLE_WIDTH = 120
+
+app = typer.Typer(name="kvstore-worker", add_completion=False, no_args_is_help=True)
+app.command()(chat)
+app.command()(generate)
+app.command()(serve)
+app.command()(warm)
+app.add_typer(experiments, name="experiment")
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if wanted:
+        sys.stdout.write(f"kvstore-worker {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback(help=__doc__)
+def program(
+    *,
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            metavar="",
+            help="Print the version and end.",
+            callback=_show_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Have an option of its own before the commands."""
+    del show_version
+
+
+@app.command()
+def demo(
+    *,
+    model: Model = GEMMA,
+    json_report: Json = False,
+    leak: Annotated[
+        bool,
+        typer.Option(
+            "--leak", metavar="", help="Worker A keeps one pin, to be reported as a leak."
+        ),
+    ] = False,
+    threads: Threads = None,
+    device: Device = CPU,
+) -> None:
+    """Run a store and two workers, and compare them with stock transformers.
+
+    Exits 0 if all tokens are the same, each worker used the other's pages and nothing but what
+    --leak asked for was left over; else 1. --json prints one object last. With --device cuda:N
+    the store's pages are there too, and all compute in float32, so that tokens can be compared.
+    """
+    end_on_sigterm()
+    console = Console(stderr=json_report)
+    if not console.is_terminal:
+        console.width = TABLE_WIDTH
+    with told_failures(console):
+        report = run_demo(model, console, leak=leak, threads=threads, device=device)
+    if json_report:
+        sys.stdout.write(json.dumps(report) + "\n")
+    wrong = verdict(report, leak=leak)
+    for line in wrong:
+        console.print(line, style="red", markup=False)
+    raise typer.Exit(1 if wrong else 0)
+
+
+@app.command()
+def run(
+    model: Model = GEMMA,
+    runtime_dir: StoreDir = None,
+    name: Annotated[str, typer.Option(help="A name for people: lists of leases, logs.")] = "worker",
+    page_tokens: PageTokens = PAGE_TOKENS,
+    longest: Longest = None,
+    threads: Threads = None,
+    device: Device = CPU,
+    dtype: Dtype = None,
+    *,
+    deterministic: Deterministic = False,
+) -> None:
+    """Answer requests, lines of JSON on standard input, on the pages of a store.
+
+    The lines are described in inference_worker/demo/line_worker.py. Without a store it
+    answers the same, and attaches when there is one.
+    """
+    use_threads(threads_for(model, threads))
+    disable_progress_bar()
+    with (
+        told_failures(Console(stderr=True)),
+        local_worker(
+            model,
+            runtime_dir=runtime_dir,
+            name=name,
+            page_tokens=page_tokens,
+            longest=longest,
+            attach_seconds=ATTACH_SECONDS,
+            device=device,
+            dtype=dtype,
+            deterministic=deterministic,
+        ) as worker,
+    ):
+        LineWorker(worker.engine, worker.client, worker.namespace).serve(sys.stdin, sys.stdout)

@@ -1,0 +1,1 @@
+"""The demo, the reference worker and experiments."""

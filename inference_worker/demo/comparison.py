@@ -1,0 +1,50 @@
+"""Whether a worker's tokens are those of stock transformers.
+
+"Identical" is meant literally. A differing token is accepted only at a near tie: where the
+reference's own best two logits are less than ``NEAR_TIE`` apart, either is greedy, and the
+reference goes on from ours. Such tokens are counted, and more than ``ACCEPTED_SHARE`` of a run's
+are a failure.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+NEAR_TIE: Final = 1e-3
+ACCEPTED_SHARE: Final = 0.01
+
+Ask = Callable[..., dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The reference's ids for one request, and where ours differ at a near tie."""
+
+    reference_ids: list[int]
+    stock_ttft_ms: float
+    near_ties: list[tuple[int, float]]
+    identical: bool
+
+
+def compare(reference: Ask, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> Comparison:
+    """Asks the reference for as many ids and compare, going on from ours at near ties.
+
+    ``reference`` takes ``prompt_ids``, ``max_tokens`` and ``forced_ids`` and answers as
+    :mod:`inference_worker.demo.reference` does.
+    """
+    ours = list(output_ids)
+    answer = reference(prompt_ids=list(prompt_ids), max_tokens=len(ours))
+    ttft_ms: float = answer["ttft_ms"]
+    near_ties: list[tuple[int, float]] = []
+    while True:
+        theirs: list[int] = answer["output_ids"]
+        place = next((i for i, pair in enumerate(zip(ours, theirs)) if pair[0] != pair[1]), None)  # noqa: B905 - the same number was asked for
+        if place is None:
+            return Comparison(theirs, ttft_ms, near_ties, identical=True)
+        gap: float = answer["gaps"][place]
+        if gap >= NEAR_TIE:
+            return Comparison(theirs, ttft_ms, near_ties, identical=False)
+        near_ties.append((place, gap))
+        answer = reference(
+            prompt_ids=list(prompt_ids), max_tokens=len(ours), forced_ids=ours[: place + 1]
+        )

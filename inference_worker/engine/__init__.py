@@ -1,0 +1,1 @@
+"""The engine: requests, scheduling, steps and sampling."""

@@ -1,0 +1,146 @@
+"""One batch of an engine: what is computed, chosen, told and published."""
+
+from collections.abc import Callable
+
+import torch
+
+from inference_worker.engine.request import FinishReason
+from inference_worker.engine.request_run import RequestRun
+from inference_worker.engine.request_table import RequestTable
+from inference_worker.engine.sampling import choose_all
+from inference_worker.engine.scheduler import Scheduler
+from inference_worker.engine.scheduler_supply import Part
+from inference_worker.engine.step import Step, StepPart
+from inference_worker.model.model import PagedModel
+from inference_worker.pages.pool import PagePool
+from kvstore_client.errors import PageRecycled
+
+
+class BatchRunner:
+    """Runs the parts that a scheduler planned. One engine thread uses it.
+
+    What fails of one request fails that one; what fails of the whole batch fails all that were
+    in it. Each gives back what it held.
+    """
+
+    def __init__(
+        self,
+        model: PagedModel,
+        pool: PagePool,
+        scheduler: Scheduler,
+        table: RequestTable,
+        *,
+        wait_for_device: Callable[[], None],
+        on_first_token: Callable[[RequestRun], None],
+    ) -> None:
+        """Calls ``on_first_token`` before each request's first token is reported.
+
+        ``wait_for_device`` returns when all work that the engine queued is done.
+        """
+        self._wait_for_device = wait_for_device
+        self._model = model
+        self._pool = pool
+        self._scheduler = scheduler
+        self._table = table
+        self._on_first_token = on_first_token
+
+    def run(self, parts: list[Part]) -> None:
+        """Computes the parts of the requests that are still there, and tells what came of it."""
+        batch = self._batch(parts)
+        if batch:
+            self._compute(batch)
+
+    def _batch(self, parts: list[Part]) -> list[tuple[RequestRun, Part, StepPart]]:
+        """Gives the parts of the requests that are still there, ready to be computed."""
+        batch = []
+        for part in parts:
+            run = self._table.runs.get(part.number)
+            if run is None:
+                continue
+            try:
+                batch.append((run, part, run.part(part.token_count)))
+            except PageRecycled as error:
+                self._distrust(run, error)
+            except Exception as error:  # noqa: BLE001 - it is this request's own
+                self._table.fail(run, error)
+        return batch
+
+    def _compute(self, batch: list[tuple[RequestRun, Part, StepPart]]) -> None:
+        """Runs a batch, and tells the tokens that came of it; then the store is told."""
+        try:
+            ids = [id_ for run, part, _ in batch for id_ in run.next_ids(part.token_count)]
+            step = Step(self._pool, tuple(step_part for _, _, step_part in batch))
+            logits = self._model.forward(step, torch.tensor(ids))
+        except Exception as error:  # noqa: BLE001 - it is theirs who were in the step
+            for run, _, _ in batch:
+                self._table.fail(run, error)
+            return
+        for run, part, _ in batch:
+            run.advance(part.token_count)
+            self._scheduler.computed(part)
+            self._table.totals["computed"] += part.token_count
+        through = [run for run, _, step_part in batch if step_part.wants_logits]
+        ended = self._choose(through, logits) if through else {}
+        for run, _, _ in batch:
+            if run.number in self._table.runs and run.number not in self._table.aborted:
+                self._publish(run, ended.get(run.number))
+
+    def _choose(self, runs: list[RequestRun], logits: torch.Tensor) -> dict[int, FinishReason]:
+        """Chooses and report the next token of each row's request; returns who ended, and why.
+
+        Waits for the device once, then compares each request's pages with the pages that it read.
+        Chooses no token from pages that the store gave to others.
+        """
+        try:
+            self._wait_for_device()
+        except Exception as error:  # noqa: BLE001 - it is theirs who were in the step
+            for run in runs:
+                self._table.fail(run, error)
+            return {}
+        current = [self._is_current(run) for run in runs]
+        runs = [run for run, holds in zip(runs, current, strict=True) if holds]
+        try:
+            rows = logits if all(current) else logits[torch.tensor(current, device=logits.device)]
+            choices = choose_all(rows, [run.sampler for run in runs]) if runs else []
+        except Exception as error:  # noqa: BLE001 - it is theirs who were in the step
+            for run in runs:
+                self._table.fail(run, error)
+            return {}
+        reasons = {}
+        for run, choice in zip(runs, choices, strict=True):
+            if run.number in self._table.aborted:  # by the listener of another
+                continue
+            if isinstance(choice, Exception):
+                self._table.fail(run, choice)
+                continue
+            run.chosen(choice)
+            self._scheduler.extended(run.number)
+            if len(run.generation.output_ids) == 1:
+                self._on_first_token(run)
+            reasons[run.number] = self._table.tell(run)
+        return {number: reason for number, reason in reasons.items() if reason is not None}
+
+    def _is_current(self, run: RequestRun) -> bool:
+        try:
+            run.require_current()
+        except PageRecycled as error:
+            self._distrust(run, error)
+        except Exception as error:  # noqa: BLE001 - it is this request's own
+            self._table.fail(run, error)
+        else:
+            return True
+        return False
+
+    def _publish(self, run: RequestRun, ended: FinishReason | None) -> None:
+        if ended is not None:
+            self._table.end(run, ended)
+            return
+        try:
+            run.publish()
+        except Exception as error:  # noqa: BLE001 - it is this request's own
+            self._table.fail(run, error)
+
+    def _distrust(self, run: RequestRun, why: PageRecycled) -> None:
+        self._table.distrust(run, why)
+        if run.number in self._table.runs:
+            self._scheduler.restart(run.number)

@@ -1,0 +1,231 @@
+"""One request while it is in an engine: what is computed, chosen and told to the store."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from inference_worker.engine.generation import Generation
+from inference_worker.engine.request import FinishReason, Request, RequestListener
+from inference_worker.engine.sampling import Choice, Sampler
+from inference_worker.engine.step import StepPart
+from inference_worker.pages.ref import PageRef
+from inference_worker.pages.sequence import SequencePages
+from kvstore import tracing
+from kvstore_client.errors import PageRecycled
+
+OnPublished = Callable[[list[PageRef]], None]
+
+
+class RequestRun:
+    """A request's ids and, while it runs, its pages. One engine thread uses it.
+
+    It can give its pages back and go on later on others, behind all ids that it has by then.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        request: Request,
+        prompt_ids: list[int],
+        listener: RequestListener,
+        on_published: OnPublished,
+        *,
+        uses_store: bool = True,
+    ) -> None:
+        """Starts with the checked prompt, holding nothing."""
+        self.number: Final = number
+        self.request: Final = request
+        self.listener: Final = listener
+        self.ids = prompt_ids
+        self.pages: SequencePages | None = None
+        # Off too where the store turned out to give pages away.
+        self.uses_store = uses_store
+        self.generation = Generation(
+            prompt_tokens=len(prompt_ids),
+            matched_tokens=0,
+            prefilled_tokens=len(prompt_ids),
+            matched_pages=[],
+        )
+        # Whether it waited for what is done elsewhere.
+        self.yielded = False
+        self._on_published = on_published
+        self.sampler: Final = Sampler(request.sampling)
+        self._computed = 0
+        self._computed_here = 0
+        # What the model likes best after the prompt and after all that was computed.
+        self._next_tokens: dict[int, int] = {}
+        self._added = time.perf_counter()
+        # When it first had pages, and how long it had waited for the store by then.
+        self._began: float | None = None
+        self._waited_before = 0.0
+        # Of its whole life, and from its first pages to its first token; None: not traced.
+        self.span: Final = tracing.begin(
+            "request", remote=request.traceparent, prompt_tokens=len(prompt_ids)
+        )
+        self._prefill: tracing.Span = None
+
+    @property
+    def longest(self) -> int:
+        """Tokens that it can come to have in pages: the last one given is not computed."""
+        return self.generation.prompt_tokens + self.request.max_tokens - 1
+
+    @property
+    def shares_cache(self) -> bool:
+        """Whether it is matched and inserted; else the store gives it slots alone."""
+        enough = self.generation.prompt_tokens >= self.request.min_cache_tokens
+        return self.request.cache_prefix and enough
+
+    @property
+    def computed(self) -> int:
+        """How many of its ids are in its pages."""
+        return self._computed
+
+    @property
+    def seconds_of_prompt(self) -> float:
+        """From where it first had pages to its first token, less the waits for the store."""
+        first = self._added + self.generation.time_to_first_token
+        waited = self.generation.store_seconds - self._waited_before
+        if self.pages is not None:
+            waited += self.pages.store_seconds
+        return first - (self._began or first) - waited
+
+    def open(self, pages: SequencePages) -> bool:
+        """Goes on behind what ``pages`` have of all ids; tells whether these are the first."""
+        self.pages = pages
+        self._computed = pages.matched_tokens + pages.copied_tokens
+        self._computed_here = 0
+        found = self.generation
+        if pages.failure is not None:
+            found.store_failure = str(pages.failure)
+        if self._began is not None:
+            return False
+        self._began = time.perf_counter() - pages.store_seconds
+        self._waited_before = found.store_seconds
+        found.matched_tokens, found.copied_tokens = pages.matched_tokens, pages.copied_tokens
+        found.prefilled_tokens = found.prompt_tokens - self._computed
+        found.matched_pages, found.source_page = pages.matched_pages, pages.source_page
+        self._prefill = tracing.begin(
+            "prefill",
+            self.span,
+            matched_tokens=found.matched_tokens,
+            copied_tokens=found.copied_tokens,
+            prefilled_tokens=found.prefilled_tokens,
+        )
+        return True
+
+    def part(self, count: int) -> StepPart:
+        """Have the next ``count`` ids computed; only the last id's logits are wanted.
+
+        Raises ``PageRecycled`` where the copy that it begins with is not of its source.
+        """
+        assert self.pages is not None  # it runs
+        end = self._computed + count
+        self.pages.ensure(end)
+        return StepPart(
+            table=self.pages.table,
+            start=self._computed,
+            count=count,
+            wants_logits=end == len(self.ids),
+        )
+
+    def next_ids(self, count: int) -> list[int]:
+        """Gives the next ``count`` ids to be computed."""
+        return self.ids[self._computed : self._computed + count]
+
+    def advance(self, count: int) -> None:
+        """Takes in that the next ``count`` ids were computed."""
+        self._computed += count
+        self._computed_here += count
+        self.generation.computed_tokens += count
+
+    def require_current(self) -> None:
+        """Raises ``PageRecycled`` if the store gave some of the pages that were read to others.
+
+        Call it after the device's work on the pages is done.
+        """
+        assert self.pages is not None  # it runs
+        self.pages.require_current()
+
+    def chosen(self, choice: Choice) -> None:
+        """Takes in the next token, chosen from the last id's logits."""
+        prompt = self.generation.prompt_tokens
+        # Never a sample: whoever finds it decodes greedily.
+        best = {self._computed: choice.argmax}
+        kept = {end: each for end, each in self._next_tokens.items() if end == prompt}
+        self._next_tokens = kept | best
+        self.say(choice.token)
+
+    def say(self, token: int) -> None:
+        """Takes in a token that was chosen, or known."""
+        said = self.generation.output_ids
+        if not said:
+            self.generation.time_to_first_token = time.perf_counter() - self._added
+            self._end_prefill()
+        said.append(token)
+        self.ids.append(token)
+
+    def end_after(self, token: int) -> FinishReason | None:
+        """Returns whether the last token said ends the request, and why."""
+        if token in self.request.stop_ids:
+            return FinishReason.STOP
+        said = len(self.generation.output_ids)
+        return FinishReason.LENGTH if said == self.request.max_tokens else None
+
+    def publish(self) -> None:
+        """Tell the store the pages that are complete; at its prompt's end what follows that."""
+        if self.pages is not None and self._computed_here:
+            at_prompt = self._computed == self.generation.prompt_tokens
+            token = self._next_tokens.get(self._computed) if at_prompt else None
+            with tracing.inside(self.span):
+                self._note(self.pages.publish(self.ids, self._computed, token))
+
+    def give_back(self, *, publish: bool) -> None:
+        """Releases all pages; with ``publish`` the store is told the rest of what was computed.
+
+        That is the last page, however full, and the next tokens.
+        """
+        pages = self.pages
+        if pages is None:
+            return
+        try:
+            # Else its first page may lack the tokens of the source.
+            if publish and self._computed_here:
+                ends = {end: t for end, t in self._next_tokens.items() if end <= self._computed}
+                with tracing.inside(self.span):
+                    self._note(pages.finish(self.ids, self._computed, ends))
+        finally:
+            self.generation.store_seconds += pages.store_seconds
+            self.pages = None
+            self._computed = 0
+            pages.close()
+
+    def end(self) -> None:
+        """Ends its trace, where it has one: it ended, however."""
+        self._end_prefill()
+        if self.span is not None:
+            self.span.set_attribute("output_tokens", len(self.generation.output_ids))
+            self.span.end()
+
+    def distrust(self, why: PageRecycled) -> None:
+        """Releases all pages, and compute all ids anew without the store.
+
+        Each token was chosen before the store's pages were found recycled, and holds.
+        """
+        self.give_back(publish=False)
+        self.uses_store = False
+        found = self.generation
+        found.matched_tokens = found.copied_tokens = 0
+        found.matched_pages, found.source_page = [], None
+        found.prefilled_tokens = found.prompt_tokens
+        found.recycled_pages += len(why.pages)
+        found.store_failure = str(why)
+
+    def _end_prefill(self) -> None:
+        if self._prefill is not None:
+            self._prefill.end()
+            self._prefill = None
+
+    def _note(self, published: list[PageRef]) -> None:
+        if published:
+            self.generation.published_pages += published
+            self._on_published(published)

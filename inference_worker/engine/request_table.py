@@ -1,0 +1,103 @@
+"""All requests of an engine, and what their listeners are told."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from inference_worker.engine.request import FinishReason
+from inference_worker.engine.request_run import RequestRun
+from inference_worker.pages.sequence import SequencePages
+from kvstore_client.errors import PageRecycled
+
+_logger = logging.getLogger(__name__)
+
+
+class RequestTable:
+    """The requests that have not ended, by number. One engine thread uses it.
+
+    An error of one request, or of its listener, ends that request only. If the device itself has
+    failed, ``check_error`` raises ``DeviceLostError``, which ends the engine. It then releases and
+    reports nothing.
+    """
+
+    def __init__(
+        self,
+        on_gone: Callable[[int], None],
+        check_error: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        """Calls ``on_gone`` with the number of each that ended, ``check_error`` with each error."""
+        self.runs: dict[int, RequestRun] = {}
+        self.totals = dict.fromkeys(("prompt", "matched", "copied", "prefilled", "computed"), 0)
+        # Requests that are to end as soon as a step can do without them; none is told a token.
+        self.aborted: set[int] = set()
+        self.yielded_count = 0
+        self._on_gone = on_gone
+        self._check_error = check_error
+
+    def opened(self, run: RequestRun, pages: SequencePages) -> None:
+        """Hands a request its pages, and count what the first ones had of it."""
+        if run.open(pages):
+            found = run.generation
+            self.totals["prompt"] += found.prompt_tokens
+            self.totals["matched"] += found.matched_tokens
+            self.totals["copied"] += found.copied_tokens
+            self.totals["prefilled"] += found.prefilled_tokens
+
+    def yielded(self, run: RequestRun) -> None:
+        """Counts a request that waits for what is done elsewhere, once."""
+        self.yielded_count += not run.yielded
+        run.yielded = True
+
+    def tell(self, run: RequestRun) -> FinishReason | None:
+        """Tell the last token said; gives why it is the last of all, where it is."""
+        token = run.generation.output_ids[-1]
+        try:
+            run.listener.on_token(token)
+        except Exception as error:  # noqa: BLE001 - it is this request's own
+            self.fail(run, error)
+            return None
+        return run.end_after(token)
+
+    def end(self, run: RequestRun, reason: FinishReason) -> None:
+        """Tell the store the rest of a request, release all that it holds, and tell its end."""
+        try:
+            self.release(run, publish=True)
+        except Exception as error:  # noqa: BLE001 - it is this request's own
+            self._check_error(error)
+            _tell(partial(run.listener.on_failure, error))
+        else:
+            _tell(partial(run.listener.on_end, run.generation, reason))
+
+    def fail(self, run: RequestRun, error: Exception) -> None:
+        """Releases all that a request holds, and tells why."""
+        self._check_error(error)
+        try:
+            self.release(run, publish=False)
+        except Exception as failure:
+            self._check_error(failure)
+            _logger.exception("release_failed")
+        _tell(partial(run.listener.on_failure, error))
+
+    def distrust(self, run: RequestRun, why: PageRecycled) -> None:
+        """Have a request compute all it has anew, without the store."""
+        try:
+            run.distrust(why)
+        except Exception as error:  # noqa: BLE001 - it is this request's own
+            self.fail(run, error)
+
+    def release(self, run: RequestRun, *, publish: bool) -> None:
+        """Forgets a request and releases all that it holds, telling nobody."""
+        del self.runs[run.number]
+        self._on_gone(run.number)
+        try:
+            run.give_back(publish=publish)
+        finally:
+            run.end()
+
+
+def _tell(call: Callable[[], None]) -> None:
+    """Tell a listener its last; what it raises is nobody's who runs."""
+    try:
+        call()
+    except Exception:
+        _logger.exception("listener_failed")

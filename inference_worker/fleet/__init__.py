@@ -1,0 +1,1 @@
+"""Engine processes behind one front."""

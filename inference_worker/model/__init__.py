@@ -1,0 +1,1 @@
+"""Models, tokenizers and the devices that they run on."""

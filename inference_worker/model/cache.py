@@ -1,0 +1,34 @@
+"""Model folders that were built on this machine."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock
+
+from kvstore_transformers.cache_folder import cache_folder
+
+
+def build_once(name: str, build: Callable[[Path], None]) -> Path:
+    """Returns the cached folder ``name``, built by ``build`` in an empty folder if it is missing.
+
+    The folder appears whole or not at all; of several processes one builds and the others wait.
+    What ``build`` raises is raised, and nothing is kept.
+    """
+    root = cache_folder()
+    folder = root / name
+    if folder.is_dir():
+        return folder
+    root.mkdir(parents=True, exist_ok=True)
+    with FileLock(root / f".{name}.lock"):
+        if not folder.is_dir():
+            # A builder that was killed may have left its own.
+            unfinished = root / f".{name}.unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            try:
+                build(unfinished)
+                unfinished.rename(folder)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+    return folder

@@ -1,0 +1,79 @@
+"""Where a model computes, as a user names it."""
+
+import os
+import sys
+from contextlib import suppress
+from typing import NoReturn
+
+import torch
+
+from inference_worker.errors import DEVICE_LOST_STATUS, DeviceLostError
+from inference_worker.model.names import CPU, DtypeName
+from inference_worker.model.source import TINY
+
+
+def find_device(name: str) -> torch.device:
+    """Returns ``cpu`` or a CUDA device (``cuda``, ``cuda:N`` as this process counts them).
+
+    Raises ``ValueError`` with the reason where there is none of that name.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"{name!r} is no device: cpu, cuda:0") from error
+    if device.type == CPU:
+        return device
+    if device.type != "cuda":
+        raise ValueError(f"{name!r} is no device that a model is served on: cpu, cuda:0")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    number = device.index or 0
+    if number >= count:
+        built = torch.version.cuda or "no CUDA"
+        raise ValueError(f"{name!r} is not there: torch, built with {built}, sees {count} devices")
+    return torch.device("cuda", number)
+
+
+def weights_dtype(device: torch.device, name: DtypeName | None = None) -> torch.dtype:
+    """Returns what weights, keys and values are kept in: float32 on a CPU, else bfloat16."""
+    if name is not None:
+        dtype: torch.dtype = getattr(torch, name)
+        return dtype
+    return torch.float32 if device.type == CPU else torch.bfloat16
+
+
+def end_process(error: DeviceLostError) -> NoReturn:
+    """Writes one line to standard error and ends with ``DEVICE_LOST_STATUS``, at once.
+
+    Python's ordinary exit would call CUDA once more. CUDA's error there would abort the process
+    with another status.
+    """
+    try:
+        with suppress(OSError, ValueError):  # standard output is closed
+            sys.stdout.flush()
+        sys.stderr.write(
+            f"device_lost: {error}; the process ends, and the store takes back what it held\n"
+        )
+        sys.stderr.flush()
+    finally:
+        # The status tells the same if standard error is closed.
+        os._exit(DEVICE_LOST_STATUS)
+
+
+def threads_for(model: str, count: int | None) -> int | None:
+    """Says how many threads a model computes with: ``count`` if given, one for a tiny model.
+
+    Threads that wait for each other cost a small model more than they compute: 134 s instead of
+    10 s for the tests of tiny models, with two threads each on two busy cores.
+    """
+    return 1 if count is None and model.startswith(TINY) else count
+
+
+def use_threads(count: int | None = None) -> int:
+    """Sets torch's threads to ``count``, else one for each core this process may run on.
+
+    Changes the whole process; called once by a program's main.
+    Returns the number set.
+    """
+    chosen = count or len(os.sched_getaffinity(0))
+    torch.set_num_threads(chosen)
+    return chosen

@@ -1,0 +1,259 @@
+"""A causal language model of transformers that computes on pages."""
+
+from pathlib import Path
+from typing import Final
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from inference_worker.attention.attention import (
+    ATTENTION_KEYWORD,
+    ATTENTION_NAME,
+    StepAttention,
+    register_attention,
+    running,
+)
+from inference_worker.attention.choice import AttentionKind, AttentionOfStep, choose_attention
+from inference_worker.attention.exact import ExactAttention
+from inference_worker.attention.exact_rows import (
+    FORWARD_ROWS,
+    RowByRow,
+    exact_digest,
+    filled,
+    fix_workspace,
+    forwards_of,
+    refuse_experts,
+)
+from inference_worker.attention.extent_rows import upload
+from inference_worker.engine.step import Step
+from inference_worker.errors import UnsupportedModelError
+from inference_worker.model.device import find_device, weights_dtype
+from inference_worker.model.names import CPU, DtypeName
+from inference_worker.model.self_check import (
+    PAGE_TOKENS,
+    check_exact,
+    check_ids,
+    check_length,
+    check_paged,
+    stock_rows,
+)
+from inference_worker.model.source import model_folder
+from inference_worker.model.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from inference_worker.pages.layout import PageLayout
+from inference_worker.pages.pool import PagePool
+from kvstore_transformers.digest import folder_digest, module_digest
+from kvstore_transformers.errors import UnsupportedModelError as UnfitModelError
+from kvstore_transformers.probe import ModelShape, probe_model
+
+# Where a configuration names no limit.
+DEFAULT_MAX_TOKENS: Final = 4096
+
+
+class PagedModel:
+    """A model with its tokenizer, ready to run steps over a page pool.
+
+    The model is in inference mode and has no cache of its own: all that a step leaves behind is
+    in the pages.
+    Not thread-safe: one engine thread uses it.
+    """
+
+    def __init__(
+        self,
+        module: PreTrainedModel,
+        tokenizer: Tokenizer,
+        shape: ModelShape,
+        digest: str,
+        attention: AttentionKind | None = None,
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        """Takes a module whose attention is set to the paged one, or will be before it computes.
+
+        A ``deterministic`` one computes in forwards of one size, and its digest is another.
+        Raises ``ValueError`` for an attention that cannot be had.
+        """
+        self._deterministic = deterministic
+        self._module = module
+        self._tokenizer = tokenizer
+        self._shape = shape
+        self._digest = digest
+        self._attention: AttentionOfStep = choose_attention(self.layout(1), self.device, attention)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._tokenizer
+
+    @property
+    def shape(self) -> ModelShape:
+        """Layers, heads, head size and windows."""
+        return self._shape
+
+    @property
+    def digest(self) -> str:
+        """What the model is, as 64 hexadecimal digits: weights and configuration, not a name.
+
+        A deterministic one's is of what else gives other bits, too.
+        """
+        return exact_digest(self._digest, self.device) if self._deterministic else self._digest
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        device: torch.device = self._module.device
+        return device
+
+    @property
+    def vocabulary(self) -> int:
+        """Token ids are below this."""
+        return int(self._module.config.get_text_config(decoder=True).vocab_size)
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest sequence that the model was made for."""
+        config = self._module.config.get_text_config(decoder=True)
+        return int(getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_TOKENS)
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """The ids after which the model says nothing more, perhaps none."""
+        named = self._module.generation_config.eos_token_id
+        return frozenset([named] if isinstance(named, int) else named or ())
+
+    def layout(self, page_tokens: int) -> PageLayout:
+        """Says what this model's pages of ``page_tokens`` tokens look like."""
+        return PageLayout(
+            layer_count=self._shape.layer_count,
+            kv_head_count=self._shape.kv_head_count,
+            head_dim=self._shape.head_dim,
+            dtype=str(self._module.dtype).removeprefix("torch."),
+            page_tokens=page_tokens,
+        )
+
+    def forward(self, step: Step, input_ids: torch.Tensor) -> torch.Tensor:
+        """Computes a step's tokens and writes their keys and values into its pages.
+
+        ``input_ids`` are int64 ``[step.token_count]``, the parts' tokens one after the other.
+        Gives float32 logits ``[rows, vocabulary]``: the last row of each part that wants them.
+        On a GPU it returns before the device is done; reading the logits waits.
+        Raises ``ValueError`` for a wrong number of ids.
+        """
+        if input_ids.shape != (step.token_count,):
+            msg = f"{tuple(input_ids.shape)} ids for a step of {step.token_count} tokens"
+            raise ValueError(msg)
+        if self._deterministic:
+            ids = input_ids.split(FORWARD_ROWS)
+            steps = zip(forwards_of(step), ids, strict=True)
+            return torch.cat([self._compute_exactly(*each) for each in steps])
+        attention = self._attention(step)
+        return self._compute(input_ids, step.position_ids(), step.logit_rows(), attention)
+
+    def _compute_exactly(self, step: Step, input_ids: torch.Tensor) -> torch.Tensor:
+        """Computes a step of ``FORWARD_ROWS`` tokens at most, with padding behind them."""
+        positions = filled(step.position_ids())
+        return self._compute(filled(input_ids), positions, step.logit_rows(), ExactAttention(step))
+
+    def _compute(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        rows: torch.Tensor,
+        attention: StepAttention,
+    ) -> torch.Tensor:
+        """Runs the module; gives float32 logits of ``rows``."""
+        with torch.inference_mode(), running(attention):
+            answer = self._module(
+                input_ids=upload(input_ids, self.device).unsqueeze(0),
+                position_ids=positions,
+                use_cache=False,
+                logits_to_keep=rows,
+                **{ATTENTION_KEYWORD: attention},
+            )
+        logits: torch.Tensor = answer.logits
+        return logits[0].float()
+
+
+def load_model(
+    source: str | Path,
+    *,
+    device: str = CPU,
+    dtype: DtypeName | None = None,
+    attention: AttentionKind | None = None,
+    tokenizer: Tokenizer | None = None,
+    deterministic: bool = False,
+) -> PagedModel:
+    """Loads what ``model_folder`` finds for ``source``: float32 on a CPU, bfloat16 on a GPU.
+
+    ``dtype`` and ``attention``, if told, are others than ``weights_dtype`` and
+    ``choose_attention`` find; a ``tokenizer``, if given, stands in for the folder's, which for a
+    large vocabulary takes half a gigabyte. With ``deterministic`` no bit of a sequence depends on
+    what else is computed. Raises ``UnsupportedModelError`` with a reason if its keys and values
+    cannot live in pages or if it fails the self-check, ``FileNotFoundError`` where there is no
+    model, and ``ValueError`` for a device that is not there or an attention that cannot be had.
+    """
+    where = find_device(device)
+    folder = model_folder(source)
+    digest = folder_digest(folder)
+    config = AutoConfig.from_pretrained(folder)
+    if type(config) not in AutoModelForCausalLM._model_mapping:  # noqa: SLF001 - no public reader
+        raise UnsupportedModelError(str(config.model_type), "it is no causal language model")
+    if deterministic:
+        fix_workspace(where)
+    # Weights are mapped, in less time than a bar takes to read.
+    disable_progress_bar()
+    kept = weights_dtype(where, dtype)
+    module = AutoModelForCausalLM.from_pretrained(folder, dtype=kept).to(where)
+    words = tokenizer or load_tokenizer(folder)
+    return _paged(module, words, digest, attention, deterministic=deterministic)
+
+
+def page_model(
+    module: PreTrainedModel,
+    tokenizer: Tokenizer | None = None,
+    *,
+    digest: str | None = None,
+    attention: AttentionKind | None = None,
+    deterministic: bool = False,
+) -> PagedModel:
+    """Serves a model built in this process; without a tokenizer its tokens are bytes.
+
+    Without a ``digest``, 64 hexadecimal digits that no other weights have, all of them are read
+    for one. Changes the module's attention and puts it in evaluation mode.
+    Raises ``UnsupportedModelError`` and ``ValueError`` as ``load_model`` does.
+    """
+    digest = digest or module_digest(module)
+    tokenizer = tokenizer or ByteTokenizer()
+    return _paged(module, tokenizer, digest, attention, deterministic=deterministic)
+
+
+def _paged(
+    module: PreTrainedModel,
+    tokenizer: Tokenizer,
+    digest: str,
+    attention: AttentionKind | None,
+    *,
+    deterministic: bool,
+) -> PagedModel:
+    module.eval()
+    if deterministic:
+        refuse_experts(module.config)
+        fix_workspace(module.device)
+    try:
+        shape = probe_model(module)
+    except UnfitModelError as error:
+        raise UnsupportedModelError(error.model_type, error.reason) from error
+    model = PagedModel(module, tokenizer, shape, digest, attention, deterministic=deterministic)
+    ids = check_ids(check_length(shape), model.vocabulary, model.device)
+    # An unaligned chunk, a chunk that reads it, and two steps of decoding.
+    rows = [ids.shape[0] // 2 + 5, *range(ids.shape[0] - 3, ids.shape[0])]
+    expected = stock_rows(module, ids, rows)
+    register_attention()
+    module.set_attn_implementation(ATTENTION_NAME)
+    if deterministic:
+        module.set_output_embeddings(RowByRow(module.get_output_embeddings()))
+    pool = PagePool(model.layout(PAGE_TOKENS), model.device)
+    check_paged(module, model.forward, pool, ids, expected, rows)
+    if deterministic:
+        check_exact(str(module.config.model_type), model.forward, pool, ids)
+    return model

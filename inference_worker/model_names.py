@@ -1,6 +1,0 @@
-"""Models by name, without loading torch."""
-
-from typing import Final
-
-GEMMA: Final = "gemma"
-TINY: Final = "tiny"

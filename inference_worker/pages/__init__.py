@@ -1,0 +1,1 @@
+"""Pages of sequences: matched, reserved, grown and published."""

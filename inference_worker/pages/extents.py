@@ -1,0 +1,82 @@
+"""The memory that a page pool's pages lie in, by extent."""
+
+import torch
+
+from inference_worker.errors import LayoutMismatchError, UnknownExtentError
+from inference_worker.pages.layout import PageLayout
+
+
+class PoolExtents:
+    """Extents by key, each a tensor ``[slots, *page_shape]`` of one layout on one device.
+
+    Not thread-safe: one engine thread uses it.
+    """
+
+    def __init__(self, layout: PageLayout, device: torch.device) -> None:
+        """Starts without any extent."""
+        self._layout = layout
+        self._device = device
+        self._dtype: torch.dtype = getattr(torch, layout.dtype)
+        self._pages: dict[int, torch.Tensor] = {}
+        self._uses: dict[int, int] = {}
+        self._mappings: dict[int, int] = {}
+        self._added = 0
+        self.removed_count = 0
+
+    @property
+    def keys(self) -> frozenset[int]:
+        """The keys of the extents that are mapped now."""
+        return frozenset(self._pages)
+
+    def add(self, key: int, pages: torch.Tensor) -> None:
+        """Adds an extent; raises as :meth:`~inference_worker.pages.pool.PagePool.add_extent`."""
+        if key in self._pages:
+            msg = f"extent {key} is in this page pool already"
+            raise ValueError(msg)
+        found = (tuple(pages.shape[1:]), pages.dtype, pages.device, pages.is_contiguous())
+        wanted = (self._layout.page_shape, self._dtype, self._device, True)
+        if found != wanted:
+            msg = f"extent {key} is (page shape, dtype, device, contiguous) {found}, not {wanted}"
+            raise LayoutMismatchError(msg)
+        self._pages[key] = pages
+        self._added += 1
+        self._mappings[key] = self._added
+
+    def remove(self, key: int) -> None:
+        """Drops the view of an extent; raises ``UnknownExtentError``."""
+        self.pages(key)
+        del self._pages[key], self._mappings[key]
+        self.removed_count += 1
+
+    def use(self, key: int, pages: torch.Tensor) -> None:
+        """Adds an extent, or uses it once more.
+
+        Raises as :meth:`~inference_worker.pages.pool.PagePool.use_extent`.
+        """
+        if key not in self._uses:
+            self.add(key, pages)
+        elif self._pages[key].data_ptr() != pages.data_ptr():
+            msg = f"extent {key} is still used at another place"
+            raise LayoutMismatchError(msg)
+        self._uses[key] = self._uses.get(key, 0) + 1
+
+    def leave(self, key: int) -> None:
+        """Ends one use of an extent, and removes it after the last; raises ``KeyError``."""
+        self._uses[key] -= 1
+        if not self._uses[key]:
+            del self._uses[key]
+            self.remove(key)
+
+    def pages(self, key: int) -> torch.Tensor:
+        """Returns an extent's pages; raises ``UnknownExtentError``."""
+        pages = self._pages.get(key)
+        if pages is None:
+            raise UnknownExtentError(key)
+        return pages
+
+    def mapping(self, key: int) -> int | None:
+        """Returns a number of this mapping of an extent, or None if it is not mapped.
+
+        An extent that is removed and added again has another number: its address may differ.
+        """
+        return self._mappings.get(key)

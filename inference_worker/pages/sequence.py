@@ -1,0 +1,300 @@
+"""The pages of one sequence while it runs: matched, reserved, or the engine's own."""
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+import kvstore_client
+from inference_worker.errors import LayoutMismatchError
+from inference_worker.pages.acquisition import RESERVE_AHEAD, acquire_pages, is_worth_copying
+from inference_worker.pages.block_table import BlockTable, PageRef
+from inference_worker.pages.growth import grow_together
+from inference_worker.pages.pool import PagePool
+from inference_worker.pages.private_arena import PrivateArena
+from inference_worker.pages.publisher import PagePublisher
+from kvstore_client.errors import StoreError
+
+
+class SequencePages:
+    """Owns what a sequence holds, from the match to the release.
+
+    Matched pages are used in place and never written. Where the store knows a page that goes on
+    as the sequence does, and parts within it, that source is copied before anything is computed,
+    or given back at once where that is not worth it.
+    Behind come slots reserved in the store or, from where the store cannot give any, slots of the
+    private arena; those are not published, nor is what follows them. A prompt that does not fit
+    has what a few tries by halves get it, for its first pages, and asks for no more.
+    The store is asked for no longer than a request's budget, whatever it does.
+    A failure of the store never reaches the caller, nor that its memory is of no use here, such as
+    on another device.
+    A context manager: at its end, on an exception too, the store's pages are released, the views
+    of its memory dropped and the private slots given back.
+    One engine thread uses it.
+    """
+
+    def __init__(
+        self,
+        pool: PagePool,
+        private: PrivateArena,
+        namespace: kvstore_client.Namespace | None,
+        prompt_ids: Sequence[int],
+        *,
+        longest: int,
+        accept_next_token: bool = False,
+        shared: bool = True,
+        yield_idle: float | None = None,
+    ) -> None:
+        """Matches the prompt and reserve the rest; without a namespace all pages are private.
+
+        ``longest`` is how many tokens the sequence can come to have in pages: no slot is reserved
+        beyond. With ``accept_next_token`` all of the prompt may be matched, not all but one.
+        Where it is not ``shared`` nothing is matched or published: the store gives slots alone.
+        With ``yield_idle`` nothing is held where another computes more of the prompt than is
+        cached, and did so within as many seconds: :attr:`in_flight` says so.
+        Raises ``ValueError`` for tokens that are none; nothing is held then.
+        """
+        self._pool = pool
+        self._private = private
+        self._namespace = namespace
+        # Of all calls of the sequence: after it the store is not asked any more.
+        self._budget = None if namespace is None else namespace.new_budget()
+        self._page_limit = pool.layout.pages_for(longest)
+        self._views: set[int] = set()
+        self._private_pages: list[PageRef] = []
+        self._acquired: kvstore_client.Acquired | None = None
+        self._matched: list[PageRef] = []
+        self._source: kvstore_client.Source | None = None
+        self._publisher: PagePublisher | None = None
+        self._unfit: LayoutMismatchError | None = None
+        self.in_flight: kvstore_client.InFlight | None = None
+        self._shared = shared
+        self._grows = True
+        self.table = BlockTable(pool.layout.page_tokens)
+        if namespace is not None and self._budget is not None:
+            self._acquired, self._grows, self.in_flight = acquire_pages(
+                namespace,
+                prompt_ids,
+                page_count=pool.layout.pages_for(len(prompt_ids)),
+                page_limit=self._page_limit,
+                accept_next_token=accept_next_token,
+                shared=shared,
+                yield_idle=yield_idle,
+                budget=self._budget,
+            )
+            try:
+                self._use(self._acquired)
+            except LayoutMismatchError as error:
+                self._go_on_without(error)
+            except BaseException:
+                self.close()  # nobody else can
+                raise
+        self.source_page = None if self._source is None else _place(self._source.page)
+        self.copied_tokens = 0 if self._source is None else self._source.token_count
+
+    @property
+    def matched_tokens(self) -> int:
+        """Tokens in pages that are used in place."""
+        return len(self._matched) * self._pool.layout.page_tokens
+
+    @property
+    def matched_pages(self) -> list[PageRef]:
+        """The pages used in place."""
+        return list(self._matched)
+
+    @property
+    def next_token(self) -> int | None:
+        """The best token after the prompt, where the store knows it: then nothing has to run."""
+        return None if self._acquired is None else self._acquired.match.next_token
+
+    @property
+    def failure(self) -> StoreError | LayoutMismatchError | None:
+        """Why the store gave nothing, where it failed or its memory does not fit."""
+        return self._unfit if self._acquired is None else self._acquired.failure
+
+    @property
+    def store_seconds(self) -> float:
+        """How long the sequence waited for answers of the store."""
+        return 0.0 if self._budget is None else self._budget.spent_seconds
+
+    def ensure(self, token_count: int) -> None:
+        """Have pages for ``token_count`` tokens, and the source's tokens in the first of them.
+
+        From the store while it gives some, then from the private arena. Raises
+        ``ArenaExhaustedError`` where that has too few, which a sequence within the engine's
+        longest never sees, and ``PageRecycled`` where the copy is not of the source.
+        """
+        if not self.grow(token_count):
+            self.grow_private(token_count)
+        self._copy_source()
+
+    def grow(self, token_count: int) -> bool:
+        """Have pages of the store's for ``token_count`` tokens; tells whether there are as many."""
+        return grow_together([(self, token_count)])
+
+    @property
+    def reservation(self) -> kvstore_client.Reservation | None:
+        """What can grow in the store: nothing once there are private pages."""
+        if self._acquired is None or self._private_pages or not self._grows:
+            return None
+        if self._budget is None or self._budget.left <= 0:
+            return None
+        return self._acquired.reservation
+
+    @property
+    def has_private(self) -> bool:
+        """Whether some pages are private; then all that follow are."""
+        return bool(self._private_pages)
+
+    def lacking(self, token_count: int) -> int:
+        """Counts the pages that are missing for so many tokens."""
+        return max(self._pool.layout.pages_for(token_count) - len(self.table), 0)
+
+    def ahead(self, token_count: int) -> int:
+        """Counts the pages to ask for, so that the store is asked once in as many."""
+        missing = self._pool.layout.pages_for(token_count) + RESERVE_AHEAD - len(self.table)
+        most = self._page_limit - len(self.table)
+        return max(self.lacking(token_count), min(missing, most), 0)
+
+    def take_grown(self) -> None:
+        """Takes up the pages that the reservation has more than before.
+
+        Where their memory is of no use here, nothing more is asked for or published.
+        """
+        assert self._acquired is not None  # it has grown
+        assert self._acquired.reservation is not None
+        had = len(self.table) - len(self._matched)
+        try:
+            self.table.append(*self._map(self._acquired.reservation.pages[had:]))
+        except (LayoutMismatchError, KeyError):
+            self._grows = False
+            self._publisher = None
+
+    def grow_private(self, token_count: int) -> None:
+        """Have private pages for what is missing of ``token_count`` tokens.
+
+        Raises ``ArenaExhaustedError``, and takes none then.
+        """
+        missing = self.lacking(token_count)
+        if missing > 0:
+            pages = self._private.allocate(missing)
+            self._private_pages += pages
+            self.table.append(*pages)
+
+    def require_current(self) -> None:
+        """Raises ``PageRecycled`` if the store, by a bug, gave one of its pages to another.
+
+        Call it after the device's work on the pages is done. Everything computed since the last
+        call is then invalid: publish neither it nor anything after it.
+        """
+        if self._acquired is not None:
+            self._acquired.require_current(wait=False)
+
+    def publish(
+        self, ids: Sequence[int], computed: int, next_token: int | None = None
+    ) -> list[PageRef]:
+        """Inserts the pages that the first ``computed`` of ``ids`` fill, and were not inserted.
+
+        ``next_token`` is the argmax of what follows, and is stored where a page ends there.
+        Gives those that are the store's from now on, as ``PagePublisher.publish``.
+        """
+        page_tokens = self._pool.layout.page_tokens
+        if self._publisher is None:
+            return []
+        if computed % page_tokens:
+            computed, next_token = computed // page_tokens * page_tokens, None
+        return self._publisher.publish(ids, computed, next_token)
+
+    def finish(
+        self, ids: Sequence[int], computed: int, next_tokens: dict[int, int]
+    ) -> list[PageRef]:
+        """Inserts what is left of the first ``computed`` of ``ids``, within a page too.
+
+        ``next_tokens`` are the argmaxes of what follows, by the number of tokens before them; all
+        of the last page was computed. Nothing can be written or published afterwards.
+        """
+        if self._publisher is None:
+            return []
+        rest = dict(next_tokens)
+        published = self._publisher.publish(ids, computed, rest.get(computed))
+        if published:
+            rest.pop(computed, None)
+        for end, token in rest.items():
+            self._publisher.store_next_token(ids, end, token)
+        return published
+
+    def _go_on_without(self, error: LayoutMismatchError) -> None:
+        """Gives back what was acquired in memory that does not fit; all pages are private then."""
+        self.close()
+        self._acquired = None
+        self._unfit = error
+        self._matched = []
+        self._publisher = None
+        self.table = BlockTable(self._pool.layout.page_tokens)
+
+    def _use(self, acquired: kvstore_client.Acquired) -> None:
+        """Maps what was acquired."""
+        self._matched = self._map(acquired.match.pages)
+        self.table.append(*self._matched)
+        if acquired.reservation is not None:
+            self.table.append(*self._map(acquired.reservation.pages))
+            if self._shared:
+                self._publisher = PagePublisher(
+                    acquired.match, acquired.reservation, self._pool.layout.page_tokens
+                )
+        if acquired.match.source is None:
+            return
+        if not is_worth_copying(acquired.match):
+            acquired.match.release()  # there is nothing in it but the source
+            return
+        try:
+            self._map([acquired.match.source.page])
+        except KeyError:  # not mapped here: its tokens are computed
+            acquired.match.source.release()
+        else:
+            self._source = acquired.match.source
+
+    def _copy_source(self) -> None:
+        """Copies the source, once, into the first page that is this sequence's own."""
+        if self._source is not None:
+            self._pool.copy_page(_place(self._source.page), self.table[len(self._matched)])
+            # Both wait for the device: the copy is complete.
+            self._source.require_current()
+            self._source.release()
+            self._source = None
+
+    def _map(self, pages: Iterable[kvstore_client.PageRef]) -> list[PageRef]:
+        """Makes the extents of the store's pages part of the pool, and name them there."""
+        named = [_place(page) for page in pages]
+        assert self._namespace is not None or not named  # only the store's pages come here
+        for extent in {page.extent for page in named} - self._views:
+            assert self._namespace is not None
+            self._pool.use_extent(extent, self._namespace.extent_tensor(extent))
+            self._views.add(extent)
+        return named
+
+    def close(self) -> None:
+        """Gives everything back; nothing the second time."""
+        for extent in self._views:
+            self._pool.leave_extent(extent)
+        self._views.clear()
+        self._private.release(self._private_pages)
+        self._private_pages = []
+        self._source = None
+        if self._acquired is not None:
+            self._acquired.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _place(page: kvstore_client.PageRef) -> PageRef:
+    """Names a page of the store's as the pool does."""
+    return PageRef(page.extent_id, page.slot)

@@ -1,0 +1,1 @@
+"""The store of a serving process: its own, or one that it joins."""

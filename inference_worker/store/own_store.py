@@ -1,0 +1,142 @@
+"""A kvstore-server of a serving process's own, started, kept running and ended by it."""
+
+import asyncio
+import logging
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import kvstore_client
+from inference_worker.errors import WorkerError
+from inference_worker.store.tied_process import tied_command
+from kvstore_client.calls.deadlines import Backoff
+from kvstore_client.errors import StoreError
+from kvstore_client.runtime_dir import RuntimeDir
+
+FIRST_WAIT: Final = 0.2
+LONGEST_WAIT: Final = 30.0
+LOOK_SECONDS: Final = 0.05
+START_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 10.0
+# Its workers are gone when it is told to end: whoever else has a lease lets go within this.
+DRAIN_SECONDS: Final = "2"
+# One extent up to here, so that no page of a small budget is lost by dividing it.
+LARGEST_EXTENT: Final = 1 << 30
+
+log = logging.getLogger(__name__)
+
+
+def budget_arguments(max_pages: int, page_bytes: int) -> tuple[str, ...]:
+    """Returns what keeps a kvstore-server within so many pages, all of a size.
+
+    Extents are of one size, so that it may be one page less for each GiB.
+    """
+    extents = -(-max_pages * page_bytes // LARGEST_EXTENT)
+    extent_bytes = max_pages // extents * page_bytes
+    return (
+        *("--tier1-bytes", str(extents * extent_bytes)),
+        *("--extent-bytes", str(extent_bytes)),
+    )
+
+
+class OwnStore:
+    """A kvstore-server in ``runtime_dir``, started again whenever it ends.
+
+    It logs to standard error. One event loop uses it.
+    """
+
+    def __init__(self, runtime_dir: Path, arguments: Sequence[str]) -> None:
+        """Starts nothing."""
+        self.runtime_dir = runtime_dir
+        self.pid: int | None = None
+        # Whether the process of that pid came to serve.
+        self.answered = False
+        self._arguments = [*arguments, "--drain-grace", DRAIN_SECONDS]
+        self._process: Process | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Starts it and waits until it answers.
+
+        Raises ``WorkerError`` where it does not, as where another one serves the folder already.
+        """
+        self.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await self._begin()
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                while not await asyncio.to_thread(self._answers):
+                    assert self._process is not None
+                    if self._process.returncode is not None:
+                        status = self._process.returncode
+                        raise WorkerError(f"the store did not start: status {status}, see above")
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            await self.close()
+            raise WorkerError(f"the store did not answer within {START_SECONDS:g} s") from None
+        self._task = asyncio.create_task(self._keep())
+
+    async def close(self) -> None:
+        """Ends it as SIGTERM does, and by SIGKILL where that takes too long."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _begin(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *tied_command(signal.SIGTERM, "-m", "kvstore"),
+            *("--runtime-dir", str(self.runtime_dir), *self._arguments),
+            stdin=DEVNULL,
+            stdout=sys.stderr,
+            start_new_session=True,
+        )
+        self.answered = False
+        self.pid = self._process.pid
+
+    def _answers(self) -> bool:
+        """Returns whether it answers, and not another one in its place."""
+        try:
+            holder = RuntimeDir(self.runtime_dir).flock_file.read_text(encoding="ascii").strip()
+            if holder != str(self.pid):
+                return False
+            with kvstore_client.connect_admin(self.runtime_dir, timeout=1.0):
+                return True
+        except (FileNotFoundError, StoreError):
+            return False
+
+    async def _keep(self) -> None:
+        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
+        while True:
+            assert self._process is not None
+            answering = asyncio.create_task(self._reset_once_it_answers(backoff))
+            try:
+                status = await self._process.wait()
+            finally:
+                answering.cancel()
+            wait = backoff.delay()
+            log.warning("the store ended with status %d; another starts in %.1f s", status, wait)
+            await asyncio.sleep(wait)
+            try:
+                await self._begin()
+            except OSError as error:
+                log.warning("no process for the store: %s", error)
+
+    async def _reset_once_it_answers(self, backoff: Backoff) -> None:
+        while not await asyncio.to_thread(self._answers):  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(LOOK_SECONDS)
+        backoff.reset()
+        self.answered = True

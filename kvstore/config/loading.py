@@ -1,0 +1,85 @@
+"""The settings of one start: read from flags, environment and file, with whose value each is."""
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from difflib import get_close_matches
+from functools import partial
+from typing import NamedTuple
+
+from pydantic import ValidationError
+from pydantic_settings import CliApp, CliSettingsSource, EnvSettingsSource, SettingsError
+
+from kvstore import __version__
+from kvstore.config.about import help_formatter
+from kvstore.config.settings import PROGRAM, Config
+from kvstore.config.sources import Origin, file_values, origin_of
+
+# How pydantic begins to tell of a command line that argparse does not take.
+NOT_TAKEN = "error parsing CLI: "
+UNKNOWN = "unrecognized arguments: "
+
+
+class Resolved(NamedTuple):
+    """The settings, and for each by its name whose value it is."""
+
+    config: Config
+    origins: dict[str, Origin]
+
+
+def resolve(arguments: Sequence[str]) -> Resolved:
+    """Returns the settings for a command line, and where each value came from.
+
+    Raises ``ValueError`` (pydantic's, or ``SettingsError``) naming what is wrong, a flag
+    that is none too; ``--help`` and ``--version`` end the process with status 0.
+    """
+    flags = CliSettingsSource[ArgumentParser](
+        Config, formatter_class=help_formatter(Config.model_fields), cli_exit_on_error=False
+    )
+    flags.root_parser.add_argument(
+        "--version",
+        action="version",
+        version=f"{PROGRAM} {__version__}",
+        help="show the version and exit",
+    )
+    try:
+        config = CliApp.run(Config, cli_args=list(arguments), cli_settings_source=flags)
+    except SettingsError as error:
+        raise SettingsError(_told(str(error))) from None
+    path = config.config_file
+    origin = partial(
+        origin_of,
+        flags=flags(),
+        variables=EnvSettingsSource(Config)(),
+        file={} if path is None else file_values(path, Config.model_fields),
+        path=path,
+    )
+    return Resolved(config, {name: origin(name) for name in Config.model_fields})
+
+
+def _told(error: str) -> str:
+    """Returns in a line what is wrong with a command line, and the flag that may be meant."""
+    if not error.startswith(NOT_TAKEN):
+        return error
+    why = error.removeprefix(NOT_TAKEN)
+    first = why.removeprefix(UNKNOWN).split()[0].partition("=")[0]
+    names = [f"--{name.replace('_', '-')}" for name in Config.model_fields]
+    near = get_close_matches(first, names, n=1) if why.startswith(UNKNOWN) else []
+    hint = f": did you mean {near[0]}?" if near else ";"
+    return f"{why}{hint} usage: {PROGRAM} [--SETTING VALUE]..., {PROGRAM} --help lists them"
+
+
+def load_config(arguments: Sequence[str]) -> Config:
+    """Returns the settings for a command line; raises and ends as :func:`resolve` does."""
+    return resolve(arguments).config
+
+
+def settings_error(error: ValueError) -> str:
+    """Returns in one line what is wrong with the settings, each by its name."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    problems = (
+        f"{'.'.join(str(part) for part in each['loc']) or 'settings'}: "
+        f"{each['msg'].removeprefix('Value error, ')}"
+        for each in error.errors()
+    )
+    return "; ".join(problems)

@@ -1,0 +1,720 @@
+"""The server's settings: flags, else environment, else a TOML file, else defaults.
+
+A flag ``--tier1-bytes 2GiB`` is ``KVSTORE_TIER1_BYTES=2GiB`` in the environment
+and ``tier1_bytes = "2GiB"`` in the file.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ByteSize,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from kvstore.config.about import AT_SIGHUP, CONTENT_AT_ONCE, CONTENT_AT_SIGHUP, Shown, Values
+from kvstore.config.sources import ConfigFile
+from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
+from kvstore.http.address import is_loopback, parse_address
+
+# A page of the machine's own memory: who sets less has forgotten the unit. Not more, since
+# tests fill stores of some pages of small models.
+SMALLEST_TIER = 4 << 10
+NUMA_NODE = re.compile(r"auto|off|\d{1,4}", re.ASCII)
+DEVICE = re.compile(r"cpu|cuda:\d+")
+# As gRPC takes it, and as people write it: an IPv6 address stands in brackets.
+ADDRESS = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port>\d{1,5})")
+MOST_PORT = 65_535
+
+
+def _read_size(value: object, read: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return read(value)
+    except ValidationError:
+        raise ValueError(f"has to be {SIZE}, and is {value!r}") from None
+
+
+def _positive_size(value: ByteSize) -> ByteSize:
+    if value <= 0:
+        raise ValueError("has to be positive")
+    return value
+
+
+def _tier_size(value: ByteSize) -> ByteSize:
+    if value < SMALLEST_TIER:
+        raise ValueError(
+            f"has to be at least {SMALLEST_TIER >> 10}KiB, and is {value} bytes: "
+            "sizes have a unit, as in 512MiB"
+        )
+    return value
+
+
+def _device(value: str) -> str:
+    if not DEVICE.fullmatch(value):
+        raise ValueError(f"has to be cpu or cuda:N, such as cuda:0, and is {value!r}")
+    return value
+
+
+def _numa_node(value: str) -> str:
+    if not NUMA_NODE.fullmatch(value):
+        raise ValueError(f"has to be auto, off or a node's number such as 0, and is {value!r}")
+    return value
+
+
+def _address(value: str) -> str:
+    found = ADDRESS.fullmatch(value)
+    if found is None or int(found["port"]) > MOST_PORT:
+        raise ValueError(f"has to be HOST:PORT, such as 127.0.0.1:7400, and is {value!r}")
+    return value
+
+
+SIZE = "bytes, or with a unit such as 512MiB"
+SECONDS = "seconds"
+BYTES = "BYTES"
+
+ReadSize = Annotated[ByteSize, WrapValidator(_read_size)]
+Size = Annotated[ReadSize, AfterValidator(_positive_size), Values(SIZE, "more than 0", BYTES)]
+OptionalTierSize = Annotated[
+    ReadSize,
+    AfterValidator(lambda size: size and _tier_size(size)),
+    Values(SIZE, "0, or 4KiB or more", BYTES),
+]
+TierSize = Annotated[ReadSize, AfterValidator(_tier_size), Values(SIZE, "4KiB or more", BYTES)]
+Seconds = Annotated[
+    float, Field(gt=0, allow_inf_nan=False), Values(SECONDS, "more than 0", "SECONDS")
+]
+# A thread that goes round more often than that has no time for anything else.
+Interval = Annotated[
+    float, Field(ge=0.001, allow_inf_nan=False), Values(SECONDS, "0.001 or more", "SECONDS")
+]
+Grace = Annotated[float, Field(ge=0, allow_inf_nan=False), Values(SECONDS, "0 or more", "SECONDS")]
+Share = Annotated[float, Field(ge=0, le=1), Values("of one", "from 0 to 1", "SHARE")]
+Device = Annotated[
+    str, AfterValidator(_device), Values("", "cpu, or cuda:N with N from 0", "DEVICE")
+]
+NumaNode = Annotated[
+    str,
+    BeforeValidator(str),
+    AfterValidator(_numa_node),
+    Values("", "auto, off, or the number of a node from 0", "NODE"),
+]
+ListenAddress = Annotated[
+    str,
+    AfterValidator(_address),
+    Values("HOST:PORT", "a name or an address, a port below 65536", "HOST:PORT"),
+]
+FilePath = Annotated[Path, Values("path", "a file", "PATH")]
+FolderPath = Annotated[Path, Values("path", "a folder", "PATH")]
+GroupName = Annotated[str, Values("group", "a name or a number of a group of this host", "GROUP")]
+
+
+class LeaseSettings(BaseSettings):
+    """How long leases live without a renewal, and who looks."""
+
+    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+
+    default_ttl: Annotated[
+        Seconds, Shown(metrics="kvstore_leases", stats="expired_lease_count", log="lease_expired")
+    ] = 10.0
+    """Time to live of a lease whose client asks for none.
+
+    Too short when `lease_expired` is logged for workers that live; too long when
+    slots stay reserved long after a worker hung. Start with: 10.
+    """
+
+    min_ttl: Annotated[Seconds, Shown(metrics="kvstore_requests_total", stats="request_count")] = (
+        0.2
+    )
+    """Shortest time to live granted. Each lease is renewed three times within its own.
+
+    Too short when renewals are most of the calls in the log. Start with: 0.2.
+    """
+
+    max_ttl: Annotated[
+        Seconds,
+        Shown(
+            metrics="kvstore_oldest_quarantine_seconds kvstore_held_slots",
+            stats="reserved_slot_count quarantined_slot_count oldest_quarantine_age",
+        ),
+    ] = 300.0
+    """Longest time to live granted.
+
+    Too long when `reserved_slot_count` stays high after a worker hung. Start with: 300.
+    """
+
+    drain_grace: Annotated[Grace, AT_SIGHUP, Shown(log="drain_finished")] = 10.0
+    """How long a stop waits for leases to end before it stops anyway.
+
+    Too short when `drain_finished` is logged with `leases_left` above zero, whose
+    workers then go on without a store. Start with: what a request takes, and not
+    more than the supervisor waits before it kills.
+    """
+
+    reaper_interval: Annotated[
+        Interval,
+        AT_SIGHUP,
+        Shown(
+            metrics="kvstore_thread_silence_seconds kvstore_leases",
+            stats="expired_lease_count",
+            log="lease_expired",
+        ),
+    ] = 0.1
+    """How often leases are looked through for those past their time to live.
+
+    Too long when `lease_expired` comes late; too short when an idle server takes
+    processor time. Start with: half of `min_ttl`.
+    """
+
+    @model_validator(mode="after")
+    def _order_ttls(self) -> Self:
+        if not self.min_ttl <= self.default_ttl <= self.max_ttl:
+            raise ValueError("min_ttl, default_ttl and max_ttl have to be in this order")
+        return self
+
+
+class TierSettings(BaseSettings):
+    """How much tiers 2 and 3 have, and when pages go there and come back."""
+
+    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+
+    tier2_bytes: Annotated[
+        OptionalTierSize,
+        Shown(
+            metrics="kvstore_evicted_pages_total kvstore_moved_pages_total",
+            stats="evicted_page_count demoted_page_count",
+        ),
+    ] = ByteSize(0)
+    """Host memory for pages that tier 1 has no room for, all tenants together; 0: none.
+
+    A second tier of the same kind on a machine without a GPU, where it is for tests, and
+    what a GPU's pages are kept in otherwise. Taken as it is needed, in pieces as large as
+    those of tier 1 or larger. Too small when `evicted_page_count` grows nearly as fast as
+    `demoted_page_count`. Start with: on a GPU ten times `tier1_bytes`, else 0.
+    """
+
+    tier2_write: Annotated[
+        Literal["back", "through", "through-selective"],
+        Shown(metrics="kvstore_moved_pages_total", stats="demoted_page_count promoted_page_count"),
+    ] = "back"
+    """When a page gets its copy in tier 2.
+
+    `back`: when tier 1 runs low, in the background, before a reservation has to wait.
+    `through`: soon after it was inserted, so that tier 1 gives it up at once later.
+    `through-selective`: soon after it was first matched; what is never asked for again is
+    never copied, and is gone when tier 1 needs its place.
+    Wrong when `demoted_page_count` is many times `promoted_page_count`: try
+    through-selective. Start with: back.
+    """
+
+    tier2_match: Annotated[
+        Literal["in-place", "promote"] | None,
+        Shown(
+            metrics="kvstore_moved_pages_total kvstore_call_duration_seconds",
+            stats="promoted_page_count",
+        ),
+    ] = None
+    """What becomes of pages that a match finds in tier 2 alone.
+
+    `in-place`: they are handed out where they are, and copied to tier 1 in the background
+    when they are matched again. `promote`: they are copied to tier 1 first, and the match
+    waits for it; what finds no room there is handed out in place by a store of host memory,
+    and not at all by one of a GPU. Absent: promote on a GPU, else in-place, which is
+    refused on a GPU. Start with: absent.
+    """
+
+    tier2_numa_node: Annotated[
+        NumaNode, Shown(metrics="kvstore_move_seconds_total", log="numa_node_unusable")
+    ] = "auto"
+    """The NUMA node on which tier 2 is allocated first: `auto`, a node's number, or `off`.
+
+    `auto`: the node that the GPU of tier 1 is attached to, so that copies between tier 1 and
+    tier 2 do not cross from one processor socket to another. If the machine has one node or
+    no GPU, or the kernel does not know the node, `auto` is the same as `off`. If the node is
+    full, the server allocates the rest on other nodes. It does not start with a number that
+    the machine does not have. Wrong when the log has `numa_node_unusable`: give the container
+    the capability SYS_NICE. Start with: auto.
+    """
+
+    @property
+    def named_numa_node(self) -> int | None:
+        """The NUMA node that ``tier2_numa_node`` names, or None for auto and off."""
+        return int(self.tier2_numa_node) if self.tier2_numa_node.isdigit() else None
+
+    hugepages: Annotated[
+        Literal["off", "transparent", "2MiB"],
+        Shown(
+            metrics="kvstore_extents",
+            stats="extent_count",
+            log="transparent_hugepages_off extent_refused tier1_bytes_beyond_memory",
+        ),
+    ] = "off"
+    """The size of the kernel's pages for host memory: 4 KiB, or large ones of 2 MiB.
+
+    `2MiB`: only from the pool that `vm.nr_hugepages` reserves. The server fills extents in a
+    third of the time, and processes that map them need less memory for page tables. If the
+    pool has too few pages, the log has `extent_refused` with the number to reserve.
+    `transparent`: large pages as far as the kernel finds some. For that,
+    /sys/kernel/mm/transparent_hugepage/shmem_enabled must be `advise`, `within_size` or
+    `always`; else the log has `transparent_hugepages_off`. `off`: as the kernel is set up.
+    Start with: off, and 2MiB for tiers of 64 GiB or more.
+    """
+
+    tier3_path: Annotated[
+        FilePath | None,
+        Shown(metrics="kvstore_tier3_up", stats="state", log="tier3_unusable slab_opened"),
+    ] = None
+    """The file that pages are kept in over a restart, one server's own. Needed with `tier3_bytes`.
+
+    Made where it is not there, all of its bytes at once, readable by the server's user
+    alone: whoever reads it has the pages. Its folder has to be there, on a disk that is
+    fast; it may be a file of an earlier run, of another size too. Wrong when the log has
+    `tier3_unusable`, which says why, and the store then goes on without tier 3.
+    Without `tier3_bytes` it is refused. Absent: no tier 3. Start with: a path on local NVMe.
+    """
+
+    tier3_bytes: Annotated[
+        OptionalTierSize,
+        Shown(
+            metrics="kvstore_tier3_gone_pages_total kvstore_tier3_written_pages_total",
+            stats="evicted_page_count written_page_count",
+        ),
+    ] = ByteSize(0)
+    """Bytes of that file, refused without `tier3_path`; 0: no tier 3.
+
+    Too small when `evicted_page_count` of tier 3 grows nearly as fast as its
+    `written_page_count`. Takes some 300 bytes of memory a page. Start with: what the disk
+    has to spare, at least ten times the memory of the tiers above.
+    """
+
+    tier3_write: Annotated[
+        Literal["second-touch", "through"],
+        Shown(
+            metrics="kvstore_tier3_written_pages_total kvstore_loaded_pages_total",
+            stats="written_page_count loaded_page_count",
+        ),
+    ] = "second-touch"
+    """When a page is written to tier 3.
+
+    `second-touch`: when it is inserted or matched for the second time; most pages never
+    are. `through`: soon after it was inserted, for a disk that is large and does not wear.
+    Wrong when `written_page_count` of tier 3 is many times its `loaded_page_count`.
+    Start with: second-touch.
+    """
+
+    @model_validator(mode="after")
+    def _require_path_and_bytes(self) -> Self:
+        if self.tier3_bytes and self.tier3_path is None:
+            raise ValueError("tier3_bytes is set and tier3_path is not: set both, or neither")
+        if self.tier3_path is not None and not self.tier3_bytes:
+            raise ValueError(
+                "tier3_path is set and tier3_bytes is 0: there would be no tier 3; "
+                "set both, or neither"
+            )
+        return self
+
+    def tier_policy(self, *, on_gpu: bool) -> TierPolicy | None:
+        """Returns how the tiers work together; None where there is one."""
+        if not self.tier2_bytes:
+            return None
+        return TierPolicy(
+            write=WritePolicy(self.tier2_write),
+            in_place=not on_gpu,
+            promote=on_gpu or self.tier2_match == "promote",
+        )
+
+
+class AccessSettings(BaseSettings):
+    """Where a server listens, and whom it knows."""
+
+    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+
+    tenants_file: Annotated[
+        FilePath | None,
+        CONTENT_AT_SIGHUP,
+        Shown(
+            metrics="kvstore_refused_requests_total",
+            stats="namespaces refused_request_count",
+            log="tenants_not_read",
+            errors="CREDENTIAL_REQUIRED",
+        ),
+    ] = None
+    """A TOML file of tenants: their uids, tokens, certificates and quotas.
+
+    Written by its owner alone, who is the server's user or root, and not readable by
+    others; read again at SIGHUP. docs/tenants.md has an example.
+    Wrong when callers get `CREDENTIAL_REQUIRED`, or two workers that should share
+    pages are in two namespaces of `kvstore-ctl namespaces`.
+    Absent: each uid of this host is the tenant `uid-N`, and nobody calls over TCP.
+    Start with: none.
+    """
+
+    socket_group: Annotated[
+        GroupName | None,
+        Shown(metrics="kvstore_attached_processes", stats="leases", log="process_attached"),
+    ] = None
+    """A group, by name or number, whose members may connect to the unix sockets.
+
+    The folder gets mode 0750 and the sockets 0660, of this group, in which the
+    server's user has to be. Each uid stays a tenant of its own unless `tenants_file`
+    says otherwise. Wrong when workers of other users stay disconnected.
+    Absent: the server's user alone, 0700 and 0600. Start with: none.
+    """
+
+    listen: Annotated[ListenAddress | None, Shown(log="server_started")] = None
+    """HOST:PORT of a TCP address for gRPC, beside the unix socket.
+
+    Remote clients look, peek and administer; pages are used on this host alone. Needs
+    `tls_cert` and `tls_key`, or `insecure_tcp`, and callers in `tenants_file`. Port 0
+    is any that is free; the log's `server_started` says which.
+    Absent: unix sockets alone. Start with: none.
+    """
+
+    tls_cert: Annotated[FilePath | None, CONTENT_AT_ONCE, Shown(log="tls_not_renewed")] = None
+    """The server's certificate for `listen`, with its chain, in PEM.
+
+    It names the host that clients connect to. Replaced on disk, it is used from the
+    next connection on, as `tls_key` and `tls_client_ca` are. Wrong when clients say
+    that no certificate could be verified. Absent: no TLS. Start with: none.
+    """
+
+    tls_key: Annotated[FilePath | None, CONTENT_AT_ONCE, Shown(log="tls_not_renewed")] = None
+    """The private key of `tls_cert`, in PEM, without a passphrase.
+
+    It is the server's user's or root's, and others can neither read nor write it.
+    Absent: no TLS. Start with: none.
+    """
+
+    tls_client_ca: Annotated[
+        FilePath | None,
+        CONTENT_AT_ONCE,
+        Shown(log="tls_not_renewed", errors="CREDENTIAL_REQUIRED"),
+    ] = None
+    """Certificates, in PEM, of those who sign the certificates of clients.
+
+    With it every client over TCP has to show one, which names its tenant. A token may
+    come with it, and has to name the same tenant. Absent: tokens alone. Start with: none.
+    """
+
+    insecure_tcp: Annotated[bool, Shown(log="insecure_tcp")] = False
+    """Let `listen` go without TLS: whoever sees the network reads tokens and token ids.
+
+    Callers need a token all the same. For loopback, or inside a tunnel.
+    Start with: no.
+    """
+
+    @model_validator(mode="after")
+    def _require_guarded_tcp(self) -> Self:
+        tls = self.tls_cert or self.tls_key or self.tls_client_ca
+        if self.listen is None:
+            if tls or self.insecure_tcp:
+                raise ValueError(
+                    "tls_cert, tls_key, tls_client_ca and insecure_tcp say how to listen: "
+                    "set listen, such as --listen 127.0.0.1:7400, or leave them out"
+                )
+            return self
+        if tls and self.insecure_tcp:
+            raise ValueError("insecure_tcp is for a listen without TLS: leave it or tls_... out")
+        if not self.insecure_tcp and not (self.tls_cert and self.tls_key):
+            raise ValueError(
+                f"listen {self.listen} needs TLS: give --tls-cert and --tls-key, and "
+                "--tls-client-ca for certificates of clients; or say --insecure-tcp, and "
+                "whoever sees the network reads all that passes"
+            )
+        if self.tenants_file is None:
+            raise ValueError(
+                f"listen {self.listen} needs --tenants-file: over TCP a caller is known by a "
+                "token or a certificate that stands there, and by nothing else"
+            )
+        return self
+
+
+def _loopback(value: str) -> str:
+    if not is_loopback(parse_address(value).host):
+        raise ValueError(
+            f"has to be of this host alone, such as 127.0.0.1:7402, and is {value!r}: "
+            "`ssh -L` brings it to another"
+        )
+    return value
+
+
+LoopbackAddress = Annotated[ListenAddress, AfterValidator(_loopback)]
+
+
+class HttpSettings(BaseSettings):
+    """Where people and Prometheus look at a server."""
+
+    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+
+    metrics_listen: Annotated[ListenAddress | None, Shown(log="http_listening")] = None
+    """HOST:PORT where Prometheus finds `/metrics`, and probes `/healthz` and `/livez`.
+
+    Whoever connects reads it, without a credential and in clear: numbers, and the names
+    of tenants, namespaces and leases, never a token of a prompt. Port 0 is any that is
+    free; the log's `http_listening` says which. Wrong when Prometheus shows the target as down.
+    Absent: no metrics. Start with: 127.0.0.1:7401, or an address that the scraper alone reaches.
+    """
+
+    page_listen: Annotated[LoopbackAddress | None, Shown(log="http_listening")] = None
+    """HOST:PORT of loopback where a browser finds a page of what the store does.
+
+    Every user of this host can read it, without a credential: figures, and the names of
+    tenants, namespaces and leases. It changes nothing, and other hosts see it by `ssh -L`
+    alone. Port 0 is any that is free; the log's `http_listening` says which. docs/page.md
+    has what it shows. Wrong when the browser is told "ask for localhost".
+    Absent: no page. Start with: 127.0.0.1:7402, while somebody looks.
+    """
+
+    page_tokens: Annotated[bool, Shown(log="http_listening")] = False
+    """Show the first token ids of each prefix on the page, which are what users wrote.
+
+    Needs `page_listen`, and is for a host that only its operators can use. Wrong when
+    anybody else can. Start with: false.
+    """
+
+    @model_validator(mode="after")
+    def _require_page(self) -> Self:
+        if self.page_tokens and self.page_listen is None:
+            raise ValueError("page_tokens says what the page shows: set page_listen, or leave it")
+        return self
+
+
+PROGRAM = "kvstore-server"
+# So many extents share the first tier's memory where no size of one is set: the first
+# prompt of a worker fits at once, and several tenants or models still find room.
+EXTENTS_IN_A_TIER = 4
+# Prefaulting takes about a second for so much, during which nothing else grows.
+LARGEST_EXTENT = 4 << 30
+
+
+def default_runtime_dir() -> Path:
+    """Returns ``$XDG_RUNTIME_DIR/kvstore``, else ``/tmp/kvstore-UID``."""
+    if session_dir := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(session_dir) / "kvstore"
+    return Path("/tmp") / f"kvstore-{os.geteuid()}"  # noqa: S108 - made with mode 0700, checked
+
+
+class StoreSettings(BaseSettings):
+    """The settings of a store, without those of who may call it."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="KVSTORE_",
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        cli_prog_name=PROGRAM,
+        cli_kebab_case=True,
+        cli_hide_none_type=True,
+        cli_implicit_flags=True,
+    )
+
+    config_file: Annotated[
+        FilePath | None, CONTENT_AT_SIGHUP, Shown(log="config_reloaded config_not_read")
+    ] = None
+    """A TOML file with any of these settings but this one.
+
+    Read again at SIGHUP; `kvstore-server config --toml` writes one. Absent: none is read.
+    Start with: none.
+    """
+
+    runtime_dir: Annotated[
+        FolderPath,
+        Shown(metrics="kvstore_attached_processes", stats="leases", log="process_attached"),
+    ] = Field(default_factory=default_runtime_dir)
+    """Folder of the sockets, mode 0700, one a server; its path has at most 94 bytes.
+
+    Wrong when clients stay disconnected: both sides have to name the same one.
+    Absent: $XDG_RUNTIME_DIR/kvstore, else /tmp/kvstore-UID. Start with: that.
+    """
+
+    device: Annotated[
+        Device, Shown(metrics="kvstore_slots", stats="arenas", log="device_memory_awaited")
+    ] = "cpu"
+    """Where the first tier's pages are: `cpu`, or `cuda:N` for the memory of a GPU.
+
+    N counts the devices that this process sees, from 0. Needs cupy
+    (`pip install cupy-cuda13x`, or cupy-cuda12x for CUDA 12); workers need it too, and
+    torch with CUDA. Wrong when a worker's namespace stays closed and says that it has
+    no such device. Start with: cpu.
+    """
+
+    @property
+    def cuda_device(self) -> int | None:
+        """The number of the CUDA device, or None for host memory."""
+        return None if self.device == "cpu" else int(self.device.removeprefix("cuda:"))
+
+    tier1_bytes: Annotated[
+        TierSize,
+        Shown(
+            metrics="kvstore_returned_pages_total kvstore_exhausted_reserves_total",
+            stats="evicted_page_count exhausted_count",
+            log="tier1_bytes_small extent_refused tier1_bytes_beyond_memory",
+        ),
+    ] = ByteSize(1 << 30)
+    """Memory that pages may take, all tenants together, at least 4 KiB.
+
+    The server allocates it as it is needed; on a GPU `tier1_reserve` says when. Memory moves
+    only to another tenant or model that asks for it.
+    Too small when `evicted_page_count` grows with `matched_token_count` standing
+    still, or `exhausted_count` grows, and for real models when the log has
+    `tier1_bytes_small`; too large when it has `extent_refused`, which
+    `tier1_bytes_beyond_memory` foretells at the start, for memory of the host.
+    On a GPU the server waits up to 20 seconds for so much to be left, and else does not start.
+    Start with: half of what the machine, or the GPU, has left beside its workers.
+    """
+
+    tier1_reserve: Annotated[
+        Literal["all", "grow"],
+        Shown(
+            metrics="kvstore_extents",
+            stats="extent_count",
+            log="device_memory_awaited device_memory_refused device_reserve_short extent_refused",
+        ),
+    ] = "all"
+    """When the server allocates `tier1_bytes` on a GPU. Has no effect on host memory.
+
+    `all`: all of it before the server serves. Other programs of the GPU get the rest, in
+    whatever order they start. `grow`: each extent when it is needed, so another program can
+    take the memory first. Wrong when it is `grow` and the log has `extent_refused`: the
+    store stays small until the server restarts. With `all` the log has
+    `device_reserve_short` if another program took memory while an extent moved between
+    tenants or models. Start with: all.
+    """
+
+    extent_bytes: Annotated[
+        Size | None,
+        Shown(
+            metrics="kvstore_extents kvstore_exhausted_reserves_total",
+            stats="extent_count evicted_page_count exhausted_count",
+        ),
+    ] = None
+    """Memory is taken in pieces of this size, each mapped by every worker of the tenant.
+
+    Absent: a quarter of `tier1_bytes`, at most 4 GiB. An arena grows in the background,
+    and until it has, a reservation finds only what is there. Too small when `evicted_page_count` or
+    `exhausted_count` grows while memory is left, or arenas have hundreds of extents
+    (`extent_count`); too large when tenants or models find none left: what one gives
+    another is a whole extent, so there have to be more of them than tenants and models.
+    Start with: room for a few of the longest prompts.
+    """
+
+    @property
+    def bytes_of_an_extent(self) -> int:
+        """The size in force."""
+        quarter = max(self.tier1_bytes // EXTENTS_IN_A_TIER, 1)
+        return self.extent_bytes or min(quarter, LARGEST_EXTENT)
+
+    prefix_cache_backend: Annotated[
+        Literal["radix", "hash"],
+        Shown(
+            metrics="kvstore_call_duration_seconds",
+            stats="matched_token_count",
+            log="request_handled",
+        ),
+    ] = "radix"
+    """How cached prefixes are found: by a tree of runs of pages, or by a digest of each page.
+
+    Both answer the same; `hash` is vLLM's way, for comparison, and takes several times the
+    time and the memory for long prompts. Start with: radix.
+    """
+
+    eviction_policy: Annotated[
+        Literal["auto", "gdsf", "level", "lfu", "lru", "slru"],
+        Shown(
+            metrics="kvstore_returned_pages_total kvstore_thrash_ratio",
+            stats="returned_page_count evicted_page_count",
+        ),
+    ] = "auto"
+    """Which pages go first where room is needed; always from the end of a path, none that is held.
+
+    `auto` weighs what came back before, and callers' hints, by what its evictions turn out
+    to be worth; docs/eviction.md has all of them, measured. Wrong when
+    `returned_page_count` grows much faster than with another one. Start with: auto.
+    """
+
+    verify_rate: Annotated[
+        Share,
+        AT_SIGHUP,
+        Shown(
+            metrics="kvstore_verified_pages_total kvstore_corrupt_pages_total",
+            stats="verified_page_count corrupt_page_count",
+            log="page_corrupt",
+        ),
+    ] = 0.005
+    """Which part of the pages that a match answers is read and compared with what was written.
+
+    Of pages whose writer gave a checksum; 0 switches it off, 1 reads all. Bytes are read
+    outside the store's mutex, and a match waits for it.
+    Too low when `verified_page_count` stands still; too high when matches take longer than
+    a prompt is worth. Start with: 0.005, and 1 while looking for whoever writes where it
+    should not, whom `corrupt_page_count` and `page_corrupt` in the log show.
+    """
+
+    debug_poison_freed_slots: Annotated[
+        bool, Shown(metrics="kvstore_mutex_wait_seconds", log="slot_not_poisoned")
+    ] = False
+    """Fill each slot that is given back with bytes 0xDB, so that a late reader sees it at once.
+
+    Takes the time of writing a page, under the store's mutex, for each page that is evicted or
+    aborted. Start with: false.
+    """
+
+    log_format: Annotated[
+        Literal["console", "json"], AT_SIGHUP, Shown(log="server_started config_reloaded")
+    ] = "console"
+    """Lines for people or for machines. Start with: console by hand, json under a supervisor."""
+
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], AT_SIGHUP, Shown(log="request_handled")
+    ] = "info"
+    """Least severe events shown; debug has a line for each request. Start with: info."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Returns the sources below the flags, the first wins."""
+        del init_settings, dotenv_settings, file_secret_settings
+        return env_settings, ConfigFile(settings_cls)
+
+
+class Config(HttpSettings, AccessSettings, LeaseSettings, TierSettings, StoreSettings):
+    """Settings of one server. Times are in seconds, sizes in bytes or like "512MiB".
+
+    --tier1-bytes is KVSTORE_TIER1_BYTES in the environment, tier1_bytes in the file.
+    `kvstore-server config` shows all that are in force, and explains each.
+    """
+
+    @property
+    def bytes_of_a_tier2_extent(self) -> int:
+        """The size in force of the pieces of tier 2."""
+        quarter = self.tier2_bytes // EXTENTS_IN_A_TIER
+        return max(self.bytes_of_an_extent, min(quarter, LARGEST_EXTENT))
+
+    def in_force(self) -> dict[str, object]:
+        """Returns every setting's value; of those that are absent, what holds without them."""
+        values = {name: getattr(self, name) for name in Config.model_fields}
+        values["extent_bytes"] = ByteSize(self.bytes_of_an_extent)
+        on_gpu = self.cuda_device is not None
+        values["tier2_match"] = self.tier2_match or ("promote" if on_gpu else "in-place")
+        return values
+
+    @model_validator(mode="after")
+    def _refuse_in_place_on_a_gpu(self) -> Self:
+        if self.cuda_device is not None and self.tier2_match == "in-place":
+            raise ValueError("tier2_match has to be promote where device is a GPU")
+        return self

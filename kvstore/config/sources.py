@@ -1,0 +1,70 @@
+"""Where settings come from: the TOML file, and for each setting which source won."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic.fields import FieldInfo
+from pydantic_settings import PydanticBaseSettingsSource, SettingsError
+
+from kvstore.files import NoRegularFile, read_regular
+
+
+class Origin(NamedTuple):
+    """Where a setting's value came from: the ``kind`` of source, and by which name there."""
+
+    kind: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".strip()
+
+
+DEFAULT = Origin("default")
+
+
+class ConfigFile(PydanticBaseSettingsSource):
+    """The values of the TOML file that ``config_file`` names, where one is named."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Returns nothing: the file is read as a whole."""
+        del field
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """Returns the file's values; raises ``SettingsError`` if it cannot be read."""
+        path = self.current_state.get("config_file")
+        return {} if path is None else file_values(Path(path), self.settings_cls.model_fields)
+
+
+def file_values(path: Path, fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
+    """Returns the values of a TOML file; raises ``SettingsError``, also for unknown settings."""
+    try:
+        values = tomllib.loads(read_regular(path).content.decode())
+    except NoRegularFile as error:
+        raise SettingsError(f"config_file {error}") from error
+    except (OSError, RecursionError, ValueError) as error:
+        raise SettingsError(f"config_file {path}: {error}") from error
+    if unknown := values.keys() - fields.keys():
+        names = ", ".join(sorted(unknown))
+        raise SettingsError(f"config_file {path}: no such setting: {names}")
+    if "config_file" in values:
+        raise SettingsError(f"config_file {path}: config_file cannot be set in the file itself")
+    return values
+
+
+def origin_of(
+    name: str,
+    *,
+    flags: Mapping[str, object],
+    variables: Mapping[str, object],
+    file: Mapping[str, object],
+    path: Path | None,
+) -> Origin:
+    """Returns whose value a setting has, of what each source gives."""
+    if name in flags:
+        return Origin("flag", f"--{name.replace('_', '-')}")
+    if name in variables:
+        return Origin("environment", f"KVSTORE_{name.upper()}")
+    return Origin("file", str(path)) if name in file else DEFAULT

@@ -1,0 +1,152 @@
+"""The folder of one store: its sockets and its file lock."""
+
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+
+class NoRegularFile(ValueError):
+    """The path is a pipe's or a device's."""
+
+
+class RegularFile(NamedTuple):
+    """A file's content, and what it was as that was read."""
+
+    content: bytes
+    status: os.stat_result
+
+
+def read_regular(path: Path) -> RegularFile:
+    """Returns a regular file; never waits for somebody to write it.
+
+    Raises :class:`NoRegularFile`, and ``OSError`` where it cannot be read.
+    """
+    with open(path, "rb", opener=_open) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise NoRegularFile(f"{path} is no regular file")
+        return RegularFile(file.read(), status)
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+# Others than the owner and its group get nothing, the group may read: root's files for a service.
+SECRET = stat.S_IWGRP | stat.S_IRWXO
+# Anybody may read what holds no secret.
+TRUSTED = stat.S_IWGRP | stat.S_IWOTH
+ROOT_UID = 0
+
+
+class UntrustedFile(ValueError):
+    """The file cannot be read, or others can reach into it."""
+
+
+def read_private(path: Path, *, secret: bool) -> bytes:
+    """Returns a file's content; ``secret``: others may not even read it.
+
+    Raises :class:`UntrustedFile` where it cannot be read, is no regular file, belongs to
+    neither root nor this process's user, or its mode lets others in. What is checked is
+    what is read, also where the path is moved meanwhile.
+    """
+    try:
+        content, status = read_regular(path)
+    except NoRegularFile as error:
+        raise UntrustedFile(str(error)) from error
+    except OSError as error:
+        raise UntrustedFile(f"{path}: {error.strerror}") from error
+    if status.st_uid not in (ROOT_UID, os.geteuid()):
+        raise UntrustedFile(f"{path} belongs to uid {status.st_uid}, who could change it")
+    if open_bits := stat.S_IMODE(status.st_mode) & (SECRET if secret else TRUSTED):
+        mode = f"{stat.S_IMODE(status.st_mode):04o}"
+        more = "read it" if secret and not open_bits & TRUSTED else "change it"
+        wanted = "640" if secret else "644"
+        raise UntrustedFile(
+            f"{path} has mode {mode}: others can {more}; chmod {wanted} it, or less"
+        )
+    return content
+
+
+# Of sockaddr_un.sun_path, without its closing zero byte.
+MAX_SOCKET_PATH_BYTES = 107
+MODE = 0o700
+GROUP_MODE = 0o750
+# Who may do what; a folder made below one with setgid, such as a volume's, has that bit too.
+PERMISSIONS = 0o777
+UNCHANGED = -1
+
+
+class UnusableRuntimeDir(Exception):
+    """The folder cannot be made, is not ours alone, or has something in the way."""
+
+
+class RuntimeDir:
+    """A store's folder by its absolute path; it need not exist yet.
+
+    Its owner's alone, or with ``group_id`` open to that group's members, who may look
+    into it. Raises :class:`UnusableRuntimeDir` for a path too long for its sockets.
+    """
+
+    def __init__(self, path: Path, group_id: int | None = None) -> None:
+        self._group_id = group_id
+        self.path = path.absolute()
+        self.grpc_socket = self.path / "kvstore.sock"
+        self.attach_socket = self.path / "attach.sock"
+        self.flock_file = self.path / "kvstore.flock"
+        length = len(os.fsencode(self.grpc_socket))
+        if length > MAX_SOCKET_PATH_BYTES:
+            raise UnusableRuntimeDir(
+                f"{self.grpc_socket} has {length} bytes; a socket's path has at most"
+                f" {MAX_SOCKET_PATH_BYTES}: choose a shorter --runtime-dir"
+            )
+
+    def prepare(self) -> None:
+        """Makes the folder with mode 0700, unless it exists and is ours alone.
+
+        For a group it gets that group and mode 0750 in the end, also where it was ours
+        alone. Raises :class:`UnusableRuntimeDir` where it cannot be made or given to
+        the group, or somebody else could reach into it.
+        """
+        try:
+            self.path.mkdir(mode=MODE, parents=True, exist_ok=True)
+            status = self.path.lstat()
+        except OSError as error:
+            raise UnusableRuntimeDir(f"{self.path} cannot be made: {error.strerror}") from error
+        if not stat.S_ISDIR(status.st_mode):
+            raise UnusableRuntimeDir(f"{self.path} is a link")
+        if status.st_uid != os.geteuid():
+            raise UnusableRuntimeDir(f"{self.path} belongs to uid {status.st_uid}")
+        mode = status.st_mode & PERMISSIONS
+        allowed = MODE if status.st_gid != self._group_id else GROUP_MODE
+        if mode & ~allowed:
+            raise UnusableRuntimeDir(
+                f"{self.path} has mode {mode:04o}, open to others: chmod 700 it"
+            )
+        if self._group_id is not None:
+            self._open_to_group(self._group_id)
+
+    def _open_to_group(self, group_id: int) -> None:
+        try:
+            os.chown(self.path, UNCHANGED, group_id)
+            self.path.chmod(GROUP_MODE)
+        except OSError as error:
+            raise UnusableRuntimeDir(
+                f"{self.path} cannot be given to group {group_id}: {error.strerror}; "
+                "the server's user has to be in --socket-group"
+            ) from error
+
+    def remove_sockets(self) -> None:
+        """Removes what a dead server left; only under the file lock.
+
+        Raises :class:`UnusableRuntimeDir` where something else is in a socket's
+        place, which is then left alone.
+        """
+        for path in (self.grpc_socket, self.attach_socket):
+            try:
+                if not stat.S_ISSOCK(path.lstat().st_mode):
+                    raise UnusableRuntimeDir(f"{path} is in the way: it is not a socket")
+                path.unlink()
+            except FileNotFoundError:
+                continue

@@ -1,0 +1,121 @@
+"""Logging: structlog's events on stderr, for people or for machines."""
+
+import logging
+import sys
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Literal, Protocol, TextIO, TypeAlias, cast
+
+import structlog
+from structlog import make_filtering_bound_logger
+from structlog.typing import (
+    EventDict,
+    FilteringBoundLogger,
+    Processor,
+    ProcessorReturnValue,
+    WrappedLogger,
+)
+
+
+class LoggedCall(Protocol):
+    """What a line of the log says of a call, put together when there is a line: most have none."""
+
+    def facts(self) -> dict[str, str]:
+        """Returns what its lines say besides."""
+        ...
+
+
+# Of this thread, from a call's beginning to that of the next one.
+CALL: ContextVar[LoggedCall | None] = ContextVar("call", default=None)
+
+
+LogFormat: TypeAlias = Literal["console", "json"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+
+def merge_call(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+    """Adds what is known of the call under way to its line; a processor of structlog's."""
+    del logger, name
+    call = CALL.get()
+    return event if call is None else {**call.facts(), **event}
+
+
+class _Renderer:
+    """Renders events as the format in force wants them; another one counts at once."""
+
+    def __init__(self) -> None:
+        self.render: Processor = structlog.processors.JSONRenderer()
+
+    def __call__(self, logger: WrappedLogger, name: str, event: EventDict) -> ProcessorReturnValue:
+        return self.render(logger, name, event)
+
+
+_renderer = _Renderer()
+# Loggers keep the class that they were made with, so its methods are what a level changes.
+_Logger = cast(
+    "type[FilteringBoundLogger]", type("Logger", (make_filtering_bound_logger("debug"),), {})
+)
+
+
+def configure_logging(log_format: LogFormat, level: LogLevel) -> None:
+    """Sets structlog up for this process.
+
+    Stdout stays empty. Tracebacks come without local variables, which could be
+    token ids. Only effective before the first event is logged.
+    """
+    change_logging(log_format, level)
+    structlog.configure(
+        processors=[
+            merge_call,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _renderer,
+        ],
+        wrapper_class=_Logger,
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Unfailing(sys.stderr))),
+        cache_logger_on_first_use=True,
+    )
+    # Of the libraries, grpc's complaints alone, and in their own words.
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
+
+
+def change_logging(log_format: LogFormat, level: LogLevel) -> None:
+    """Have another format and level from now on, in loggers that were used already too.
+
+    To log below the level goes on to cost nothing: those methods are empty.
+    """
+    _renderer.render = _json() if log_format == "json" else _console()
+    for name, method in vars(make_filtering_bound_logger(level)).items():
+        if not name.startswith("__"):
+            setattr(_Logger, name, method)
+
+
+def _json() -> Processor:
+    renderer = structlog.processors.JSONRenderer()
+
+    def render(logger: WrappedLogger, name: str, event: EventDict) -> ProcessorReturnValue:
+        # The traceback as text; the console renders it by itself.
+        return renderer(logger, name, structlog.processors.format_exc_info(logger, name, event))
+
+    return render
+
+
+def _console() -> Processor:
+    return structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+
+
+class _Unfailing:
+    """A stream of lines whose reader may be gone, or whose disk full: then they are lost."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()

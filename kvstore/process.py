@@ -1,0 +1,177 @@
+"""One server a folder: a file lock beside the sockets, held for the process's life."""
+
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import socket
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Self
+
+from kvstore.files import RuntimeDir
+
+
+class Signals:
+    """Signals of some numbers, to be waited for in the main thread, once entered.
+
+    Blocking them and ``sigwait`` is not enough: libraries start threads as they are
+    imported (numpy's BLAS does), which block nothing, and a signal that one of those
+    gets would end the process at once. So each has a handler, and Python tells by a
+    descriptor which came (``signal.set_wakeup_fd``), in their order.
+    """
+
+    def __init__(self, numbers: Collection[signal.Signals]) -> None:
+        self._numbers = tuple(numbers)
+        self._reader, self._writer = socket.socketpair()
+        self._writer.settimeout(0)
+
+    def __enter__(self) -> Self:
+        """Takes the signals from now on; in the main thread alone."""
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for each in self._numbers:
+            signal.signal(each, _noted)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Let them do to the process what they do to others."""
+        self.let_go(self._numbers)
+        signal.set_wakeup_fd(-1)
+        self._reader.close()
+        self._writer.close()
+
+    def wait(self) -> signal.Signals:
+        """Waits for the next one and returns it."""
+        return signal.Signals(self._reader.recv(1)[0])
+
+    def came(self, seconds: float) -> bool:
+        """Wait for one, for so long at most, and return whether it came; ``wait`` has it still."""
+        return bool(select.select([self._reader], [], [], seconds)[0])
+
+    def let_go(self, numbers: Collection[signal.Signals]) -> None:
+        """Let signals end the process again, as the kernel has it."""
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """Does nothing: the descriptor tells."""
+
+
+class ServiceManager:
+    """Who supervises this process, if anybody does and wants to be told. Thread-safe.
+
+    The protocol is one datagram a message to ``$NOTIFY_SOCKET`` (man 3 sd_notify).
+    A manager that does not take one changes nothing here.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        """``address`` is a socket's path, or ``@`` and an abstract name; None: nobody."""
+        self._address = address.replace("@", "\0", 1) if address else None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "ServiceManager":
+        """Returns the manager that started this process."""
+        return cls(environment.get("NOTIFY_SOCKET"))
+
+    def ready(self) -> None:
+        """Says that the server takes calls."""
+        self._tell("READY=1")
+
+    def alive(self) -> None:
+        """Says that the server is alive; where that stays away, systemd kills and restarts it."""
+        self._tell("WATCHDOG=1")
+
+    def stopping(self) -> None:
+        """Says that the server drains and will end."""
+        self._tell("STOPPING=1")
+
+    def _tell(self, message: str) -> None:
+        if self._address is None:
+            return
+        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+        with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as sender:
+            sender.sendto(message.encode(), self._address)
+
+
+# Of linux/prctl.h.
+PR_SET_PDEATHSIG = 1
+
+
+def ignore_parent_death() -> None:
+    """Have no signal come for the parent's end any more; in the main thread alone.
+
+    A parent of many threads that is killed ends thread by thread, and the kernel sends
+    the signal for each of those that its child was handed on to (``prctl(2)``,
+    ``PR_SET_PDEATHSIG``): the second one would end a process that drains for the first.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
+MODE = 0o600
+MAX_PID_BYTES = 32
+
+
+class InstanceRunning(Exception):
+    """Another server holds the folder."""
+
+
+class InstanceLock:
+    """The flock of a runtime folder, as a context manager.
+
+    The kernel gives it up when the process ends, however it ends: there is
+    nothing to remove by hand. Its file stays, since removing it would let two
+    servers lock two files of one name. The lock is taken before anything in the
+    folder is touched: gRPC would take a living server's socket without a word.
+    """
+
+    def __init__(self, runtime_dir: RuntimeDir) -> None:
+        self._runtime_dir = runtime_dir
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> Self:
+        """Takes the lock, and removes the sockets that a dead server left.
+
+        Raises :class:`InstanceRunning`, naming the other's pid, or
+        ``UnusableRuntimeDir``.
+        """
+        self._runtime_dir.prepare()
+        path = self._runtime_dir.flock_file
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, MAX_PID_BYTES, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise InstanceRunning(
+                f"another kvstore-server (pid {holder or 'unknown'}) serves"
+                f" {self._runtime_dir.path}: stop it, or choose another --runtime-dir"
+            ) from None
+        self._descriptor = descriptor
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            self._runtime_dir.remove_sockets()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Removes the sockets and gives the lock up."""
+        try:
+            self._runtime_dir.remove_sockets()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        assert self._descriptor is not None  # entered before it is left
+        os.close(self._descriptor)
+        self._descriptor = None

@@ -1,0 +1,1 @@
+"""Lanes: connections of the attach socket that carry calls of the request path."""

@@ -1,0 +1,1 @@
+"""Conversion between messages and the types of the core."""

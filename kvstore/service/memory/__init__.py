@@ -1,0 +1,1 @@
+"""Memory of arenas: growth, fair shares between tenants, and reclaim."""

@@ -1,0 +1,297 @@
+"""How arenas grow and give: an extent at a time, allocated outside the store's mutex."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Lock
+
+import structlog
+
+from kvstore.core import PrefixCache, QuotaTable
+from kvstore.core.pool.arena import Arena
+from kvstore.core.values.slots import SlotState
+from kvstore.errors import PoolExhausted
+from kvstore.service.clock import Clock
+from kvstore.service.events import Announcer
+from kvstore.service.memory.fair_share import Shares
+from kvstore.service.memory.reclaim import Departures
+from kvstore.storage.arenas import Arenas
+from kvstore.storage.errors import BudgetExhausted, StorageError
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# An arena gets its next extent while a quarter of one is left, so that allocating it
+# and having it mapped by the workers is done before the rest is used up.
+WATERMARK = 0.25
+# Seconds after which memory that is still not there means that the kernel or the driver hangs:
+# prefaulting and pinning 64 GiB takes ten, on a busy machine some more.
+ALLOCATION_LIMIT = 60.0
+# After the machine refused memory: how long nobody asks again, in seconds.
+PATIENCE = 1.0
+# How long an arena counts as asking for memory that another has, after it last needed some, and
+# how often at most it is looked at who could give, in seconds.
+ASK_LIFETIME = 5.0
+PACE = 0.5
+
+
+class Growth:
+    """Turns a tier's memory into slots, and slots into memory. Thread-safe.
+
+    One allocation at a time.
+
+    ``mutex`` is the store's, under which ``cache`` may be used; it is never held
+    while memory is allocated or given up. ``due`` is set when there is something
+    to do.
+    """
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        mutex: Lock,
+        *,
+        arenas: Arenas,
+        announcer: Announcer,
+        clock: Clock,
+        watermark: float = WATERMARK,
+    ) -> None:
+        self.due = Event()
+        self._allocating_since: float | None = None
+        self._cache = cache
+        self._mutex = mutex
+        self._arenas = arenas
+        self._announcer = announcer
+        self._clock = clock
+        self._watermark = watermark
+        # What quotas say of bytes they say of tier 1.
+        self._quotas = cache.state.quotas if arenas.tier == 1 else QuotaTable()
+        self._growing = Lock()
+        self._departures = Departures(cache, mutex, arenas=arenas, announcer=announcer, clock=clock)
+        self._wanted: dict[int, int] = {}
+        # Those that have memory, as of the last step.
+        self._tenants: set[str] = set()
+        # When each arena last lacked memory that the budget had no more of.
+        self._asked: dict[int, float] = {}
+        # The arenas that extents retired for, since they grew last.
+        self._promised: set[int] = set()
+        self._look_again = -math.inf
+        self._refused = False
+        self._not_before = -math.inf
+        announcer.subscribe(self.look)
+
+    @property
+    def takes_its_time(self) -> bool:
+        """Whether memory is allocated or given up right now, and no longer than that may take."""
+        since = self._allocating_since
+        return since is not None and self._clock() - since < ALLOCATION_LIMIT
+
+    def begin(self, arena: Arena) -> None:
+        """Gives an arena its first extent, if it has none; takes up to half a second a GiB then.
+
+        Raises :class:`PoolExhausted` if no memory is available. Another tenant may then be asked to
+        give some. Called without the store's mutex.
+        """
+        if arena.lasting:
+            return
+        with self._growing:
+            if arena.lasting:
+                return
+            try:
+                self._begin(arena)
+            except StorageError as error:
+                # What is left of the budget says what other tenants have taken.
+                raise PoolExhausted(requested_bytes=error.requested_bytes) from error
+
+    def note(self, arena: Arena, wanted: int = 0, kept: int = 0) -> None:
+        """Looks whether an arena runs low, and set ``due`` if so; under the store's mutex.
+
+        ``wanted`` is the number of slots that were asked for and could not be had. What
+        all the memory that it may come to have would not satisfy makes nothing grow. All
+        that is cached counts as what may go, held or not, but ``kept`` slots of it.
+        """
+        if wanted > 0:
+            free = arena.free_count + self._prospect(arena)
+            if wanted <= free + arena.counts[SlotState.CACHED] - kept:
+                before = self._wanted.get(arena.arena_id, 0)
+                self._wanted[arena.arena_id] = max(before, min(wanted, free))
+        if not self._is_short(arena):
+            return
+        if self._runs_low(arena):
+            self.due.set()
+        elif self._lacks(arena):
+            self._ask(arena)
+
+    def look(self) -> None:
+        """Sets ``due`` if some extent is on its way back: it may be empty, or unmapped, by now."""
+        if self._departures.under_way:
+            self.due.set()
+
+    def step(self) -> None:
+        """Continues moves of memory; then add an extent to an arena, or retire one.
+
+        Takes up to half a second a GiB if it adds one. Sets ``due`` again while another step is
+        needed. Logs a refusal once and stops growing for a while: the cache continues with the
+        memory that it has.
+        """
+        with self._growing:
+            with self._taking_its_time():
+                self._departures.go_on()
+            with self._mutex:
+                self._tenants = {each.tenant for each in self._own() if each.lasting_bytes}
+                poorest = self._poorest()
+            if poorest is None:
+                self._take()
+                return
+            try:
+                self._add(poorest)
+            except StorageError as error:
+                self._refuse(poorest.arena_id, error)
+            else:
+                self.due.set()
+
+    def _own(self) -> list[Arena]:
+        """Returns the arenas of the tier that this gives memory to."""
+        arenas = self._cache.arenas.values()
+        return [each for each in arenas if each.tier == self._arenas.tier]
+
+    def _poorest(self) -> Arena | None:
+        """Returns the arena that runs low and is to grow first: that of the poorest tenant."""
+        low = [each for each in self._own() if self._runs_low(each)]
+        if not low:
+            if not any(self._lacks(each) for each in self._own()):
+                self._wanted.clear()
+            return None
+        shares = self._shares()
+        return min(
+            (each for each in low if not self._is_promised(each)),
+            key=lambda each: (shares.wealth(each.tenant, each.tenant), each.free_count),
+            default=None,
+        )
+
+    def _take(self) -> None:
+        """Have one extent retire for an arena that asks, if somebody is to give one."""
+        with self._mutex:
+            lines = [] if self._departures.hurried() else self._retire_one()
+        for line in lines:
+            log.info("extent_retiring", **line)
+        if lines:
+            self.due.set()
+        else:
+            self._look_again = self._clock() + PACE
+
+    def _retire_one(self) -> list[dict[str, object]]:
+        shares = self._shares()
+        for asker in self._askers():
+            if self._room(asker) > 0:
+                continue
+            gain = self._arenas.slots_in_extent(asker.slot_bytes) * asker.slot_bytes
+            quota = asker.quota_slots
+            for offer in shares.offers(asker, gain, own_only=quota is not None and quota < 1):
+                chosen = self._cache.cheapest_extent(offer.arena.arena_id, offer.extent_ids)
+                if chosen is not None:
+                    self._promised.add(asker.arena_id)
+                    line = self._departures.begin(offer.arena, chosen)
+                    return [line | {"for_arena_id": asker.arena_id}]
+        return []
+
+    def _askers(self) -> list[Arena]:
+        """Returns the arenas that lack memory and asked for some lately, the first asker first."""
+        oldest = self._clock() - ASK_LIFETIME
+        self._asked = {key: at for key, at in self._asked.items() if at >= oldest}
+        arenas = [self._cache.arenas[key] for key in self._asked if key in self._cache.arenas]
+        return [each for each in arenas if self._is_short(each)]
+
+    def _ask(self, arena: Arena) -> None:
+        """Notes that an arena needs memory that others have; under the store's mutex."""
+        now = self._clock()
+        self._asked[arena.arena_id] = now
+        if now >= self._look_again:
+            self.due.set()
+
+    def _is_promised(self, arena: Arena) -> bool:
+        """Returns whether what is left of the budget is for another arena, that extents retire for.
+
+        Else whoever gave an extent would have it back at once.
+        """
+        promised = {each.arena_id for each in self._askers()} & self._promised
+        return bool(promised) and arena.arena_id not in promised
+
+    def _shares(self) -> Shares:
+        leases = self._cache.table.leases.values()
+        in_use = {arena_id for lease in leases for arena_id in lease.arenas}
+        return Shares(
+            self._own(),
+            in_use,
+            budget_bytes=self._arenas.budget_bytes,
+            quotas=self._quotas,
+        )
+
+    def _runs_low(self, arena: Arena) -> bool:
+        return self._room(arena) > 0 and self._clock() >= self._not_before and self._is_short(arena)
+
+    def _lacks(self, arena: Arena) -> bool:
+        return self._room(arena) < 1 and self._is_short(arena)
+
+    def _is_short(self, arena: Arena) -> bool:
+        mark = self._arenas.slots_in_extent(arena.slot_bytes) * self._watermark
+        return arena.free_count < max(mark, self._wanted.get(arena.arena_id, 0), 1)
+
+    def _room(self, arena: Arena) -> int:
+        """Returns how many slots an arena may still grow by."""
+        room, quota = self._arenas.room(arena.slot_bytes), arena.quota_slots
+        return room if quota is None else min(room, quota)
+
+    def _prospect(self, arena: Arena) -> int:
+        """Returns how many slots an arena may come to grow by, with what others have to give."""
+        # Not from the shares, which are made of all arenas and leases: whoever reserves asks.
+        share: float | None = self._quotas.of(arena.tenant).share_bytes
+        if share is None:
+            tenants = len(self._tenants) + (arena.tenant not in self._tenants)
+            share = self._arenas.budget_bytes / tenants
+        mine = self._cache.state.arenas_of.of(arena.tenant).values()
+        held = sum(each.lasting_bytes for each in mine if each.tier == arena.tier)
+        room, quota = max(int(share) - held, 0) // arena.slot_bytes, arena.quota_slots
+        return max(self._room(arena), room if quota is None else min(room, quota))
+
+    def _begin(self, arena: Arena) -> None:
+        try:
+            with self._mutex:
+                promised = self._is_promised(arena)
+            if promised:
+                raise BudgetExhausted(
+                    "the rest of the budget is promised",
+                    requested_bytes=arena.slot_bytes,
+                    available_bytes=0,
+                )
+            self._add(arena)
+        except StorageError:
+            with self._mutex:
+                self._ask(arena)
+            raise
+
+    def _add(self, arena: Arena) -> None:
+        most = arena.quota_slots
+        with self._taking_its_time():
+            extent = self._arenas.allocate(arena.arena_id, arena.slot_bytes, max_slots=most)
+        shape, generations = extent.shape, extent.generation_table.view
+        with self._mutex:
+            self._cache.add_extent(shape.arena_id, shape.extent_id, shape.slot_count, generations)
+            self._tenants.add(arena.tenant)
+            self._asked.pop(shape.arena_id, None)
+            self._promised.discard(shape.arena_id)
+        self._refused = False
+        log.info("extent_added", size_bytes=shape.size_bytes, **shape._asdict())
+        self._announcer.announce()
+
+    @contextmanager
+    def _taking_its_time(self) -> Iterator[None]:
+        self._allocating_since = self._clock()
+        try:
+            yield
+        finally:
+            self._allocating_since = None
+
+    def _refuse(self, arena_id: int, error: StorageError) -> None:
+        self._not_before = self._clock() + PATIENCE
+        if not self._refused:
+            log.warning("extent_refused", arena_id=arena_id, why=str(error))
+        self._refused = True

@@ -1,0 +1,105 @@
+"""Extents on their way back to the budget, from the moment they retire until they are destroyed."""
+
+from dataclasses import asdict, dataclass
+from threading import Lock
+
+import structlog
+
+from kvstore.core import PrefixCache
+from kvstore.core.pool.arena import Arena
+from kvstore.service.clock import Clock
+from kvstore.service.events import Announcer
+from kvstore.storage.arenas import Arenas
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# How long an extent may take before another is asked for too, and processes that have not
+# unmapped it are named in the log, in seconds: longer than a request, for most requests.
+PATIENCE = 10.0
+
+
+@dataclass
+class _Departure:
+    """One extent: since when it retires and is empty, and whether its holders were named."""
+
+    retired_at: float
+    emptied_at: float | None = None
+    named: bool = False
+
+
+class Departures:
+    """Retires extents, has them unmapped, and destroys them. Used by one thread at a time.
+
+    ``mutex`` is the store's, under which ``cache`` may be used; it is never held
+    while memory is given up.
+    """
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        mutex: Lock,
+        *,
+        arenas: Arenas,
+        announcer: Announcer,
+        clock: Clock,
+    ) -> None:
+        self._cache = cache
+        self._mutex = mutex
+        self._arenas = arenas
+        self._announcer = announcer
+        self._clock = clock
+        # By extent; any thread may look whether there is one.
+        self.under_way: dict[int, _Departure] = {}
+
+    def hurried(self) -> bool:
+        """Returns whether an extent retired so recently that no other has to yet."""
+        latest = max((each.retired_at for each in self.under_way.values()), default=None)
+        return latest is not None and self._clock() < latest + PATIENCE
+
+    def begin(self, arena: Arena, extent_id: int) -> dict[str, object]:
+        """Retires an extent, under the store's mutex; returns what to log of it."""
+        removed = self._cache.retire_extent(arena.arena_id, extent_id)
+        self.under_way[extent_id] = _Departure(self._clock())
+        return {
+            "extent_id": extent_id,
+            "arena_id": arena.arena_id,
+            "tenant": arena.tenant,
+            **asdict(removed),
+        }
+
+    def go_on(self) -> None:
+        """Destroys what is empty and mapped by nobody; have the rest of the empty unmapped."""
+        if not self.under_way:
+            return
+        now = self._clock()
+        with self._mutex:
+            empty = [each for each in self._cache.emptied_extents() if each in self.under_way]
+            gone = [each for each in empty if self._cache.remove_extent(each)]
+            holders = {each: self._cache.state.mappings.pids(each) for each in empty}
+        for extent_id in gone:
+            departure = self.under_way.pop(extent_id)
+            shape = self._arenas.destroy(extent_id)
+            seconds = round(now - departure.retired_at, 3)
+            log.info(
+                "extent_destroyed",
+                extent_id=extent_id,
+                arena_id=shape.arena_id,
+                size_bytes=shape.size_bytes,
+                seconds=seconds,
+            )
+        waiting = [self.under_way[each] for each in empty if each not in gone]
+        fresh = [each for each in waiting if each.emptied_at is None]
+        for departure in fresh:
+            departure.emptied_at = now
+        if fresh:
+            self._announcer.announce()
+        self._name_holders(holders, now)
+
+    def _name_holders(self, holders: dict[int, list[int]], now: float) -> None:
+        """Log, once, who is asked to unmap an extent and does not."""
+        for extent_id, departure in self.under_way.items():
+            if departure.emptied_at is None or departure.named:
+                continue
+            if now >= departure.emptied_at + PATIENCE:
+                departure.named = True
+                log.warning("extent_still_mapped", extent_id=extent_id, pids=holders[extent_id])

@@ -1,0 +1,1 @@
+"""Tenants: who they are, by which credentials, and how much they may ask for."""

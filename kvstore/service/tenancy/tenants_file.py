@@ -1,0 +1,159 @@
+"""The tenants file: TOML, checked to its last key before anything of it is used."""
+
+import re
+import tomllib
+from dataclasses import dataclass, fields
+from typing import Annotated, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from kvstore.core import Quotas, QuotaTable
+from kvstore.service.tenancy.tenants import Tenant, Tenants, canonical_name
+
+# A tenant's name stands in logs and statistics.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# What a uid that no tenant names is called.
+UID_TENANT = re.compile(r"uid-(0|[1-9]\d*)")
+HEX_DIGITS = 64
+# The last uid stands for no uid at all.
+MOST_UID = 2**32 - 2
+MAX_CERTIFICATE_NAME = 2048
+
+
+class WrongTenants(ValueError):
+    """The tenants file says what cannot be; the message names where."""
+
+
+@dataclass(frozen=True)
+class TenantsFile:
+    """What a tenants file says: who is who, and what each may have."""
+
+    tenants: Tenants
+    quotas: QuotaTable
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Returns what no file says: nobody is named, and all have the same quotas."""
+        return cls(Tenants(), QuotaTable())
+
+
+def _name(value: str) -> str:
+    if not NAME.fullmatch(value):
+        raise ValueError("a tenant's name has 1 to 64 letters, digits, dots, dashes, underlines")
+    return value
+
+
+def _digest(value: str) -> str:
+    # What stands here by mistake could be the token itself: it is not repeated.
+    if not re.fullmatch(rf"[0-9a-fA-F]{{{HEX_DIGITS}}}", value):
+        raise ValueError(
+            "has to be a SHA-256 digest, 64 hexadecimal digits, as `kvstore-ctl token new` prints"
+        )
+    return value
+
+
+def _certificate_name(value: str) -> str:
+    if not value.isprintable() or not 0 < len(value) <= MAX_CERTIFICATE_NAME or " " in value:
+        raise ValueError("has to be a URI, a DNS name or a common name, as a certificate has it")
+    return canonical_name(value)
+
+
+class QuotaValues(BaseModel):
+    """The quotas of a table of the file; what is absent is the default's."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+    tier1_bytes: ByteSize | None = None
+    share_bytes: ByteSize | None = None
+    leases: int | None = None
+    pins: int | None = None
+    named_pins: int | None = None
+    requests_per_second: float | None = None
+
+    def over(self, default: Quotas) -> Quotas:
+        """Returns ``default`` with what stands here in its place."""
+        names = (each.name for each in fields(Quotas) if each.name in QuotaValues.model_fields)
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return Quotas(**{each.name: getattr(default, each.name) for each in fields(Quotas)} | given)
+
+    @model_validator(mode="after")
+    def _require_quotas(self) -> Self:
+        self.over(Quotas())
+        return self
+
+
+class TenantValues(QuotaValues):
+    """One tenant's table."""
+
+    uids: list[Annotated[int, Field(ge=0, le=MOST_UID)]] = []
+    token_sha256: list[Annotated[str, AfterValidator(_digest)]] = []
+    certificate_names: list[Annotated[str, AfterValidator(_certificate_name)]] = []
+    admin: bool = False
+
+
+class FileValues(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+    default: QuotaValues = QuotaValues()
+    tenants: dict[Annotated[str, AfterValidator(_name)], TenantValues] = {}
+
+    @model_validator(mode="after")
+    def _require_true_names(self) -> Self:
+        for name, values in self.tenants.items():
+            found = UID_TENANT.fullmatch(name)
+            if name.startswith("uid-") and found is None:
+                raise ValueError(f"tenants.{name}: a name like uid-1000 is that uid's")
+            if found is not None and values.uids not in ([], [int(found[1])]):
+                raise ValueError(f"tenants.{name}.uids: this is the tenant of uid {found[1]} alone")
+        return self
+
+
+def parse_tenants(content: bytes) -> TenantsFile:
+    """Returns what the content of a tenants file says.
+
+    Raises :class:`WrongTenants`, which names the line or the field, and repeats no
+    value that could be a secret.
+    """
+    try:
+        values = FileValues.model_validate(tomllib.loads(content.decode()))
+        tenants = Tenants(_tenant(name, each) for name, each in values.tenants.items())
+    except ValidationError as error:
+        raise WrongTenants("; ".join(_problems(error))) from None
+    except (RecursionError, ValueError) as error:
+        raise WrongTenants(str(error)) from None
+    default = values.default.over(Quotas())
+    by_tenant = {name: each.over(default) for name, each in values.tenants.items()}
+    return TenantsFile(tenants, QuotaTable(default, by_tenant))
+
+
+def _tenant(name: str, values: TenantValues) -> Tenant:
+    uid = UID_TENANT.fullmatch(name)
+    return Tenant(
+        name,
+        frozenset(values.uids if uid is None else [int(uid[1])]),
+        frozenset(bytes.fromhex(each) for each in values.token_sha256),
+        frozenset(values.certificate_names),
+        values.admin,
+    )
+
+
+def _problems(error: ValidationError) -> list[str]:
+    return [
+        f"{'.'.join(str(part) for part in each['loc'] if part != '[key]')}: "
+        f"{_why(each['type'], each['msg'])}".removeprefix(": ")
+        for each in error.errors(include_input=False, include_url=False)
+    ]
+
+
+def _why(kind: str, message: str) -> str:
+    return "no such key" if kind == "extra_forbidden" else message.removeprefix("Value error, ")

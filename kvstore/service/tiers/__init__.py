@@ -1,0 +1,1 @@
+"""Moves between tiers, disk writes and disk reads, carried out by threads."""

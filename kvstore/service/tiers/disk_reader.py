@@ -1,0 +1,245 @@
+"""Pages of tier 3 that a match could use, brought to tier 1 before it is answered.
+
+Decided under the store's mutex, read outside it, published under it.
+"""
+
+import mmap
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from itertools import takewhile
+from math import inf
+from threading import BoundedSemaphore, Event, Lock
+from typing import NamedTuple
+
+import structlog
+
+from kvstore import tracing
+from kvstore.core import Caller, MatchOptions, PageLayout, PrefixCache, Sequence
+from kvstore.core.pool.arena import Arena
+from kvstore.core.tiers.disk_reads import DiskRead, Located
+from kvstore.core.tiers.load_or_recompute import LoadDecision, Wanted
+from kvstore.errors import KVStoreError
+from kvstore.service.clock import Clock
+from kvstore.service.log_budget import LogBudget
+from kvstore.service.tiers.disk import Disk
+from kvstore.storage.errors import CudaFailed
+from kvstore.storage.slab.header import PageKey
+from kvstore.storage.slab.reader import PageRead, ReadAnswer
+from kvstore.storage.slab.slab import Slab
+from kvstore.storage.tiers import Tiers
+
+
+class LoadTerms(NamedTuple):
+    """``seconds`` are left until the call's deadline.
+
+    ``prefill_tokens_per_second`` is what the engine computes; 0: not stated.
+    """
+
+    seconds: float = inf
+    prefill_tokens_per_second: int = 0
+
+
+NO_TERMS = LoadTerms()
+
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# Calls that wait for loads at a time: each has a thread that others' calls need.
+MOST_WAITING = 4
+# Of the time to a call's deadline, what is left to the match that comes after.
+RESERVE = 0.2
+
+
+class _Target(NamedTuple):
+    """Where a page is read to: its slot in place, or memory that is copied there then."""
+
+    slot: int
+    view: memoryview
+    staged: bool
+
+
+class Loader:
+    """Loads pages for matches. Thread-safe.
+
+    ``mutex`` is the store's, under which ``cache`` may be used; it is never held while
+    pages are looked for, read or copied.
+    """
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        mutex: Lock,
+        *,
+        memory: Tiers,
+        disk: Disk,
+        clock: Clock,
+        took: Callable[[Arena], None],
+    ) -> None:
+        """``took`` is told, under the mutex, of arenas that slots were taken of."""
+        self.declined_count = 0
+        self._took = took
+        self._cache = cache
+        self._mutex = mutex
+        self._memory = memory
+        self._disk = disk
+        self._clock = clock
+        self._places = BoundedSemaphore(MOST_WAITING)
+        # Set as each load ends; under the store's mutex.
+        self._ends: dict[DiskRead, Event] = {}
+        self._deciding = Lock()
+        self._decision = LoadDecision()
+        self._writing = Lock()
+        self._lines = LogBudget(clock)
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second that tier 3 gave lately; 0 before the first load."""
+        with self._deciding:
+            return self._decision.bandwidth or 0.0
+
+    def load(
+        self,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        options: MatchOptions,
+        terms: LoadTerms,
+    ) -> int:
+        """Brings what tier 3 has of a sequence beyond the index to tier 1, if that is worth it.
+
+        Returns how many tokens of the sequence tier 3 has with those before them; 0 where
+        it has none beyond the index. Waits as long as ``terms`` allow; a load that takes
+        longer is finished without the caller. What is wrong with a call is the match's to
+        say, which may have been answered before.
+        """
+        slab = self._disk.usable()
+        if slab is None or not slab.page_count:
+            return 0
+        try:
+            return self._load(slab, caller, namespace_id, sequence, options, terms)
+        except KVStoreError:
+            return 0
+
+    def _load(
+        self,
+        slab: Slab,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        options: MatchOptions,
+        terms: LoadTerms,
+    ) -> int:
+        with self._mutex:
+            located = self._cache.locate(caller, namespace_id, sequence, options)
+            layout = self._cache.namespaces[namespace_id].layout
+        digests = located.page_digests()
+        count = self._disk.leading(located.namespace_digest, digests)
+        if not count:
+            return 0
+        if self._worth_loading(slab, layout, count, terms) and self._places.acquire(blocking=False):
+            most = max(slab.reading_room // layout.page_bytes, 1)
+            try:
+                with tracing.span("load", pages=min(count, most)):
+                    ended = self._begin(
+                        slab, caller, namespace_id, sequence, min(count, most), located
+                    )
+                    if ended is not None:
+                        ended.wait(None if terms.seconds == inf else terms.seconds * (1 - RESERVE))
+            finally:
+                self._places.release()
+        return (located.end + count) * layout.page_tokens
+
+    def _worth_loading(self, slab: Slab, layout: PageLayout, count: int, terms: LoadTerms) -> bool:
+        with self._deciding:
+            worth = self._decision.worth_loading(
+                Wanted(count * layout.page_bytes, count * layout.page_tokens),
+                prefill_tokens_per_second=terms.prefill_tokens_per_second,
+                queued_bytes=slab.reading_bytes,
+                now=self._clock(),
+            )
+            self.declined_count += not worth
+        return worth
+
+    def _begin(
+        self,
+        slab: Slab,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        count: int,
+        located: Located,
+    ) -> Event | None:
+        """Begins a load, or join the one under way; returns what is set as it ends."""
+        with self._mutex:
+            load = self._cache.begin_read(caller, namespace_id, sequence, count, located)
+            if load is None:
+                return None
+            if load in self._ends:
+                return self._ends[load]
+            self._took(load.namespace.arena)
+            ended = self._ends[load] = Event()
+        try:
+            targets = self._targets(load)
+            wanted = [
+                PageRead(PageKey(load.namespace_digest, page.digest), [target.view])
+                for page, target in zip(load.pages, targets, strict=True)
+            ]
+        except BaseException as error:
+            self._finish(load, ())
+            if not isinstance(error, OSError):
+                raise
+            self._tell(error)
+            return ended
+        slab.read(wanted, lambda answer: self._take(load, targets, answer))
+        return ended
+
+    def _targets(self, load: DiskRead) -> list[_Target]:
+        """Returns where a load's pages are read to."""
+        size = load.namespace.layout.page_bytes
+        views = [self._memory.view(slot) for slot in load.targets]
+        left = sum(view is None for view in views) * size
+        # Mapped memory begins where O_DIRECT can take it; of mappings a process may have few.
+        staging = memoryview(mmap.mmap(-1, left) if left else b"")
+        targets: list[_Target] = []
+        for slot, view in zip(load.targets, views, strict=True):
+            if view is None:
+                left -= size
+                targets.append(_Target(slot, staging[left : left + size], staged=True))
+            else:
+                targets.append(_Target(slot, view, staged=False))
+        return targets
+
+    def _take(self, load: DiskRead, targets: Items[_Target], answer: ReadAnswer) -> None:
+        """Publishes what was read, on a thread of the slab."""
+        checksums: list[int] = []
+        try:
+            with self._deciding:
+                self._decision.observe(answer.byte_count, answer.seconds, self._clock())
+            whole = list(takewhile(lambda each: each is not None, answer.checksums))
+            placed = self._place(targets[: len(whole)])
+            checksums = [each for each in whole[:placed] if each is not None]
+        finally:
+            self._finish(load, checksums)
+
+    def _place(self, targets: Items[_Target]) -> int:
+        """Have pages that were read in their slots; return how many are, up to one that is not."""
+        staged = [each for each in targets if each.staged]
+        outcomes = iter(self._memory.write_all((each.slot, each.view) for each in staged))
+        for number, each in enumerate(targets):
+            failure = next(outcomes) if each.staged else None
+            if failure is not None:
+                if not (isinstance(failure, CudaFailed) and self._memory.device.is_lost(failure)):
+                    self._tell(failure)
+                return number
+        return len(targets)
+
+    def _tell(self, failure: Exception) -> None:
+        with self._writing:
+            self._lines.write(log.warning, "pages_not_loaded", why=str(failure))
+
+    def _finish(self, load: DiskRead, checksums: Items[int]) -> None:
+        """Publishes a load's first pages, and wake who waits for them."""
+        with self._mutex:
+            self._cache.finish_read(load, len(checksums), checksums)
+            ended = self._ends.pop(load)
+        ended.set()

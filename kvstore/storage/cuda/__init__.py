@@ -1,0 +1,1 @@
+"""Memory of CUDA devices, and copies between it and host memory."""

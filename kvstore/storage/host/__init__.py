@@ -1,0 +1,1 @@
+"""Host memory that workers map, and the limits of this machine."""

@@ -1,0 +1,1 @@
+"""The slab: pages on disk in one preallocated file."""

@@ -1,0 +1,197 @@
+"""The thread that writes: pages' bytes first, then their headers, each durable before the next."""
+
+from concurrent.futures import Executor, Future, wait
+from itertools import groupby
+from threading import Thread
+
+import structlog
+
+from kvstore.storage.slab.book import PendingRemoval, PendingWrite, SlabBook, SlabState, call_out
+from kvstore.storage.slab.file import SlabFile
+from kvstore.storage.slab.header import SlotHeader
+from kvstore.storage.slab.header_table import write_headers
+from kvstore.storage.slab.layout import INDEX_BITS
+from kvstore.storage.slab.placing import SlabPlacing
+from kvstore.storage.slab.runs import RunMover, checksum_of, in_runs
+from kvstore.storage.slab.segment import SlotState
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# Of one commit. What comes meanwhile is the next: the more there is, the fewer syncs a page.
+BATCH_BYTES = 64 << 20
+
+
+class SlabCommitter:
+    """Commits what waits in the book, batch by batch, on a thread of its own.
+
+    A header on the disk never names what is not on the disk: a batch's pages are
+    written and synced, then its headers are, then it is told. Removals' headers go with
+    them. A slot is written again only after its empty header was synced.
+    """
+
+    def __init__(
+        self,
+        file: SlabFile,
+        book: SlabBook,
+        placing: SlabPlacing,
+        mover: RunMover,
+        threads: Executor,
+    ) -> None:
+        self._file = file
+        self._book = book
+        self._placing = placing
+        self._mover = mover
+        self._threads = threads
+        self._thread = Thread(target=self._run, name="kvstore-slab-commit", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread; once."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Waits until all that waits is committed, after the book was closed."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        book = self._book
+        while True:
+            with book.mutex:
+                book.mutex.wait_for(
+                    lambda: book.writes or book.removals or book.state is not SlabState.OPEN
+                )
+                if book.state is SlabState.FAILED:
+                    break
+                if not book.writes and not book.removals:
+                    return
+                writes = self._take_writes()
+            removals: list[PendingRemoval] = []
+            try:
+                self._commit(writes, removals)
+            except Exception as error:  # noqa: BLE001 - of whatever kind: nobody hears it otherwise
+                book.fail(error)
+                self._end(writes, removals, removed=False)
+        with book.mutex:
+            writes, removals = list(book.writes), self._take_removals()
+            book.writes.clear()
+        self._end(writes, removals, removed=False)
+
+    def _take_writes(self) -> list[PendingWrite]:
+        """Takes a batch out of what waits, which may be nothing."""
+        taken: list[PendingWrite] = []
+        size = 0
+        while self._book.writes and size < BATCH_BYTES:
+            taken.append(self._book.writes.popleft())
+            size += taken[-1].page_bytes
+        return taken
+
+    def _take_removals(self) -> list[PendingRemoval]:
+        taken = list(self._book.removals)
+        self._book.removals.clear()
+        return taken
+
+    def _commit(self, writes: list[PendingWrite], removals: list[PendingRemoval]) -> None:
+        """Commits a batch, and the removals that came until its headers are written."""
+        book = self._book
+        self._placing.place([each for each in writes if not each.cancelled])
+        self._write_pages([each for each in writes if each.slot is not None])
+        with book.mutex:
+            removals += self._take_removals()
+            named = self._name(writes)
+            emptied = self._unname(removals)
+        slots = [each.slot for each in named if each.slot is not None]
+        write_headers(self._file, book.room.segments, [*slots, *emptied])
+        with book.mutex:
+            book.settle(emptied)
+            book.counters.removed_pages += len(emptied)
+            for each in named:
+                self._publish(each)
+        self._end(writes, removals, removed=True)
+
+    def _write_pages(self, writes: list[PendingWrite]) -> None:
+        """Writes pages' bytes into their slots, and returns once they are durable."""
+        if not writes:
+            return
+        runs: list[Future[None]] = []
+        by_slot = sorted(writes, key=_slot)
+        for number, group in groupby(by_slot, key=lambda each: _slot(each) >> INDEX_BITS):
+            segment = self._book.room.segments[number]
+            pages = list(group)
+            runs += [
+                self._threads.submit(self._write_run, pages[run])
+                for run in in_runs([_slot(each) for each in pages], segment.layout.slot_bytes)
+            ]
+        wait(runs)
+        for each in runs:
+            each.result()
+        self._file.sync()
+
+    def _write_run(self, pages: list[PendingWrite]) -> None:
+        segment, first = self._book.room.at(_slot(pages[0]))
+        for each in pages:
+            if each.checksum is None:
+                each.checksum = checksum_of(each.content)
+        self._mover.write(segment, first, [each.content for each in pages])
+
+    def _name(self, writes: list[PendingWrite]) -> list[PendingWrite]:
+        """Set the headers of what was written; return those, less what was cancelled meanwhile."""
+        book = self._book
+        named: list[PendingWrite] = []
+        for each in writes:
+            if each.slot is None:
+                continue
+            segment, index = book.room.at(each.slot)
+            if each.cancelled:
+                segment.move(index, SlotState.FREE)
+                each.slot = None
+                continue
+            assert each.checksum is not None  # set as it was written
+            book.generation += 1
+            page = each.page
+            header = SlotHeader(
+                page.key, page.parent, page.valid_tokens, book.generation, each.checksum
+            )
+            segment.write_header(index, header)
+            named.append(each)
+        return named
+
+    def _unname(self, removals: list[PendingRemoval]) -> list[int]:
+        """Empty the headers of what leaves; return its slots."""
+        slots = [slot for each in removals for slot in each.slots]
+        slots += [
+            write.slot for each in removals for write in each.writes if write.slot is not None
+        ]
+        for slot in slots:
+            segment, index = self._book.room.at(slot)
+            segment.write_header(index, None)
+        return slots
+
+    def _publish(self, write: PendingWrite) -> None:
+        """Have readers find a page, unless it was removed as its header was written."""
+        segment, index = self._book.room.at(_slot(write))
+        if write.cancelled:
+            segment.move(index, SlotState.LEAVING)
+            return
+        write.committed = True
+        segment.move(index, SlotState.CACHED)
+        self._book.index.add(write.page.key, _slot(write))
+        self._book.counters.written_pages += 1
+        self._book.counters.written_bytes += write.page_bytes
+
+    def _end(
+        self, writes: list[PendingWrite], removals: list[PendingRemoval], *, removed: bool
+    ) -> None:
+        """Tell everybody what came of it, and forget that it was under way."""
+        with self._book.mutex:
+            for write in writes:
+                del self._book.pending[write.page.key]
+                self._book.queued_bytes -= write.page_bytes
+        for write in writes:
+            call_out(write.done, write.committed)
+        for removal in removals:
+            call_out(removal.done, removed)
+
+
+def _slot(write: PendingWrite) -> int:
+    """Returns the slot of a write that has one."""
+    assert write.slot is not None
+    return write.slot

@@ -1,0 +1,150 @@
+"""Slots for what is to be written: evicting and cutting segments where there are none."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+from kvstore.storage.slab.book import PendingWrite, SlabBook
+from kvstore.storage.slab.file import SlabFile, aligned
+from kvstore.storage.slab.header import PageKey
+from kvstore.storage.slab.header_table import write_headers
+from kvstore.storage.slab.layout import ALIGNMENT
+from kvstore.storage.slab.policy import SlabPolicy
+from kvstore.storage.slab.segment import Segment, SlotState
+from kvstore.storage.slab.superblock import SegmentHeader
+
+# Evicted at once at least: each eviction costs two syncs of the disk, however many go.
+EVICT_AT_ONCE = 256
+
+
+class SlabPlacing:
+    """Gives writes their slots. For the committing thread alone; raises ``OSError``.
+
+    Without a policy nothing is evicted: a slab that is full then refuses.
+    """
+
+    def __init__(self, file: SlabFile, book: SlabBook, policy: SlabPolicy | None) -> None:
+        self._file = file
+        self._book = book
+        self._policy = policy
+
+    def place(self, writes: list[PendingWrite]) -> None:
+        """Sets the slots of as many writes as can have one, side by side as far as possible."""
+        sizes: dict[int, list[PendingWrite]] = {}
+        for each in writes:
+            sizes.setdefault(each.page_bytes, []).append(each)
+        for page_bytes, wanting in sizes.items():
+            self._make_room(page_bytes, len(wanting))
+            with self._book.mutex:
+                rest = iter(wanting)
+                left = len(wanting)
+                while left and (slots := self._book.room.take(page_bytes, left)):
+                    left -= len(slots)
+                    for slot, each in zip(slots, islice(rest, len(slots)), strict=True):
+                        each.slot = slot
+
+    def _make_room(self, page_bytes: int, count: int) -> None:
+        """Have that many slots FREE, or as many as there can be."""
+        while True:
+            with self._book.mutex:
+                short = count - self._book.room.available(page_bytes)
+                spare = self._book.room.spare(page_bytes)
+            if short <= 0:
+                return
+            if spare is not None:
+                self._cut(spare, page_bytes)
+            elif self._policy is None or not (
+                self._take_over(page_bytes)
+                or self._evict(self._policy, page_bytes, max(short, EVICT_AT_ONCE))
+            ):
+                return
+
+    def _evict(self, policy: SlabPolicy, page_bytes: int, count: int) -> bool:
+        """Evicts up to ``count`` pages of a size; returns whether there were any."""
+        book = self._book
+        keys: list[PageKey] = []
+        slots: list[int] = []
+        with book.mutex:
+            segments = book.room.of_size(page_bytes)
+            # A small slab does not lose all at once.
+            most = min(count, max(sum(len(each.states) for each in segments) // 2, 1))
+        with self._parents_held():
+            for slot in islice(policy.nominate(segments), most):
+                segment, index = book.room.at(slot)
+                header = segment.read_header(index)
+                assert header is not None  # it is CACHED
+                keys.append(header.key)
+                slots += book.leave([header.key])
+            book.counters.evicted_pages += len(keys)
+        self._empty(slots)
+        book.tell_lost(keys)
+        return bool(slots)
+
+    @contextmanager
+    def _parents_held(self) -> Iterator[None]:
+        """Takes the mutex; meanwhile parents of pages on their way are as if they were read."""
+        book = self._book
+        with book.mutex:
+            parents = {
+                PageKey(each.page.key.namespace, each.page.parent) for each in book.pending.values()
+            }
+            held = [slot for key in parents if (slot := book.index.find(key)) is not None]
+            places = [book.room.at(slot) for slot in held]
+            for segment, index in places:
+                segment.readers[index] += 1
+            try:
+                yield
+            finally:
+                for segment, index in places:
+                    segment.readers[index] -= 1
+
+    def _take_over(self, page_bytes: int) -> bool:
+        """Have another size give up a segment to this one; return whether one did."""
+        book = self._book
+        with self._parents_held():
+            segment = book.room.over_share(page_bytes)
+            if segment is None:
+                return False
+            keys = [
+                header.key
+                for index, state in enumerate(segment.states)
+                if state == SlotState.CACHED and (header := segment.read_header(index)) is not None
+            ]
+            slots = book.leave(keys)
+            after = book.index.after(keys)
+            slots += book.leave(after)
+            book.counters.evicted_pages += len(slots)
+        self._empty(slots)
+        book.tell_lost([*keys, *after])
+        self._cut(segment.header.number, page_bytes)
+        return True
+
+    def _empty(self, slots: list[int]) -> None:
+        """Empty the headers of slots that are LEAVING, on the disk, and make them FREE."""
+        book = self._book
+        with book.mutex:
+            for slot in slots:
+                segment, index = book.room.at(slot)
+                segment.write_header(index, None)
+        write_headers(self._file, book.room.segments, slots)
+        with book.mutex:
+            book.settle(slots)
+
+    def _cut(self, number: int, page_bytes: int) -> None:
+        """Cuts a segment anew: no page is in it.
+
+        What lay where the table comes to lie were pages' bytes, which anybody may have
+        chosen: all of it is zero on the disk before the segment's header says that it
+        is a table.
+        """
+        book, file = self._book, self._file
+        with book.mutex:
+            book.generation += 1
+            header = SegmentHeader(file.superblock.slab, number, book.generation, page_bytes)
+        segment = Segment(header, book.room.layout(page_bytes))
+        file.write(segment.base, [aligned(bytes(ALIGNMENT)), segment.table])
+        file.sync()
+        file.write(segment.base, [aligned(header.encode())])
+        file.sync()
+        with book.mutex:
+            book.room.assign(segment)

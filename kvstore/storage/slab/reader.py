@@ -1,0 +1,236 @@
+"""Reads: several pages at once, each checked before anybody is told that it is there."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from threading import Lock
+from time import perf_counter
+from typing import NamedTuple
+
+import structlog
+
+from kvstore.storage.slab.book import PendingRemoval, SlabBook, SlabState, call_out
+from kvstore.storage.slab.header import PageKey, SlotHeader
+from kvstore.storage.slab.layout import INDEX_BITS
+from kvstore.storage.slab.runs import Content, RunMover, checksum_of, in_runs, size_of
+from kvstore.storage.slab.segment import Segment, SlotState
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# Runs in a row that the disk may fail to read before the slab is given up.
+MAX_FAILURES = 4
+
+
+class PageRead(NamedTuple):
+    """A page wanted, and where its bytes go: as many as it has, to be written until told."""
+
+    key: PageKey
+    into: Content
+
+
+class ReadAnswer(NamedTuple):
+    """Which of the pages were read whole, in the order asked for; the others are misses.
+
+    ``checksums`` are what they were compared with, xxh3-64, and None for a miss: what
+    ``into`` of one has now is anything. ``seconds`` is from asking to the last page,
+    with the time in line.
+    """
+
+    checksums: tuple[int | None, ...]
+    byte_count: int
+    seconds: float
+
+    @property
+    def found(self) -> tuple[bool, ...]:
+        """Which pages were read whole."""
+        return tuple(each is not None for each in self.checksums)
+
+    @property
+    def leading(self) -> int:
+        """How many were, up to the first that was not."""
+        missed = (number for number, each in enumerate(self.checksums) if each is None)
+        return next(missed, len(self.checksums))
+
+
+class _Found(NamedTuple):
+    """A page that is being read: its number in the request, and what its header says."""
+
+    number: int
+    slot: int
+    header: SlotHeader
+    into: Content
+
+
+class _Request:
+    """One call's pages, and how many runs of them are still to come."""
+
+    def __init__(self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None]) -> None:
+        self._begun = perf_counter()
+        self._done = done
+        self._mutex = Lock()
+        self._checksums: list[int | None] = [None] * len(wanted)
+        self._byte_count = 0
+        self._runs = 0
+
+    def expect(self, runs: int) -> None:
+        """Says how many runs there are; without any it is answered at once."""
+        self._runs = runs
+        if not runs:
+            self._answer()
+
+    def finish(self, whole: Sequence["_Found"], byte_count: int) -> None:
+        """Takes in a run: which pages of it are whole."""
+        with self._mutex:
+            for each in whole:
+                self._checksums[each.number] = each.header.checksum
+            self._byte_count += byte_count
+            self._runs -= 1
+            last = not self._runs
+        if last:
+            self._answer()
+
+    def _answer(self) -> None:
+        seconds = perf_counter() - self._begun
+        call_out(self._done, ReadAnswer(tuple(self._checksums), self._byte_count, seconds))
+
+
+class SlabReader:
+    """Reads pages on a few threads. Thread-safe; raises nothing.
+
+    A page's header is checked against its key as the read begins, its content against
+    the header's checksum as it ends. Meanwhile its slot is not written, whatever
+    happens to the page. ``queue_bytes`` bounds what is being read; more is a miss.
+    """
+
+    def __init__(
+        self, book: SlabBook, mover: RunMover, threads: Executor, queue_bytes: int
+    ) -> None:
+        self._book = book
+        self._mover = mover
+        self._threads = threads
+        self._queue_bytes = queue_bytes
+        self._failures = 0
+
+    def read(self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None]) -> None:
+        """Reads pages, and call ``done`` once, on any thread, perhaps before this returns."""
+        request = _Request(wanted, done)
+        with self._book.mutex:
+            found = self._begin(wanted)
+        runs = self._runs(found)
+        request.expect(len(runs))
+        for run in runs:
+            try:
+                self._threads.submit(self._read_run, run, request)
+            except RuntimeError:  # closed meanwhile
+                self._end(run, request, ())
+
+    def _begin(self, wanted: Sequence[PageRead]) -> list[_Found]:
+        """Finds pages, and hold their slots until they are read."""
+        book = self._book
+        found: list[_Found] = []
+        if book.state is not SlabState.OPEN:
+            return found
+        for number, (key, into) in enumerate(wanted):
+            slot = book.index.find(key)
+            if slot is None:
+                continue
+            segment, index = book.room.at(slot)
+            page_bytes = segment.layout.page_bytes
+            header = segment.read_header(index)
+            if header is None or header.key != key or size_of(into) != page_bytes:
+                continue
+            if book.reading_bytes + page_bytes > self._queue_bytes:
+                book.counters.refused_reads += 1
+                continue
+            book.reading_bytes += page_bytes
+            segment.readers[index] += 1
+            segment.touched[index] = 1
+            found.append(_Found(number, slot, header, into))
+        return found
+
+    def _runs(self, found: list[_Found]) -> list[list[_Found]]:
+        """Returns pages in runs that lie side by side."""
+        found.sort(key=lambda each: each.slot)
+        runs: list[list[_Found]] = []
+        for number in dict.fromkeys(each.slot >> INDEX_BITS for each in found):
+            pages = [each for each in found if each.slot >> INDEX_BITS == number]
+            slot_bytes = self._book.room.segments[number].layout.slot_bytes
+            runs += [pages[run] for run in in_runs([each.slot for each in pages], slot_bytes)]
+        return runs
+
+    def _read_run(self, run: list[_Found], request: _Request) -> None:
+        """Reads a run and check it; whatever goes wrong, its pages are misses."""
+        whole: list[_Found] = []
+        try:
+            segment, first = self._book.room.at(run[0].slot)
+            self._mover.read(segment, first, [each.into for each in run])
+            corrupt: list[_Found] = []
+            for each in run:
+                intact = checksum_of(each.into) == each.header.checksum
+                (whole if intact else corrupt).append(each)
+            self._failures = 0
+            self._drop_corrupt(corrupt)
+        except OSError as error:
+            self._drop_unreadable(run, error)
+        except Exception as error:  # noqa: BLE001 - the request is to be answered all the same
+            self._book.fail(error)
+        self._end(run, request, whole)
+
+    def _end(self, run: list[_Found], request: _Request, whole: Sequence[_Found]) -> None:
+        """Gives the slots up, and the run's pages to the request."""
+        book = self._book
+        size = 0
+        with book.mutex:
+            if book.state is SlabState.FAILED:
+                whole = ()
+            for each in run:
+                segment, index = book.room.at(each.slot)
+                book.reading_bytes -= segment.layout.page_bytes
+                self._give_up(segment, index)
+            for each in whole:
+                size += size_of(each.into)
+            book.counters.read_pages += len(whole)
+            book.counters.read_bytes += size
+        request.finish(whole, size)
+
+    def _give_up(self, segment: Segment, index: int) -> None:
+        segment.readers[index] -= 1
+        if segment.states[index] == SlotState.GONE and not segment.readers[index]:
+            segment.move(index, SlotState.FREE)
+
+    def _drop_corrupt(self, pages: Sequence[_Found]) -> None:
+        """Have pages leave that are not what was written."""
+        counters = self._book.counters
+        before = counters.corrupt_pages
+        counters.corrupt_pages += self._drop(pages)
+        if _doubled(before, counters.corrupt_pages):
+            log.error("slab_pages_corrupt", page_count=counters.corrupt_pages)
+
+    def _drop_unreadable(self, pages: Sequence[_Found], error: OSError) -> None:
+        """Have pages leave that the disk does not give; after some in a row it is given up."""
+        counters = self._book.counters
+        before = counters.unreadable_pages
+        counters.unreadable_pages += self._drop(pages)
+        if _doubled(before, counters.unreadable_pages):
+            log.error("slab_pages_unreadable", page_count=counters.unreadable_pages, why=str(error))
+        self._failures += 1
+        if self._failures >= MAX_FAILURES:
+            self._book.fail(error)
+
+    def _drop(self, pages: Sequence[_Found]) -> int:
+        """Drops pages that still are in the slots that were read; returns how many did."""
+        book = self._book
+        with book.mutex:
+            keys = [
+                each.header.key for each in pages if book.index.find(each.header.key) == each.slot
+            ]
+            slots = book.leave(keys)
+            if slots and book.state is SlabState.OPEN:
+                book.removals.append(PendingRemoval(slots, [], lambda _: None))
+                book.mutex.notify_all()
+        book.tell_lost(keys)
+        return len(keys)
+
+
+def _doubled(before: int, after: int) -> bool:
+    """Returns whether a count is worth a line in the log: ever fewer, however many there are."""
+    return after.bit_length() > before.bit_length()

@@ -1,0 +1,110 @@
+"""Room in a slab: which segment is cut for which pages, and which slots are to be had."""
+
+from collections.abc import Sequence
+
+from kvstore.storage.slab.layout import INDEX_BITS, INDEX_MASK, SegmentLayout, layout_of
+from kvstore.storage.slab.segment import Segment, SlotState
+
+
+class SlabRoom:
+    """Segments by number, and by the size of the pages that they are cut for. Not thread-safe.
+
+    A segment has slots of one size, exactly that of a namespace's pages: a host has few
+    sizes, and steps between them would waste up to half of the disk. It is cut when it
+    is first needed, and cut anew once it is empty and another size needs it.
+    """
+
+    def __init__(self, segment_bytes: int, segment_count: int) -> None:
+        self.segment_bytes = segment_bytes
+        self.segment_count = segment_count
+        self.segments: dict[int, Segment] = {}
+        self._by_size: dict[int, list[Segment]] = {}
+
+    def layout(self, page_bytes: int) -> SegmentLayout:
+        """Returns how a segment is cut for pages of a size."""
+        return layout_of(self.segment_bytes, page_bytes)
+
+    def of_size(self, page_bytes: int) -> Sequence[Segment]:
+        """Returns the segments for pages of a size, in the order that they were cut."""
+        return self._by_size.get(page_bytes, ())
+
+    def sizes(self) -> list[int]:
+        """Returns the sizes of pages that there are segments for."""
+        return list(self._by_size)
+
+    def available(self, page_bytes: int) -> int:
+        """Returns how many slots for pages of a size are FREE."""
+        return sum(each.room for each in self.of_size(page_bytes))
+
+    def assign(self, segment: Segment) -> None:
+        """Takes in a segment that was cut; it takes the place of what it was before."""
+        before = self.segments.get(segment.header.number)
+        if before is not None:
+            self._withdraw(before)
+        self.segments[segment.header.number] = segment
+        self._by_size.setdefault(segment.layout.page_bytes, []).append(segment)
+
+    def spare(self, page_bytes: int) -> int | None:
+        """Returns the number of a segment to be cut for pages of a size, or None.
+
+        One that is not cut, else one of another size without a page in it.
+        """
+        if self.layout(page_bytes).slot_count == 0:
+            return None
+        if len(self.segments) < self.segment_count:
+            return next(each for each in range(self.segment_count) if each not in self.segments)
+        empty = (
+            each.header.number
+            for size, segments in self._by_size.items()
+            for each in segments
+            if size != page_bytes and each.room == each.layout.slot_count
+        )
+        return next(empty, None)
+
+    def over_share(self, page_bytes: int) -> Segment | None:
+        """Returns the segment that another size is to give up for this one, or None.
+
+        Sizes have equal shares: one below its own takes from the one that has most, the
+        segment that was cut first, unless something there is on its way in or out.
+        """
+        if self.layout(page_bytes).slot_count == 0:
+            return None
+        share = self.segment_count // len({*self._by_size, page_bytes})
+        if len(self.of_size(page_bytes)) >= share:
+            return None
+        most = max(self._by_size.values(), key=len)
+        return next((each for each in most if _at_rest(each)), None) if len(most) > share else None
+
+    def take(self, page_bytes: int, most: int) -> list[int]:
+        """Makes FREE slots WRITING, ``most`` at most, and returns them: they lie side by side."""
+        for segment in self.of_size(page_bytes):
+            if segment.room:
+                first, count = _run(segment, min(most, segment.room))
+                for index in range(first, first + count):
+                    segment.move(index, SlotState.WRITING)
+                return [segment.slot(index) for index in range(first, first + count)]
+        return []
+
+    def at(self, slot: int) -> tuple[Segment, int]:
+        """Returns a slot's segment, and its index in it."""
+        return self.segments[slot >> INDEX_BITS], slot & INDEX_MASK
+
+    def _withdraw(self, segment: Segment) -> None:
+        size = segment.layout.page_bytes
+        self._by_size[size].remove(segment)
+        if not self._by_size[size]:
+            del self._by_size[size]
+
+
+def _run(segment: Segment, most: int) -> tuple[int, int]:
+    """Returns the index and the length of a run of FREE slots: the longest by halving."""
+    length = most
+    while (first := segment.states.find(bytes(length))) < 0:
+        length //= 2
+    return first, length
+
+
+def _at_rest(segment: Segment) -> bool:
+    """Returns whether each slot is FREE or CACHED, and nobody reads there."""
+    moving = (SlotState.WRITING, SlotState.LEAVING, SlotState.GONE)
+    return not any(each in segment.states for each in moving) and not any(segment.readers)

@@ -1,0 +1,104 @@
+"""Pages that lie side by side, moved between memory and the disk in one call."""
+
+import mmap
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+from xxhash import xxh3_64
+
+from kvstore.storage.slab.file import SlabFile
+from kvstore.storage.slab.layout import ALIGNMENT
+from kvstore.storage.slab.segment import Segment
+
+# The largest call, unless a page is larger.
+RUN_BYTES = 4 << 20
+
+# A page's bytes: one piece, or one for each rank.
+Content = Sequence[memoryview]
+
+
+def size_of(content: Content) -> int:
+    """Returns a page's bytes."""
+    return sum(each.nbytes for each in content)
+
+
+def checksum_of(content: Content) -> int:
+    """Returns xxh3-64 of a page's bytes; other threads run meanwhile."""
+    digest = xxh3_64()
+    for each in content:
+        digest.update(each)
+    return digest.intdigest()
+
+
+def in_runs(slots: Sequence[int], slot_bytes: int) -> list[slice]:
+    """Returns the slices of ``slots`` that lie side by side, in order, of ``RUN_BYTES`` at most."""
+    most = max(RUN_BYTES // slot_bytes, 1)
+    cuts = [at for at in range(1, len(slots)) if slots[at] != slots[at - 1] + 1]
+    found = []
+    for start, end in zip([0, *cuts], [*cuts, len(slots)], strict=True):
+        found += [slice(at, min(at + most, end)) for at in range(start, end, most)]
+    return found
+
+
+class RunMover:
+    """Writes and reads runs of slots. Thread-safe; raises ``OSError``.
+
+    Pages that are aligned move without a copy; others by a buffer of each thread.
+    """
+
+    def __init__(self, file: SlabFile) -> None:
+        self._file = file
+        self._local = threading.local()
+
+    def write(self, segment: Segment, first: int, contents: Sequence[Content]) -> None:
+        """Writes pages into slots from ``first`` on; what fills a slot up is zero."""
+        views: list[memoryview] = []
+        for number, content in enumerate(contents):
+            if _is_direct(content):
+                views += content
+                continue
+            slot = self._buffer(segment, number, len(contents))
+            at = 0
+            for each in content:
+                slot[at : at + each.nbytes] = each
+                at += each.nbytes
+            slot[at:] = bytes(len(slot) - at)
+            views.append(slot)
+        self._file.write(segment.offset(first), views)
+
+    def read(self, segment: Segment, first: int, contents: Sequence[Content]) -> None:
+        """Reads the pages of slots from ``first`` on; unchecked."""
+        views: list[memoryview] = []
+        copied: list[tuple[memoryview, Content]] = []
+        for number, content in enumerate(contents):
+            if _is_direct(content):
+                views += content
+                continue
+            slot = self._buffer(segment, number, len(contents))
+            copied.append((slot, content))
+            views.append(slot)
+        self._file.read(segment.offset(first), views)
+        for slot, content in copied:
+            at = 0
+            for each in content:
+                each[:] = slot[at : at + each.nbytes]
+                at += each.nbytes
+
+    def _buffer(self, segment: Segment, number: int, count: int) -> memoryview:
+        """Returns this thread's own memory for one slot of a run of ``count``."""
+        size = segment.layout.slot_bytes
+        memory: memoryview | None = getattr(self._local, "memory", None)
+        if memory is None or memory.nbytes < count * size:
+            memory = memoryview(mmap.mmap(-1, max(count * size, RUN_BYTES)))
+            self._local.memory = memory
+        return memory[number * size : (number + 1) * size]
+
+
+def _is_direct(content: Content) -> bool:
+    """Returns whether O_DIRECT can take a page as it is, whole slots at whole places."""
+    return all(
+        each.nbytes % ALIGNMENT == 0
+        and np.frombuffer(each, np.uint8).__array_interface__["data"][0] % ALIGNMENT == 0
+        for each in content
+    )

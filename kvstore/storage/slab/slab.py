@@ -1,0 +1,275 @@
+"""Tier 3 on a disk: pages in one preallocated file, found again after a restart."""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from kvstore.storage.errors import SlabUnusable
+from kvstore.storage.slab.book import (
+    Done,
+    PendingRemoval,
+    PendingWrite,
+    SlabBook,
+    SlabCounters,
+    SlabPage,
+    SlabState,
+    call_out,
+)
+from kvstore.storage.slab.committer import SlabCommitter
+from kvstore.storage.slab.file import SlabFile
+from kvstore.storage.slab.header import PageKey
+from kvstore.storage.slab.index import SlabIndex
+from kvstore.storage.slab.placing import SlabPlacing
+from kvstore.storage.slab.policy import SlabPolicy
+from kvstore.storage.slab.reader import PageRead, ReadAnswer, SlabReader
+from kvstore.storage.slab.recovery import recover
+from kvstore.storage.slab.room import SlabRoom
+from kvstore.storage.slab.runs import Content, RunMover, size_of
+
+
+@dataclass(frozen=True)
+class SlabConfig:
+    """Where a slab is and how large.
+
+    ``size_bytes`` is rounded down to whole segments. A new file gets ``segment_bytes``, a
+    multiple of 4 KiB, in which a page and 8 KiB have to fit. ``thread_count`` threads
+    read and as many write. ``queue_bytes`` bounds what waits to be written, and as much
+    what is being read.
+    """
+
+    path: Path
+    size_bytes: int
+    segment_bytes: int = 256 << 20
+    thread_count: int = 4
+    queue_bytes: int = 256 << 20
+
+
+class SlabUse(NamedTuple):
+    """What is in a slab at one moment."""
+
+    state: SlabState
+    page_count: int
+    slot_count: int
+    segment_count: int
+    cut_segment_count: int
+    queued_bytes: int
+    counters: SlabCounters
+
+
+class Slab:
+    """An open slab. Thread-safe; once it is open it raises nothing.
+
+    Whatever a disk can do wrong is a miss: a page that is not what was written leaves,
+    and after an error the slab is FAILED, takes no write and answers every read with
+    misses. ``policy`` chooses what goes when the slab is full; without one a full slab
+    refuses until somebody removes. ``lost`` is told, on a thread of the slab, of pages
+    that left by themselves.
+    """
+
+    def __init__(
+        self,
+        config: SlabConfig,
+        policy: SlabPolicy | None = None,
+        lost: Callable[[Sequence[PageKey]], None] = lambda _: None,
+    ) -> None:
+        """Opens the file, or make it, and read which pages it has.
+
+        Raises ``SlabInUse`` or ``SlabUnusable``.
+        """
+        self._config = config
+        self._file = SlabFile.open(
+            config.path, size_bytes=config.size_bytes, segment_bytes=config.segment_bytes
+        )
+        room = SlabRoom(self._file.superblock.segment_bytes, self._file.segment_count)
+        self._book = SlabBook(room, SlabIndex(room.segments), lost)
+        try:
+            recover(self._file, self._book)
+        except OSError as error:
+            self._file.close()
+            raise SlabUnusable(f"{config.path}: {error.strerror}") from error
+        mover = RunMover(self._file)
+        self._readers = ThreadPoolExecutor(config.thread_count, "kvstore-slab-read")
+        self._writers = ThreadPoolExecutor(config.thread_count, "kvstore-slab-write")
+        self._reader = SlabReader(self._book, mover, self._readers, config.queue_bytes)
+        placing = SlabPlacing(self._file, self._book, policy)
+        self._committer = SlabCommitter(self._file, self._book, placing, mover, self._writers)
+        self._committer.start()
+
+    @property
+    def state(self) -> SlabState:
+        """Whether it takes and gives pages; FAILED is the alarm."""
+        return self._book.state
+
+    @property
+    def reading_bytes(self) -> int:
+        """Bytes that are being read: what a load would wait for."""
+        return self._book.reading_bytes
+
+    @property
+    def reading_room(self) -> int:
+        """Bytes that may be read besides; what is more is refused."""
+        return self._config.queue_bytes - self._book.reading_bytes
+
+    @property
+    def writing_room(self) -> int:
+        """Bytes that may be queued besides; what is more is refused."""
+        return self._config.queue_bytes - self._book.queued_bytes
+
+    @property
+    def page_count(self) -> int:
+        """Pages that would be found now."""
+        return self._book.index.page_count
+
+    def write(
+        self, page: SlabPage, content: Content, done: Done, *, checksum: int | None = None
+    ) -> bool:
+        """Begins to write a page; returns whether it was taken. Waits for nothing.
+
+        ``done`` is called once if it was, on a thread of the slab: with True once the
+        page survives a loss of power, with False where nothing came of it. ``content``
+        may not change until then. ``checksum`` is its xxh3-64 where the caller knows it,
+        and not 0: what went wrong before is found as well then. Not taken is a page
+        that is there or on its way, that fits no segment or not into the queue, and
+        every page of a slab that is not OPEN.
+        """
+        size = size_of(content)
+        fits = size > 0 and self._book.room.layout(size).slot_count > 0
+        book = self._book
+        with book.mutex:
+            taken = (
+                book.state is SlabState.OPEN
+                and fits
+                and book.queued_bytes + size <= self._config.queue_bytes
+                and page.key not in book.pending
+                and book.index.find(page.key) is None
+            )
+            if not taken:
+                book.counters.refused_writes += 1
+                return False
+            write = PendingWrite(page, content, size, checksum or None, done)
+            book.pending[page.key] = write
+            book.writes.append(write)
+            book.queued_bytes += size
+            book.mutex.notify_all()
+            return True
+
+    def read(self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None]) -> None:
+        """Reads pages into the callers' memory; ``done`` is called once, even before this returns.
+
+        Pages that lie side by side are read in one go. What is not there, of another
+        size, or too much for the queue, is a miss.
+        """
+        self._reader.read(wanted, done)
+
+    def contains(self, key: PageKey) -> bool:
+        """Returns whether a page would be found now."""
+        with self._book.mutex:
+            return self._book.state is SlabState.OPEN and self._book.index.find(key) is not None
+
+    def is_on_its_way(self, key: PageKey) -> bool:
+        """Returns whether a page is being written, and nobody removed it since."""
+        with self._book.mutex:
+            write = self._book.pending.get(key)
+            return write is not None and not write.cancelled
+
+    def remove(self, keys: Sequence[PageKey], done: Done) -> None:
+        """Removes pages and all that comes after them. Nobody finds them from here on.
+
+        ``done`` is called once: with True once they cannot return, whatever happens to
+        this machine, with False where the disk refuses to forget them. Of what is on its
+        way nothing comes; a page of which nothing is there is removed. Where pages come
+        after them that were not named it takes O(pages of the namespace).
+        """
+        book = self._book
+        with book.mutex:
+            taken = book.state is SlabState.OPEN
+            if taken:
+                book.removals.append(PendingRemoval(*book.doom(keys), done))
+                book.mutex.notify_all()
+        if not taken:
+            call_out(done, value=False)
+
+    def remove_namespace(self, namespace: bytes, done: Done) -> None:
+        """Removes every page of a namespace, by its digest, as ``remove`` does."""
+        with self._book.mutex:
+            keys = self._book.index.keys(namespace)
+            keys += [key for key in self._book.pending if key.namespace == namespace]
+            self.remove(keys, done)
+
+    def leading(self, keys: Iterable[PageKey]) -> int:
+        """Returns how many of a sequence's pages would be found now, up to the first that is not.
+
+        Asks for no more keys than that, so that digests can be computed as they are needed.
+        """
+        count = 0
+        for key in keys:
+            if not self.contains(key):
+                break
+            count += 1
+        return count
+
+    def page(self, key: PageKey) -> SlabPage | None:
+        """Returns what a page's header says, or None where there is no such page."""
+        with self._book.mutex:
+            slot = self._book.index.find(key)
+            if slot is None:
+                return None
+            segment, index = self._book.room.at(slot)
+            header = segment.read_header(index)
+            return header and SlabPage(header.key, header.parent, header.valid_tokens)
+
+    def keys(self, namespace: bytes) -> list[PageKey]:
+        """Returns the pages of a namespace, in no order."""
+        with self._book.mutex:
+            return self._book.index.keys(namespace)
+
+    def namespaces(self) -> dict[bytes, int]:
+        """Returns how many pages each namespace has, by its digest."""
+        with self._book.mutex:
+            return self._book.index.namespaces()
+
+    def use(self) -> SlabUse:
+        """Returns what is in the slab, as one snapshot."""
+        book = self._book
+        with book.mutex:
+            segments = book.room.segments.values()
+            return SlabUse(
+                state=book.state,
+                page_count=book.index.page_count,
+                slot_count=sum(each.layout.slot_count for each in segments),
+                segment_count=book.room.segment_count,
+                cut_segment_count=len(segments),
+                queued_bytes=book.queued_bytes,
+                counters=replace(book.counters),
+            )
+
+    def close(self) -> None:
+        """Writes what waits, finish what is read, and gives the file up. Idempotent."""
+        with self._book.mutex:
+            if self._book.state is SlabState.CLOSED:
+                return
+            failed = self._book.state is SlabState.FAILED
+            if not failed:
+                self._book.state = SlabState.CLOSED
+            self._book.mutex.notify_all()
+        self._committer.join()
+        self._readers.shutdown()
+        self._writers.shutdown()
+        self._book.state = SlabState.CLOSED
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        """Returns the slab itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes it."""
+        self.close()

@@ -1,0 +1,122 @@
+"""Does the store survive? Workers and server are killed, stopped and cut off; every page is read.
+
+docs/chaos.md says what happens in a run and how to read its result. The last line is one
+JSON object; the exit status is zero where nothing was found wrong.
+"""
+
+import json
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chaos.mutants import MUTANTS
+from chaos.run import Plan, Run
+from chaos.schedule import kinds_of
+from support import machine
+
+QUICK_MINUTES = 0.25
+
+
+def known_mutant(name: str) -> str:
+    """Returns a name of MUTANTS, or nothing."""
+    if name and name not in MUTANTS:
+        raise typer.BadParameter(f"is none of {', '.join(MUTANTS)}")
+    return name
+
+
+def known_faults(text: str) -> str:
+    """Returns what ``kinds_of`` takes."""
+    try:
+        kinds_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
+def main(  # noqa: PLR0913  # options
+    *,
+    minutes: Annotated[float, typer.Option(min=0.02, help="How long things happen.")] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, last.")] = False,
+    quick: Annotated[bool, typer.Option(help="A quarter of a minute.")] = False,
+    seed: Annotated[int, typer.Option(help="Of all choices; zero: another one each time.")] = 0,
+    trace: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Requests in the Mooncake format."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Light workers with a fault each.")] = 6,
+    steady: Annotated[int, typer.Option(min=1, help="Light workers without.")] = 2,
+    engines: Annotated[int, typer.Option(min=0, help="Engines with a model.")] = 2,
+    corrupt: Annotated[int, typer.Option(min=0, help="Cached pages to flip a byte of.")] = 0,
+    faults: Annotated[
+        str,
+        typer.Option(callback=known_faults, help="Only these: POINT=ACTION, with commas between."),
+    ] = "",
+    tier1_bytes: Annotated[
+        int, typer.Option(min=4096, help="Memory of tier 1; pages have 4 KiB.")
+    ] = 128 * 4096,
+    tier2_bytes: Annotated[int, typer.Option(min=0, help="Memory of tier 2; zero: none.")] = 0,
+    tier3_bytes: Annotated[
+        int, typer.Option(min=0, help="The file of tier 3, which all servers have; zero: none.")
+    ] = 0,
+    server_faults: Annotated[bool, typer.Option(help="Whether the server has faults.")] = True,
+    mutant: Annotated[
+        str, typer.Option(callback=known_mutant, help="A fault in the server itself.")
+    ] = "",
+    until_all: Annotated[
+        bool, typer.Option(help="Go on, if need be, until everything has happened once.")
+    ] = False,
+    until_wrong: Annotated[bool, typer.Option(help="End as soon as something is wrong.")] = False,
+    keep: Annotated[bool, typer.Option(help="Keep the logs where nothing is wrong too.")] = False,
+) -> None:
+    """Kills, stop and cut off workers and server under load; checks every page and every answer."""
+    # As Ctrl-C: everything that was started is stopped on the way out.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    plan = Plan(
+        minutes=QUICK_MINUTES if quick else minutes,
+        seed=seed or secrets.randbits(31),
+        workers=workers,
+        steady=steady,
+        engines=engines,
+        corrupt=corrupt,
+        trace=trace,
+        faults=faults,
+        server_faults=server_faults,
+        mutant=mutant,
+        until_all=until_all,
+        until_wrong=until_wrong,
+        tier1_bytes=tier1_bytes,
+        tier2_bytes=tier2_bytes,
+        tier3_bytes=tier3_bytes,
+    )
+    sys.stderr.write(f"seed {plan.seed}\n")
+    folder = Path(tempfile.mkdtemp(prefix="kvstore-chaos-"))
+    before = machine.load_average()
+    run = Run(plan, folder)
+    figures = run.go() | {
+        "minutes": plan.minutes,
+        "seed": plan.seed,
+        "load_average": before,
+        **machine.machine_facts(),
+    }
+    clean = run.tally.clean
+    if clean and not keep:
+        shutil.rmtree(folder)
+    else:
+        sys.stderr.write(f"logs in {folder}\n")
+    if as_json:
+        sys.stdout.write(json.dumps(figures) + "\n")
+    else:
+        for name, value in figures.items():
+            if not isinstance(value, dict):
+                sys.stdout.write(f"{name:24} {value}\n")
+    raise typer.Exit(0 if clean else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

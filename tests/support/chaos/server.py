@@ -1,0 +1,53 @@
+"""kvstore-server for a chaos run: struck at its own methods, its clock jumps, and mutants of it."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from chaos.control import SERVER_STEPS, Control
+from chaos.cuts import cut_connections
+from chaos.mutants import MUTANTS
+from kvstore.__main__ import main as run_server
+from kvstore.files import RuntimeDir
+from kvstore.service.store import KVStore
+from support.child import die_with_parent
+
+
+def main(control_path: str, mutant: str, parent: int) -> int:
+    """Runs the server with the command line of this process, by a clock that jumps."""
+    die_with_parent(parent)
+    control = Control(Path(control_path))
+    for step in SERVER_STEPS:
+        setattr(KVStore, step, _struck(control, step, getattr(KVStore, step)))
+    if mutant:
+        MUTANTS[mutant]()
+    return run_server(clock=lambda: time.monotonic() + control.clock_offset)
+
+
+def _struck(control: Control, step: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method of the store at whose beginning and end something may happen."""
+
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # as the method's
+        _strike(control.take(f"{step}.before"))
+        answer = method(*args, **kwargs)
+        _strike(control.take(f"{step}.after"))
+        return answer
+
+    return call
+
+
+def _strike(action: str | None) -> None:
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif action == "cut":
+        paths = RuntimeDir(Path(sys.argv[sys.argv.index("--runtime-dir") + 1]))
+        for path in (paths.grpc_socket, paths.attach_socket):
+            cut_connections(path)

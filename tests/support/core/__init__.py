@@ -1,0 +1,1 @@
+"""Builders of core objects for unit tests."""

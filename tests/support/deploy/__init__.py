@@ -1,0 +1,1 @@
+"""Readers of deploy/ and its formats."""

@@ -1,0 +1,1 @@
+"""CUDA devices and stand-ins for them."""

@@ -1,0 +1,43 @@
+"""kvstore-server that takes a peer's uid from the peer's environment, where that names one.
+
+So that processes of one user are of several tenants. ``KVSTORE_AS_UID`` is read as it
+was when the peer's process started.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import kvstore.__main__ as program
+from kvstore.rpc.attach import server as attach
+from kvstore.rpc.attach.peer import Peer, identify
+
+VARIABLE = "KVSTORE_AS_UID"
+PROGRAM = (str(Path(__file__)),)
+
+
+@contextmanager
+def as_uid(uid: int) -> Iterator[None]:
+    """Have processes that are started in the block pass for a user's."""
+    with patch.dict(os.environ, {VARIABLE: str(uid)}):
+        yield
+
+
+def identify_by_environment(connection: socket.socket, *, overflow: int) -> Peer:
+    """Returns the peer of a connection, of the user that its environment names."""
+    peer = identify(connection, overflow=overflow)
+    for entry in Path(f"/proc/{peer.pid}/environ").read_bytes().split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if name == VARIABLE.encode():
+            return replace(peer, uid=int(value))
+    return peer
+
+
+if __name__ == "__main__":
+    with patch.object(attach, "identify", identify_by_environment):
+        sys.exit(program.main())

@@ -1,0 +1,1 @@
+"""Readers of docs: snippets, and pages in a browser."""

@@ -1,0 +1,1 @@
+"""Engines for tests, with and without models."""

@@ -1,0 +1,1 @@
+"""Fuzzing: random messages and bytes against every entrance of a server."""

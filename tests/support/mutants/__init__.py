@@ -1,0 +1,1 @@
+"""Faults put into the code on purpose, which tests must find."""

@@ -1,0 +1,111 @@
+"""Looks for a fault of the core with the cache machine: each look is a process of its own."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from compileall import compile_dir
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import kvstore
+from mutants.core import MUTANTS, Mutant
+from mutants.event import EVENT_MUTANTS, OF_TWO_TIERS
+from mutants.index import INDEX_MUTANTS
+from mutants.mutant import put_in
+from mutants.prefill import PREFILL_MUTANTS
+from mutants.third import THIRD_MUTANTS, THIRD_TIER_MUTANTS
+from mutants.tier import TIER_MUTANTS
+from mutants.verifying import VERIFYING_MUTANTS
+from processes.preloaded import Preloaded
+
+if TYPE_CHECKING:
+    import subprocess
+
+SUPPORT = Path(__file__).parents[1]
+WITH_TIERS = [*TIER_MUTANTS, *THIRD_TIER_MUTANTS]
+ALL = [
+    *MUTANTS,
+    *INDEX_MUTANTS,
+    *WITH_TIERS,
+    *VERIFYING_MUTANTS,
+    *THIRD_MUTANTS,
+    *PREFILL_MUTANTS,
+    *EVENT_MUTANTS,
+]
+MACHINES = ("CacheMachine", "OneTokenPages", "HashedPages")
+# What does not depend on the pages' size or the index is looked for by one machine.
+BY_ONE: Mapping[str, Sequence[str]] = {
+    **{mutant.name: ["TwoTiers"] for mutant in WITH_TIERS},
+    **{
+        mutant.name: ["CacheMachine"]
+        for mutant in [*THIRD_MUTANTS, *PREFILL_MUTANTS, *EVENT_MUTANTS]
+    },
+    **{name: ["TwoTiers"] for name in OF_TWO_TIERS},
+}
+
+
+class Look(NamedTuple):
+    """Machines that take turns, from a seed, with so many examples each in all."""
+
+    machines: Sequence[str]
+    seed: int
+    examples: int
+    turns: int
+
+
+class Hunt:
+    """Runs machines on copies of the core, in forks of a process that imported hypothesis.
+
+    A context manager.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Copies and compile the core into ``folder``, where the mutants will be, too."""
+        self._folder = folder
+        self._copies = 0
+        source = Path(kvstore.__file__).parent
+        self._core = folder / "unchanged" / "kvstore"
+        shutil.copytree(source / "core", self._core / "core")
+        for name in ("__init__.py", "errors.py"):
+            shutil.copy2(source / name, self._core / name)
+        compile_dir(self._core, quiet=1)
+        # What a seed comes to depends on the order of sets of bytes.
+        self._preloaded = Preloaded("hypothesis.stateful", environment={"PYTHONHASHSEED": "0"})
+
+    def look(self, mutant: Mutant, look: Look) -> "subprocess.CompletedProcess[str]":
+        """Runs machines on a copy with the mutant's change: 1 and a traceback if it is found."""
+        self._copies += 1
+        folder = self._folder / str(self._copies)
+        shutil.copytree(self._core, folder / "kvstore")
+        put_in(mutant, folder / "kvstore" / "core" / mutant.file)
+        outcome = self._preloaded.run(
+            "mutants.mutant_runner",
+            *(str(each) for each in (look.seed, look.examples, look.turns, *look.machines)),
+            path=[folder],
+            environment={},
+            folder=folder,
+            timeout=240,
+        )
+        shutil.rmtree(folder)
+        return outcome
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._preloaded.__exit__(kind, error, traceback)
+
+
+def machines_for(mutant: Mutant) -> Sequence[str]:
+    """Returns the machines that look for a mutant."""
+    return BY_ONE.get(mutant.name, MACHINES)
+
+
+def is_found(outcome: "subprocess.CompletedProcess[str]") -> bool:
+    """Returns whether a rule or an invariant failed after a step, not code that does not load."""
+    return outcome.returncode == 1 and "state.teardown()" in outcome.stderr

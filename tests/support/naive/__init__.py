@@ -1,0 +1,1 @@
+"""Naive models, each easy to check by reading."""

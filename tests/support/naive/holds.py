@@ -1,0 +1,111 @@
+"""What the naive model's leases hold, and its named pins."""
+
+from dataclasses import dataclass, field
+
+from kvstore.core.values.requests import Match, MatchOptions, Sequence
+from naive.copies import Held, Path, Slot
+
+
+@dataclass
+class ModelHold:
+    """A path that may not be recycled: prefixes and the slots that held them."""
+
+    path: Path
+    kept: set[Slot] = field(default_factory=set, kw_only=True)
+
+
+@dataclass
+class ModelPin(ModelHold):
+    """A match: what was asked, and what it answered besides its path."""
+
+    sequence: Sequence
+    options: MatchOptions
+    match: Match
+
+
+@dataclass
+class Expected:
+    """What a match has to find.
+
+    ``sources`` are the slots of the pages that agree longest, for ``valid`` tokens;
+    one of them is answered, unless ``may_lack`` says that it may be unmapped.
+    """
+
+    path: Path
+    sources: dict[Slot, bytes] = field(default_factory=dict)
+    valid: int = 0
+    may_lack: bool = False
+    next_token: int | None = None
+
+
+@dataclass
+class ModelReservation:
+    """Slots granted in page order; ``own[k]`` while slot k was not published.
+
+    ``tokens`` are all of the sequence through what was inserted, of which the last
+    page may be partial. ``announced`` are the whole pages that others know to be coming,
+    below the pin ``pin_id``, from the beginning; ``advanced_at`` is when it last got on.
+    """
+
+    start: int
+    slots: list[Slot]
+    own: list[bool]
+    inserted: int = 0
+    tokens: bytes = b""
+    path: Path = field(default_factory=list)
+    kept: set[Slot] = field(default_factory=set)
+    announced: bytes = b""
+    pin_id: int = 0
+    advanced_at: float = 0.0
+
+    def advance(self, *, goes_on: bool, now: float) -> None:
+        """Notes an insert; it is no prefill any more where that was not what is announced."""
+        if goes_on and len(self.tokens) < len(self.announced):
+            self.advanced_at = now
+        else:
+            self.announced = b""
+
+    def unpublished(self) -> list[Slot]:
+        """Returns the slots that are still the reservation's own."""
+        return [slot for slot, own in zip(self.slots, self.own, strict=True) if own]
+
+
+@dataclass
+class ModelLease:
+    """A lease: what it holds and what it released."""
+
+    lease_id: bytes
+    secret: bytes
+    ttl: float
+    renewed_at: float
+    expired: bool = False
+    processes: dict[int, set[int]] = field(default_factory=dict)
+    pins: dict[int, ModelPin] = field(default_factory=dict)
+    sources: dict[int, ModelHold] = field(default_factory=dict)
+    reservations: dict[int, ModelReservation] = field(default_factory=dict)
+    dead_pins: set[int] = field(default_factory=set)
+    dead_reservations: set[int] = field(default_factory=set)
+
+    def every_hold(self) -> list[Held]:
+        """Returns all that it holds."""
+        return [*self.pins.values(), *self.sources.values(), *self.reservations.values()]
+
+    def holds(self) -> list[Path]:
+        """Returns all paths that it holds."""
+        return [hold.path for hold in self.every_hold()]
+
+    def usable(self, extents: dict[int, int]) -> set[int]:
+        """Returns the extents that every process has mapped."""
+        usable = set(extents)
+        for mapped in self.processes.values():
+            usable &= mapped
+        return usable
+
+
+@dataclass
+class ModelNamedPin:
+    """A hold of an operator: whole pages asked for, those that it has, and until when."""
+
+    asked: bytes
+    path: Path
+    due: float

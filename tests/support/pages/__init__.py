@@ -1,0 +1,1 @@
+"""Pages whose bytes say which tokens they are of."""

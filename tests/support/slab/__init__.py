@@ -1,0 +1,1 @@
+"""Slabs for tests."""

@@ -1,0 +1,46 @@
+"""Answers that come when a test says so."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+class ToldAnswers:
+    """Work that is done when told, in any order, and handed over at the next hook."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self._done: list[Callable[[], None]] = []
+
+    @property
+    def under_way(self) -> int:
+        """What was asked for and not handed over."""
+        return len(self.asked) + len(self._done)
+
+    def ask(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Keeps it for later."""
+        self.asked.append((work, done))
+
+    def answer(self, index: int = 0) -> None:
+        """Does one of the pieces of work, as a thread would."""
+        work, done = self.asked.pop(index)
+        result = work()
+        self._done.append(lambda: done(result))
+
+    def answer_all(self) -> None:
+        """Does all of it, and what it leads to, and hand it over."""
+        while self.asked or self._done:
+            while self.asked:
+                self.answer()
+            self.deliver()
+
+    def deliver(self) -> None:
+        """Hands over what was done."""
+        while self._done:
+            self._done.pop(0)()
+
+    def wait(self, timeout: float) -> None:
+        """Does not."""
+
+    def close(self) -> None:
+        """Does what is left."""
+        self.answer_all()
