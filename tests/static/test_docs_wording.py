@@ -20,8 +20,7 @@ TO_DO = frozenset(
         *("clients/README.md", "deploy/README.md"),
         *("docs/ctl.md", "docs/failures.md", "docs/page.md"),
         *("docs/peers.md", "docs/threat-model.md"),
-        *("docs/tutorial.md", "docs/vllm-figures.md", "docs/vllm-identity.md", "docs/vllm.md"),
-        "docs/workloads.md",
+        *("docs/tutorial.md", "docs/vllm-figures.md", "docs/workloads.md"),
     }
 )
 MOST_WORDS = 30
@@ -37,7 +36,7 @@ FIGURES = re.compile(r"<!-- figures: .*?<!-- end of figures -->", flags=re.DOTAL
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 CODE = re.compile(r"`[^`]*`")
 LIST_ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s+")
-SENTENCE_END = re.compile(r"(?<=[.!?:])[*_\"')]*\s+(?=[*_\"'(]*[A-Z0-9`])")
+SENTENCE_END = re.compile(r"(?<=[.!?:])[*_\"')]*\s+(?=[*_\"'(]*(?:[A-Z0-9`]|vLLM|kvstore))")
 
 
 def pages() -> list[Path]:
