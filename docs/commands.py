@@ -23,9 +23,10 @@ HEAD = """\
 
 Written by `docs/commands.py` from the commands' own `--help`: do not edit.
 
-`kvstore-server` has no commands but [`config`](configuration.md#what-is-in-force); its flags are its [settings](configuration.md).
-[ctl.md](ctl.md) has an example of each command of `kvstore-ctl`, [serving.md](serving.md) of `kvstore-worker serve` and `warm`, and [the tutorial](tutorial.md) of `generate` and `chat`.
-[Exit statuses](errors.md#exit-statuses) are on the page of errors.
+For operators: every command and flag of `kvstore-worker` and `kvstore-ctl`.
+The only command of `kvstore-server` is [`config`](configuration.md#what-is-in-force); its flags are its [settings](configuration.md).
+Examples are in [ctl.md](ctl.md), for `kvstore-worker serve` and `warm` in [serving.md](serving.md), and for `generate` and `chat` in [the tutorial](tutorial.md).
+The page of errors has the [exit statuses](errors.md#exit-statuses).
 """
 # With the module of each, imported when it is asked: the worker's takes seconds, for torch.
 PROGRAMS = {"kvstore-worker": "inference_worker.commands.program", "kvstore-ctl": "kvstore_ctl.app"}
@@ -47,7 +48,7 @@ def part(name: str, command: Any) -> str:  # noqa: ANN401 - as above
         row(each) for each in command.params if OF_TYPER.isdisjoint(each.opts) and not _hidden(each)
     ]
     table = (
-        f"\n| argument | default | what it is |\n| --- | --- | --- |\n{''.join(rows)}"
+        f"\n| argument | default | meaning |\n| --- | --- | --- |\n{''.join(rows)}"
         if rows
         else ""
     )
