@@ -48,9 +48,7 @@ def part(name: str, command: Any) -> str:  # noqa: ANN401 - as above
         row(each) for each in command.params if OF_TYPER.isdisjoint(each.opts) and not _hidden(each)
     ]
     table = (
-        f"\n| argument | default | meaning |\n| --- | --- | --- |\n{''.join(rows)}"
-        if rows
-        else ""
+        f"\n| argument | default | meaning |\n| --- | --- | --- |\n{''.join(rows)}" if rows else ""
     )
     level = "##" if " " not in name else "###"
     return f"\n{level} {name}\n\n{_text(command.help)}\n{table}"

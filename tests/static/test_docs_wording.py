@@ -1,4 +1,4 @@
-"""The prose of README.md, CONTRIBUTING.md and the docs is plain: short sentences that name their subject.
+"""The prose of the pages is plain: short sentences that name their subject.
 
 Generated pages, tables, code and measured sections are left out: other tests hold those.
 """

@@ -9,7 +9,9 @@ ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 ELSEWHERE = ("http://", "https://")
 # A path of the tree, as prose names it.
-CODE = re.compile(r"`((?:benchmarks|clients|deploy|docs|inference_worker|kvstore|proto|tests)/[^`\s]*)`")
+CODE = re.compile(
+    r"`((?:benchmarks|clients|deploy|docs|inference_worker|kvstore|proto|tests)/[^`\s]*)`"
+)
 
 
 def prose(page: Path) -> str:
