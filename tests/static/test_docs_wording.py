@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[2]
 GENERATED = frozenset(
     {"commands.md", "configuration.md", "errors.md", "metrics.md", "permissions.md", "protocol.md"}
 )
+# Folders with a page of their own.
+FOLDERS = ("benchmarks", "clients", "deploy", "docs/recordings", "proto")
 MOST_WORDS = 30
 # A relative clause instead of a subject. Questions begin so too, and are allowed.
 RELATIVE = re.compile(
@@ -33,7 +35,7 @@ SENTENCE_END = re.compile(r"(?<=[.!?:])[*_\"')]*\s+(?=[*_\"'(]*(?:[A-Z0-9`]|vLLM
 def pages() -> list[Path]:
     """Return the pages that people write."""
     docs = (path for path in (ROOT / "docs").glob("*.md") if path.name not in GENERATED)
-    others = ("README.md", "CONTRIBUTING.md", "clients/README.md", "deploy/README.md")
+    others = ("README.md", "CONTRIBUTING.md", *(f"{folder}/README.md" for folder in FOLDERS))
     return sorted([*docs, *(ROOT / name for name in others)])
 
 
