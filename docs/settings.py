@@ -46,6 +46,7 @@ config_file               -             default
 runtime_dir               /run/kvstore  flag --runtime-dir
 device                    cpu           default
 tier1_bytes               512MiB        flag --tier1-bytes
+tier1_reserve             all           default
 extent_bytes              128MiB        default
 ...
 ```
