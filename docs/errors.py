@@ -94,7 +94,7 @@ A second SIGTERM or SIGINT ends each of them at once, by the signal.
 
 
 class Reason(NamedTuple):
-    """One reason of the contract, taken out of its comment."""
+    """One reason of the contract, parsed from its comment."""
 
     name: str
     code: str
@@ -134,7 +134,7 @@ def _retry(reason: Reason) -> str:
 
 
 def client_part() -> Iterator[str]:
-    """Yields a row for each error of the client that is no reason of the wire."""
+    """Yields a row for each error of the client that is not a reason of the contract."""
     classes = [each for each in vars(client_errors).values() if isinstance(each, type)]
     for each in classes:
         of_wire = issubclass(each, StoreRefused) and each is not StoreRefused
@@ -149,7 +149,7 @@ def client_part() -> Iterator[str]:
 
 
 def page() -> str:
-    """Returns the page's text; raises ValueError where a reason has no advice, or too many have."""
+    """Returns the page's text. Raises ValueError unless exactly the contract's reasons have advice."""
     found = list(reasons())
     if {each.name for each in found} != ADVICE.keys():
         raise ValueError(
@@ -160,7 +160,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Writes the page, and exit 0."""
+    """Writes the page, and returns 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out

@@ -56,7 +56,7 @@ def row(metric: Metric) -> str:
 
 
 def linked(text: str) -> str:
-    """Returns a text with the pages that it names as links."""
+    """Returns a text with links for the pages that it names."""
     words = []
     for word in text.split(" "):
         name = word.rstrip(".,;:")
@@ -68,7 +68,7 @@ def linked(text: str) -> str:
 
 
 def main() -> int:
-    """Writes the page, and exit 0."""
+    """Writes the page, and returns 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out

@@ -1,4 +1,4 @@
-"""Writes docs/permissions.md from the table that the permission tests call a server by.
+"""Writes docs/permissions.md from the table of the permission tests.
 
 Run it after a change of tests/support/stores/permission_table.py: `.venv/bin/python docs/permissions.py`.
 The result is committed, and tests/static/test_generated_code.py keeps the two in step.
@@ -67,7 +67,7 @@ def _coded(reason: str) -> str:
 
 
 def main() -> int:
-    """Writes the page, and exit 0."""
+    """Writes the page, and returns 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out

@@ -126,7 +126,7 @@ def server_settings() -> Iterator[str]:
 
 
 def abouts() -> list[About]:
-    """Returns what is known of the server's settings."""
+    """Returns the descriptions of the server's settings."""
     return [about(name, field) for name, field in Config.model_fields.items()]
 
 
@@ -166,7 +166,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Writes the page, and exit 0."""
+    """Writes the page, and returns 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out
