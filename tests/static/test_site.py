@@ -91,7 +91,7 @@ def test_a_wrong_link_is_seen(tmp_path: Path, body: str, said: str | None) -> No
 
 
 def test_a_style_that_fetches_is_seen(tmp_path: Path) -> None:
-    """A stylesheet's font from another site is found, since every reader's browser would fetch it."""
+    """A stylesheet's font from another site is found: a browser would fetch it."""
     (tmp_path / "a.html").write_text(HEAD)
     (tmp_path / "a.css").write_text("@font-face {src: url(https://example.org/a.woff)}")
     looked = check(tmp_path)
