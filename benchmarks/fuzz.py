@@ -4,6 +4,6 @@ import runpy
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 sys.path[:1] = [str(HERE.parent / "tests" / "support"), str(HERE)]
 runpy.run_module("fuzz", run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""Writes docs/commands.md: every command and flag of kvstore-worker and kvstore-ctl, by their own word.
+"""Writes docs/commands.md: every command and flag of kvstore-worker and kvstore-ctl, from --help.
 
 Run it after a change of a command: `.venv/bin/python docs/commands.py`. It needs torch, as the worker does.
 The result is committed, and tests/unit/worker/test_command_page.py keeps the two in step.
@@ -23,9 +23,10 @@ HEAD = """\
 
 Written by `docs/commands.py` from the commands' own `--help`: do not edit.
 
-`kvstore-server` has no commands but [`config`](configuration.md#what-is-in-force); its flags are its [settings](configuration.md).
-[ctl.md](ctl.md) has an example of each command of `kvstore-ctl`, [serving.md](serving.md) of `kvstore-worker serve` and `warm`, and [the tutorial](tutorial.md) of `generate` and `chat`.
-[Exit statuses](errors.md#exit-statuses) are on the page of errors.
+For operators: every command and flag of `kvstore-worker` and `kvstore-ctl`.
+The only command of `kvstore-server` is [`config`](configuration.md#what-is-in-force); its flags are its [settings](configuration.md).
+Examples are in [ctl.md](ctl.md), for `kvstore-worker serve` and `warm` in [serving.md](serving.md), and for `generate` and `chat` in [the tutorial](tutorial.md).
+The page of errors has the [exit statuses](errors.md#exit-statuses).
 """
 # With the module of each, imported when it is asked: the worker's takes seconds, for torch.
 PROGRAMS = {"kvstore-worker": "inference_worker.commands.program", "kvstore-ctl": "kvstore_ctl.app"}
@@ -34,7 +35,7 @@ OF_TYPER = frozenset({"--install-completion", "--show-completion"})
 
 
 def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - typer's own, untyped
-    """Yields a command and all that are below it, each with its name; not those that are hidden."""
+    """Yields a command and its subcommands with their names, without hidden ones."""
     yield name, command
     for word, below in getattr(command, "commands", {}).items():
         if not below.hidden:
@@ -47,9 +48,7 @@ def part(name: str, command: Any) -> str:  # noqa: ANN401 - as above
         row(each) for each in command.params if OF_TYPER.isdisjoint(each.opts) and not _hidden(each)
     ]
     table = (
-        f"\n| argument | default | what it is |\n| --- | --- | --- |\n{''.join(rows)}"
-        if rows
-        else ""
+        f"\n| argument | default | meaning |\n| --- | --- | --- |\n{''.join(rows)}" if rows else ""
     )
     level = "##" if " " not in name else "###"
     return f"\n{level} {name}\n\n{_text(command.help)}\n{table}"
@@ -78,7 +77,7 @@ def _default(value: object) -> str:
 
 
 def _range(parameter: Any) -> str:  # noqa: ANN401 - as above
-    """Returns which numbers it takes, where that is bounded."""
+    """Returns the range of a number's values, if it is bounded."""
     least, most = getattr(parameter, "min", None), getattr(parameter, "max", None)
     if least is None and most is None:
         return ""
@@ -92,14 +91,14 @@ def _hidden(parameter: Any) -> bool:  # noqa: ANN401 - as above
 
 
 def _text(described: str | None) -> str:
-    """Returns a command's own words as Markdown."""
+    """Returns a command's help as Markdown."""
     # rich's marks of style, and what is meant for a terminal's line breaks.
     text = inspect.cleandoc(described or "").replace("\b\n", "").replace("\f", "")
     return re.sub(r":[a-z]+:`", "`", text.replace("``", "`")).replace("<", "&lt;")
 
 
 def program_part(name: str) -> str:
-    """Returns the part of one of ``PROGRAMS``."""
+    """Returns the section of one of ``PROGRAMS``."""
     command = typer.main.get_command(import_module(PROGRAMS[name]).app)
     return "".join(part(*each) for each in commands(command, name))
 
@@ -110,7 +109,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Writes the page, and exit 0."""
+    """Writes the page, and returns 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out

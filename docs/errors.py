@@ -26,43 +26,43 @@ HEAD = """\
 
 Written by `docs/errors.py` from `proto/kvstore/v1/errors.proto`, `kvstore/errors.py` and `kvstore_client/errors.py`: do not edit.
 
-On a request path every one of them is a miss: the engine computes what it did not get.
-A call that is answered with one changed nothing.
+For operators and authors of clients: look up an error or an exit status here, and what to do about it.
+On a request path every error is a miss: the engine computes the tokens itself. A call that fails has changed nothing.
 
-On the wire an error is a `google.rpc.Status` with one `ErrorInfo`, whose domain is `kvstore`, and `RetryInfo` where the same call may succeed later.
-The `ErrorInfo` names the reason, and has in its metadata, as text, the values that the message names.
-The client raises `StoreRefused` of the reason's class, with `reason`, `metadata` and `retry_after_s`; `kvstore-ctl` prints the reason and ends with [a status](#exit-statuses).
+On the wire an error is a `google.rpc.Status` with one `ErrorInfo` of domain `kvstore`, and with `RetryInfo` if the same call may succeed later.
+The `ErrorInfo` has the reason, and the values of the message as text in its metadata.
+The client raises a subclass of `StoreRefused` for each reason, with `reason`, `metadata` and `retry_after_s`. `kvstore-ctl` prints the reason and ends with [a status](#exit-statuses).
 
 ## Reasons
 """
-# By reason: whoever gets it does this.
+# By reason: the caller's next step.
 ADVICE = {
-    "INVALID_FIELD": "Correct the field that `field` names: it is a bug of the caller.",
+    "INVALID_FIELD": "Correct the field that `field` names; the caller has a bug.",
     "LIMIT_EXCEEDED": "Ask for less; [limits.md](limits.md) has each limit and what sets it.",
-    "CREDENTIAL_REQUIRED": "A worker attaches again by itself. For others: is the uid, token or certificate in the [tenants file](tenants.md), and was the file read (`tenants_not_read` in the log)?",
+    "CREDENTIAL_REQUIRED": "A worker attaches again by itself. Other callers must be in the [tenants file](tenants.md) with their uid, token or certificate, and the server must have read it (see `tenants_not_read` in its log).",
     "PERMISSION_DENIED": "Call as an admin: root, the server's user, or a tenant with `admin = true` ([permissions.md](permissions.md)).",
     "STALE_EPOCH": "Attach to the new epoch: the client does so by itself.",
     "LEASE_NOT_FOUND": "Grant a new lease: the client does so by itself.",
-    "LEASE_EXPIRED": "Release what is held and grant a new lease; the client does. Where it comes often, ask for a longer [`ttl`](configuration.md#ttl).",
-    "NOT_ATTACHED": "Attach under the lease first. From another host there is no attaching: such callers look, peek and administer.",
+    "LEASE_EXPIRED": "Release all holds and grant a new lease: the client does so by itself. If it happens often, set a longer [`ttl`](configuration.md#ttl).",
+    "NOT_ATTACHED": "Attach under the lease first. Callers on another host cannot attach; they may read statistics, peek and administer.",
     "NAMESPACE_NOT_FOUND": "Open the namespace again: an operator deleted it, or it is another tenant's.",
-    "LAYOUT_MISMATCH": "Two workers mean different models by one identity, or page them differently: set the same page size and dtype, or tell the models apart.",
-    "PIN_NOT_FOUND": "Nothing is held under this id: match again.",
-    "RESERVATION_NOT_FOUND": "Nothing is reserved under this id: reserve again.",
-    "ID_REUSED": "Choose each id once: it is a bug of the caller.",
-    "TOMBSTONED": "Choose a new id: this one was released before the call came.",
-    "POOL_EXHAUSTED": "Compute without caching, or ask for fewer pages. Where it comes often the store is too small: [sizing.md](sizing.md).",
-    "INSERT_EXCEEDS_RESERVATION": "Reserve what is to be inserted: it is a bug of the caller.",
-    "PARENT_NOT_COVERED": "Insert under the pin or reservation that covers the pages above: it is a bug of the caller.",
-    "PARENT_DETACHED": "Drop what was computed: the pages above it were removed, perhaps because they were bad.",
-    "QUOTA_EXCEEDED": "`quota` names the bound. Ask less often, hold less, or have the [tenants file](tenants.md#the-tenants-file) allow more.",
-    "STORE_DRAINING": "Go on without the store: the client tries again by itself.",
-    "FEATURE_UNSUPPORTED": "Ask a newer server, or do without: `GetCapabilities` lists the features.",
-    "PAGE_CORRUPT": "Ask again; the page is out of the index. Look for who writes where it should not: `page_corrupt` in the log, [failures.md](failures.md).",
-    "NAMED_PIN_NOT_FOUND": "Nothing: it is not there.",
-    "PREFIX_NOT_CACHED": "Have a worker compute the prefix first (`kvstore-worker warm`), or pin what is there.",
-    "PEER_REFUSED": "`why` says it: often a container without the host's pids, the overflow uid, or CUDA MPS ([threat-model.md](threat-model.md)).",
-    "INTERNAL": "A bug of the store: its log has more under the request id. Please report it.",
+    "LAYOUT_MISMATCH": "Two workers use one identity for different models or layouts: set the same page size and dtype, or give the models different identities.",
+    "PIN_NOT_FOUND": "No pin has this id: match again.",
+    "RESERVATION_NOT_FOUND": "No reservation has this id: reserve again.",
+    "ID_REUSED": "Choose each id once; the caller has a bug.",
+    "TOMBSTONED": "Choose a new id: this one was released before the call arrived.",
+    "POOL_EXHAUSTED": "Compute without caching, or ask for fewer pages. If it happens often, the store is too small: [sizing.md](sizing.md).",
+    "INSERT_EXCEEDS_RESERVATION": "Reserve the pages before you insert them; the caller has a bug.",
+    "PARENT_NOT_COVERED": "Insert under the pin or reservation that covers the pages above; the caller has a bug.",
+    "PARENT_DETACHED": "Drop the result: the pages above it were removed, perhaps because they were corrupt.",
+    "QUOTA_EXCEEDED": "`quota` names the bound. Call less often, hold less, or raise the quota in the [tenants file](tenants.md#the-tenants-file).",
+    "STORE_DRAINING": "Continue without the store: the client tries again by itself.",
+    "FEATURE_UNSUPPORTED": "Use a newer server, or do without the feature: `GetCapabilities` lists them.",
+    "PAGE_CORRUPT": "Call again; the page has left the index. Find the worker that overwrote it: `page_corrupt` in the log, [failures.md](failures.md).",
+    "NAMED_PIN_NOT_FOUND": "Nothing to do: no pin has this name.",
+    "PREFIX_NOT_CACHED": "Compute the prefix first (`kvstore-worker warm`), or pin its cached part.",
+    "PEER_REFUSED": "`why` has the cause: often a container without the host's pids, the overflow uid, or CUDA MPS ([threat-model.md](threat-model.md)).",
+    "INTERNAL": "The store has a bug: its log has more under the request id. Please report it.",
 }
 CLIENT = """
 ## Errors that the client raises by itself
@@ -75,18 +75,18 @@ STATUSES = """
 
 | program | status | when |
 | --- | --- | --- |
-| `kvstore-server` | 0 | it was told to stop and drained, or stopped after its grace |
-| | 1 | it could not start: another server on the folder or the slab, an address that cannot be had, a device that is not there; or it could not end in time |
-| | 2 | a setting is wrong, or a flag is none: the line names it |
+| `kvstore-server` | 0 | it got a signal to stop and drained, or stopped after its grace |
+| | 1 | it could not start: another server has the folder or the slab, an address is in use, a device is missing; or it could not end in time |
+| | 2 | a setting or a flag is wrong; a line names it |
 | `kvstore-server config` | 0 | printed; for `check`: the settings can be used |
-| | 2 | they cannot: the line says why |
+| | 2 | the settings cannot be used; a line says why |
 | `kvstore-ctl` | 0 | done |
-| | 1 | the store refused, with a reason of this page; or the question was answered with no ([ctl.md](ctl.md#of-every-command)) |
-| | 2 | the command line is wrong, or a file that it names |
-| | 3 | the store cannot be reached, or went away |
-| | 130 | Ctrl-C ended it; `bench` and `replay` have deleted their namespace by then, and end so at SIGTERM (143) and SIGHUP (129) too |
+| | 1 | the store refused, with a reason of this page; or the answer is no ([ctl.md](ctl.md#exit-statuses-and-common-options)) |
+| | 2 | the command line, or a file that it names, is wrong |
+| | 3 | the store cannot be reached, or has ended |
+| | 130 | Ctrl-C ended it; `bench` and `replay` delete their namespace first, also at SIGTERM (143) and SIGHUP (129) |
 | `kvstore-worker` | 0 | done |
-| | 1 | something failed that the command is there to find or to do: a check, an answer, a prompt that was not warmed |
+| | 1 | a check, an answer or a prompt to warm failed |
 | | 2 | the command line is wrong |
 
 A second SIGTERM or SIGINT ends each of them at once, by the signal.
@@ -94,7 +94,7 @@ A second SIGTERM or SIGINT ends each of them at once, by the signal.
 
 
 class Reason(NamedTuple):
-    """One reason of the contract, taken out of its comment."""
+    """One reason of the contract, parsed from its comment."""
 
     name: str
     code: str
@@ -134,7 +134,7 @@ def _retry(reason: Reason) -> str:
 
 
 def client_part() -> Iterator[str]:
-    """Yields a row for each error of the client that is no reason of the wire."""
+    """Yields a row for each error of the client that is not a reason of the contract."""
     classes = [each for each in vars(client_errors).values() if isinstance(each, type)]
     for each in classes:
         of_wire = issubclass(each, StoreRefused) and each is not StoreRefused
@@ -149,7 +149,7 @@ def client_part() -> Iterator[str]:
 
 
 def page() -> str:
-    """Returns the page's text; raises ValueError where a reason has no advice, or too many have."""
+    """Returns the page's text. Raises ValueError unless exactly the contract's reasons have advice."""
     found = list(reasons())
     if {each.name for each in found} != ADVICE.keys():
         raise ValueError(
@@ -160,7 +160,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Writes the page, and exit 0."""
+    """Writes the page, and returns 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out

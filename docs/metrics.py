@@ -27,16 +27,14 @@ HEAD = f"""\
 
 Written by `docs/metrics.py` from the definitions in `kvstore/metrics`: do not edit.
 
-`kvstore-server --metrics-listen HOST:PORT` answers `/metrics` in Prometheus' text, and in OpenMetrics to whoever asks for that.
-Beside what is below it has the process' own (`process_...`, `python_...`).
-[how-to-monitor.md](how-to-monitor.md) says what to look at first, and [deploy/](../deploy/README.md) has a dashboard and alert rules.
+For operators: every metric of the server. [How to monitor](how-to-monitor.md) says which to watch first, and [deploy/](../deploy/README.md) has a dashboard and alert rules.
+`kvstore-server --metrics-listen HOST:PORT` answers `/metrics` in Prometheus' text, and in OpenMetrics on request. It also has the process's own metrics (`process_...`, `python_...`).
 
-Names that others chose are untrusted text: they are cut to {MAX_LENGTH} characters, what is not printable is `?`.
-At most {MOST_TENANTS} tenants have a value of their own, {MOST_NAMESPACES_OF_TENANT} namespaces of each, {MOST_NAMESPACES} in all, and {MOST_OWNERS} owners of leases; the rest is in `other`.
-Namespaces and leases of one name and tenant are one series. A namespace without a name is called by the first digits of its id.
-What a deleted namespace counted stays counted, in its own series as of the last scrape before, the rest in its tenant's `other`: sums over namespaces lose nothing.
-
-The store is asked at most once in {LIFETIME:g} second, however many scrape.
+- Names that others chose are untrusted text: they are cut to {MAX_LENGTH} characters, and characters that are not printable become `?`.
+- At most {MOST_TENANTS} tenants have a value of their own, {MOST_NAMESPACES_OF_TENANT} namespaces of each, {MOST_NAMESPACES} in all, and {MOST_OWNERS} owners of leases. The rest is in `other`.
+- Namespaces and leases of one name and tenant are one series. A namespace without a name has the first digits of its id.
+- Counts of a deleted namespace stay in its own series up to the last scrape, and later ones in its tenant's `other`. So sums over namespaces lose nothing.
+- The store makes at most one snapshot in {LIFETIME:g} second, for all scrapes together.
 """
 
 
@@ -44,7 +42,7 @@ def sections() -> Iterator[str]:
     """Yields a table for each area."""
     for area, metrics in CATALOGUE.items():
         yield f"\n## {area}\n\n"
-        yield "| metric | labels | what it is | when it is wrong, and what then |\n"
+        yield "| metric | labels | meaning | when it is wrong, and what to do |\n"
         yield "| --- | --- | --- | --- |\n"
         for metric in metrics:
             yield row(metric)
@@ -58,7 +56,7 @@ def row(metric: Metric) -> str:
 
 
 def linked(text: str) -> str:
-    """Returns a text with the pages that it names as links."""
+    """Returns a text with links for the pages that it names."""
     words = []
     for word in text.split(" "):
         name = word.rstrip(".,;:")
@@ -70,7 +68,7 @@ def linked(text: str) -> str:
 
 
 def main() -> int:
-    """Writes the page, and exit 0."""
+    """Writes the page, and returns 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out

@@ -1,4 +1,4 @@
-"""Writes docs/permissions.md from the table that the permission tests call a server by.
+"""Writes docs/permissions.md from the table of the permission tests.
 
 Run it after a change of tests/support/stores/permission_table.py: `.venv/bin/python docs/permissions.py`.
 The result is committed, and tests/static/test_generated_code.py keeps the two in step.
@@ -20,18 +20,19 @@ HEAD = """\
 # Permissions
 
 Written by `docs/permissions.py` from `tests/support/stores/permission_table.py`: do not edit.
-`tests/unit/rpc/test_permissions.py` and `tests/integration/test_frame_permissions.py` make every call below, on a real server with two tenants, and a method or frame that is added fails them until it stands here.
+For operators and auditors: which caller may make which call, and what it answers.
+`tests/unit/rpc/test_permissions.py` and `tests/integration/test_frame_permissions.py` make every call below on a real server with two tenants. A new method or frame fails them until it is in the table.
 
-Who a caller is says [tenants.md](tenants.md). The columns:
+[Tenants](tenants.md) says how callers are identified. The columns:
 
-- **own**: the tenant whose things the call names, a lease's secret included.
-- **another's**: another tenant, that has all of the first one's ids and its lease's secret. It is told what it is told of ids that never were, to the byte but for the ids that it gave, and nothing changes.
-- **under an own lease**: the same, where the lease is the caller's and the rest another tenant's. Empty: nothing else is named.
+- **own**: the tenant that owns everything that the call names, with the lease's secret.
+- **another's**: another tenant with all ids of the first one and its lease's secret. It gets the same bytes as for ids that never existed, and nothing changes.
+- **under an own lease**: the same, with the caller's own lease and the rest another tenant's. Empty if the call names nothing else.
 - **nobody**: no credential, token or certificate that the store knows.
-- **admin**: an admin of another tenant. Leases are their tenant's alone, also for admins.
+- **admin**: an admin of another tenant. Leases belong to their tenant only, also for admins.
 
-`OK` to another tenant means that it was answered of its own.
-Lists and statistics are compared, too: a tenant is told the same whether another is there or not.
+`OK` for another tenant means that the answer has the caller's own things.
+Tests compare lists and statistics too: a tenant gets the same answer with and without another tenant.
 
 ## Calls
 
@@ -66,7 +67,7 @@ def _coded(reason: str) -> str:
 
 
 def main() -> int:
-    """Writes the page, and exit 0."""
+    """Writes the page, and returns 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out

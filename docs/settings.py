@@ -25,18 +25,20 @@ HEAD = """\
 
 Written by `docs/settings.py` from the settings' own descriptions: do not edit.
 
+For operators and authors of clients: every setting of the server and of a client. [How to configure](how-to-configure.md) has the steps.
+
 ## `kvstore-server`
 
-A flag wins over the environment, the environment over the file, the file over the default.
+A flag overrides the environment, the environment the file, and the file the default.
 `--tier1-bytes 2GiB` is `KVSTORE_TIER1_BYTES=2GiB` in the environment, and `tier1_bytes = "2GiB"` in the TOML file that `--config-file` names.
-An unknown setting, or a value that cannot be, ends the server with status 2 and a line that names it.
-[deploy/](../deploy/README.md) has an example of each.
+An unknown setting or a wrong value ends the server with status 2 and a line that names it.
+The files of [deploy/](../deploy/README.md) have examples.
 
-Times are in seconds. Sizes are bytes, or have a unit: `512MiB`, `2GB`. How many tokens fit into one is in [sizing.md](sizing.md).
+Times are in seconds. Sizes are bytes, or have a unit: `512MiB`, `2GB`. [Sizing](sizing.md) says how many tokens fit.
 
 ### What is in force
 
-`kvstore-server config` prints every setting with its value and where that came from; all flags may stand behind it.
+`kvstore-server config` prints every setting with its value and the value's origin. It takes all flags of the server.
 
 ```console
 $ .venv/bin/kvstore-server config --tier1-bytes 512MiB --runtime-dir /run/kvstore
@@ -44,11 +46,12 @@ config_file               -             default
 runtime_dir               /run/kvstore  flag --runtime-dir
 device                    cpu           default
 tier1_bytes               512MiB        flag --tier1-bytes
+tier1_reserve             all           default
 extent_bytes              128MiB        default
 ...
 ```
 
-`--json` has all that this page says of each setting too, `--toml` is a file that `--config-file` takes and that sets the same, and `--explain` shows one:
+`--json` also has the text of this page, `--toml` writes a file for `--config-file` with the same settings, and `--explain` shows one setting:
 
 ```console
 $ .venv/bin/kvstore-server config --explain drain-grace
@@ -65,8 +68,8 @@ How long a stop waits for leases to end before it stops anyway.
   look at  `drain_finished` in the log
 ```
 
-`kvstore-server config check` says whether a server would start with these settings, files of tenants and certificates included, and whether the folder of tier 3 is there, and ends with 0, or with 2 and what is wrong.
-Files' contents are never printed, paths are.
+`kvstore-server config check` says if a server would start with these settings. It also checks files of tenants and certificates, and the folder of tier 3. It ends with 0, or with 2 and a line that names the error.
+It prints paths of files, and never their content.
 
 ```console
 $ .venv/bin/kvstore-server config check --tier1-bytes 2GiB
@@ -75,11 +78,12 @@ kvstore-server: the settings can be used
 
 ### Changing them while it serves
 
-SIGHUP (`systemctl reload`) has the server read `config_file` and `tenants_file` again, with the flags and the environment that it was started with.
-What is marked *counts at SIGHUP* below is used from then on; the log has `config_reloaded` with the names of what changed.
-What else differs from the settings in force is named in `config_needs_restart` and stays as it was.
-A file that cannot be used changes nothing: `config_not_read`, or `tenants_not_read`, says why.
-Without either file there is `nothing_to_reload`.
+At SIGHUP (`systemctl reload`) the server reads `config_file` and `tenants_file` again, with the flags and the environment of its start.
+
+- Settings marked *counts at SIGHUP* below change. The log has `config_reloaded` with their names.
+- Other settings that differ stay as they were. The log names them in `config_needs_restart`.
+- A file with an error changes nothing: `config_not_read` or `tenants_not_read` says why.
+- Without either file the log has `nothing_to_reload`.
 
 ### All settings
 
@@ -87,17 +91,17 @@ Without either file there is `nothing_to_reload`.
 CLIENT = """
 ## `kvstore_client.ClientConfig`
 
-What a program hands to `Client(runtime_dir, ClientConfig(...))`. Times are in seconds.
+A program passes it as `Client(runtime_dir, ClientConfig(...))`. Times are in seconds.
 """
 ENVIRONMENT = """
 ## Environment
 
-| variable | who reads it | what it is |
+| variable | read by | meaning |
 | --- | --- | --- |
-| `KVSTORE_RUNTIME_DIR` | server, clients, `kvstore-worker`, `kvstore-ctl` | folder of the sockets; without it `$XDG_RUNTIME_DIR/kvstore`, else `/tmp/kvstore-UID` |
+| `KVSTORE_RUNTIME_DIR` | server, clients, `kvstore-worker`, `kvstore-ctl` | folder of the sockets; default `$XDG_RUNTIME_DIR/kvstore`, else `/tmp/kvstore-UID` |
 | `KVSTORE_` and a setting's name | server | that setting |
-| `KVSTORE_ADDRESS`, `KVSTORE_TOKEN_FILE`, `KVSTORE_TOKEN`, `KVSTORE_TLS_CA`, `KVSTORE_CLIENT_CERT`, `KVSTORE_CLIENT_KEY` | `kvstore-ctl` | a store on another host, and who calls: [tenants.md](tenants.md#over-the-network) |
-| `KVSTORE_CACHE` | `kvstore-worker` | folder of converted models; without it `$XDG_CACHE_HOME/kvstore`, else `~/.cache/kvstore` |
+| `KVSTORE_ADDRESS`, `KVSTORE_TOKEN_FILE`, `KVSTORE_TOKEN`, `KVSTORE_TLS_CA`, `KVSTORE_CLIENT_CERT`, `KVSTORE_CLIENT_KEY` | `kvstore-ctl` | a store on another host, and the caller's credentials: [tenants.md](tenants.md#over-the-network) |
+| `KVSTORE_CACHE` | `kvstore-worker` | folder of converted models; default `$XDG_CACHE_HOME/kvstore`, else `~/.cache/kvstore` |
 | `KVSTORE_FAULT` | clients under test | a point at which the process kills or stops itself, see [clients](../clients/README.md#tests-of-your-own) |
 """
 
@@ -122,7 +126,7 @@ def server_settings() -> Iterator[str]:
 
 
 def abouts() -> list[About]:
-    """Returns what is known of the server's settings."""
+    """Returns the descriptions of the server's settings."""
     return [about(name, field) for name, field in Config.model_fields.items()]
 
 
@@ -162,7 +166,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Writes the page, and exit 0."""
+    """Writes the page, and returns 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out

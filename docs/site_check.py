@@ -1,7 +1,7 @@
-"""Looks at a site that was built: every link leads somewhere, and nothing is fetched from elsewhere.
+"""Checks a built site: every link has a target, and a browser fetches nothing from other sites.
 
-`.venv/bin/python docs/site_check.py build/site` prints what is wrong and ends with 1, else with 0.
-Links to other sites are looked at for their form alone: no network is needed.
+`.venv/bin/python docs/site_check.py build/site` prints wrong links and ends with 1, else with 0.
+Of links to other sites it checks the form only, so it needs no network.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-# Attributes that have the browser fetch something by itself, whatever the reader does.
+# Attributes whose target a browser fetches by itself.
 FETCHED = {
     ("link", "href"),
     ("script", "src"),
@@ -21,14 +21,14 @@ FETCHED = {
     ("iframe", "src"),
     ("source", "src"),
 }
-# Of <link>: what is fetched; others, such as the next page, are for the reader.
+# Kinds of <link> that a browser fetches; others, such as the next page, are for the reader.
 FETCHED_LINKS = {"stylesheet", "icon", "preload", "preconnect", "modulepreload", "manifest"}
 HOST = re.compile(r"([A-Za-z0-9-]+\.)+[A-Za-z]{2,}|localhost|127\.0\.0\.1|\[::1\]")
 IN_STYLE = re.compile(r"url\(\s*['\"]?(?!data:|#)([^)'\"]+)|@import\s+['\"]([^'\"]+)")
 
 
 class Link(NamedTuple):
-    """Where something leads, and whether a browser goes there by itself."""
+    """The target of a link. ``fetched`` is true if a browser loads it by itself."""
 
     target: str
     fetched: bool
@@ -44,7 +44,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes what an element leads to, and what leads to it."""
+        """Records the links and the anchors of an element."""
         given = {name: value or "" for name, value in attrs}
         self.anchors |= {given[name] for name in ("id", "name") if name in given}
         for name in ("href", "src"):
@@ -64,7 +64,7 @@ class Site:
         self.pages = {path: Page(path.read_text(encoding="utf-8")) for path in paths}
 
     def wrong(self) -> Iterator[str]:
-        """Yields a line for each link that leads nowhere, or would be fetched from elsewhere."""
+        """Yields a line for each link without a target, or that a browser would fetch from another site."""
         for path, page in self.pages.items():
             for link in page.links:
                 if why := self._why_wrong(path, link):
@@ -102,7 +102,7 @@ def _well_formed(address: str) -> bool:
 
 
 def main() -> int:
-    """Checks the site, and exit 0 or 1."""
+    """Checks the site, and returns 0 or 1."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("site", type=Path)
     site = Site(parser.parse_args().site)

@@ -1,7 +1,7 @@
-"""What mkdocs asks while it builds the site: which pages there are, and the decisions' nav.
+"""Hooks of mkdocs: the site's pages, and the navigation of the decisions.
 
-The pages stand where they stand in the tree, so that their links hold as they are: mkdocs is given
-the README, whatever it leads to, and no other file.
+The pages keep their paths of the tree, so their links work unchanged. The site has the README,
+the files that links lead to from it, and no other file.
 """
 
 import re
@@ -16,12 +16,12 @@ DECISIONS = "Decisions"
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 ELSEWHERE = re.compile(r"[a-z]+:")
-# What a reader does not see, such as why a snippet is not run by a test.
+# Comments, such as the reason why no test runs a snippet.
 COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Lists the decisions, by their numbers."""
+    """Lists the decisions in the navigation, by their numbers."""
     pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     listed = [path.relative_to(ROOT).as_posix() for path in pages]
     for part in config.nav or []:
@@ -31,7 +31,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Returns the theme's files, and those of the tree that the README leads to."""
+    """Returns the theme's files, and those of the tree that links reach from the README."""
     for file in list(files):
         if file.src_dir == config.docs_dir:
             files.remove(file)
@@ -48,7 +48,7 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 def reached(first: Path) -> list[Path]:
-    """Returns a page and all files that links lead to from it, over other pages too."""
+    """Returns a page and all files that links reach from it, also by way of other pages."""
     found, left = {first}, [first]
     while left:
         page = left.pop()

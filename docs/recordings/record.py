@@ -25,7 +25,7 @@ COMMAND_SECONDS = 60.0
 
 
 def run(arguments: tuple[str, ...]) -> str:
-    """Returns what a command prints; nothing where it fails, as of a store that is gone."""
+    """Returns the output of a command; an empty text if it fails."""
     done = subprocess.run(  # noqa: S603  # our own program
         [*CTL, *arguments],
         capture_output=True,
@@ -37,18 +37,18 @@ def run(arguments: tuple[str, ...]) -> str:
 
 
 def number(pattern: str, text: str) -> float:
-    """Returns the number that a pattern finds; -1 where it finds none."""
+    """Returns the number that a pattern finds; -1 if it finds none."""
     found = re.search(pattern, text)
     return float(found[1]) if found else -1.0
 
 
 def busiest(frames: str) -> str:
-    """Returns the frame with most tokens saved."""
+    """Returns the frame with the most saved tokens."""
     return max(frames.split("\n\n"), key=lambda each: number(r"saved a second now (\d+)", each))
 
 
 def write(file: str, arguments: tuple[str, ...], output: str) -> None:
-    """Writes a recording: the command as it is typed, and what it said, without this machine."""
+    """Writes a recording: the command and its output, without facts of this machine."""
     cache = os.environ.get("KVSTORE_CACHE", str(Path.home() / ".cache" / "kvstore"))
     # A model's name is its folder; its cell stays as wide as it was.
     named = re.compile(re.escape(f"{cache}/") + r"(\S+?)(:|  )")
@@ -61,7 +61,7 @@ def write(file: str, arguments: tuple[str, ...], output: str) -> None:
 
 
 def store_folder(temporary: Path, demo: "subprocess.Popen[bytes]") -> Path | None:
-    """Returns where the demo's store is, once it has one; None where the demo ends before."""
+    """Returns the folder of the demo's store once it exists; None if the demo ends before."""
     while True:
         for socket in temporary.glob("kvstore-*/run/kvstore.sock"):
             return socket.parent
@@ -73,7 +73,7 @@ def store_folder(temporary: Path, demo: "subprocess.Popen[bytes]") -> Path | Non
 
 
 def record(temporary: Path, demo: "subprocess.Popen[bytes]") -> None:
-    """Looks at the demo's store while it lives, and writes what was seen."""
+    """Runs the commands on the demo's store, and writes their output."""
     folder = store_folder(temporary, demo)
     if folder is None:
         return
@@ -96,7 +96,7 @@ def record(temporary: Path, demo: "subprocess.Popen[bytes]") -> None:
 
 
 def main() -> None:
-    """Runs the demo, look at its store, and writes the recordings; ends with the demo's status."""
+    """Runs the demo, and writes the recordings. Returns the demo's status."""
     with tempfile.TemporaryDirectory(prefix="kvstore-record-", dir="/tmp") as temporary:
         environment = {**os.environ, "TMPDIR": temporary}
         demo = subprocess.Popen(DEMO, env=environment)  # noqa: S603  # our own program

@@ -11,7 +11,7 @@ TEST = re.compile(r"\[`(test_\w+)`\]\(([^)]+)\)")
 
 
 def lines_of(page: str) -> list[str]:
-    """Returns the lines of a page's tables that have tests to name."""
+    """Returns the lines of those tables of a page that name tests."""
     lines: list[str] = []
     named = False
     for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
@@ -26,7 +26,7 @@ def lines_of(page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_line_names_the_tests_that_show_it(page: str) -> None:
-    """A line without a test is a claim; a test that is not there shows nothing."""
+    """Each line names a test, and the test exists."""
     lines = lines_of(page)
     assert len(lines) > 10
     for line in lines:

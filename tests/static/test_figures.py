@@ -31,7 +31,7 @@ def median_ms(results: dict[str, Any], server: str, tokens: int) -> str:
 
 
 def whole_hit_ms(results: dict[str, Any], name: str, tokens: int) -> float:
-    """Returns a whole hit's median over the rounds, each its own median."""
+    """Returns the median of a whole hit over the rounds' own medians."""
     (cell,) = (
         each
         for each in results["hits"]["cells"]
@@ -50,7 +50,7 @@ def whole_hit_ms(results: dict[str, Any], name: str, tokens: int) -> float:
 def test_the_tables_beside_peers_are_the_results(
     written: ModuleType, results: str, page: str
 ) -> None:
-    """What a page shows is what the result that it links came to."""
+    """A page's section of figures is made of the result that it links."""
     path = ROOT / "benchmarks" / "results" / results
     document = json.loads(path.read_text(encoding="utf-8"))
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
@@ -59,7 +59,7 @@ def test_the_tables_beside_peers_are_the_results(
 
 
 def test_the_sizes_of_models_follow_from_their_shapes() -> None:
-    """What docs/sizing.md says of each model is what its formula comes to."""
+    """Each model's figures in docs/sizing.md follow from the formula of that page."""
     page = (ROOT / "docs" / "sizing.md").read_text(encoding="utf-8")
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if "float" in line]
     assert len(rows) == 5
@@ -79,7 +79,7 @@ def test_the_readme_s_figures_are_the_results() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"({LANE.relative_to(ROOT)})" in readme
     assert f"takes {short[0]} ms over a lane and {short[1]} ms over gRPC, " in readme
-    assert f"100,000 tokens {long[0]} and {long[1]} ms." in readme
+    assert f"100,000 tokens {long[0]} and {long[1]} ms ([" in readme
     each, row = (results[f"lmcache_zmq_over_{way}lane_2048"] for way in ("", "row_"))
     assert f"take {each:.0f} times as long one at a time, {row:.0f} times in a row" in readme
     assert f"| {results['lane_over_grpc_2048']:.2f} of the time over gRPC; " in readme
@@ -153,7 +153,7 @@ def in_us(value: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """Returns how often as long, as the table writes it."""
+    """Returns a ratio of times as the table writes it."""
     return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.1f}x"
 
 
@@ -196,7 +196,7 @@ def test_the_hit_rates_of_tiers_are_the_results() -> None:
 
 
 def test_what_survived_the_kills_is_the_result() -> None:
-    """The pages that the decision and the benchmark's page name are those of the result."""
+    """The decision and the benchmark's page have the page counts of the result."""
     path = ROOT / "benchmarks" / "results" / "recovery-cpu-2cores.json"
     found = json.loads(path.read_text(encoding="utf-8"))
     assert found["served_pages"] == found["acknowledged_pages"]

@@ -8,10 +8,14 @@ from core.tree_pages import pages
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 ELSEWHERE = ("http://", "https://")
+# A path of the tree, as prose names it.
+CODE = re.compile(
+    r"`((?:benchmarks|clients|deploy|docs|inference_worker|kvstore|proto|tests)/[^`\s]*)`"
+)
 
 
 def prose(page: Path) -> str:
-    """Returns a page without its fences, where nothing is a link or a heading."""
+    """Returns a page without its fences, which have no links and headings."""
     return re.sub(
         r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
     )
@@ -24,7 +28,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def leads_somewhere(page: Path, link: str) -> bool:
-    """Returns whether a link of a page leads to a file of the tree, and to a heading of it."""
+    """Returns true if a link of a page leads to a file of the tree, and to one of its headings."""
     path, _, anchor = link.partition("#")
     target = (page.parent / path).resolve() if path else page
     if not target.is_relative_to(ROOT) or not target.exists():
@@ -33,7 +37,7 @@ def leads_somewhere(page: Path, link: str) -> bool:
 
 
 def test_every_link_leads_somewhere() -> None:
-    """Each relative link of each page leads to a file, and to a heading where it names one."""
+    """Each relative link of each page leads to a file, and to a heading if it names one."""
     found = [
         (str(page.relative_to(ROOT)), link)
         for page in pages()
@@ -44,8 +48,16 @@ def test_every_link_leads_somewhere() -> None:
     assert [each for each in found if not leads_somewhere(ROOT / each[0], each[1])] == []
 
 
-def test_a_link_that_leads_nowhere_is_seen() -> None:
-    """A file that is not there, a heading that is not there and a way out of the tree are seen."""
+def test_contributing_names_files_that_exist() -> None:
+    """Each file and folder that CONTRIBUTING.md names exists."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    found = {path for path in CODE.findall(text) if not re.search(r"[A-Z*]", path.split("/")[-1])}
+    assert len(found) > 20
+    assert sorted(path for path in found if not (ROOT / path).exists()) == []
+
+
+def test_a_link_that_leads_nowhere_is_found() -> None:
+    """A missing file, a missing heading and a path out of the tree are found."""
     page = ROOT / "docs" / "README.md"
     assert leads_somewhere(page, "../README.md#two-commands")
     wrong = ["nothing.md", "../README.md#nothing", "#nothing", "../../README.md", "../Makefile#x"]

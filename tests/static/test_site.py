@@ -1,4 +1,4 @@
-"""The documentation as a site: it can be built, its links lead somewhere, its snippets are run."""
+"""The documentation as a site: it builds, its links have targets, and tests run its snippets."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from core.tree_pages import pages
 from docs.snippets import NOT_RUN, RUN, snippets
 
 ROOT = Path(__file__).parents[2]
-# Fences that a reader may type in, by what they are called.
+# Languages of fences that a reader may type in.
 TYPED = frozenset({*RUN, "bash", "py", "pycon", "sh", "shell", "shell-session", "zsh"})
 # A file that a snippet writes into the reader's folder.
 WRITTEN = re.compile(r"(?<![>2&])> ?([\w.-]+\.\w+)|open\(\"([\w.-]+)\", \"w")
@@ -20,7 +20,7 @@ HEAD = '<html><body><h1 id="here">A page</h1>'
 
 
 def unmarked(text: str) -> list[str]:
-    """Returns the fences that a reader may type in, and that no test runs nor says why not."""
+    """Returns the languages of typed fences that no test runs, without a reason."""
     found: list[str] = []
     before, inside = "", False
     for line in text.splitlines():
@@ -35,13 +35,13 @@ def unmarked(text: str) -> list[str]:
 
 
 def check(site: Path) -> "subprocess.CompletedProcess[str]":
-    """Looks at a site as `make docs` does."""
+    """Checks a site as `make docs` does."""
     command = [sys.executable, str(ROOT / "docs" / "site_check.py"), str(site)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_the_site_can_be_built_and_leads_nowhere_wrong(tmp_path: Path) -> None:
-    """Every page is in the nav, every link has its page and its heading, nothing is fetched."""
+    """Every page is in the navigation, every link has a target, and nothing is fetched."""
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
         cwd=ROOT,
@@ -51,7 +51,7 @@ def test_the_site_can_be_built_and_leads_nowhere_wrong(tmp_path: Path) -> None:
         check=False,
     )
     assert built.returncode == 0, built.stdout + built.stderr
-    # Were it told to be quiet, it would count no warnings.
+    # With --quiet mkdocs would count no warnings.
     assert "Documentation built" in built.stderr
     looked = check(tmp_path / "site")
     assert looked.returncode == 0, looked.stdout
@@ -82,7 +82,7 @@ def test_the_site_can_be_built_and_leads_nowhere_wrong(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_link_is_seen(tmp_path: Path, body: str, said: str | None) -> None:
-    """Whatever leads nowhere, or has a browser ask another site, is named and ends with 1."""
+    """A link without a target, or one that a browser would fetch, is named and ends with 1."""
     (tmp_path / "a.html").write_text(HEAD + body)
     (tmp_path / "b.html").write_text('<h1 id="there">')
     looked = check(tmp_path)
@@ -91,7 +91,7 @@ def test_a_wrong_link_is_seen(tmp_path: Path, body: str, said: str | None) -> No
 
 
 def test_a_style_that_fetches_is_seen(tmp_path: Path) -> None:
-    """A font of another site is asked for by whoever reads the page."""
+    """A stylesheet's font from another site is found: a browser would fetch it."""
     (tmp_path / "a.html").write_text(HEAD)
     (tmp_path / "a.css").write_text("@font-face {src: url(https://example.org/a.woff)}")
     looked = check(tmp_path)
@@ -99,13 +99,13 @@ def test_a_style_that_fetches_is_seen(tmp_path: Path) -> None:
 
 
 def test_every_snippet_is_run_or_says_why_not() -> None:
-    """What `make docs` runs is `console` and `python`; any other language of commands is marked."""
+    """`make docs` runs `console` and `python`; fences of other command languages have a reason."""
     found = {str(page.relative_to(ROOT)): unmarked(page.read_text("utf-8")) for page in pages()}
     assert {page: fences for page, fences in found.items() if fences} == {}
 
 
 def test_what_is_not_run_says_why() -> None:
-    """A mark without a reason excuses nothing."""
+    """Each mark has a reason."""
     marks = {
         (str(page.relative_to(ROOT)), line)
         for page in pages()
@@ -117,20 +117,20 @@ def test_what_is_not_run_says_why() -> None:
 
 
 def test_an_unmarked_fence_is_seen() -> None:
-    """A language that nobody runs is found, unless it is said why."""
+    """A fence in a language that no test runs is found, unless it has a reason."""
     assert unmarked("```sh\nls\n```\n```text\n$ ls\n```\n<!-- not run: why -->\n```sh\n```") == [
         "sh"
     ]
 
 
 def written(page: Path) -> set[str]:
-    """Returns the names of the files that a page has its reader write."""
+    """Returns the names of the files that a page's snippets write."""
     found = (each for snippet in snippets(page) for each in WRITTEN.findall(snippet.text))
     return {name for names in found for name in names if name}
 
 
 def test_what_a_reader_writes_is_that_page_s_alone() -> None:
-    """No page finds what another one wrote, and none of it is a file of the project."""
+    """No two pages write the same file, and none writes a file of the project."""
     by_page = [name for page in pages() for name in written(page)]
     assert {"system.txt", "system-tokens.txt"} <= set(by_page)
     assert sorted(by_page) == sorted(set(by_page))
