@@ -72,7 +72,7 @@ ONE_REQUEST_S = Fault(
     "class DeviceLostError(ValueError):\n",
 )
 HEALTH_NOT_TOLD = Fault(
-    "health-not-told", "kvstore/__main__.py", "        store.device.on_lost(health.fail)\n", ""
+    "health-not-told", "kvstore/server.py", "    store.device.on_lost(health.fail)\n", ""
 )
 GOES_ON = Fault(
     "store-goes-on",
