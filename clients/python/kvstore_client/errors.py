@@ -45,14 +45,13 @@ client does not know yet comes as :class:`StoreRefused` itself.
 import contextlib
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-if TYPE_CHECKING:
-    from kvstore_client.page_ref import PageRef
+from kvstore_client.pages import PageRef
 
 DOMAIN = "kvstore"
 # Where gRPC carries a google.rpc.Status.
@@ -88,7 +87,7 @@ class PageRecycled(StoreError):
     What was computed from them is to be dropped.
     """
 
-    def __init__(self, pages: "Sequence[PageRef]") -> None:
+    def __init__(self, pages: Sequence[PageRef]) -> None:
         self.pages = tuple(pages)
         first = pages[0]
         super().__init__(

@@ -10,11 +10,11 @@ from device.card import Card, ClientCuda
 from kvstore.v1 import prefix_cache_pb2, types_pb2
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.hold import Hold
-from kvstore_client.memory.checksums import checksums_of
+from kvstore_client.lifecycle.session import OpenedNamespace
 from kvstore_client.memory.cuda.extent import CudaExtent
 from kvstore_client.memory.cuda.memory import CudaMemory
-from kvstore_client.opened_namespace import OpenedNamespace
-from kvstore_client.page_ref import PageRef
+from kvstore_client.memory.mapped_extent import checksums_of
+from kvstore_client.pages import PageRef
 from kvstore_client.reservation import Reservation
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.scripted_session import ABORTED, ScriptedSession, run_of

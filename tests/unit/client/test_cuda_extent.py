@@ -13,7 +13,7 @@ from kvstore_client.errors import DeviceUnavailable, NotHostMemory, StoreUnavail
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
 from kvstore_client.memory.cuda.extent import CudaExtent
 from kvstore_client.memory.cuda.memory import CudaMemory, cuda_memory
-from kvstore_client.memory.extents import UntrustedExtent
+from kvstore_client.memory.mapped_extent import UntrustedExtent
 
 EPOCH = 5
 SLOT = 64

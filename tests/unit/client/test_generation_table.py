@@ -9,10 +9,10 @@ import pytest
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import PageRecycled
 from kvstore_client.memory.extent_table import ExtentTable
-from kvstore_client.memory.extents import UntrustedExtent
 from kvstore_client.memory.generations import PageGenerations, map_generations
 from kvstore_client.memory.host import REQUIRED_SEALS
-from kvstore_client.page_ref import PageRef
+from kvstore_client.memory.mapped_extent import UntrustedExtent
+from kvstore_client.pages import PageRef
 from wire.scripted_store import sealed_memfd
 
 SLOTS = 4
@@ -98,18 +98,18 @@ def test_pages_are_current_until_their_slots_are_given_back(
     """Exactly the pages whose generations moved on are told of; others' slots do not matter."""
     pages = PageGenerations([run(0), run(2, 1)])
     frame.count(3, 1)
-    assert pages.recycled(extents) == []
+    assert pages.recycled(extents.get) == []
     frame.count(1, 1)
-    assert pages.recycled(extents) == [PageRef(1, 1)]
+    assert pages.recycled(extents.get) == [PageRef(1, 1)]
     frame.count(0, 9)
-    assert pages.recycled(extents) == [PageRef(1, 0), PageRef(1, 1)]
+    assert pages.recycled(extents.get) == [PageRef(1, 0), PageRef(1, 1)]
 
 
 def test_generations_are_those_of_the_answer(frame: Frame, extents: ExtentTable) -> None:
     """A slot in its third life is current for who was given it then, and for nobody before."""
     frame.count(2, 3)
-    assert PageGenerations([run(2, generations=(3,))]).recycled(extents) == []
-    assert PageGenerations([run(2, generations=(2,))]).recycled(extents) == [PageRef(1, 2)]
+    assert PageGenerations([run(2, generations=(3,))]).recycled(extents.get) == []
+    assert PageGenerations([run(2, generations=(2,))]).recycled(extents.get) == [PageRef(1, 2)]
 
 
 @pytest.mark.parametrize("generations", [(4,), (4, 4, 4)])
@@ -120,13 +120,13 @@ def test_a_range_s_pages_are_current_until_their_slots_are_given_back(
     for slot in (1, 2, 3):
         frame.count(slot, 4)
     pages = PageGenerations([ranged(1, 3, generations)])
-    assert pages.recycled(extents) == []
+    assert pages.recycled(extents.get) == []
     frame.count(0, 9)
-    assert pages.recycled(extents) == []
+    assert pages.recycled(extents.get) == []
     frame.count(2, 5)
-    assert pages.recycled(extents) == [PageRef(1, 2)]
+    assert pages.recycled(extents.get) == [PageRef(1, 2)]
     extents.give_up()
-    assert pages.recycled(extents) == [PageRef(1, slot) for slot in (1, 2, 3)]
+    assert pages.recycled(extents.get) == [PageRef(1, slot) for slot in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("wrong", [(2, SLOTS, (0,)), (0, 3, (0, 0)), (0, 3, (0, 0, 0, 0))])
@@ -136,14 +136,14 @@ def test_a_range_that_makes_no_sense_has_no_current_page(
     """As another run: beyond the extent, or with generations of another number."""
     first, count, _ = wrong
     expected = [PageRef(1, slot) for slot in range(first, first + count)]
-    assert PageGenerations([ranged(*wrong)]).recycled(extents) == expected
+    assert PageGenerations([ranged(*wrong)]).recycled(extents.get) == expected
 
 
 def test_an_extent_that_is_gone_has_no_current_page(extents: ExtentTable) -> None:
     """What is not mapped any more cannot be looked at: its pages are not what they were."""
     pages = PageGenerations([run(0)])
     extents.give_up()
-    assert pages.recycled(extents) == [PageRef(1, 0)]
+    assert pages.recycled(extents.get) == [PageRef(1, 0)]
 
 
 @pytest.mark.parametrize(
@@ -154,13 +154,13 @@ def test_a_run_that_makes_no_sense_has_no_current_page(
 ) -> None:
     """Slots beyond the extent, and generations of another number: nothing of it is believed."""
     slots = list(wrong.slot_indexes)
-    assert PageGenerations([wrong]).recycled(extents) == [PageRef(1, slot) for slot in slots]
+    assert PageGenerations([wrong]).recycled(extents.get) == [PageRef(1, slot) for slot in slots]
 
 
 def test_a_run_without_slots_is_none(extents: ExtentTable) -> None:
     """As the pages of an answer have it, whatever number it says."""
     without = [types_pb2.PageRun(extent_id=1, generations=[7], slot_count=each) for each in (0, 2)]
-    assert PageGenerations(without).recycled(extents) == []
+    assert PageGenerations(without).recycled(extents.get) == []
 
 
 def test_nothing_is_told_where_there_is_nothing_to_compare(
@@ -171,7 +171,7 @@ def test_nothing_is_told_where_there_is_nothing_to_compare(
     without.ClearField("generation_table")
     extents.add(without, frame.descriptors)
     elsewhere = types_pb2.PageRun(extent_id=2, slot_indexes=[1], generations=[7])
-    assert PageGenerations([run(0, generations=()), elsewhere]).recycled(extents) == []
+    assert PageGenerations([run(0, generations=()), elsewhere]).recycled(extents.get) == []
 
 
 def test_a_table_that_is_not_as_announced_is_not_used(frame: Frame) -> None:

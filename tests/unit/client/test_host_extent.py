@@ -12,8 +12,8 @@ import torch
 
 from kvstore.v1 import types_pb2
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
-from kvstore_client.memory.extents import UntrustedExtent
 from kvstore_client.memory.host import POPULATED_BYTES, REQUIRED_SEALS, HostExtent
+from kvstore_client.memory.mapped_extent import UntrustedExtent
 from processes.open_descriptors import open_descriptors
 from wire.scripted_store import sealed_memfd as any_memfd
 

@@ -11,7 +11,7 @@ from google.rpc import status_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import errors
 from kvstore_client.calls.channel import StoreCalls
-from kvstore_client.calls.lane_pool import FIRST_REST, MOST
+from kvstore_client.calls.pool import FIRST_REST, MOST
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
 from wire.lane_rig import LIMIT, LaneRig

@@ -1,7 +1,6 @@
 """Who may share pages."""
 
-from kvstore_client.identity import NamespaceIdentity, NamespaceKey
-from kvstore_client.layout import OpaqueContent, PageLayout
+from kvstore_client.layout import NamespaceIdentity, NamespaceKey, OpaqueContent, PageLayout
 
 
 def test_an_identity_travels_whole() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from kvstore.v1 import lease_pb2
 from kvstore_client import Client, ClientConfig, errors
+from kvstore_client.lifecycle.attempt import Attempt
+from kvstore_client.lifecycle.joined_lease import SharedLease
+from kvstore_client.lifecycle.session import Session
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session.attempt import Attempt
-from kvstore_client.session.joined_lease import SharedLease
-from kvstore_client.session.session import Session
 from kvstore_client.testing import wait_until
 from wire.scripted_session import BOUND, CAPABILITIES, EPOCH, WELCOME
 from wire.scripted_store import ScriptedAttach, ScriptedCalls, refusal

@@ -6,7 +6,7 @@ from queue import SimpleQueue
 import pytest
 
 from kvstore_client import errors
-from kvstore_client.session.lease_keeper import LeaseKeeper, LeaseTerm
+from kvstore_client.lifecycle.lease_keeper import LeaseKeeper, LeaseTerm
 from kvstore_client.testing import wait_until
 
 # So long that the keeper, which waits by the real clock, looks at the test's when it is prompted.

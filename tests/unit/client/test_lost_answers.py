@@ -9,8 +9,8 @@ import pytest
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import Namespace, errors
 from kvstore_client.calls.deadlines import StoreBudget
+from kvstore_client.lifecycle.connector import Connector
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session.connector import Connector
 from wire.scripted_session import ABORTED, KEY, RELEASED, ScriptedSession, matched, run_of
 from wire.scripted_store import ScriptedCalls
 

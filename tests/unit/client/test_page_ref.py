@@ -1,7 +1,7 @@
 """Where a page is."""
 
 from kvstore.v1 import types_pb2
-from kvstore_client.page_ref import PageRef, Pages, SlotRun
+from kvstore_client.pages import PageRef, Pages, SlotRun
 
 
 def test_runs_become_pages_in_prefix_order() -> None:

@@ -9,8 +9,8 @@ import pytest
 from google.rpc import status_pb2
 
 from kvstore_client import errors
-from kvstore_client.calls.lane import HotLane
-from kvstore_client.calls.lane_pool import FIRST_REST, MOST_UNREAD
+from kvstore_client.calls.lane import Lane
+from kvstore_client.calls.pool import FIRST_REST, MOST_UNREAD
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
 from wire.lane_rig import LIMIT, LaneRig
@@ -18,7 +18,7 @@ from wire.scripted_lanes import GARBAGE, HANG_UP, HUGE, InPieces
 from wire.scripted_store import refusal
 
 
-class ReadHalfway(HotLane):
+class ReadHalfway(Lane):
     """A lane whose reader stops as soon as it has counted an answer."""
 
     def __init__(self, path: Path) -> None:

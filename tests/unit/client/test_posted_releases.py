@@ -7,11 +7,11 @@ from google.rpc.status_pb2 import Status
 
 from kvstore.v1 import lease_pb2, prefix_cache_pb2
 from kvstore_client.calls.deadlines import Deadline
-from kvstore_client.calls.lane import HotLane
-from kvstore_client.calls.lane_pool import HotLanes
+from kvstore_client.calls.lane import Lane
+from kvstore_client.calls.pool import LanePool
+from kvstore_client.lifecycle.release_sender import MOST_LATER
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session import sender
-from kvstore_client.session.sender import MOST_LATER
+from kvstore_client.lifecycle import release_sender
 from kvstore_client.testing import wait_until
 from wire.scripted_lanes import HANG_UP, METHOD, ScriptedLanes
 from wire.scripted_store import ScriptedCalls, refusal
@@ -26,13 +26,13 @@ def lane(runtime_dir: RuntimeDir, sending: Sending) -> Iterator[ScriptedLanes]:
     """A scripted lane that the sender's calls may take, idle."""
     store = ScriptedLanes(runtime_dir.attach_socket)
 
-    def opening(timeout: float) -> HotLane:
-        lane = HotLane(runtime_dir.attach_socket)
+    def opening(timeout: float) -> Lane:
+        lane = Lane(runtime_dir.attach_socket)
         lane.open("test", b"lease", b"secret", Deadline(timeout + 30))
         return lane
 
     # By a clock that stands still: lanes that broke rest for good.
-    lanes = HotLanes(opening, clock=lambda: 0.0)
+    lanes = LanePool(opening, clock=lambda: 0.0)
     sending.calls.use_lanes(lanes)
     store.answer(b"")
     assert lanes.call(METHOD, [b""], 30) == b""
@@ -46,7 +46,7 @@ def lane(runtime_dir: RuntimeDir, sending: Sending) -> Iterator[ScriptedLanes]:
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the sender's thread leave lanes, and what waits, to whoever asks for them."""
-    monkeypatch.setattr(sender, "LOOK", 3600.0)
+    monkeypatch.setattr(release_sender, "LOOK", 3600.0)
 
 
 def pins_posted(lane: ScriptedLanes) -> list[list[int]]:

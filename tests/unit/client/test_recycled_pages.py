@@ -5,19 +5,16 @@ from collections.abc import Iterator
 import pytest
 
 from kvstore.v1 import prefix_cache_pb2
-from kvstore_client.acquired import Acquired
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.errors import PageRecycled
 from kvstore_client.hold import Hold
-from kvstore_client.identity import NamespaceIdentity, NamespaceKey
-from kvstore_client.layout import OpaqueContent, PageLayout
-from kvstore_client.match import Match
-from kvstore_client.memory.namespace_pages import NamespaceMemory
-from kvstore_client.opened_namespace import OpenedNamespace
-from kvstore_client.page_ref import PageRef, Pages
-from kvstore_client.reservation import Reservation
+from kvstore_client.layout import NamespaceIdentity, NamespaceKey, OpaqueContent, PageLayout
+from kvstore_client.lifecycle.session import OpenedNamespace
+from kvstore_client.match import Match, Source
+from kvstore_client.namespace import Namespace
+from kvstore_client.pages import PageRef, Pages
+from kvstore_client.reservation import Acquired, Reservation
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.source import Source
 from wire.scripted_session import ABORTED, RELEASED, ScriptedSession, matched, run_of
 from wire.scripted_store import ScriptedCalls
 
@@ -150,12 +147,15 @@ def test_who_only_copies_held_pages_looks_at_them_by_their_runs(held: Held) -> N
     class Attached:
         session = held.attached.session
 
+        def want(self, key: NamespaceKey) -> None:
+            assert key.layout == layout
+
         def check_process(self) -> None:
             held.attached.session.check_process()
 
     connector = Attached()
     layout = PageLayout(4, 8, OpaqueContent(b"any"))
-    memory = NamespaceMemory(connector, NamespaceKey(NamespaceIdentity(b""), layout))  # type: ignore[arg-type]
+    memory = Namespace(connector, NamespaceKey(NamespaceIdentity(b""), layout))  # type: ignore[arg-type]
     runs = Pages([run_of(0), run_of(2)]).dated_runs
     assert memory.recycled(runs) == []
     held.attached.recycle(2)

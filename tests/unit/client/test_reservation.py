@@ -8,9 +8,9 @@ from kvstore.v1 import prefix_cache_pb2
 from kvstore_client import errors
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.hold import Hold
+from kvstore_client.lifecycle.session import OpenedNamespace
 from kvstore_client.match import Match
-from kvstore_client.opened_namespace import OpenedNamespace
-from kvstore_client.page_ref import PageRef
+from kvstore_client.pages import PageRef
 from kvstore_client.reservation import Reservation, grow_reservations
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.scripted_session import ABORTED, RELEASED, ScriptedSession, run_of

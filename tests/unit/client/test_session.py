@@ -11,8 +11,8 @@ from kvstore.v1 import prefix_cache_pb2, store_pb2
 from kvstore.v1.types_pb2 import PageRun
 from kvstore_client import errors
 from kvstore_client.calls.deadlines import StoreBudget
-from kvstore_client.opened_namespace import OpenedNamespace
-from kvstore_client.page_ref import Pages
+from kvstore_client.lifecycle.session import OpenedNamespace
+from kvstore_client.pages import Pages
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
 from wire.scripted_session import ABORTED, KEY, RELEASED, REVOKED, ScriptedSession, match, matched

@@ -37,7 +37,7 @@ def test_events_are_written_with_their_fields_once(
     ours = logging.getLogger("kvstore_vllm.scheduler.side")
     ours.info("kvstore_used", extra={"runtime_dir": "/run/kvstore", "namespace": "50 %s"})
     ours.debug("not told")
-    logging.getLogger("kvstore_client.session.session").warning("attach_refused")
+    logging.getLogger("kvstore_client.lifecycle.session").warning("attach_refused")
     assert written.getvalue() == (
         "INFO [engine] kvstore_used runtime_dir=/run/kvstore namespace=50 %s\n"
         "WARNING [engine] attach_refused\n"

@@ -19,11 +19,11 @@ from kvstore_client.errors import (
     StoreTimedOut,
     StoreUnavailable,
 )
-from kvstore_client.identity import NamespaceKey
+from kvstore_client.layout import NamespaceKey
+from kvstore_client.lifecycle.attempt import Attempt
+from kvstore_client.lifecycle.joined_lease import SharedLease
+from kvstore_client.lifecycle.session import Session
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session.attempt import Attempt
-from kvstore_client.session.joined_lease import SharedLease
-from kvstore_client.session.session import Session
 
 # A refusal of a namespace that passes by itself.
 PASSING = PoolExhausted

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from threading import Condition, Lock
 
 from kvstore_client.calls.deadlines import Backoff, Deadline
-from kvstore_client.calls.lane import HotLane
+from kvstore_client.calls.lane import Lane
 from kvstore_client.errors import StoreError, StoreRefused, StoreTimedOut, StoreUnavailable
 
 # What a lease declares, and a store that has lanes offers.
@@ -24,7 +24,7 @@ MOST_UNREAD = 8
 _logger = logging.getLogger(__name__)
 
 
-class HotLanes:
+class LanePool:
     """Makes calls over lanes that it opens as they are needed. Any thread may use it.
 
     ``opening`` opens one within some seconds, or raises ``StoreError``.
@@ -32,7 +32,7 @@ class HotLanes:
 
     def __init__(
         self,
-        opening: Callable[[float], HotLane],
+        opening: Callable[[float], Lane],
         *,
         most: int = MOST,
         clock: Callable[[], float] = time.monotonic,
@@ -44,8 +44,8 @@ class HotLanes:
         self._returned = Condition(self._mutex)
         self._waiting_count = 0
         # The last one used is the next to be: one thread alone keeps to one.
-        self._idle: list[HotLane] = []
-        self._all: set[HotLane] = set()
+        self._idle: list[Lane] = []
+        self._all: set[Lane] = set()
         self._coming = 0
         self._rests_until = 0.0
         self._backoff = Backoff(FIRST_REST, LONGEST_REST)
@@ -122,7 +122,7 @@ class HotLanes:
         late breaks.
         """
         deadline = Deadline(seconds)
-        seen: set[HotLane] = set()
+        seen: set[Lane] = set()
         while True:
             with self._mutex:
                 rest = (each for each in self._idle if each.unread_count and each not in seen)
@@ -145,7 +145,7 @@ class HotLanes:
             lane.close()
             lane.forfeit()
 
-    def _take(self, timeout: float) -> HotLane | None:
+    def _take(self, timeout: float) -> Lane | None:
         """Returns a lane that nobody uses; None where there is none to be had."""
         with self._mutex:
             if self._closed or (self._rests_until and self._clock() < self._rests_until):
@@ -169,7 +169,7 @@ class HotLanes:
                     self._all.add(lane)
         return lane
 
-    def _settled(self, own: HotLane | None, timeout: float) -> float:
+    def _settled(self, own: Lane | None, timeout: float) -> float:
         """Wait until other lanes' posted calls until now are answered; return the seconds left."""
         with self._mutex:
             wanted = {each: each.posted_count for each in self._all if each is not own}
@@ -204,7 +204,7 @@ class HotLanes:
                 self._idle.remove(lane)
             self._collect(lane, left)
 
-    def _collect(self, lane: HotLane, seconds: float) -> None:
+    def _collect(self, lane: Lane, seconds: float) -> None:
         """Reads a lane's answers, of which it may break, and put it back."""
         whole = False
         try:
@@ -215,7 +215,7 @@ class HotLanes:
         finally:
             self._leave(lane, whole=whole)
 
-    def _leave(self, lane: HotLane, *, whole: bool, well: bool = False) -> None:
+    def _leave(self, lane: Lane, *, whole: bool, well: bool = False) -> None:
         """Let others use a lane, or close it where it broke; ``well``: it just answered a call."""
         with self._mutex:
             if not whole:

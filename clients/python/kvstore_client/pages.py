@@ -2,12 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import NamedTuple, overload
 
 from kvstore.v1 import types_pb2
-
-if TYPE_CHECKING:
-    from kvstore_client.memory.extent_table import ExtentTable
 
 
 class PageRef(NamedTuple):
@@ -86,18 +83,13 @@ class Pages(Sequence[PageRef]):
         """The slots by extent with their generations, for another process that copies them."""
         return [DatedRun(run.extent_id, slots_of(run), generations_of(run)) for run in self._runs]
 
-    def strange_to(self, extents: "ExtentTable") -> set[int]:
-        """Returns the extents that are not mapped, or have fewer slots than a range of them names.
+    def ends(self) -> Iterator[tuple[int, int]]:
+        """Yields the extent of each run, and the slot after its last if its slots are a range.
 
-        So no more pages are taken out of a range than there is memory for, whatever it says.
+        Zero stands for a run that lists its slots. Reads no page out of the answer.
         """
-        found = set()
         for run in self._runs:
-            extent = extents.get(run.extent_id)
-            end = run.slot_indexes[0] + run.slot_count if run.slot_count else 0
-            if extent is None or end > extent.slot_count:
-                found.add(run.extent_id)
-        return found
+            yield run.extent_id, run.slot_indexes[0] + run.slot_count if run.slot_count else 0
 
     def __len__(self) -> int:
         return self._count

@@ -1,14 +1,21 @@
 """One extent of the store's memory, mapped into this process, wherever it is."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+from xxhash import xxh3_64_intdigest
 
 from kvstore.v1 import types_pb2
 from kvstore_client.layout import PagedContent, PageLayout
+from kvstore_client.pages import PageRef
 
 if TYPE_CHECKING:
     import torch
+
+# The checksum of a page whose bytes were not read.
+NO_CHECKSUM = 0
 
 
 class UntrustedExtent(Exception):
@@ -100,3 +107,23 @@ class MappedExtent(ABC):
         elements = pages.view(getattr(torch, layout.content.dtype))
         assert elements.shape[1] == prod(shape)  # the layout checked itself
         return elements.view(self.slot_count, *shape)
+
+
+# Returns an extent by its id, or None if it is not mapped.
+FindExtent: TypeAlias = Callable[[int], MappedExtent | None]
+
+
+def checksums_of(find: FindExtent, pages: Iterable[PageRef], *, wanted: bool | None) -> list[int]:
+    """Returns the xxh3-64 of each page's whole slot, or nothing where nobody looked at any.
+
+    ``find`` returns an extent by its id. ``wanted`` is ``ClientConfig.page_checksums``.
+    Device work on the pages is done; those of a device are copied to the host.
+    """
+    checksums = []
+    for page in pages:
+        extent = find(page.extent_id)
+        if extent is None or not (extent.device is None if wanted is None else wanted):
+            checksums.append(NO_CHECKSUM)
+        else:
+            checksums.append(xxh3_64_intdigest(extent.content(page.slot)))
+    return checksums if any(checksums) else []

@@ -7,9 +7,14 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Condition
+from typing import NamedTuple
 
+from kvstore.v1 import attach_pb2, store_pb2
+from kvstore_client.calls.attach import AttachConnection
 from kvstore_client.calls.breaker import CircuitBreaker, Sample, StoreGate, StoreRequest
+from kvstore_client.calls.channel import StoreCalls
 from kvstore_client.calls.deadlines import Backoff, Deadline, StoreBudget
+from kvstore_client.calls.lease_calls import LeaseCalls
 from kvstore_client.config import ClientConfig
 from kvstore_client.errors import (
     SESSION_OVER,
@@ -20,14 +25,38 @@ from kvstore_client.errors import (
     StoreTimedOut,
     StoreUnavailable,
 )
-from kvstore_client.identity import NamespaceKey
-from kvstore_client.memory.checksums import checksums_of
+from kvstore_client.layout import NamespaceKey
+from kvstore_client.lifecycle.joined_lease import SharedLease
+from kvstore_client.lifecycle.lease_keeper import LeaseKeeper, LeaseTerm
+from kvstore_client.lifecycle.release_sender import ReleaseSender
 from kvstore_client.memory.extent_table import ExtentTable
-from kvstore_client.opened_namespace import OpenedNamespace
-from kvstore_client.page_ref import PageRef, Pages
-from kvstore_client.session.bound import Bound
-from kvstore_client.session.lease_keeper import LeaseKeeper
-from kvstore_client.session.sender import ReleaseSender
+from kvstore_client.memory.mapped_extent import checksums_of
+from kvstore_client.pages import PageRef, Pages
+
+
+class OpenedNamespace(NamedTuple):
+    """A namespace as this session knows it."""
+
+    namespace_id: bytes
+    arena_id: int
+    page_tokens: int
+
+
+class Attachment(NamedTuple):
+    """A lease with this process bound to it.
+
+    ``shared`` is what joins another process; ``joined``: this one was, by the owner.
+    """
+
+    connection: AttachConnection
+    calls: StoreCalls
+    lease: LeaseCalls
+    term: LeaseTerm
+    welcome: attach_pb2.Welcome
+    limits: store_pb2.Limits
+    shared: SharedLease
+    joined: bool = False
+
 
 # Half of the ids are ahead of any start.
 FIRST_IDS = 1 << 63
@@ -47,15 +76,19 @@ class Session:
     """
 
     def __init__(
-        self, bound: Bound, config: ClientConfig, monitor: Condition, numbers: Iterator[int]
+        self,
+        attachment: Attachment,
+        config: ClientConfig,
+        monitor: Condition,
+        numbers: Iterator[int],
     ) -> None:
-        self.lease = bound.lease
-        self.calls = bound.calls
-        self.store_epoch = bound.welcome.store_epoch
-        self.tenant = bound.welcome.tenant
-        self.shared = bound.shared
-        self._joined = bound.joined
-        limit = bound.limits.max_deadline.ToTimedelta().total_seconds()
+        self.lease = attachment.lease
+        self.calls = attachment.calls
+        self.store_epoch = attachment.welcome.store_epoch
+        self.tenant = attachment.welcome.tenant
+        self.shared = attachment.shared
+        self._joined = attachment.joined
+        limit = attachment.limits.max_deadline.ToTimedelta().total_seconds()
         self.call_timeout = min(config.call_timeout, limit or config.call_timeout)
         self.namespaces: dict[NamespaceKey, OpenedNamespace | StoreError] = {}
         # Why the last try to open one failed, where another may not.
@@ -67,13 +100,13 @@ class Session:
         self._ids = itertools.count(1 + secrets.randbelow(FIRST_IDS))
         self._holds = 0
         self._sample: Sample | None = None
-        self._connection = bound.connection
+        self._connection = attachment.connection
         self._sender = sender = ReleaseSender(
-            bound.lease,
+            attachment.lease,
             call_timeout=self.call_timeout,
             backoff=Backoff(config.first_backoff, config.longest_backoff),
-            max_batch_size=bound.limits.max_batch_size or 1,
-            tell_unmapped=bound.connection.tell_unmapped,
+            max_batch_size=attachment.limits.max_batch_size or 1,
+            tell_unmapped=attachment.connection.tell_unmapped,
             closed=self._close,
             lingering=lambda: self.extents.lingering,
         )
@@ -92,9 +125,9 @@ class Session:
             self._probe,
             self._sender.prompt,
         )
-        self._keeper = LeaseKeeper(bound.lease.renew, self, bound.term)
+        self._keeper = LeaseKeeper(attachment.lease.renew, self, attachment.term)
         self._keeper.start()
-        bound.connection.serve(self.extents, self.end)
+        attachment.connection.serve(self.extents, self.end)
 
     # Whether it goes on.
 
@@ -191,7 +224,7 @@ class Session:
 
     def require_mapped(self, pages: Pages) -> Pages:
         """Returns ``pages``; raises :class:`StoreUnavailable` for one with no memory here."""
-        strange = pages.strange_to(self.extents)
+        strange = self.extents.strange(pages)
         if strange:
             raise StoreUnavailable(f"the answer names extents {sorted(strange)}, not mapped here")
         return pages

@@ -12,17 +12,16 @@ from kvstore.v1 import attach_pb2, lease_pb2, store_pb2
 from kvstore_client.calls.attach import AttachConnection
 from kvstore_client.calls.channel import StoreCalls
 from kvstore_client.calls.deadlines import Deadline
-from kvstore_client.calls.lane import HotLane
-from kvstore_client.calls.lane_pool import FEATURE, HotLanes
+from kvstore_client.calls.lane import Lane
 from kvstore_client.calls.lease_calls import LeaseCalls
+from kvstore_client.calls.pool import FEATURE, LanePool
 from kvstore_client.config import ClientConfig
 from kvstore_client.errors import StaleEpoch, StoreError, StoreUnavailable
 from kvstore_client.fault_points import fault_point
+from kvstore_client.lifecycle.joined_lease import LEASE_ID_BYTES, JoinedLease, SharedLease
+from kvstore_client.lifecycle.lease_keeper import LeaseTerm
+from kvstore_client.lifecycle.session import Attachment, Session
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session.bound import Bound
-from kvstore_client.session.joined_lease import LEASE_ID_BYTES, JoinedLease, SharedLease
-from kvstore_client.session.lease_keeper import LeaseTerm
-from kvstore_client.session.session import Session
 
 SECRET_BYTES = 32
 
@@ -63,7 +62,7 @@ class Attempt:
         if self._calls is not None:
             self._calls.cancel()
 
-    def _bind(self) -> Bound:
+    def _bind(self) -> Attachment:
         deadline = Deadline(self._config.connect_timeout)
         fault_point("hello.before")
         welcome = self._connection.hello(
@@ -98,11 +97,13 @@ class Attempt:
                 )
             raise
         if self._config.hot_lane and FEATURE in capabilities.features:
-            calls.use_lanes(HotLanes(self._open_lane))
-        return Bound(self._connection, calls, lease, term, welcome, capabilities.limits, shared)
+            calls.use_lanes(LanePool(self._open_lane))
+        return Attachment(
+            self._connection, calls, lease, term, welcome, capabilities.limits, shared
+        )
 
-    def _open_lane(self, timeout: float) -> HotLane:
-        lane = HotLane(self._runtime_dir.attach_socket)
+    def _open_lane(self, timeout: float) -> Lane:
+        lane = Lane(self._runtime_dir.attach_socket)
         try:
             lane.open(self._config.display_name, self._lease_id, self._secret, Deadline(timeout))
         except BaseException:
@@ -116,7 +117,7 @@ class Attempt:
         welcome: attach_pb2.Welcome,
         shared: SharedLease,
         deadline: Deadline,
-    ) -> Bound:
+    ) -> Attachment:
         """Binds this process to its owner's lease; nothing of it is this process's to undo."""
         if welcome.store_epoch != joined.store_epoch:
             raise StaleEpoch("STALE_EPOCH: the store restarted", reason="STALE_EPOCH")
@@ -125,7 +126,7 @@ class Attempt:
         term = LeaseTerm(time.monotonic(), self._config.ttl)
         self._connection.bind(joined.lease_id, joined.secret, deadline)
         limits = self._capabilities(self._calls, deadline).limits
-        return Bound(
+        return Attachment(
             self._connection, self._calls, lease, term, welcome, limits, shared, joined=True
         )
 
