@@ -1,9 +1,12 @@
 """The time of one request's calls, by a clock that the test moves."""
 
+from random import Random
+
 import pytest
 
 from kvstore_client import errors
-from kvstore_client.calls.deadlines import StoreBudget, shared_budget
+from kvstore_client.calls.deadlines import Backoff, Deadline, StoreBudget, shared_budget
+from kvstore_client.errors import StoreTimedOut
 
 
 class Clock:
@@ -74,3 +77,37 @@ def test_what_several_wait_for_is_charged_to_each() -> None:
     assert (small.left, large.left) == (-1.0, 3.0)
     with shared_budget([small]) as shared, pytest.raises(errors.StoreUnavailable):
         shared.spend(1.0).__enter__()
+
+
+def test_what_is_left_shrinks() -> None:
+    """The rest is never more than the whole, and never grows."""
+    deadline = Deadline(60)
+    first = deadline.remaining()
+    assert 0 < deadline.remaining() <= first <= 60
+
+
+def test_after_the_end_nothing_is_asked() -> None:
+    """A deadline that passed is a timeout, and no call with no time."""
+    with pytest.raises(StoreTimedOut):
+        Deadline(0).remaining()
+
+
+def test_waits_double_up_to_the_longest() -> None:
+    """Each wait is between half and all of a bound that doubles and then stays."""
+    backoff = Backoff(0.1, 0.5, Random(1))
+    for bound in (0.1, 0.2, 0.4, 0.5, 0.5):
+        assert bound / 2 <= backoff.delay() <= bound
+
+
+def test_a_success_begins_anew() -> None:
+    """After a reset the first wait is the first again."""
+    backoff = Backoff(0.1, 10, Random(1))
+    for _ in range(5):
+        backoff.delay()
+    backoff.reset()
+    assert backoff.delay() <= 0.1
+
+
+def test_two_clients_do_not_wait_in_step() -> None:
+    """Without a seed the waits of two clients differ."""
+    assert [Backoff(1, 1).delay() for _ in range(8)] != [Backoff(1, 1).delay() for _ in range(8)]
