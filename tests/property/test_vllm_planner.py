@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kvstore_vllm.scheduler.jobs import Jobs
 from kvstore_vllm.scheduler.requests import Lookup
 from kvstore_vllm.scheduler.save_path import SavePath
-from vllm_rig.half_world import ACTIONS, HalfWorld, Setup
+from vllm_rig.planner_world import ACTIONS, PlannerWorld, Setup
 
 # An action, and a number that chooses what it is about. Not rules of a state machine, some of
 # which hypothesis leaves out in each run: without arrivals nothing happens.
@@ -36,10 +36,10 @@ SETUPS = st.builds(
 
 @given(setup=SETUPS, steps=STEPS)
 def test_whatever_happens_all_is_given_back_and_nothing_wrong_is_stored(
-    setup: Setup, steps: list[tuple[Callable[[HalfWorld, int], None], int]]
+    setup: Setup, steps: list[tuple[Callable[[PlannerWorld, int], None], int]]
 ) -> None:
     """Requests come, are answered, loaded, computed, saved, preempted, aborted, in any order."""
-    world = HalfWorld(setup)
+    world = PlannerWorld(setup)
     for action, number in steps:
         action(world, number)
     world.end()
@@ -48,17 +48,17 @@ def test_whatever_happens_all_is_given_back_and_nothing_wrong_is_stored(
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_such_a_run_loads_and_stores(ranks: int) -> None:
     """What is tested above does happen: a prompt that comes twice is loaded."""
-    world = HalfWorld(Setup(ranks=ranks))
+    world = PlannerWorld(Setup(ranks=ranks))
     for _ in range(2):
-        HalfWorld.arrive(world, 40)
+        PlannerWorld.arrive(world, 40)
         for _ in range(8):
-            HalfWorld.go_on(world, 2)
-            HalfWorld.end_load(world, 1)
-            HalfWorld.end_load(world, 1)
-        HalfWorld.finish(world, 0)
-        HalfWorld.go_on(world, 4)
-    assert world.engine.half.counts["loaded_tokens"]
-    assert world.engine.half.counts["stored_tokens"]
+            PlannerWorld.go_on(world, 2)
+            PlannerWorld.end_load(world, 1)
+            PlannerWorld.end_load(world, 1)
+        PlannerWorld.finish(world, 0)
+        PlannerWorld.go_on(world, 4)
+    assert world.engine.planner.counts["loaded_tokens"]
+    assert world.engine.planner.counts["stored_tokens"]
     world.end()
 
 
@@ -66,7 +66,7 @@ def run_at_random() -> None:
     """Runs some worlds to their ends, the same each time."""
     for seed in range(20):
         draw = random.Random(seed)
-        world = HalfWorld(Setup(ranks=2, lag=seed % 2, load_async=seed % 3 > 0))
+        world = PlannerWorld(Setup(ranks=2, lag=seed % 2, load_async=seed % 3 > 0))
         for _ in range(50):
             draw.choice(ACTIONS)(world, draw.randrange(1_000))
         world.end()

@@ -12,7 +12,7 @@ import torch
 
 from kvstore_client.testing import wait_until
 from kvstore_vllm.blocks import copier as block_copier
-from kvstore_vllm.rank.half import WorkerHalf
+from kvstore_vllm.rank.executor import PlanExecutor
 from kvstore_vllm.transfer import StepPlan, Transfer
 from vllm_rig.block_layouts import Blocks, Layout, Slots, content, slots, transfer
 
@@ -25,30 +25,30 @@ CYCLES = 200_000_000
 
 
 @contextmanager
-def worker_half(blocks: Blocks) -> Iterator[WorkerHalf]:
+def running_executor(blocks: Blocks) -> Iterator[PlanExecutor]:
     """Returns a half that is closed at the end."""
-    half = WorkerHalf(blocks.copier)
-    yield half
-    half.close()
+    executor = PlanExecutor(blocks.copier)
+    yield executor
+    executor.close()
 
 
-def load_beside(half: WorkerHalf, memory: Slots, wanted: Transfer) -> None:
+def load_beside(executor: PlanExecutor, memory: Slots, wanted: Transfer) -> None:
     """Load beside a step, and return once the load was reported as successful."""
-    half.load(StepPlan("engine", loads=[wanted]), memory)
-    await_load(half, wanted)
+    executor.load(StepPlan("engine", loads=[wanted]), memory)
+    await_load(executor, wanted)
 
 
-def await_load(half: WorkerHalf, wanted: Transfer) -> None:
+def await_load(executor: PlanExecutor, wanted: Transfer) -> None:
     """Returns once a load was reported; fails if it failed."""
-    assert wait_until(lambda: wanted.request_id in half.take_finished()[1], LIMIT)
-    report = half.take_report()
+    assert wait_until(lambda: wanted.request_id in executor.take_finished()[1], LIMIT)
+    report = executor.take_report()
     assert (dict(report.ended), report.failed) == ({wanted.job: 1}, set())
 
 
-def save(half: WorkerHalf, memory: Slots, wanted: Transfer) -> None:
+def save(executor: PlanExecutor, memory: Slots, wanted: Transfer) -> None:
     """Saves, and returns once the save was reported as successful."""
-    half.save(StepPlan("engine", saves=[wanted]), memory)
-    report = half.take_report()
+    executor.save(StepPlan("engine", saves=[wanted]), memory)
+    report = executor.take_report()
     assert (dict(report.ended), report.failed) == ({wanted.job: 1}, set())
 
 
@@ -58,13 +58,13 @@ def bytes_come_back(layout: Layout, device: str, memory_device: str) -> None:
     memory = slots(BLOCKS, BLOCK_BYTES, memory_device)
     written = content(BLOCKS, BLOCK_BYTES, device)
     blocks.by_block.copy_(written.view(blocks.by_block.shape))
-    with worker_half(blocks) as half:
-        save(half, memory, transfer(1, range(3, 11), first_slot=5))
+    with running_executor(blocks) as executor:
+        save(executor, memory, transfer(1, range(3, 11), first_slot=5))
         assert memory.tensor.to(device)[5:13].equal(written[3:11])
         assert not memory.tensor[:5].any()
         assert not memory.tensor[13:].any()
         blocks.raw.zero_()
-        load_beside(half, memory, transfer(2, range(14, 22), first_slot=5))
+        load_beside(executor, memory, transfer(2, range(14, 22), first_slot=5))
     assert blocks.by_block[14:22].reshape(8, BLOCK_BYTES).equal(written[3:11])
     assert not blocks.by_block[:14].any()
     assert not blocks.by_block[22:].any()
@@ -82,14 +82,14 @@ def a_load_comes_after_the_step_s_earlier_work(
     written = content(BLOCKS, BLOCK_BYTES, memory_device)
     memory.tensor.copy_(written)
     wanted = transfer(2, range(BLOCKS))
-    with worker_half(blocks) as half:
+    with running_executor(blocks) as executor:
         # Loads the kernels and fills torch's pool of the stream: either may wait for the device.
-        load_beside(half, memory, transfer(1, range(BLOCKS)))
+        load_beside(executor, memory, transfer(1, range(BLOCKS)))
         _work(device)
         blocks.raw.fill_(0x55)
-        half.load(StepPlan("engine", loads=[wanted]), memory)
+        executor.load(StepPlan("engine", loads=[wanted]), memory)
         _work(device, times=20)
-        await_load(half, wanted)
+        await_load(executor, wanted)
         assert device == "cpu" or not torch.cuda.current_stream().query()
     assert blocks.by_block.reshape(BLOCKS, BLOCK_BYTES).equal(written.to(device))
 
@@ -100,17 +100,17 @@ def a_saved_block_may_be_overwritten(layout: Layout, device: str, memory_device:
     memory = slots(BLOCKS, BLOCK_BYTES, memory_device)
     written = content(BLOCKS, BLOCK_BYTES, device)
     blocks.raw.zero_()
-    with worker_half(blocks) as half:
+    with running_executor(blocks) as executor:
         _work(device)
         blocks.by_block.copy_(written.view(blocks.by_block.shape))
-        save(half, memory, transfer(1, range(BLOCKS)))
+        save(executor, memory, transfer(1, range(BLOCKS)))
         blocks.raw.fill_(0x55)
         _synchronize(device)
     assert memory.tensor.equal(written.to(memory_device))
 
 
 # Each holds for every layout, device and device of slots.
-HALF_CHECKS: list[Callable[[Layout, str, str], None]] = [
+COPY_CHECKS: list[Callable[[Layout, str, str], None]] = [
     bytes_come_back,
     a_load_comes_after_the_step_s_earlier_work,
     a_saved_block_may_be_overwritten,
@@ -159,12 +159,12 @@ def copies_of(
     memory = slots(block_count, block_bytes, "cpu")
     wanted = transfer(1, range(block_count))
     before = _reset_peak(device)
-    with recorded_copies(to_blocks=to_blocks) as copies, worker_half(blocks) as half:
+    with recorded_copies(to_blocks=to_blocks) as copies, running_executor(blocks) as executor:
         if to_blocks:
-            half.load(StepPlan("engine", load_async=False, loads=[wanted]), memory)
+            executor.load(StepPlan("engine", load_async=False, loads=[wanted]), memory)
         else:
-            half.save(StepPlan("engine", saves=[wanted]), memory)
-        assert not half.take_report().failed
+            executor.save(StepPlan("engine", saves=[wanted]), memory)
+        assert not executor.take_report().failed
     _synchronize(device)
     return copies, 0 if device == "cpu" else torch.cuda.max_memory_allocated() - before
 
@@ -183,12 +183,12 @@ def rates(
     wanted = transfer(1, range(block_count))
     found: dict[str, float] = {}
     for _ in range(4):
-        with worker_half(blocks) as half:
-            save(half, memory, wanted)
-            load_beside(half, memory, wanted)
+        with running_executor(blocks) as executor:
+            save(executor, memory, wanted)
+            load_beside(executor, memory, wanted)
             for way in ("save", "load"):
-                assert half.counts[f"{way}_bytes"] == memory.tensor.nbytes
-                rate = memory.tensor.nbytes / half.counts[f"{way}_microseconds"] / 1e3
+                assert executor.counts[f"{way}_bytes"] == memory.tensor.nbytes
+                rate = memory.tensor.nbytes / executor.counts[f"{way}_microseconds"] / 1e3
                 found[way] = max(found.get(way, 0.0), rate)
     return found
 

@@ -10,7 +10,7 @@ import torch
 from kvstore_client import DatedRun
 from kvstore_vllm.blocks.geometry import Piece
 from kvstore_vllm.engine.settings import ConnectorSettings
-from kvstore_vllm.rank.side import RankSide
+from kvstore_vllm.rank.role import RankRole
 from kvstore_vllm.transfer import StepPlan, Transfer
 
 LOAD, SAVE = 1, 2
@@ -29,11 +29,11 @@ class Facts:
     )
 
 
-def rank(kv_caches: dict[str, torch.Tensor]) -> RankSide:
+def rank(kv_caches: dict[str, torch.Tensor]) -> RankRole:
     """A rank with some memory."""
     config = SimpleNamespace(parallel_config=SimpleNamespace(rank=0))
     facts: Any = Facts()
-    side = RankSide(config, ConnectorSettings(), facts)
+    side = RankRole(config, ConnectorSettings(), facts)
     side.register(kv_caches)
     return side
 

@@ -56,7 +56,7 @@ class Copied(NamedTuple):
 FAILED: Final = Copied(ok=False)
 
 
-class WorkerHalf:
+class PlanExecutor:
     """Carries out a step's plan. One thread, the rank's, uses it.
 
     Nothing that fails here is raised: a load that fails is reported with its blocks, and

@@ -15,7 +15,7 @@ def test_what_one_engine_computed_another_loads() -> None:
     second = engine(store=first.store)
     run(second, "b", [*PROMPT[:8], 99, 98])
     assert second.loaded_pages == 2
-    assert second.half.counts["lookups_full"] == 1
+    assert second.planner.counts["lookups_full"] == 1
 
 
 def test_a_prompt_that_ends_with_a_page_is_loaded_whole() -> None:
@@ -54,7 +54,7 @@ def test_a_load_that_fails_is_computed_and_not_tried_again() -> None:
     request = world.requests["b"]
     assert request in world.running
     assert world.loaded_pages == 2
-    assert world.half.counts["loads_failed"] == 1
+    assert world.planner.counts["loads_failed"] == 1
     world.finish(request)
     settle(world)
 
@@ -66,7 +66,7 @@ def test_what_was_computed_on_a_load_that_failed_is_not_stored() -> None:
     world = engine(store=store, load_async=False, chunk=3)
     world.fail_next_loads = 1
     run(world, "b", [*PROMPT, 1, 2, 3, 4], new_tokens=3)
-    assert world.half.counts["loads_failed"] == 1
+    assert world.planner.counts["loads_failed"] == 1
     assert max(map(len, store.index)) == 4
 
 
@@ -159,14 +159,14 @@ def test_a_reset_forgets_what_was_matched_and_what_is_being_saved() -> None:
     world.arrive("b", PROMPT)
     world.arrive("c", PROMPT)
     world.answers.answer_all()
-    world.half.matched_tokens("c", 0)
-    assert world.half.forget()
+    world.planner.matched_tokens("c", 0)
+    assert world.planner.forget()
     assert store.holds == []
     world.arrive("d", PROMPT)
     for _ in range(2):
         world.answers.answer_all()
         world.step()
-    assert not world.half.forget()
+    assert not world.planner.forget()
     for name in list(world.loading):
         world.end_load(name, ok=True)
     for _ in range(4):
@@ -174,7 +174,7 @@ def test_a_reset_forgets_what_was_matched_and_what_is_being_saved() -> None:
     for name in ("b", "c", "d"):
         world.finish(world.requests[name])
     settle(world)
-    assert world.half.forget()
+    assert world.planner.forget()
 
 
 def test_after_a_reset_what_came_before_it_loads_nothing() -> None:
@@ -185,7 +185,7 @@ def test_after_a_reset_what_came_before_it_loads_nothing() -> None:
     world.arrive("b", PROMPT)
     world.arrive("c", PROMPT)
     world.answers.answer()
-    world.half.forget()
+    world.planner.forget()
     for _ in range(6):
         world.answers.answer_all()
         world.step()
@@ -204,13 +204,13 @@ def test_who_goes_idle_is_told_that_answers_are_to_come() -> None:
     store = NaivePages(PAGE, 40)
     run(engine(store=store), "a", PROMPT)
     world = engine(store=store)
-    assert not world.half.awaits_answers
+    assert not world.planner.awaits_answers
     world.arrive("b", PROMPT)
     world.finish(world.requests["b"])
-    assert world.half.awaits_answers
+    assert world.planner.awaits_answers
     world.answers.answer_all()
     world.step()
-    assert not world.half.awaits_answers
+    assert not world.planner.awaits_answers
     assert store.holds == []
 
 
@@ -222,6 +222,6 @@ def test_closing_gives_all_back() -> None:
     world.arrive("b", PROMPT)
     world.arrive("c", [1, *PROMPT])
     world.answers.answer()
-    world.half.close()
+    world.planner.close()
     assert store.holds == []
     assert store.reserved == set()

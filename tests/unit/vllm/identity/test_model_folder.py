@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from kvstore_vllm.identity.errors import UnidentifiableModel
+from kvstore_vllm.identity.canonical import UnidentifiableModel
 from kvstore_vllm.identity.model_folder import folder_digest, folder_stamp
 
 WEIGHTS = "model.safetensors"

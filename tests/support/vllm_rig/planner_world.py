@@ -24,7 +24,7 @@ class Setup:
     slots: int = 40
 
 
-class HalfWorld:
+class PlannerWorld:
     """One engine and its store. Each action's number chooses what it is about."""
 
     def __init__(self, setup: Setup) -> None:
@@ -86,7 +86,7 @@ class HalfWorld:
     def reset(self, number: int) -> None:
         """Other weights are loaded, say: nothing of before is to be used."""
         del number
-        self.engine.half.forget()
+        self.engine.planner.forget()
 
     def end(self) -> None:
         """Let everything end: then nothing is held, reserved or kept."""
@@ -107,7 +107,7 @@ class HalfWorld:
         assert not engine.held
         assert not engine.loading
         assert sorted(engine.spare) == sorted(engine.kv)
-        assert engine.half.is_idle
+        assert engine.planner.is_idle
 
     def _open_loads(self) -> list[str]:
         """Returns whose loads some rank has not ended."""
@@ -124,15 +124,15 @@ class HalfWorld:
 
 
 # As often as each is named.
-ACTIONS: list[Callable[[HalfWorld, int], None]] = [
-    *[HalfWorld.arrive] * 4,
-    *[HalfWorld.step] * 4,
-    *[HalfWorld.go_on] * 4,
-    *[HalfWorld.answer] * 2,
-    *[HalfWorld.end_load] * 4,
-    *[HalfWorld.finish] * 2,
-    HalfWorld.preempt,
-    HalfWorld.time_out,
-    HalfWorld.change,
-    HalfWorld.reset,
+ACTIONS: list[Callable[[PlannerWorld, int], None]] = [
+    *[PlannerWorld.arrive] * 4,
+    *[PlannerWorld.step] * 4,
+    *[PlannerWorld.go_on] * 4,
+    *[PlannerWorld.answer] * 2,
+    *[PlannerWorld.end_load] * 4,
+    *[PlannerWorld.finish] * 2,
+    PlannerWorld.preempt,
+    PlannerWorld.time_out,
+    PlannerWorld.change,
+    PlannerWorld.reset,
 ]

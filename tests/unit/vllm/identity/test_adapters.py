@@ -8,8 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from kvstore_client.testing import wait_until
-from kvstore_vllm.identity.adapters import AdapterDigests
-from kvstore_vllm.identity.errors import UndigestableAdapter
+from kvstore_vllm.identity.adapters import AdapterDigests, UndigestableAdapter
 from kvstore_vllm.identity.request_key import RequestKey
 from vllm_rig.vllm_stand_ins import Lora, PromptRequest
 

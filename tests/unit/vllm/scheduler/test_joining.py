@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore_vllm.rank.joining import LONGEST_JOIN, Joining
+from kvstore_vllm.scheduler.joining import LONGEST_JOIN, Joining
 
 LEASE, NEW = b"lease", b"new"
 

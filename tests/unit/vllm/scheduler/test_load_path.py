@@ -19,7 +19,7 @@ def test_a_lookup_without_an_answer_is_a_miss_in_time(*, late: bool) -> None:
     world.now = LOOKUP_TIMEOUT
     world.step()
     assert not world.waiting
-    assert world.half.counts["lookups_timeout"] == 1
+    assert world.planner.counts["lookups_timeout"] == 1
     if late:
         world.answers.answer()
         world.step()
@@ -32,7 +32,7 @@ def test_without_a_store_nothing_is_asked() -> None:
     world = engine()
     world.usable = False
     run(world, "a", PROMPT)
-    assert world.half.counts["lookups_unavailable"] == 1
+    assert world.planner.counts["lookups_unavailable"] == 1
     assert not world.store.index
 
 
@@ -63,7 +63,7 @@ def test_a_request_waits_for_ranks_that_are_about_to_reach_the_store(come: str) 
     world.step()
     assert not world.waiting
     outcome = "unavailable" if come == "lost" else "full"
-    assert world.half.counts[f"lookups_{outcome}"] == 1
+    assert world.planner.counts[f"lookups_{outcome}"] == 1
     if come != "lost":
         world.end_load("b", ok=True)
         world.step()

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from kvstore_vllm.engine.settings import HalfSettings
+from kvstore_vllm.engine.settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.answers import Answers
 from kvstore_vllm.scheduler.jobs import Jobs
@@ -23,7 +23,7 @@ def _tell_nobody(request: EngineRequest, start_page: int, end_page: int) -> None
     del request, start_page, end_page
 
 
-class SchedulerHalf:
+class TransferPlanner:
     """Requests from their arrival to their end. One thread, the scheduler's, uses it.
 
     No call waits for the store: threads ask it, and each call here begins by taking the
@@ -37,7 +37,7 @@ class SchedulerHalf:
 
     def __init__(
         self,
-        settings: HalfSettings,
+        settings: PlannerSettings,
         work: StoreWork,
         answers: Answers,
         *,

@@ -10,11 +10,11 @@ import torch
 
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
 from kvstore_vllm.blocks.copier import BlockCopier, planes_of
+from kvstore_vllm.blocks.page_layout import layout_of
 from kvstore_vllm.engine.facts import EngineFacts
 from kvstore_vllm.engine.settings import ConnectorSettings
 from kvstore_vllm.engine.store_access import ENGINES_HERE, copies_are_done
-from kvstore_vllm.identity.model import layout_of
-from kvstore_vllm.rank.half import WorkerHalf
+from kvstore_vllm.rank.executor import PlanExecutor
 from kvstore_vllm.transfer import StepPlan, WorkerReport
 
 _logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 JOIN_WAIT: Final = 0.01
 
 
-class RankSide:
+class RankRole:
     """Reaches the store's memory through the scheduler half's client, or joins its lease.
 
     The rank's thread uses it. A plan that names another lease is of a new session: then that
@@ -39,7 +39,7 @@ class RankSide:
         self._vllm_config = vllm_config
         self._settings = settings
         self._facts = facts
-        self._half: WorkerHalf | None = None
+        self._executor: PlanExecutor | None = None
         self._report = WorkerReport()
         self._lease: bytes | None = None
         self._client: Client | None = None
@@ -59,31 +59,31 @@ class RankSide:
             self._report.disagrees = True
             # What is planned before that is known fails, and is answered as all else.
             copier = None
-        self._half = WorkerHalf(copier, fault_fraction=self._settings.fault_load_fraction)
+        self._executor = PlanExecutor(copier, fault_fraction=self._settings.fault_load_fraction)
 
     def load(self, plan: StepPlan) -> None:
         """Begins the plan's loads."""
-        if self._half is not None:
-            self._half.load(plan, self._mapped(plan))
+        if self._executor is not None:
+            self._executor.load(plan, self._mapped(plan))
 
     def save(self, plan: StepPlan) -> None:
         """Carries out the plan's saves."""
-        if self._half is not None:
-            self._half.save(plan, self._mapped(plan))
+        if self._executor is not None:
+            self._executor.save(plan, self._mapped(plan))
 
     def take_finished(self) -> tuple[set[str] | None, set[str] | None]:
         """Returns the requests that are let go, and those whose loads ended."""
-        return (None, None) if self._half is None else self._half.take_finished()
+        return (None, None) if self._executor is None else self._executor.take_finished()
 
     def take_failed_blocks(self) -> set[int]:
         """Returns the blocks that were not loaded."""
-        return set() if self._half is None else self._half.take_failed_blocks()
+        return set() if self._executor is None else self._executor.take_failed_blocks()
 
     def take_report(self) -> WorkerReport:
         """Returns what ended, and whether this rank reaches the store."""
         report, self._report = self._report, WorkerReport()
-        if self._half is not None:
-            report.add(self._half.take_report())
+        if self._executor is not None:
+            report.add(self._executor.take_report())
         if self._memory is not None and not self._told and self._memory.failure is None:
             self._told = True
             assert self._lease is not None
@@ -93,12 +93,12 @@ class RankSide:
     @property
     def counts(self) -> "Counter[str]":
         """What was copied, and how long it took, until somebody takes it out."""
-        return self._none if self._half is None else self._half.counts
+        return self._none if self._executor is None else self._executor.counts
 
     def close(self) -> None:
         """Waits for what is under way, and leave."""
-        if self._half is not None:
-            self._half.close()
+        if self._executor is not None:
+            self._executor.close()
         if self._client is not None:
             self._client.close()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from vllm_rig.block_layouts import LAYOUTS, Layout
-from vllm_rig.half_copies import HALF_CHECKS, copies_of, rates
+from vllm_rig.executor_copies import COPY_CHECKS, copies_of, rates
 
 MIB = 1 << 20
 BLOCKS, BLOCK_BYTES = 64, MIB
@@ -25,7 +25,7 @@ BOUNDED = [
 
 @pytest.mark.parametrize("memory_device", ["cpu", "cuda"])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize("check", HALF_CHECKS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("check", COPY_CHECKS, ids=lambda each: each.__name__)
 def test_blocks_are_copied(
     check: Callable[[Layout, str, str], None], layout: Layout, memory_device: str
 ) -> None:

@@ -5,18 +5,19 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from kvstore_vllm.blocks.page_layout import layout_of
 from kvstore_vllm.counters import note_attached
 from kvstore_vllm.engine.facts import EngineFacts
-from kvstore_vllm.engine.settings import ConnectorSettings, HalfSettings
+from kvstore_vllm.engine.settings import ConnectorSettings, PlannerSettings
 from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess, lease_name
 from kvstore_vllm.identity.adapters import AdapterDigests
+from kvstore_vllm.identity.canonical import mixed_salt
 from kvstore_vllm.identity.config_factors import adapter_facts
-from kvstore_vllm.identity.model import engine_salt, layout_of, model_identity
+from kvstore_vllm.identity.model import engine_salt, model_identity
 from kvstore_vllm.identity.request_key import RequestKey
-from kvstore_vllm.identity.salts import mixed_salt
-from kvstore_vllm.rank.joining import Joining
 from kvstore_vllm.scheduler.answers import ThreadedAnswers
-from kvstore_vllm.scheduler.half import SchedulerHalf
+from kvstore_vllm.scheduler.joining import Joining
+from kvstore_vllm.scheduler.planner import TransferPlanner
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.transfer import StepPlan, WorkerReport
 
@@ -34,7 +35,7 @@ def _no_blocks(request_id: str) -> Sequence[int]:
     return ()
 
 
-class SchedulerSide:
+class SchedulerRole:
     """Owns the client. The scheduler's thread uses it.
 
     ``stored`` is told of a request, and its pages from and to, which are in the store now.
@@ -68,14 +69,14 @@ class SchedulerSide:
         self._disagrees = False
         self._was_usable: bool | None = None
         ENGINES_HERE.put(facts.engine_id, self._access)
-        half_settings = HalfSettings(
+        half_settings = PlannerSettings(
             page_tokens=facts.page_tokens,
             rank_count=facts.rank_count,
             lookup_timeout=settings.lookup_timeout,
             load_async=settings.load_async,
             save_output=settings.save_output,
         )
-        self.half = SchedulerHalf(
+        self.planner = TransferPlanner(
             half_settings,
             StoreWork(self._access, facts.page_tokens, settings.lookup_timeout),
             ThreadedAnswers(THREADS),
@@ -88,11 +89,11 @@ class SchedulerSide:
     def arrived(self, request: Any) -> None:  # noqa: ANN401  # a Request
         """Begins to look a request up."""
         key = RequestKey.of(request, base_salt=self._base_salt, adapters=self._adapters)
-        self.half.arrived(request, key)
+        self.planner.arrived(request, key)
 
     def matched_tokens(self, request_id: str, computed_tokens: int) -> tuple[int | None, bool]:
         """Returns what vLLM asks for: tokens, and whether they are loaded beside steps."""
-        count = self.half.matched_tokens(request_id, computed_tokens)
+        count = self.planner.matched_tokens(request_id, computed_tokens)
         return count, bool(count) and self._settings.load_async
 
     def plan(self, scheduled: Mapping[str, int], preempted: Collection[str]) -> StepPlan:
@@ -104,7 +105,7 @@ class SchedulerSide:
         self._say_whether_usable()
         if not scheduled and self._is_joining():
             self._access.memory.wait_open(ATTACH_WAIT)
-        self.half.plan(plan, scheduled, preempted)
+        self.planner.plan(plan, scheduled, preempted)
         return plan
 
     def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
@@ -113,16 +114,16 @@ class SchedulerSide:
         if report.disagrees and not self._disagrees:
             self._disagrees = True
             _logger.error("kvstore_turned_off", extra={"reason": "a rank's blocks lie otherwise"})
-        self.half.reported(report, invalid_blocks)
+        self.planner.reported(report, invalid_blocks)
 
     def reset(self) -> bool:
         """Goes on in namespaces that nothing was stored in yet; False while loads are under way."""
         self._base_salt = mixed_salt(base=engine_salt(self._settings), reset=os.urandom(SALT_BYTES))
-        return self.half.forget()
+        return self.planner.forget()
 
     def close(self) -> None:
         """Gives everything back, and the lease."""
-        self.half.close()
+        self.planner.close()
         self._access.close()
         ENGINES_HERE.remove(self._facts.engine_id)
 
@@ -154,7 +155,7 @@ class SchedulerSide:
         if usable == self._was_usable or self._is_joining():
             return
         self._was_usable = usable
-        note_attached(self.half.counts, attached=usable)
+        note_attached(self.planner.counts, attached=usable)
         facts = self._access.facts()
         if usable:
             _logger.info("kvstore_used", extra=facts)
