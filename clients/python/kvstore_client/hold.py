@@ -1,4 +1,4 @@
-"""Something that is held at the store, until this process says otherwise."""
+"""Pins and reservations of this process, and how it gives them back."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 class Hold:
     """Pins and reservations of one session that are given back together.
 
-    Made within ``Session.request``. The session does not drain before its holds
+    Create it within ``Session.request``. The session does not drain until its holds
     are given back. One thread at a time uses it.
     """
 
@@ -33,36 +33,36 @@ class Hold:
         reservation_ids: Sequence[int] = (),
         runs: Iterable[types_pb2.PageRun] = (),
     ) -> None:
-        """``runs`` are the pages as the store named them."""
+        """``runs`` are the pages of the store's answer."""
         self.session = session
         self.pin_ids = pin_ids
         self.reservation_ids = reservation_ids
         self.generations = PageGenerations(runs)
-        # Of reservations alone: they never had a slot, so nobody waits for their end.
+        # True for reservations that never had a slot: no other call waits for their end.
         self.slotless = False
         self.open = True
         self._pid = os.getpid()
         session.hold()
 
     def recycled(self) -> list[PageRef]:
-        """Returns the pages that are not what they were, by a bug of the store.
+        """Returns the pages whose slots the store reused, by a bug.
 
-        None once they are given back: they may then be others'.
+        Returns none once the hold is given back.
         """
         return self.generations.recycled(self.session.extents.get) if self.open else []
 
     def __del__(self) -> None:
-        # The pages may be in use by names of theirs that were kept: only their user knows.
+        # The pages may still be used by references that the caller kept: only it knows.
         if self.open and self._pid == os.getpid() and not sys.is_finalizing():
             ids = [*self.pin_ids, *self.reservation_ids]
             warnings.warn(f"{ids} were never given back", ResourceWarning, stacklevel=2)
 
 
 def end_holds(*holds: Hold) -> None:
-    """Waits for the device once, then gives the holds, of one session, back; each once.
+    """Waits for the device once, then gives back the holds of one session. Can be repeated.
 
-    Where the wait fails nothing is given back, now or later: their pages may be
-    written for as long as the process lives. Raises what the wait raises, and
+    If the wait fails, nothing is given back, now or later: the pages may be
+    written for as long as the process lives. Raises the errors of the wait, and
     :class:`~kvstore_client.errors.ForkedClient`.
     """
     still_open = [hold for hold in holds if hold.open]
@@ -87,7 +87,7 @@ def end_holds(*holds: Hold) -> None:
 
 
 def require_current(*holds: Hold, wait: bool = True) -> None:
-    """Waits for the device once, then compare the generations of all pages that are still held.
+    """Waits for the device once, then compares the generations of all pages that are held.
 
     With ``wait=False`` the caller must have waited since its last device work on the pages. Raises
     :class:`~kvstore_client.errors.PageRecycled`, the errors of the wait, and
@@ -107,7 +107,7 @@ def require_current(*holds: Hold, wait: bool = True) -> None:
 
 
 class HeldPages(ABC):
-    """Pages that stay as they are until :meth:`release`, or the end of a ``with`` block.
+    """Pages that stay unchanged until :meth:`release`, or until the end of a ``with`` block.
 
     One thread at a time uses it.
     """
@@ -115,30 +115,30 @@ class HeldPages(ABC):
     @property
     @abstractmethod
     def holds(self) -> list[Hold]:
-        """What is held; perhaps nothing."""
+        """The open holds; may be empty."""
 
     def release(self) -> None:
-        """Waits for the device, once, then have all of it given back; nothing the second time.
+        """Waits for the device once, then gives everything back. Can be repeated.
 
-        Raises what ``ClientConfig.wait_for_device`` raises, and then holds the
+        Raises the errors of ``ClientConfig.wait_for_device``, and then holds the
         pages for as long as the process lives.
         """
         end_holds(*self.holds)
 
     @property
     def current(self) -> bool:
-        """Whether all pages that are held still are what they were when they came.
+        """False if the store reused the slot of a held page, which is a bug: a pin forbids it.
 
-        Anything else is a bug of the store, which a pin keeps from recycling them.
-        Looks at memory alone, some nanoseconds a page, and waits for no device.
+        Reads memory only, some nanoseconds a page, and waits for no device.
         """
         return not any(hold.recycled() for hold in self.holds)
 
     def require_current(self, *, wait: bool = True) -> None:
-        """Waits for the device, once, then raises ``PageRecycled`` unless :attr:`current`.
+        """Waits for the device once, then raises ``PageRecycled`` unless :attr:`current`.
 
-        Call it after you copied pages or read them in place. If it returns, your results are valid;
-        if it raises, drop them. Also raises what ``ClientConfig.wait_for_device`` raises.
+        Call it after you copied pages or read them in place. If it returns, your results are
+        valid; if it raises, drop them. Also raises the errors of
+        ``ClientConfig.wait_for_device``.
 
         An engine that waits for its device once for several sequences passes ``wait=False`` after
         that wait.

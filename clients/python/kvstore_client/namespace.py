@@ -1,4 +1,4 @@
-"""A namespace as a program holds it: for the client's life, whatever the store does."""
+"""A namespace for the client's life, through restarts of the store."""
 
 from collections.abc import Iterable, Mapping
 from copy import copy
@@ -24,25 +24,24 @@ from kvstore_client.tokens import Tokens, pack_tokens
 if TYPE_CHECKING:
     import torch
 
-# What the wire has room for.
+# The largest value of a uint32 field.
 MAX_SPEED = MAX_IDLE_MS = (1 << 32) - 1
 MILLISECONDS = 1_000
 
 
 class Namespace:
-    """Opened, in the background, in each session of its client.
+    """A namespace that each session of its client opens in the background.
 
     The request path (:meth:`match`, :meth:`acquire`, :meth:`reserve`) takes at
-    most ``call_timeout`` a call, never attaches, and returns at once where no
-    store is attached. All calls of a request together take at most its budget:
-    that of :meth:`new_budget`, handed to each of them; without one, a match and
-    a peek have one each, and so has a reservation with all that is done with it.
-    Any thread may use it; what it returns belongs to one thread at a time. All of
-    it raises ``ForkedClient`` in a forked child.
+    most ``call_timeout`` a call, never attaches, and returns at once if no store is
+    attached. All calls of one request together take at most its budget. Pass the budget of
+    :meth:`new_budget` to each of them. Without one, each match and peek has its own, and
+    so has a reservation with all its calls. Any thread may use it; its results belong to one
+    thread at a time. All methods raise ``ForkedClient`` in a forked child.
 
-    ``prefill_tokens_per_second``, which may be set at any time, is how many tokens the
-    engine computes in a second where nothing is cached: what the store's disk takes
-    longer to give is a miss. 0: not known, and everything is loaded.
+    ``prefill_tokens_per_second``, which may change at any time, is how many tokens the
+    engine computes in a second without a cache. Pages that the store's disk would deliver
+    more slowly are a miss. 0: the rate is unknown, and everything is loaded.
     """
 
     def __init__(self, connector: Connector, key: NamespaceKey) -> None:
@@ -53,37 +52,37 @@ class Namespace:
 
     @property
     def identity(self) -> NamespaceIdentity:
-        """Who may share."""
+        """The engines that may share its pages."""
         return self._key.identity
 
     @property
     def layout(self) -> PageLayout:
-        """How its pages are laid out."""
+        """The layout of its pages."""
         return self._key.layout
 
     @property
     def namespace_id(self) -> bytes:
-        """Its id at the store, for administration; raises ``StoreError`` where it is not open."""
+        """Its id at the store, for administration; raises ``StoreError`` if it is not open."""
         return self._opened(self._connector.require_session()).namespace_id
 
     def forget(self) -> None:
-        """Have it opened no more, and closed to this client's requests from now on.
+        """Closes the namespace for this client's requests. Later sessions do not open it.
 
-        What is held of it stays. All that were asked for by the same identity and layout are
-        this one.
+        Open holds stay valid. This applies to all ``Namespace`` objects of the same identity
+        and layout.
         """
         self._connector.forget(self._key)
 
     def salted(self, salt: bytes) -> "Namespace":
-        """Returns the namespace that differs in its salt alone, to be opened in the background."""
+        """Returns the namespace that differs only in its salt. It is opened in the background."""
         identity = replace(self.identity, salt=salt)
         return Namespace(self._connector, NamespaceKey(identity, self._key.layout))
 
-    # Whether it is open.
+    # Opening.
 
     @property
     def failure(self) -> StoreError | None:
-        """Why it is not open, such as ``LayoutMismatch``, or None where it is."""
+        """The reason why it is not open, such as ``LayoutMismatch``, or None if it is."""
         try:
             self._opened(self._connector.require_session())
         except StoreError as error:
@@ -93,7 +92,7 @@ class Namespace:
     def wait_open(self, timeout: float) -> bool:
         """Waits until it is open, for ``timeout`` seconds at most; returns whether it is.
 
-        A store that refuses it is waited for too: it may restart.
+        Also waits if the store refuses the namespace: the store may restart.
         """
         self._connector.check_process()
         with self._connector.monitor:
@@ -102,7 +101,7 @@ class Namespace:
     # The request path.
 
     def new_budget(self) -> StoreBudget:
-        """Returns the time for all calls of one request, as configured."""
+        """Returns the configured time for all calls of one request."""
         return self._connector.new_budget()
 
     def match(
@@ -114,10 +113,9 @@ class Namespace:
     ) -> Match:
         """Pins the longest cached prefix of ``tokens``, less than all of them.
 
-        With ``accept_next_token`` all of them, where their next token is stored:
-        ask so where you decode greedily, without processor, penalty or grammar. A
-        failure of the store is a miss with ``Match.failure``. Raises
-        ``ValueError`` for tokens that are none.
+        With ``accept_next_token`` it pins all of them if their next token is stored. Set it
+        only if you decode greedily, without processor, penalty or grammar. A failure of the
+        store is a miss with ``Match.failure``. Raises ``ValueError`` for invalid tokens.
         """
         packed = pack_tokens(tokens)
         try:
@@ -138,15 +136,14 @@ class Namespace:
         yield_idle: float | None = None,
         budget: StoreBudget | None = None,
     ) -> Acquired:
-        """Does as :meth:`match`, and reserve the rest of ``total_page_count`` pages.
+        """Matches like :meth:`match` and reserves the rest of ``total_page_count`` pages.
 
-        In one round trip. The first reserved page is the place for a copy of the
-        match's source. With ``yield_to_in_flight`` nothing is pinned or reserved where
-        somebody else is computing at least a page more of ``tokens`` than is cached:
-        ``Acquired.in_flight`` says so. ``yield_idle`` bounds the time, in seconds, since
-        that last advanced: of those who wait for a hung worker one takes over. A failure
-        of the store is a miss without a reservation. Raises ``ValueError`` for tokens that
-        are none.
+        Takes one round trip. Copy the match's source into the first reserved page. With
+        ``yield_to_in_flight`` nothing is pinned or reserved if another reservation computes
+        at least a page more of ``tokens`` than is cached; ``Acquired.in_flight`` is then set.
+        ``yield_idle`` bounds the time, in seconds, since that reservation last advanced:
+        one of those who wait for a hung worker takes over. A failure of the store is a miss
+        without a reservation. Raises ``ValueError`` for invalid tokens.
         """
         packed = pack_tokens(tokens)
         try:
@@ -189,18 +186,18 @@ class Namespace:
         return Reservation(hold, opened, grant, budget)
 
     def peek(self, tokens: Tokens) -> int:
-        """Returns how many tokens a match would find, in place and to copy; zero on a failure.
+        """Returns how many tokens a match would find, source included; 0 if the store fails.
 
-        Has no effect on the cache. Raises ``ValueError`` for tokens that are none.
+        Has no effect on the cache. Raises ``ValueError`` for invalid tokens.
         """
         answer = self._peek(tokens)
         return answer.matched_token_count + answer.source_token_count
 
     def peek_in_flight(self, tokens: Tokens) -> InFlight | None:
-        """Returns what somebody is computing of ``tokens`` beyond what is cached.
+        """Returns the reservation that computes more of ``tokens`` than is cached.
 
-        None where nobody is, or on a failure. Has no effect. Raises ``ValueError`` for
-        tokens that are none.
+        Returns None if there is none, or if the store fails. Has no effect. Raises
+        ``ValueError`` for invalid tokens.
         """
         return InFlight.of(self._peek(tokens))
 
@@ -208,11 +205,10 @@ class Namespace:
 
     @property
     def session_number(self) -> int:
-        """Changes whenever the extents that are mapped do: then build views anew.
+        """A number that changes with the set of mapped extents: build views anew then.
 
-        Read it while something is held: the memory stays as it is until then.
-        A view that is kept keeps its extent mapped, also one that nobody uses
-        any more.
+        Read it while something is held; the memory stays mapped until that is released.
+        A view keeps its extent mapped for as long as it exists.
         """
         self._connector.check_process()
         session = self._connector.session
@@ -220,7 +216,7 @@ class Namespace:
 
     @property
     def extents(self) -> Mapping[int, memoryview]:
-        """The extents that are mapped, each as in :meth:`extent`, by id."""
+        """The mapped extents by id, each as in :meth:`extent`."""
         self._connector.check_process()
         return MappingProxyType({key: each.view() for key, each in self._mapped().items()})
 
@@ -228,7 +224,7 @@ class Namespace:
         """Returns all slots of an extent as writable bytes; raises ``KeyError``.
 
         Raises :class:`~kvstore_client.errors.NotHostMemory` for pages of a device,
-        as every method here does that gives bytes: those have tensors alone.
+        as every method does that returns bytes: a device's pages have only tensors.
         """
         return self._extent(extent_id).view()
 
@@ -242,7 +238,7 @@ class Namespace:
     def extent_tensor(self, extent_id: int) -> "torch.Tensor":
         """Returns all slots as ``[slots, *page shape]``, sharing memory; raises ``KeyError``.
 
-        Of an opaque layout: ``[slots, page_bytes]`` of uint8.
+        An opaque layout gives ``[slots, page_bytes]`` of uint8.
         """
         return self._extent(extent_id).tensor(self.layout)
 
@@ -251,12 +247,12 @@ class Namespace:
         return self.extent_tensor(page.extent_id)[page.slot]
 
     def copy_page(self, source: PageRef | Source, target: PageRef) -> None:
-        """Copies all of a page into one that this process may write, such as a reserved one.
+        """Copies a whole page into a page that this process may write, such as a reserved one.
 
-        On a device the copy is queued on the current stream. A match's source is
-        waited for and looked at after it (:meth:`Source.require_current`): the
-        copy is that page, or this raises ``PageRecycled`` and it is to be dropped.
-        Loads torch; raises as :meth:`page_tensor` does.
+        On a device the copy is queued on the current stream. For a match's source this waits
+        for the copy and then compares generations (:meth:`Source.require_current`). It raises
+        ``PageRecycled`` if the source was reused: drop the copy then. Loads torch; raises as
+        :meth:`page_tensor` does.
         """
         page = source.page if isinstance(source, Source) else source
         self.page_tensor(target).copy_(self.page_tensor(page))
@@ -264,10 +260,10 @@ class Namespace:
             source.require_current()
 
     def recycled(self, runs: Iterable[DatedRun]) -> list[PageRef]:
-        """Returns the pages of ``runs`` that are not what they were, as ``Match.current`` looks.
+        """Returns the pages of ``runs`` whose slots were reused, as ``Match.current`` compares.
 
-        For a process that joined the lease of the one that holds them, after it copied them.
-        Without a session none is what it was.
+        For a process that joined the lease of the holder, after it copied the pages. Without a
+        session all pages count as reused.
         """
         self._connector.check_process()
         session = self._connector.session
@@ -357,7 +353,7 @@ class Namespace:
             return Acquired(match, reservation)
 
     def _stated_speed(self) -> int:
-        """Returns the engine's speed as the wire has it: 0 is not known, and 1 very slow."""
+        """Returns the engine's speed as the field has it: 0 is unknown, 1 very slow."""
         speed = self.prefill_tokens_per_second
         return int(min(max(speed, 1), MAX_SPEED)) if speed > 0 else 0
 
@@ -368,7 +364,7 @@ class Namespace:
         pages = session.require_mapped(Pages(match.runs))
         in_flight = InFlight.of(match)
         if not pages and not match.HasField("source"):
-            return Match(in_flight=in_flight)  # a miss takes no pin, and who yields none either
+            return Match(in_flight=in_flight)  # neither a miss nor a request that yields has a pin
         source = None
         if match.HasField("source"):
             [page] = session.require_mapped(Pages([match.source.page]))
@@ -399,7 +395,7 @@ class Namespace:
         return session.extents.of_arena(opened.arena_id)
 
     def _opened(self, session: Session) -> OpenedNamespace:
-        """Returns the namespace in this session; raises ``StoreError`` where it is not open."""
+        """Returns the namespace in this session; raises ``StoreError`` if it is not open."""
         opened = session.namespaces.get(self._key)
         if session.ended is not None:
             raise copy(session.ended)
@@ -413,5 +409,5 @@ class Namespace:
 
 
 def _idle_ms(idle: float | None) -> int:
-    """Returns a time to yield within as the wire has it: 0 is without a bound."""
+    """Returns ``yield_idle`` as the field has it: 0 is unbounded."""
     return 0 if idle is None else min(max(round(idle * MILLISECONDS), 1), MAX_IDLE_MS)
