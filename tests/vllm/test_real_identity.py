@@ -23,6 +23,7 @@ from vllm.config import (
 from vllm.engine.arg_utils import EngineArgs
 
 from kvstore_vllm.engine.settings import ConnectorSettings
+from kvstore_vllm.identity.canonical import UnidentifiableModel
 from kvstore_vllm.identity.config_factors import (
     FIELDS_LEFT_OUT,
     LORA_FIELDS,
@@ -30,7 +31,7 @@ from kvstore_vllm.identity.config_factors import (
     PARTS_LEFT_OUT,
     config_factors,
 )
-from kvstore_vllm.identity.model import UnidentifiableModel, model_identity
+from kvstore_vllm.identity.model import model_identity
 
 PAGE_OF_THE_CHECKLIST = Path(__file__).parents[2] / "docs" / "vllm-identity.md"
 PARTS = {

@@ -9,10 +9,10 @@ from time import perf_counter_ns
 import torch
 
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, PageLayout
-from kvstore_client.acquired import Acquired
 from kvstore_client.admin import Admin, connect_admin
 from kvstore_client.match import Match
-from kvstore_client.page_ref import Pages
+from kvstore_client.pages import Pages
+from kvstore_client.reservation import Acquired
 from kvstore_client.testing import running_store
 from kvstore_client.tokens import Tokens
 from support.fetch.calls import SMALL_NAME

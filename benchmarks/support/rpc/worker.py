@@ -16,11 +16,11 @@ from kvstore.v1 import store_pb2
 from kvstore_client import ClientConfig, NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore_client.calls.channel import CHANNEL_OPTIONS, StoreCalls
 from kvstore_client.errors import StoreUnavailable
-from kvstore_client.identity import NamespaceKey
-from kvstore_client.opened_namespace import OpenedNamespace
-from kvstore_client.page_ref import Pages
+from kvstore_client.layout import NamespaceKey
+from kvstore_client.lifecycle.attempt import Attempt
+from kvstore_client.lifecycle.session import OpenedNamespace
+from kvstore_client.pages import Pages
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session.attempt import Attempt
 
 PAGE_TOKENS = 16
 # Pages are named, not touched: their bytes play no part.

@@ -4,23 +4,18 @@ Importing it loads neither torch nor numpy.
 """
 
 from kvstore_client import errors
-from kvstore_client.acquired import Acquired
 from kvstore_client.admin import Admin, connect_admin, connect_remote_admin
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.calls.event_watch import EventWatch, History
 from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig
-from kvstore_client.identity import NamespaceIdentity
-from kvstore_client.in_flight import InFlight
-from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
-from kvstore_client.match import Match
+from kvstore_client.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
+from kvstore_client.match import InFlight, Match, Source
 from kvstore_client.namespace import Namespace
-from kvstore_client.page_ref import DatedRun, PageRef, Pages, SlotRun
+from kvstore_client.pages import DatedRun, PageRef, Pages, SlotRun
 from kvstore_client.remote import RemoteStore
-from kvstore_client.reservation import Inserted, Reservation, grow_reservations
-from kvstore_client.reuse_hint import ReuseHint
+from kvstore_client.reservation import Acquired, Inserted, Reservation, ReuseHint, grow_reservations
 from kvstore_client.runtime_dir import default_runtime_dir
-from kvstore_client.source import Source
 
 __all__ = [
     "Acquired",

@@ -1,4 +1,4 @@
-"""Administration: the store's own messages, as they come."""
+"""Administrative calls, which return the protocol's own messages."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,17 +15,17 @@ from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.tokens import Tokens, pack_tokens
 
 PAGE_SIZE = 1_000
-# Lists and snapshots of a large store; nobody's request waits for them.
+# For lists and snapshots of a large store. No request waits for them.
 ADMIN_TIMEOUT = 10.0
-# A watch that nobody says the length of.
+# The length of a watch whose caller names none.
 WATCH_SECONDS = 60.0
 
 
 class Admin:
-    """Calls that need a credential and no lease; a caller sees its own tenant, an admin all.
+    """Calls that need a credential and no lease. A caller sees its own tenant, an admin all.
 
-    All raise ``StoreError``; nothing is retried. Any thread may use it. ``calls``
-    gives the channel, or raises.
+    Every call raises ``StoreError``. None is retried. Any thread may use it. ``calls``
+    returns the channel, or raises.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Admin:
         self.credential = credential
 
     def capabilities(self) -> store_pb2.GetCapabilitiesResponse:
-        """Returns limits, features and extents."""
+        """Returns the store's limits, features and extents."""
         calls = self._calls()
         response: store_pb2.GetCapabilitiesResponse = calls.call(
             calls.store.GetCapabilities, store_pb2.GetCapabilitiesRequest(), self._timeout
@@ -52,13 +52,13 @@ class Admin:
         return response
 
     def leases(self) -> list[lease_pb2.LeaseInfo]:
-        """Returns all leases, by time of granting."""
+        """Returns all leases, in the order of their grants."""
         request = lease_pb2.ListLeasesRequest(page_size=PAGE_SIZE)
         answers = self._answers(lambda calls: calls.lease.ListLeases, request)
         return [lease for answer in answers for lease in answer.leases]
 
     def holds(self, lease: lease_pb2.LeaseInfo) -> list[lease_pb2.HoldInfo]:
-        """Returns what a lease holds, by time of taking; raises ``LeaseNotFound`` once it ended."""
+        """Returns what a lease holds, oldest first; raises ``LeaseNotFound`` once it ended."""
         request = lease_pb2.ListHoldsRequest(
             lease_id=lease.lease_id, tenant=lease.tenant, page_size=PAGE_SIZE
         )
@@ -66,7 +66,7 @@ class Admin:
         return [hold for answer in answers for hold in answer.holds]
 
     def namespaces(self) -> list[store_pb2.NamespaceInfo]:
-        """Returns all namespaces, by time of creation."""
+        """Returns all namespaces, in the order of their creation."""
         request = store_pb2.ListNamespacesRequest(page_size=PAGE_SIZE)
         answers = self._answers(lambda calls: calls.store.ListNamespaces, request)
         return [namespace for answer in answers for namespace in answer.namespaces]
@@ -74,10 +74,10 @@ class Admin:
     def prefixes(
         self, namespace_id: bytes, *, max_tokens: int = 0
     ) -> Iterator[store_pb2.PrefixInfo]:
-        """Yields the runs of pages that a namespace's index holds, one for each node.
+        """Yields one run of pages for each node of a namespace's index.
 
-        With the first ``max_tokens`` tokens of each. Nodes that come or go
-        meanwhile may or may not be among them.
+        Each has the first ``max_tokens`` tokens of its node. Nodes that are added or removed
+        meanwhile may be missing.
         """
         request = store_pb2.ListPrefixesRequest(
             namespace_id=namespace_id, page_size=PAGE_SIZE, max_tokens=max_tokens
@@ -86,10 +86,10 @@ class Admin:
             yield from answer.prefixes
 
     def evict_prefix(self, namespace_id: bytes, tokens: Tokens) -> store_pb2.EvictPrefixResponse:
-        """Removes every page with a cached prefix's last token, and all that continues it.
+        """Removes every page with a cached prefix's last token, and all pages that continue it.
 
-        No tokens: all pages of the namespace. A prefix that is not cached whole
-        removes nothing.
+        Without tokens it removes all pages of the namespace. If the prefix is not cached
+        whole, it removes nothing.
         """
         calls = self._calls()
         request = store_pb2.EvictPrefixRequest(
@@ -101,9 +101,9 @@ class Admin:
         return response
 
     def delete_namespace(self, namespace_id: bytes) -> store_pb2.DeleteNamespaceResponse:
-        """Removes a namespace with all its pages, for good; one that is not there succeeds.
+        """Removes a namespace with all its pages. An unknown one succeeds.
 
-        Who opened it finds it gone, and who opens it again gets another one, empty.
+        Clients that opened it get ``NamespaceNotFound``. Opening it again creates an empty one.
         """
         calls = self._calls()
         response: store_pb2.DeleteNamespaceResponse = calls.call(
@@ -120,12 +120,12 @@ class Admin:
         seconds: float = WATCH_SECONDS,
         history: History = History.NONE,
     ) -> EventWatch:
-        """Returns what happens from now on, in a namespace or in all that the caller may see.
+        """Returns the events from now on, of one namespace or of all that the caller may see.
 
-        It ends after ``seconds``, of which a store allows ``limits.max_watch``. To watch
-        again after that, or after an error, is the caller's to decide: what happened
-        meanwhile is told by ``history``, as far as the store remembers. Raises
-        ``NamespaceNotFound``, or ``QuotaExceeded`` where too many watch already.
+        The watch ends after ``seconds``; the store allows ``limits.max_watch``. The caller
+        decides whether to watch again after that, or after an error. ``history`` asks for
+        events of the time before, as far as the store remembers them. Raises
+        ``NamespaceNotFound``, or ``QuotaExceeded`` if there are too many watches already.
         """
         calls = self._calls()
         request = store_pb2.WatchEventsRequest(namespace_id=namespace_id, history=history.value)
@@ -134,7 +134,7 @@ class Admin:
     def peek_prefix(
         self, namespace_id: bytes, tokens: Tokens
     ) -> prefix_cache_pb2.PeekPrefixResponse:
-        """Returns what a match would cover; no effect, and no lease needed."""
+        """Returns what a match would cover. Changes nothing and needs no lease."""
         calls = self._calls()
         request = prefix_cache_pb2.PeekPrefixRequest(
             namespace_id=namespace_id, tokens=pack_tokens(tokens)
@@ -153,12 +153,12 @@ class Admin:
         ttl: float | None = None,
         require_all: bool = False,
     ) -> named_pin_pb2.PinPrefixResponse:
-        """Keeps cached what is cached now of a prefix's whole pages, under a name.
+        """Pins the whole pages of a prefix that are cached now, under a name.
 
-        It ends by :meth:`unpin_prefix`, after ``ttl`` seconds, at a restart, or when
-        one of its pages is removed. Again with the same tokens it answers what is
-        kept, and lives for ``ttl`` from then on. ``require_all`` raises
-        ``PrefixNotCached`` unless every whole page is cached.
+        The pin ends by :meth:`unpin_prefix`, after ``ttl`` seconds, at a restart, or when
+        one of its pages is removed. Repeated with the same tokens, the call returns what is
+        pinned and restarts ``ttl``. With ``require_all`` it raises ``PrefixNotCached``
+        unless every whole page is cached.
         """
         calls = self._calls()
         request = named_pin_pb2.PinPrefixRequest(
@@ -175,19 +175,19 @@ class Admin:
         return response
 
     def unpin_prefix(self, namespace_id: bytes, name: str) -> None:
-        """Ends a named pin; an unknown name succeeds. Its pages stay cached until evicted."""
+        """Ends a named pin. An unknown name succeeds. Its pages stay cached until evicted."""
         calls = self._calls()
         request = named_pin_pb2.UnpinPrefixRequest(namespace_id=namespace_id, name=name)
         calls.call(calls.named_pin.UnpinPrefix, request, self._timeout)
 
     def named_pins(self, namespace_id: bytes = b"") -> list[named_pin_pb2.NamedPinInfo]:
-        """Returns the named pins of a namespace, or of all, in the order of their making."""
+        """Returns the named pins of one namespace or of all, oldest first."""
         request = named_pin_pb2.ListPinsRequest(namespace_id=namespace_id, page_size=PAGE_SIZE)
         answers = self._answers(lambda calls: calls.named_pin.ListPins, request)
         return [pin for answer in answers for pin in answer.pins]
 
     def _answers(self, method: Callable[[StoreCalls], Any], request: Any) -> Iterator[Any]:  # noqa: ANN401  # stubs are untyped
-        """Yields the pages of a list, each asked for by the one before."""
+        """Yields the pages of a list. Each request carries the token of the answer before."""
         calls = self._calls()
         while True:
             answer = calls.call(method(calls), request, self._timeout)
@@ -203,8 +203,8 @@ def connect_admin(
 ) -> Iterator[Admin]:
     """Connects to a store for administration alone, without a lease.
 
-    Its ``credential`` holds until the store restarts. Raises ``StoreError``, and
-    ``ValueError`` for a path too long for a socket.
+    Its ``credential`` is valid until the store restarts. Raises ``StoreError``, and
+    ``ValueError`` if the path is too long for a socket.
     """
     paths = RuntimeDir(runtime_dir)
     connection = AttachConnection(paths.attach_socket)
@@ -221,9 +221,9 @@ def connect_admin(
 
 @contextmanager
 def connect_remote_admin(remote: RemoteStore, *, timeout: float = ADMIN_TIMEOUT) -> Iterator[Admin]:
-    """Reaches a store over TCP for administration; its first call connects.
+    """Connects to a store over TCP for administration. The first call connects.
 
-    ``credential`` is the token. Raises ``ValueError`` for files that cannot be read.
+    ``credential`` is the token. Raises ``ValueError`` if a file cannot be read.
     """
     calls = remote.calls()
     try:

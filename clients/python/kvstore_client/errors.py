@@ -1,94 +1,92 @@
-"""Every error of the client, one class a reason of the wire.
+"""Every error of the client: one class for each reason of the protocol.
 
 ::
 
     StoreError                        a call to the store failed
-    ├── DeviceUnavailable             this process cannot use the memory that pages are in
-    ├── PageRecycled                  a held page's slot was given to another: a bug of the store
-    ├── StoreUnavailable              there was no answer: absent, stopped, cut off
-    │   ├── StoreTimedOut             there was none within the call's deadline
+    ├── DeviceUnavailable             this process cannot use the memory of the pages
+    ├── PageRecycled                  the store reused a held page's slot, by a bug
+    ├── StoreUnavailable              the store did not answer: absent, stopped, cut off
+    │   ├── StoreTimedOut             the store did not answer within the deadline
     │   └── ClientClosed              this client was closed
     └── StoreRefused                  the store answered with a reason
         ├── InvalidField              a field is missing, malformed or out of range
         ├── LimitExceeded             a size is over a published limit
         ├── CredentialRequired        no credential, or one of another epoch
-        ├── PermissionDenied          the identity does not suffice
+        ├── PermissionDenied          the identity may not do this
         ├── StaleEpoch                the store restarted
         ├── LeaseNotFound             the lease ended
-        ├── LeaseExpired              past its TTL: it may only release
-        ├── NotAttached               no living process under the lease
+        ├── LeaseExpired              the lease is past its TTL: it may only release
+        ├── NotAttached               the lease has no living process
         ├── NamespaceNotFound         no such namespace
         ├── LayoutMismatch            the namespace exists with another page layout
         ├── PinNotFound               the lease has no such pin
         ├── ReservationNotFound       the lease has no such reservation
-        ├── IdReused                  the id is in use for something else
-        ├── Tombstoned                the id was released before the call came
-        ├── PoolExhausted             slots cannot be had now
-        ├── InsertExceedsReservation  pages beyond the reservation
+        ├── IdReused                  the id was used with other arguments
+        ├── Tombstoned                the id was released before the call arrived
+        ├── PoolExhausted             no slots are available now
+        ├── InsertExceedsReservation  the pages are beyond the reservation
         ├── ParentNotCovered          the path above is not covered
         ├── ParentDetached            the path above was removed
         ├── QuotaExceeded             a bounded table of the caller is full
-        ├── StoreDraining             starting or draining
-        ├── FeatureUnsupported        not built into this server
+        ├── StoreDraining             the store is starting or draining
+        ├── FeatureUnsupported        this server does not have the feature
         ├── PageCorrupt               a page's bytes are not what was written
         ├── NamedPinNotFound          no such named pin
-        ├── PrefixNotCached           all was asked for and less is cached
+        ├── PrefixNotCached           the whole prefix was required and less is cached
         ├── PeerRefused               the attach socket refuses this process
         └── Internal                  a bug of the store
     ForkedClient                      the client belongs to the parent process
     NotHostMemory                     the pages are in a device's memory: use tensors
 
 The class name in upper snake case is the ``ErrorReason``. A reason that this
-client does not know yet comes as :class:`StoreRefused` itself.
+client does not know is raised as :class:`StoreRefused` itself.
 """
 
 import contextlib
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-if TYPE_CHECKING:
-    from kvstore_client.page_ref import PageRef
+from kvstore_client.pages import PageRef
 
 DOMAIN = "kvstore"
-# Where gRPC carries a google.rpc.Status.
+# The metadata in which gRPC carries a google.rpc.Status.
 DETAILS_KEY = "grpc-status-details-bin"
 
 
 class ForkedClient(RuntimeError):
-    """The process is a fork of the one that made the client: make another client here.
+    """This process is a fork of the client's process: make another client here.
 
-    Not a :class:`StoreError`, so that it is not taken for a miss.
+    It is no :class:`StoreError`, so callers do not treat it as a miss.
     """
 
 
 class NotHostMemory(TypeError):
-    """The pages are in a device's memory, of which there are tensors and no bytes."""
+    """The pages are in a device's memory, which has tensors and no bytes for the host."""
 
 
 class StoreError(Exception):
-    """A call to the store failed. On a request path it is a miss."""
+    """A call to the store failed. On a request path this is a miss."""
 
 
 class DeviceUnavailable(StoreError):
-    """This process cannot use the memory that the pages are in; the message says why.
+    """This process cannot use the memory of the pages; the message says why.
 
-    cupy, torch with CUDA, the driver or the device itself is missing, or CUDA
-    refused.
+    cupy, torch with CUDA, the driver or the device is missing, or CUDA refused.
     """
 
 
 class PageRecycled(StoreError):
-    """Held ``pages`` are not what they were: the store, by a bug, gave their slots away.
+    """The store reused the slots of held ``pages``, by a bug.
 
-    What was computed from them is to be dropped.
+    Drop whatever was computed from them.
     """
 
-    def __init__(self, pages: "Sequence[PageRef]") -> None:
+    def __init__(self, pages: Sequence[PageRef]) -> None:
         self.pages = tuple(pages)
         first = pages[0]
         super().__init__(
@@ -98,11 +96,11 @@ class PageRecycled(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """There was no answer. What the call would have changed may have been changed."""
+    """The store did not answer. The call may have taken effect."""
 
 
 class StoreTimedOut(StoreUnavailable):
-    """There was no answer within the call's deadline."""
+    """The store did not answer within the call's deadline."""
 
 
 class ClientClosed(StoreUnavailable):
@@ -112,8 +110,8 @@ class ClientClosed(StoreUnavailable):
 class StoreRefused(StoreError):
     """The store answered with a reason, and changed nothing.
 
-    ``reason`` is the wire's, ``metadata`` holds the values that the message
-    names, ``retry_after_s`` is set where the same call may succeed later.
+    ``reason`` is the protocol's. ``metadata`` has the values that the message names.
+    ``retry_after_s`` is set if the same call may succeed later.
     """
 
     by_reason: ClassVar[dict[str, type["StoreRefused"]]] = {}
@@ -144,19 +142,19 @@ class LimitExceeded(StoreRefused):
 
 
 class CredentialRequired(StoreRefused):
-    """The store does not know the credential: it restarted since it gave it."""
+    """The store does not know the credential: it restarted after it issued it."""
 
 
 class PermissionDenied(StoreRefused):
-    """The call needs an identity that the caller has not."""
+    """The call needs another identity than the caller's."""
 
 
 class StaleEpoch(StoreRefused):
-    """The store restarted, and holds nothing that was granted before."""
+    """The store restarted and has nothing of the time before."""
 
 
 class LeaseNotFound(StoreRefused):
-    """The lease ended or never was."""
+    """The lease ended or never existed."""
 
 
 class LeaseExpired(StoreRefused):
@@ -168,7 +166,7 @@ class NotAttached(StoreRefused):
 
 
 class NamespaceNotFound(StoreRefused):
-    """No such namespace; an operator may have deleted it."""
+    """No such namespace. An operator may have deleted it."""
 
 
 class LayoutMismatch(StoreRefused):
@@ -184,15 +182,15 @@ class ReservationNotFound(StoreRefused):
 
 
 class IdReused(StoreRefused):
-    """The id is in use with other arguments: a bug of the client."""
+    """The id was used with other arguments: a bug of the client."""
 
 
 class Tombstoned(StoreRefused):
-    """The id was released or aborted before the call came."""
+    """The id was released or aborted before the call arrived."""
 
 
 class PoolExhausted(StoreRefused):
-    """Not enough slots can be had now: compute without caching."""
+    """Not enough slots are available now: compute without caching."""
 
 
 class InsertExceedsReservation(StoreRefused):
@@ -204,7 +202,7 @@ class ParentNotCovered(StoreRefused):
 
 
 class ParentDetached(StoreRefused):
-    """The path above was removed: what was computed on it is not published."""
+    """The path above was removed: pages that were computed on it are not published."""
 
 
 class QuotaExceeded(StoreRefused):
@@ -216,7 +214,7 @@ class StoreDraining(StoreRefused):
 
 
 class FeatureUnsupported(StoreRefused):
-    """This server has not the feature."""
+    """This server does not have the feature."""
 
 
 class PageCorrupt(StoreRefused):
@@ -228,7 +226,7 @@ class NamedPinNotFound(StoreRefused):
 
 
 class PrefixNotCached(StoreRefused):
-    """All of a prefix was asked for and less is cached."""
+    """The whole prefix was required and less is cached."""
 
 
 class PeerRefused(StoreRefused):
@@ -242,8 +240,8 @@ class Internal(StoreRefused):
 def error_of_status(status: status_pb2.Status) -> StoreError:
     """Returns the typed error of a ``google.rpc.Status``.
 
-    :class:`StoreUnavailable` where the status carries no reason of the store, and
-    :class:`StoreTimedOut` where the call came to it too late.
+    Returns :class:`StoreUnavailable` if the status has no reason of the store, and
+    :class:`StoreTimedOut` if the call's deadline had passed.
     """
     info = error_details_pb2.ErrorInfo()
     retry = error_details_pb2.RetryInfo()
@@ -271,7 +269,7 @@ def error_of_call(error: grpc.RpcError) -> StoreError:
     assert isinstance(error, grpc.Call)  # all that a blocking call raises
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY:
-            # Bytes that are no Status would be another program's: no reason of ours.
+            # Bytes that are no Status are another program's: they have no reason of the store.
             with contextlib.suppress(DecodeError):
                 return error_of_status(status_pb2.Status.FromString(value))
     text = f"{error.code().name}: {error.details()}"
@@ -282,7 +280,7 @@ def error_of_call(error: grpc.RpcError) -> StoreError:
     return StoreUnavailable(text)
 
 
-# After one of these the lease is of no use for new work; what is held may be finished.
+# After one of these errors a lease takes no new work. Open holds may be finished.
 SESSION_OVER = (
     CredentialRequired,
     LeaseExpired,

@@ -1,13 +1,13 @@
-"""Places where a test can have something happen to this process, by name and count.
+"""Points at which a test can make this process fail, by name and count.
 
-``KVSTORE_FAULT="insert.after:1=kill"`` kills the process with SIGKILL the first
-time that it comes to ``insert.after``; ``=stop`` stops it with SIGSTOP instead.
-Several are separated by commas. Without the variable nothing happens, and a
-program may plan its own faults, with actions of its own (:func:`plan_faults`).
-The client comes to ``NAME.before`` and ``NAME.after`` (the answer has come, nothing
-was done with it yet) of each protocol step: hello, grant, bind, open, extent (an
-announced one is mapped and acknowledged), renew, match, acquire, reserve, insert,
-release, revoke. Programs may have points of their own.
+``KVSTORE_FAULT="insert.after:1=kill"`` kills the process with SIGKILL at its first visit of
+``insert.after``; ``=stop`` stops it with SIGSTOP instead. Commas separate several faults.
+Nothing happens without the variable. A program may plan its own faults with actions of its own
+(:func:`plan_faults`), and have points of its own.
+
+The client visits ``NAME.before`` and ``NAME.after`` of each protocol step: hello, grant, bind,
+open, extent (an announced extent is mapped and acknowledged), renew, match, acquire, reserve,
+insert, release, revoke. At ``NAME.after`` the answer has arrived and nothing was done with it.
 """
 
 import os
@@ -40,9 +40,9 @@ ACTIONS: Mapping[str, Action] = MappingProxyType({"kill": _kill, "stop": _stop})
 
 
 class FaultPlan:
-    """What happens at which visit of which point. Thread-safe.
+    """Actions by point and number of the visit. Thread-safe.
 
-    ``text`` is of the form of the variable; its actions are named in ``actions``.
+    ``text`` has the form of the variable and names actions of ``actions``.
     Raises ``ValueError`` for a text that is not ``NAME:COUNT=ACTION``.
     """
 
@@ -59,7 +59,7 @@ class FaultPlan:
             self._planned[name, int(count)] = actions[action]
 
     def visit(self, name: str) -> Action | None:
-        """Counts a visit and returns what is planned for it."""
+        """Counts a visit and returns its action, or None."""
         if not self._planned:
             return None
         with self._mutex:
@@ -71,7 +71,7 @@ _plans = [FaultPlan(os.environ.get(VARIABLE, ""))]
 
 
 def plan_faults(text: str, actions: Mapping[str, Action] = MappingProxyType({})) -> None:
-    """Replaces this process's plan, with ``actions`` besides kill and stops; visits count anew.
+    """Replaces this process's plan and counts visits from zero. Kill and stop stay available.
 
     Raises ``ValueError`` as :class:`FaultPlan` does.
     """
@@ -79,7 +79,7 @@ def plan_faults(text: str, actions: Mapping[str, Action] = MappingProxyType({}))
 
 
 def fault_point(name: str) -> None:
-    """Have happen to this process what is planned for this visit, if anything."""
+    """Counts a visit of a point and runs its action, if one is planned."""
     planned = _plans[0].visit(name)
     if planned is not None:
         planned()

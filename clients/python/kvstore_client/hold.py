@@ -1,16 +1,19 @@
-"""Something that is held at the store, until this process says otherwise."""
+"""Pins and reservations of this process, and how it gives them back."""
 
 import logging
 import os
 import sys
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Self
 
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import PageRecycled
+from kvstore_client.lifecycle.session import Session
 from kvstore_client.memory.generations import PageGenerations
-from kvstore_client.page_ref import PageRef
-from kvstore_client.session.session import Session
+from kvstore_client.pages import PageRef
 
 _logger = logging.getLogger(__name__)
 
@@ -18,7 +21,7 @@ _logger = logging.getLogger(__name__)
 class Hold:
     """Pins and reservations of one session that are given back together.
 
-    Made within ``Session.request``. The session does not drain before its holds
+    Create it within ``Session.request``. The session does not drain until its holds
     are given back. One thread at a time uses it.
     """
 
@@ -30,36 +33,36 @@ class Hold:
         reservation_ids: Sequence[int] = (),
         runs: Iterable[types_pb2.PageRun] = (),
     ) -> None:
-        """``runs`` are the pages as the store named them."""
+        """``runs`` are the pages of the store's answer."""
         self.session = session
         self.pin_ids = pin_ids
         self.reservation_ids = reservation_ids
         self.generations = PageGenerations(runs)
-        # Of reservations alone: they never had a slot, so nobody waits for their end.
+        # True for reservations that never had a slot: no other call waits for their end.
         self.slotless = False
         self.open = True
         self._pid = os.getpid()
         session.hold()
 
     def recycled(self) -> list[PageRef]:
-        """Returns the pages that are not what they were, by a bug of the store.
+        """Returns the pages whose slots the store reused, by a bug.
 
-        None once they are given back: they may then be others'.
+        Returns none once the hold is given back.
         """
-        return self.generations.recycled(self.session.extents) if self.open else []
+        return self.generations.recycled(self.session.extents.get) if self.open else []
 
     def __del__(self) -> None:
-        # The pages may be in use by names of theirs that were kept: only their user knows.
+        # The pages may still be used by references that the caller kept: only it knows.
         if self.open and self._pid == os.getpid() and not sys.is_finalizing():
             ids = [*self.pin_ids, *self.reservation_ids]
             warnings.warn(f"{ids} were never given back", ResourceWarning, stacklevel=2)
 
 
 def end_holds(*holds: Hold) -> None:
-    """Waits for the device once, then gives the holds, of one session, back; each once.
+    """Waits for the device once, then gives back the holds of one session. Can be repeated.
 
-    Where the wait fails nothing is given back, now or later: their pages may be
-    written for as long as the process lives. Raises what the wait raises, and
+    If the wait fails, nothing is given back, now or later: the pages may be
+    written for as long as the process lives. Raises the errors of the wait, and
     :class:`~kvstore_client.errors.ForkedClient`.
     """
     still_open = [hold for hold in holds if hold.open]
@@ -84,7 +87,7 @@ def end_holds(*holds: Hold) -> None:
 
 
 def require_current(*holds: Hold, wait: bool = True) -> None:
-    """Waits for the device once, then compare the generations of all pages that are still held.
+    """Waits for the device once, then compares the generations of all pages that are held.
 
     With ``wait=False`` the caller must have waited since its last device work on the pages. Raises
     :class:`~kvstore_client.errors.PageRecycled`, the errors of the wait, and
@@ -101,3 +104,54 @@ def require_current(*holds: Hold, wait: bool = True) -> None:
     if recycled:
         _logger.error("pages_recycled", extra={"page_count": len(recycled)})
         raise PageRecycled(recycled)
+
+
+class HeldPages(ABC):
+    """Pages that stay unchanged until :meth:`release`, or until the end of a ``with`` block.
+
+    One thread at a time uses it.
+    """
+
+    @property
+    @abstractmethod
+    def holds(self) -> list[Hold]:
+        """The open holds; may be empty."""
+
+    def release(self) -> None:
+        """Waits for the device once, then gives everything back. Can be repeated.
+
+        Raises the errors of ``ClientConfig.wait_for_device``, and then holds the
+        pages for as long as the process lives.
+        """
+        end_holds(*self.holds)
+
+    @property
+    def current(self) -> bool:
+        """False if the store reused the slot of a held page, which is a bug: a pin forbids it.
+
+        Reads memory only, some nanoseconds a page, and waits for no device.
+        """
+        return not any(hold.recycled() for hold in self.holds)
+
+    def require_current(self, *, wait: bool = True) -> None:
+        """Waits for the device once, then raises ``PageRecycled`` unless :attr:`current`.
+
+        Call it after you copied pages or read them in place. If it returns, your results are
+        valid; if it raises, drop them. Also raises the errors of
+        ``ClientConfig.wait_for_device``.
+
+        An engine that waits for its device once for several sequences passes ``wait=False`` after
+        that wait.
+        """
+        require_current(*self.holds, wait=wait)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()

@@ -1,11 +1,12 @@
-"""How a page's bytes are laid out."""
+"""The layout of a page's bytes, and the identity of a namespace."""
 
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from kvstore.v1 import types_pb2
 
-# Bytes of an element by torch's name of its type.
+# Bytes of an element, by torch's name of the type.
 DTYPE_BYTES = {
     "float32": 4,
     "float16": 2,
@@ -21,8 +22,8 @@ DTYPE_BYTES = {
 class PagedContent:
     """A page is ``[layers, kv_factor, tokens, kv_heads, head_dim]``, contiguous.
 
-    ``dtype`` is torch's name, such as ``"bfloat16"``; ``kv_factor`` is 2 for keys
-    and values and 1 for a latent that is both.
+    ``dtype`` is torch's name, such as ``"bfloat16"``. ``kv_factor`` is 2 for keys
+    and values, and 1 for one latent that is both.
     """
 
     layer_count: int
@@ -38,14 +39,14 @@ class PagedContent:
     def page_bytes(self, page_tokens: int) -> int:
         """Returns the bytes of such a page; raises ``ValueError`` for an unknown dtype."""
         if self.dtype not in DTYPE_BYTES:
-            msg = f"dtype {self.dtype!r} is none of {sorted(DTYPE_BYTES)}"
+            msg = f"dtype is {self.dtype!r}: set one of {sorted(DTYPE_BYTES)}"
             raise ValueError(msg)
         return prod(self.page_shape(page_tokens)) * DTYPE_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
 class OpaqueContent:
-    """An engine's own layout, of which the store knows the fingerprint alone."""
+    """An engine's own layout. The store knows only its fingerprint."""
 
     fingerprint: bytes
     divides_by_token: bool = False
@@ -53,10 +54,10 @@ class OpaqueContent:
 
 @dataclass(frozen=True)
 class PageLayout:
-    """How a page's bytes are laid out; only equal layouts share pages.
+    """The layout of a page's bytes. Only equal layouts share pages.
 
-    ``page_bytes`` is of one rank. Raises ``ValueError`` for a size below one and
-    where ``page_bytes`` is not what paged content comes to.
+    ``page_bytes`` is of one rank. Raises ``ValueError`` for a size below one, and
+    if ``page_bytes`` is not the size of the paged content.
     """
 
     page_tokens: int
@@ -67,23 +68,23 @@ class PageLayout:
     def __post_init__(self) -> None:
         for name in ("page_tokens", "page_bytes", "tensor_parallel_size"):
             if getattr(self, name) < 1:
-                msg = f"{name} is at least 1, not {getattr(self, name)}"
+                msg = f"{name} is {getattr(self, name)}: set at least 1"
                 raise ValueError(msg)
         if isinstance(self.content, PagedContent):
             expected = self.content.page_bytes(self.page_tokens)
             if self.page_bytes != expected:
-                msg = f"page_bytes is {expected} by its shape, not {self.page_bytes}"
+                msg = f"page_bytes is {self.page_bytes}, but the content's shape has {expected}"
                 raise ValueError(msg)
 
     @classmethod
     def paged(
         cls, page_tokens: int, content: PagedContent, *, tensor_parallel_size: int = 1
     ) -> "PageLayout":
-        """Returns the layout of paged content, its ``page_bytes`` computed."""
+        """Returns the layout of paged content, with its ``page_bytes`` computed."""
         return cls(page_tokens, content.page_bytes(page_tokens), content, tensor_parallel_size)
 
     def to_message(self) -> types_pb2.PageLayout:
-        """Returns the layout as it travels."""
+        """Returns the layout as a protocol message."""
         message = types_pb2.PageLayout(
             page_tokens=self.page_tokens,
             page_bytes=self.page_bytes,
@@ -100,3 +101,34 @@ class PageLayout:
             message.opaque.fingerprint = content.fingerprint
             message.opaque.divides_by_token = content.divides_by_token
         return message
+
+
+@dataclass(frozen=True)
+class NamespaceIdentity:
+    """The engines that may share pages, within the caller's own tenant.
+
+    ``model_digest`` is of the weights and configuration. ``adapter_digest`` is of
+    the adapter, or empty. ``salt`` separates namespaces that are otherwise equal.
+    ``display_name`` is for people and is not compared.
+    """
+
+    model_digest: bytes
+    adapter_digest: bytes = b""
+    salt: bytes = b""
+    display_name: str = ""
+
+    def to_message(self) -> types_pb2.NamespaceIdentity:
+        """Returns the identity as a protocol message."""
+        return types_pb2.NamespaceIdentity(
+            model_digest=self.model_digest,
+            adapter_digest=self.adapter_digest,
+            salt=self.salt,
+            display_name=self.display_name,
+        )
+
+
+class NamespaceKey(NamedTuple):
+    """The identity and layout by which a namespace is opened."""
+
+    identity: NamespaceIdentity
+    layout: PageLayout

@@ -1,26 +1,78 @@
 """The cached prefix of a sequence, pinned."""
 
+from dataclasses import dataclass
+from typing import Self
+
+from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.errors import StoreError
-from kvstore_client.held import Held
-from kvstore_client.hold import Hold
-from kvstore_client.in_flight import InFlight
-from kvstore_client.page_ref import Pages
-from kvstore_client.source import Source
+from kvstore_client.hold import HeldPages, Hold
+from kvstore_client.pages import PageRef, Pages
 
 
-class Match(Held):
-    """A matched prefix, whose pages stay as they are until it is released.
+class Source(HeldPages):
+    """A page of another sequence whose first ``token_count`` tokens match this one's.
 
-    ``pages`` are used in place, for ``token_count`` tokens. ``source``, if there
-    is one, has the tokens that follow them within a page: a page to copy from.
-    ``next_token`` is there where the whole sequence was found, and is the argmax
-    of what follows it: with the source copied nothing is left to run.
+    Copy it into a page of your own (``Namespace.copy_page``), which you may then
+    write from that token on. Call :meth:`release` as soon as the copy is complete. The
+    source page itself MUST NOT be written.
+    """
 
-    Use it as a context manager, or call :meth:`release`; both wait for the
+    def __init__(self, hold: Hold, page: PageRef, token_count: int) -> None:
+        self.hold = hold
+        self.page = page
+        self.token_count = token_count
+
+    @property
+    def pin_id(self) -> int | None:
+        """The page's own pin, or None once it is released."""
+        return self.hold.pin_ids[0] if self.hold.open else None
+
+    @property
+    def holds(self) -> list[Hold]:
+        """The page's pin."""
+        return [self.hold]
+
+
+MILLISECOND = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """Another open reservation, of any client, that continues a sequence.
+
+    Counts are tokens from the sequence's beginning, in whole pages: ``token_count``
+    will have been computed, and ``inserted_token_count`` are inserted, so cached. ``idle``
+    is the time in seconds since the last insert, or since the beginning. A hung reservation
+    grows old and is reported until its lease expires.
+    """
+
+    token_count: int
+    inserted_token_count: int
+    idle: float
+
+    @classmethod
+    def of(
+        cls, answer: prefix_cache_pb2.PrefixMatch | prefix_cache_pb2.PeekPrefixResponse
+    ) -> Self | None:
+        """Returns the prefill of an answer; None if it has none, as from older servers."""
+        if not answer.HasField("in_flight"):
+            return None
+        found = answer.in_flight
+        return cls(found.token_count, found.inserted_token_count, found.idle_ms * MILLISECOND)
+
+
+class Match(HeldPages):
+    """A matched prefix, whose pages stay unchanged until it is released.
+
+    Use ``pages`` in place, for ``token_count`` tokens. ``source``, if set, is a page to copy:
+    it has the tokens that follow within a page. ``next_token`` is set if the whole sequence
+    was found. It is the argmax of what follows; once the source is copied, nothing is left to
+    compute.
+
+    Use it as a context manager, or call :meth:`release`. Both wait for the
     device first and release the source too. Its pages MUST NOT be written. A miss
-    has no pages and no source, and ``failure`` where it came of a failure of the
-    store. ``in_flight`` is there where somebody is computing more of the sequence. One
-    thread at a time uses it.
+    has no pages and no source; ``failure`` is set if the store failed. ``in_flight`` is set
+    if another reservation computes more of the sequence. One thread at a time uses it.
     """
 
     def __init__(
@@ -44,16 +96,16 @@ class Match(Held):
 
     @property
     def page_count(self) -> int:
-        """Number of matched pages."""
+        """The number of matched pages."""
         return len(self.pages)
 
     @property
     def holds(self) -> list[Hold]:
-        """What is held: the path's pin and the source's."""
+        """The pin of the path and the pin of the source."""
         source = None if self.source is None else self.source.hold
         return [hold for hold in (self.hold, source) if hold is not None]
 
     @property
     def pin_id(self) -> int | None:
-        """The pin, or None: a miss holds nothing, and neither does what was released."""
+        """The pin's id, or None for a miss or once it is released."""
         return self.hold.pin_ids[0] if self.hold is not None and self.hold.open else None

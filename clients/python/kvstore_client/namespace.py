@@ -1,60 +1,88 @@
-"""A namespace as a program holds it: for the client's life, whatever the store does."""
+"""A namespace for the client's life, through restarts of the store."""
 
+from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from kvstore.v1 import prefix_cache_pb2
-from kvstore_client.acquired import Acquired
+from kvstore.v1 import prefix_cache_pb2, types_pb2
 from kvstore_client.calls.breaker import Sample
 from kvstore_client.calls.deadlines import StoreBudget
-from kvstore_client.errors import NamespaceNotFound, StoreError
+from kvstore_client.errors import NamespaceNotFound, StoreError, StoreUnavailable
 from kvstore_client.hold import Hold
-from kvstore_client.identity import NamespaceKey
-from kvstore_client.in_flight import InFlight
-from kvstore_client.match import Match
-from kvstore_client.memory.namespace_pages import NamespaceMemory
-from kvstore_client.page_ref import Pages
-from kvstore_client.reservation import Reservation
-from kvstore_client.session.connector import Connector
-from kvstore_client.session.session import Session
-from kvstore_client.source import Source
+from kvstore_client.layout import NamespaceIdentity, NamespaceKey, PageLayout
+from kvstore_client.lifecycle.connector import Connector
+from kvstore_client.lifecycle.session import OpenedNamespace, Session
+from kvstore_client.match import InFlight, Match, Source
+from kvstore_client.memory.generations import PageGenerations
+from kvstore_client.memory.mapped_extent import MappedExtent
+from kvstore_client.pages import DatedRun, PageRef, Pages
+from kvstore_client.reservation import Acquired, Reservation
 from kvstore_client.tokens import Tokens, pack_tokens
 
-# What the wire has room for.
+if TYPE_CHECKING:
+    import torch
+
+# The largest value of a uint32 field.
 MAX_SPEED = MAX_IDLE_MS = (1 << 32) - 1
 MILLISECONDS = 1_000
 
 
-class Namespace(NamespaceMemory):
-    """Opened, in the background, in each session of its client.
+class Namespace:
+    """A namespace that each session of its client opens in the background.
 
     The request path (:meth:`match`, :meth:`acquire`, :meth:`reserve`) takes at
-    most ``call_timeout`` a call, never attaches, and returns at once where no
-    store is attached. All calls of a request together take at most its budget:
-    that of :meth:`new_budget`, handed to each of them; without one, a match and
-    a peek have one each, and so has a reservation with all that is done with it.
-    Any thread may use it; what it returns belongs to one thread at a time. All of
-    it raises ``ForkedClient`` in a forked child.
+    most ``call_timeout`` a call, never attaches, and returns at once if no store is
+    attached. All calls of one request together take at most its budget. Pass the budget of
+    :meth:`new_budget` to each of them. Without one, each match and peek has its own, and
+    so has a reservation with all its calls. Any thread may use it; its results belong to one
+    thread at a time. All methods raise ``ForkedClient`` in a forked child.
 
-    ``prefill_tokens_per_second``, which may be set at any time, is how many tokens the
-    engine computes in a second where nothing is cached: what the store's disk takes
-    longer to give is a miss. 0: not known, and everything is loaded.
+    ``prefill_tokens_per_second``, which may change at any time, is how many tokens the
+    engine computes in a second without a cache. Pages that the store's disk would deliver
+    more slowly are a miss. 0: the rate is unknown, and everything is loaded.
     """
 
     def __init__(self, connector: Connector, key: NamespaceKey) -> None:
-        super().__init__(connector, key)
+        self._connector = connector
+        self._key = key
         self.prefill_tokens_per_second = 0.0
         connector.want(key)
 
+    @property
+    def identity(self) -> NamespaceIdentity:
+        """The engines that may share its pages."""
+        return self._key.identity
+
+    @property
+    def layout(self) -> PageLayout:
+        """The layout of its pages."""
+        return self._key.layout
+
+    @property
+    def namespace_id(self) -> bytes:
+        """Its id at the store, for administration; raises ``StoreError`` if it is not open."""
+        return self._opened(self._connector.require_session()).namespace_id
+
+    def forget(self) -> None:
+        """Closes the namespace for this client's requests. Later sessions do not open it.
+
+        Open holds stay valid. This applies to all ``Namespace`` objects of the same identity
+        and layout.
+        """
+        self._connector.forget(self._key)
+
     def salted(self, salt: bytes) -> "Namespace":
-        """Returns the namespace that differs in its salt alone, to be opened in the background."""
+        """Returns the namespace that differs only in its salt. It is opened in the background."""
         identity = replace(self.identity, salt=salt)
         return Namespace(self._connector, NamespaceKey(identity, self._key.layout))
 
-    # Whether it is open.
+    # Opening.
 
     @property
     def failure(self) -> StoreError | None:
-        """Why it is not open, such as ``LayoutMismatch``, or None where it is."""
+        """The reason why it is not open, such as ``LayoutMismatch``, or None if it is."""
         try:
             self._opened(self._connector.require_session())
         except StoreError as error:
@@ -64,7 +92,7 @@ class Namespace(NamespaceMemory):
     def wait_open(self, timeout: float) -> bool:
         """Waits until it is open, for ``timeout`` seconds at most; returns whether it is.
 
-        A store that refuses it is waited for too: it may restart.
+        Also waits if the store refuses the namespace: the store may restart.
         """
         self._connector.check_process()
         with self._connector.monitor:
@@ -73,7 +101,7 @@ class Namespace(NamespaceMemory):
     # The request path.
 
     def new_budget(self) -> StoreBudget:
-        """Returns the time for all calls of one request, as configured."""
+        """Returns the configured time for all calls of one request."""
         return self._connector.new_budget()
 
     def match(
@@ -85,10 +113,9 @@ class Namespace(NamespaceMemory):
     ) -> Match:
         """Pins the longest cached prefix of ``tokens``, less than all of them.
 
-        With ``accept_next_token`` all of them, where their next token is stored:
-        ask so where you decode greedily, without processor, penalty or grammar. A
-        failure of the store is a miss with ``Match.failure``. Raises
-        ``ValueError`` for tokens that are none.
+        With ``accept_next_token`` it pins all of them if their next token is stored. Set it
+        only if you decode greedily, without processor, penalty or grammar. A failure of the
+        store is a miss with ``Match.failure``. Raises ``ValueError`` for invalid tokens.
         """
         packed = pack_tokens(tokens)
         try:
@@ -109,15 +136,14 @@ class Namespace(NamespaceMemory):
         yield_idle: float | None = None,
         budget: StoreBudget | None = None,
     ) -> Acquired:
-        """Does as :meth:`match`, and reserve the rest of ``total_page_count`` pages.
+        """Matches like :meth:`match` and reserves the rest of ``total_page_count`` pages.
 
-        In one round trip. The first reserved page is the place for a copy of the
-        match's source. With ``yield_to_in_flight`` nothing is pinned or reserved where
-        somebody else is computing at least a page more of ``tokens`` than is cached:
-        ``Acquired.in_flight`` says so. ``yield_idle`` bounds the time, in seconds, since
-        that last advanced: of those who wait for a hung worker one takes over. A failure
-        of the store is a miss without a reservation. Raises ``ValueError`` for tokens that
-        are none.
+        Takes one round trip. Copy the match's source into the first reserved page. With
+        ``yield_to_in_flight`` nothing is pinned or reserved if another reservation computes
+        at least a page more of ``tokens`` than is cached; ``Acquired.in_flight`` is then set.
+        ``yield_idle`` bounds the time, in seconds, since that reservation last advanced:
+        one of those who wait for a hung worker takes over. A failure of the store is a miss
+        without a reservation. Raises ``ValueError`` for invalid tokens.
         """
         packed = pack_tokens(tokens)
         try:
@@ -160,20 +186,94 @@ class Namespace(NamespaceMemory):
         return Reservation(hold, opened, grant, budget)
 
     def peek(self, tokens: Tokens) -> int:
-        """Returns how many tokens a match would find, in place and to copy; zero on a failure.
+        """Returns how many tokens a match would find, source included; 0 if the store fails.
 
-        Has no effect on the cache. Raises ``ValueError`` for tokens that are none.
+        Has no effect on the cache. Raises ``ValueError`` for invalid tokens.
         """
         answer = self._peek(tokens)
         return answer.matched_token_count + answer.source_token_count
 
     def peek_in_flight(self, tokens: Tokens) -> InFlight | None:
-        """Returns what somebody is computing of ``tokens`` beyond what is cached.
+        """Returns the reservation that computes more of ``tokens`` than is cached.
 
-        None where nobody is, or on a failure. Has no effect. Raises ``ValueError`` for
-        tokens that are none.
+        Returns None if there is none, or if the store fails. Has no effect. Raises
+        ``ValueError`` for invalid tokens.
         """
         return InFlight.of(self._peek(tokens))
+
+    # The pages in this process.
+
+    @property
+    def session_number(self) -> int:
+        """A number that changes with the set of mapped extents: build views anew then.
+
+        Read it while something is held; the memory stays mapped until that is released.
+        A view keeps its extent mapped for as long as it exists.
+        """
+        self._connector.check_process()
+        session = self._connector.session
+        return 0 if session is None else session.extents.number
+
+    @property
+    def extents(self) -> Mapping[int, memoryview]:
+        """The mapped extents by id, each as in :meth:`extent`."""
+        self._connector.check_process()
+        return MappingProxyType({key: each.view() for key, each in self._mapped().items()})
+
+    def extent(self, extent_id: int) -> memoryview:
+        """Returns all slots of an extent as writable bytes; raises ``KeyError``.
+
+        Raises :class:`~kvstore_client.errors.NotHostMemory` for pages of a device,
+        as every method does that returns bytes: a device's pages have only tensors.
+        """
+        return self._extent(extent_id).view()
+
+    def page(self, page: PageRef) -> memoryview:
+        """Returns one page as writable bytes; raises ``KeyError`` or ``IndexError``.
+
+        Only a reserved page that is not inserted yet may be written.
+        """
+        return self._extent(page.extent_id).slot(page.slot)[: self.layout.page_bytes]
+
+    def extent_tensor(self, extent_id: int) -> "torch.Tensor":
+        """Returns all slots as ``[slots, *page shape]``, sharing memory; raises ``KeyError``.
+
+        An opaque layout gives ``[slots, page_bytes]`` of uint8.
+        """
+        return self._extent(extent_id).tensor(self.layout)
+
+    def page_tensor(self, page: PageRef) -> "torch.Tensor":
+        """Returns one page as a tensor, as in :meth:`extent_tensor`, sharing memory."""
+        return self.extent_tensor(page.extent_id)[page.slot]
+
+    def copy_page(self, source: PageRef | Source, target: PageRef) -> None:
+        """Copies a whole page into a page that this process may write, such as a reserved one.
+
+        On a device the copy is queued on the current stream. For a match's source this waits
+        for the copy and then compares generations (:meth:`Source.require_current`). It raises
+        ``PageRecycled`` if the source was reused: drop the copy then. Loads torch; raises as
+        :meth:`page_tensor` does.
+        """
+        page = source.page if isinstance(source, Source) else source
+        self.page_tensor(target).copy_(self.page_tensor(page))
+        if isinstance(source, Source):
+            source.require_current()
+
+    def recycled(self, runs: Iterable[DatedRun]) -> list[PageRef]:
+        """Returns the pages of ``runs`` whose slots were reused, as ``Match.current`` compares.
+
+        For a process that joined the lease of the holder, after it copied the pages. Without a
+        session all pages count as reused.
+        """
+        self._connector.check_process()
+        session = self._connector.session
+        named = [
+            types_pb2.PageRun(extent_id=run[0], slot_indexes=run[1], generations=run[2])
+            for run in runs
+        ]
+        if session is None:
+            return [PageRef(run.extent_id, slot) for run in named for slot in run.slot_indexes]
+        return PageGenerations(named).recycled(session.extents.get)
 
     def _peek(self, tokens: Tokens) -> prefix_cache_pb2.PeekPrefixResponse:
         packed = pack_tokens(tokens)
@@ -253,7 +353,7 @@ class Namespace(NamespaceMemory):
             return Acquired(match, reservation)
 
     def _stated_speed(self) -> int:
-        """Returns the engine's speed as the wire has it: 0 is not known, and 1 very slow."""
+        """Returns the engine's speed as the field has it: 0 is unknown, 1 very slow."""
         speed = self.prefill_tokens_per_second
         return int(min(max(speed, 1), MAX_SPEED)) if speed > 0 else 0
 
@@ -264,7 +364,7 @@ class Namespace(NamespaceMemory):
         pages = session.require_mapped(Pages(match.runs))
         in_flight = InFlight.of(match)
         if not pages and not match.HasField("source"):
-            return Match(in_flight=in_flight)  # a miss takes no pin, and who yields none either
+            return Match(in_flight=in_flight)  # neither a miss nor a request that yields has a pin
         source = None
         if match.HasField("source"):
             [page] = session.require_mapped(Pages([match.source.page]))
@@ -279,7 +379,35 @@ class Namespace(NamespaceMemory):
             in_flight=in_flight,
         )
 
+    def _extent(self, extent_id: int) -> MappedExtent:
+        self._connector.check_process()
+        session = self._connector.session
+        mapped = None if session is None else session.extents.get(extent_id)
+        if mapped is None:
+            raise KeyError(extent_id)
+        return mapped
+
+    def _mapped(self) -> dict[int, MappedExtent]:
+        session = self._connector.session
+        opened = None if session is None else session.namespaces.get(self._key)
+        if session is None or not isinstance(opened, OpenedNamespace):
+            return {}
+        return session.extents.of_arena(opened.arena_id)
+
+    def _opened(self, session: Session) -> OpenedNamespace:
+        """Returns the namespace in this session; raises ``StoreError`` if it is not open."""
+        opened = session.namespaces.get(self._key)
+        if session.ended is not None:
+            raise copy(session.ended)
+        if isinstance(opened, StoreError):
+            raise copy(opened)
+        if opened is None:
+            reason = session.not_yet.get(self._key)
+            why = "" if reason is None else f": {reason}"
+            raise StoreUnavailable(f"the namespace is not open yet{why}")
+        return opened
+
 
 def _idle_ms(idle: float | None) -> int:
-    """Returns a time to yield within as the wire has it: 0 is without a bound."""
+    """Returns ``yield_idle`` as the field has it: 0 is unbounded."""
     return 0 if idle is None else min(max(round(idle * MILLISECONDS), 1), MAX_IDLE_MS)

@@ -2,20 +2,52 @@
 
 from collections.abc import Hashable, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
-from kvstore.v1 import prefix_cache_pb2
+from kvstore.v1 import prefix_cache_pb2, types_pb2
 from kvstore_client.calls.deadlines import StoreBudget, shared_budget
-from kvstore_client.errors import PageRecycled
-from kvstore_client.hold import Hold, end_holds, require_current
-from kvstore_client.match import Match
-from kvstore_client.memory.checksums import NO_CHECKSUM
+from kvstore_client.errors import PageRecycled, StoreError
+from kvstore_client.hold import HeldPages, Hold, end_holds, require_current
+from kvstore_client.lifecycle.session import OpenedNamespace, Session
+from kvstore_client.match import InFlight, Match
 from kvstore_client.memory.generations import PageGenerations
-from kvstore_client.opened_namespace import OpenedNamespace
-from kvstore_client.page_ref import Pages
-from kvstore_client.reuse_hint import ReuseHint
-from kvstore_client.session.session import Session
+from kvstore_client.memory.mapped_extent import NO_CHECKSUM
+from kvstore_client.pages import Pages
 from kvstore_client.tokens import TOKEN_BYTES, Tokens, pack_tokens
+
+MILLISECONDS = 1000
+# What may be expected, as it travels.
+EXPECTED = {
+    None: types_pb2.EXPECTED_REUSE_UNSPECIFIED,
+    "continues": types_pb2.EXPECTED_REUSE_CONTINUES,
+    "one_shot": types_pb2.EXPECTED_REUSE_ONE_SHOT,
+}
+
+
+class ReuseHint(NamedTuple):
+    """A hint to the store's eviction policy; a wrong one costs hits, and nothing else.
+
+    ``expected_reuse`` says that the conversation goes on, or that nobody is expected
+    to ask for these pages again. It holds for ``horizon`` seconds, None: without an
+    end. Pages of higher ``priority``, an int32, go later; zero is ordinary.
+    """
+
+    expected_reuse: Literal["continues", "one_shot"] | None = None
+    horizon: float | None = None
+    priority: int = 0
+
+    def message(self) -> types_pb2.ReuseHint:
+        """Return it as it travels; raises ``ValueError`` for an ``expected_reuse`` that is none."""
+        expected = EXPECTED.get(self.expected_reuse)
+        if expected is None:
+            known = " or ".join(repr(each) for each in EXPECTED if each)
+            msg = f"expected_reuse is {known}, not {self.expected_reuse!r}"
+            raise ValueError(msg)
+        # Zero would be no end.
+        horizon = 0 if self.horizon is None else max(int(self.horizon * MILLISECONDS), 1)
+        return types_pb2.ReuseHint(
+            expected_reuse=expected, horizon_ms=horizon, priority=self.priority
+        )
 
 
 class Inserted(NamedTuple):
@@ -227,3 +259,35 @@ def grow_reservations(wanted: Sequence[tuple[Reservation, int]]) -> None:
                 reservation._grown(grant)  # noqa: SLF001
         if recycled:
             raise PageRecycled(recycled)
+
+
+class Acquired(HeldPages):
+    """What is cached of a sequence, and a reservation for the pages that are not.
+
+    ``reservation`` is None where slots cannot be had; where all is cached it has
+    no pages yet, and can grow. As a context manager both are given back at the
+    end, after waiting for the device once. One thread at a time uses it.
+    """
+
+    def __init__(self, match: Match, reservation: Reservation | None = None) -> None:
+        self.match = match
+        self.reservation = reservation
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why the store gave nothing, where it failed."""
+        return self.match.failure
+
+    @property
+    def in_flight(self) -> InFlight | None:
+        """What somebody else is computing of the sequence beyond the match.
+
+        There, where it was asked to yield, nothing is held: it did.
+        """
+        return self.match.in_flight
+
+    @property
+    def holds(self) -> list[Hold]:
+        """What the match holds, and the reservation."""
+        reserved = [] if self.reservation is None else [self.reservation.hold]
+        return [*self.match.holds, *reserved]

@@ -18,8 +18,8 @@ from kvstore_vllm.engine.facts import EngineFacts
 from kvstore_vllm.engine.log import log_with
 from kvstore_vllm.engine.settings import ConnectorSettings
 from kvstore_vllm.events import StoredEvents
-from kvstore_vllm.rank.side import RankSide
-from kvstore_vllm.scheduler.side import SchedulerSide
+from kvstore_vllm.rank.role import RankRole
+from kvstore_vllm.scheduler.role import SchedulerRole
 from kvstore_vllm.stats import ConnectorPromMetrics, ConnectorStats
 from kvstore_vllm.transfer import StepPlan, WorkerReport
 from kvstore_vllm.versions import require_supported
@@ -77,12 +77,12 @@ class KvstoreConnector(KVConnectorBase_V1):
         settings = ConnectorSettings.read(self._kv_transfer_config.kv_connector_extra_config or {})
         facts = EngineFacts(vllm_config, kv_cache_config)
         self._events = StoredEvents(vllm_config)
-        self._scheduler: SchedulerSide | None = None
-        self._rank: RankSide | None = None
+        self._scheduler: SchedulerRole | None = None
+        self._rank: RankRole | None = None
         if role is KVConnectorRole.SCHEDULER:
-            self._scheduler = SchedulerSide(vllm_config, settings, facts, self._events.stored)
+            self._scheduler = SchedulerRole(vllm_config, settings, facts, self._events.stored)
         else:
-            self._rank = RankSide(vllm_config, settings, facts)
+            self._rank = RankRole(vllm_config, settings, facts)
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -162,7 +162,7 @@ class KvstoreConnector(KVConnectorBase_V1):
         """Plans the load of what was offered into the request's blocks."""
         if self._scheduler is not None:
             block_ids = blocks.get_block_ids()[0]
-            self._scheduler.half.allocated(request.request_id, block_ids, num_external_tokens)
+            self._scheduler.planner.allocated(request.request_id, block_ids, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> PlanMetadata:
         """Returns the step's plan for the ranks."""
@@ -183,15 +183,15 @@ class KvstoreConnector(KVConnectorBase_V1):
         """Returns whether the request's blocks are still to be copied."""
         if self._scheduler is None:
             return False, None
-        return self._scheduler.half.finished(request.request_id, block_ids), None
+        return self._scheduler.planner.finished(request.request_id, block_ids), None
 
     def has_pending_block_frees(self) -> bool:
         """Whether blocks of ended requests come back soon: then nothing need be preempted."""
-        return self._scheduler is not None and self._scheduler.half.holds_blocks
+        return self._scheduler is not None and self._scheduler.planner.holds_blocks
 
     def has_pending_push_work(self) -> bool:
         """Whether an idle engine has to go on stepping: what is held ends with an answer."""
-        return self._scheduler is not None and self._scheduler.half.awaits_answers
+        return self._scheduler is not None and self._scheduler.planner.awaits_answers
 
     def reset_cache(self) -> bool | None:
         """Match nothing any more that was computed until now, such as with other weights."""
@@ -212,7 +212,7 @@ class KvstoreConnector(KVConnectorBase_V1):
 
     def get_kv_connector_stats(self) -> ConnectorStats | None:
         """Returns what was counted since the last time."""
-        side = self._rank if self._scheduler is None else self._scheduler.half
+        side = self._rank if self._scheduler is None else self._scheduler.planner
         return None if side is None else ConnectorStats.taken(side.counts)
 
     @classmethod

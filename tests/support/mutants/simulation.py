@@ -28,7 +28,7 @@ class Mutant(NamedTuple):
 CLIENT = [
     Mutant(
         "lost-answer-not-given-back",
-        "kvstore_client/session/session.py",
+        "kvstore_client/lifecycle/session.py",
         "unclear = not isinstance(error, StoreRefused) or isinstance(error, Internal)",
         "unclear = False",
     ),
@@ -46,13 +46,13 @@ CLIENT = [
     ),
     Mutant(
         "release-sent-once",
-        "kvstore_client/session/sender.py",
+        "kvstore_client/lifecycle/release_sender.py",
         "except StoreUnavailable:\n                self._retry.wait(self._backoff.delay())\n",
         "except StoreUnavailable:\n                return\n",
     ),
     Mutant(
         "next-epoch-before-the-last-hold-ended",
-        "kvstore_client/session/session.py",
+        "kvstore_client/lifecycle/session.py",
         "return self.ended is not None and self._holds == 0",
         "return self.ended is not None",
     ),

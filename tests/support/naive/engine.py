@@ -6,9 +6,9 @@ so each copy shows whether it is of the right page, and each page that is publis
 
 from collections import Counter, deque
 
-from kvstore_vllm.engine.settings import HalfSettings
+from kvstore_vllm.engine.settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
-from kvstore_vllm.scheduler.half import SchedulerHalf
+from kvstore_vllm.scheduler.planner import TransferPlanner
 from kvstore_vllm.transfer import StepPlan, Transfer, WorkerReport
 from naive.pages import NaivePages, Prefix
 from naive.request import NaiveRequest, Step, next_token
@@ -35,14 +35,14 @@ class NaiveEngine:
         self.store, self.page, self.chunk, self.lag = store, store.page_tokens, chunk, lag
         self.answers, self.ranks = ToldAnswers(), ranks
         self.now, self.usable, self.joining, self.load_async = 0.0, True, False, load_async
-        settings = HalfSettings(
+        settings = PlannerSettings(
             page_tokens=self.page,
             rank_count=ranks,
             lookup_timeout=LOOKUP_TIMEOUT,
             load_async=load_async,
             save_output=save_output,
         )
-        self.half = SchedulerHalf(
+        self.planner = TransferPlanner(
             settings,
             store,
             self.answers,
@@ -77,7 +77,7 @@ class NaiveEngine:
         request = NaiveRequest(name, list(prompt), len(prompt))
         self.requests[name] = request
         self.waiting.append(request)
-        self.half.arrived(request, RequestKey())
+        self.planner.arrived(request, RequestKey())
 
     def preempt(self, request: NaiveRequest) -> None:
         """Takes a running request's blocks away."""
@@ -99,7 +99,7 @@ class NaiveEngine:
             self.running.remove(request)
         if request in self.waiting:
             self.waiting.remove(request)
-        keep = self.half.finished(name, blocks)
+        keep = self.planner.finished(name, blocks)
         if loading:
             assert not keep, "vLLM frees these blocks when the load ended"
         elif keep:
@@ -131,7 +131,7 @@ class NaiveEngine:
             self._admit(request, tokens)
         plan = StepPlan("engine", load_async=self.load_async)
         preempted, self.preempted = self.preempted, set()
-        self.half.plan(plan, tokens, preempted)
+        self.planner.plan(plan, tokens, preempted)
         self._execute(plan, tokens)
         if len(self.steps) > self.lag or not tokens:
             self.take_output()
@@ -152,7 +152,7 @@ class NaiveEngine:
             if request.num_computed_tokens - request.num_in_flight_tokens == request.num_tokens:
                 self._require_right(request)
                 request.all_token_ids.append(next_token(tuple(request.all_token_ids)))
-        self.half.reported(step.report, step.invalid)
+        self.planner.reported(step.report, step.invalid)
         for name in step.received:
             self._loaded(name)
         for name in step.let_go:
@@ -169,7 +169,7 @@ class NaiveEngine:
             return
         loaded = 0
         if request.num_computed_tokens == 0:
-            answer = self.half.matched_tokens(name, 0)
+            answer = self.planner.matched_tokens(name, 0)
             if answer is None:
                 return
             assert answer % self.page == 0
@@ -185,7 +185,7 @@ class NaiveEngine:
         if not self._grow(request, count):
             request.num_computed_tokens -= loaded
             return
-        self.half.allocated(name, list(request.blocks), loaded)
+        self.planner.allocated(name, list(request.blocks), loaded)
         self.waiting.remove(request)
         if beside:
             self.loading[name] = (request, None)  # type: ignore[assignment]  # planned below

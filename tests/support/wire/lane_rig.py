@@ -5,8 +5,8 @@ from threading import Thread
 
 from kvstore_client import errors
 from kvstore_client.calls.deadlines import Deadline
-from kvstore_client.calls.lane import HotLane
-from kvstore_client.calls.lane_pool import HotLanes
+from kvstore_client.calls.lane import Lane
+from kvstore_client.calls.pool import LanePool
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.scripted_lanes import METHOD, ScriptedLanes
 
@@ -19,13 +19,13 @@ class LaneRig:
     def __init__(self, runtime_dir: RuntimeDir) -> None:
         self.now = 0.0
         self.path = runtime_dir.attach_socket
-        self.lane_class = HotLane
+        self.lane_class = Lane
         self.store = ScriptedLanes(self.path)
-        self.lanes = HotLanes(self.open, clock=lambda: self.now)
+        self.lanes = LanePool(self.open, clock=lambda: self.now)
         # What came of each posted call that something came of.
         self.told: list[tuple[int, bool]] = []
 
-    def open(self, timeout: float) -> HotLane:
+    def open(self, timeout: float) -> Lane:
         """Opens a lane, however long it takes."""
         del timeout
         lane = self.lane_class(self.path)

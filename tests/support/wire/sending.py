@@ -6,8 +6,8 @@ from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.calls.channel import StoreCalls
 from kvstore_client.calls.deadlines import Backoff
 from kvstore_client.calls.lease_calls import LeaseCalls
+from kvstore_client.lifecycle.release_sender import ReleaseSender
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session.sender import ReleaseSender
 from wire.scripted_store import ScriptedCalls
 
 

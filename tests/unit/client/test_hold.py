@@ -4,10 +4,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from kvstore.v1 import prefix_cache_pb2
 from kvstore_client import errors
+from kvstore_client.calls.deadlines import StoreBudget
+from kvstore_client.errors import PageRecycled
 from kvstore_client.hold import Hold, end_holds
+from kvstore_client.layout import NamespaceIdentity, NamespaceKey, OpaqueContent, PageLayout
+from kvstore_client.lifecycle.session import OpenedNamespace
+from kvstore_client.match import Match, Source
+from kvstore_client.namespace import Namespace
+from kvstore_client.pages import PageRef, Pages
+from kvstore_client.reservation import Acquired, Reservation
 from kvstore_client.runtime_dir import RuntimeDir
-from wire.scripted_session import ABORTED, RELEASED, ScriptedSession
+from wire.scripted_session import ABORTED, RELEASED, ScriptedSession, matched, run_of
 from wire.scripted_store import ScriptedCalls
 
 
@@ -82,3 +91,148 @@ def test_a_hold_that_is_lost_is_warned_of(attached: ScriptedSession) -> None:
         holds.clear()
     attached.session.end(errors.ClientClosed("closed"))
     assert not attached.session.drained
+
+
+class Held:
+    """A match of slot 0 with a source in slot 1, and a reservation of slot 2."""
+
+    def __init__(self, attached: ScriptedSession) -> None:
+        self.attached = attached
+        self.waits = 0
+        session, runs = attached.session, matched(0).runs
+        with session.request():
+            pin = Hold(session, pin_ids=(1,), runs=runs)
+            source = Hold(session, pin_ids=(2,), runs=[run_of(1)])
+            reservation = Hold(session, reservation_ids=(3,))
+        self.source = Source(source, PageRef(3, 1), 2)
+        self.match = Match(pin, Pages(runs), 4, source=self.source)
+        grant = prefix_cache_pb2.ReservationGrant(reservation_id=3, start_page=1, runs=[run_of(2)])
+        self.reservation = Reservation(
+            reservation, OpenedNamespace(b"space", 1, 4), grant, StoreBudget(30.0)
+        )
+        self.acquired = Acquired(self.match, self.reservation)
+
+    def insert(self) -> None:
+        """Publishes the reserved page, computed on the matched one."""
+        self.reservation.insert([1, 2, 3, 4], position=4, base=self.match)
+
+
+@pytest.fixture
+def held(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Held]:
+    """What is held, given back afterwards."""
+
+    def wait() -> None:
+        held.waits += 1
+
+    attached = ScriptedSession(runtime_dir, scripted, wait_for_device=wait)
+    scripted.answer("ReleasePins", *[RELEASED] * 9)
+    scripted.answer("AbortReservation", *[ABORTED] * 9)
+    attached.open()
+    held = Held(attached)
+    yield held
+    held.acquired.release()
+    attached.close()
+
+
+def test_pages_that_stay_are_current(held: Held) -> None:
+    """Slots of others may come and go; the device is waited for before looking."""
+    held.attached.recycle(3)
+    assert (held.match.current, held.source.current, held.acquired.current) == (True, True, True)
+    held.acquired.require_current()
+    assert held.waits == 1
+
+
+def test_a_caller_that_has_waited_does_not_wait_again(held: Held) -> None:
+    """Pages are still compared."""
+    held.acquired.require_current(wait=False)
+    held.attached.recycle(0)
+    with pytest.raises(PageRecycled):
+        held.acquired.require_current(wait=False)
+    assert held.waits == 0
+
+
+@pytest.mark.parametrize("slot", [0, 1, 2])
+def test_a_page_that_was_recycled_is_not_current(held: Held, slot: int) -> None:
+    """A matched page, a source and a reserved one: each is looked at, and named."""
+    held.attached.recycle(slot)
+    assert held.match.current == (slot == 2)
+    assert held.source.current == (slot != 1)
+    with pytest.raises(PageRecycled) as found:
+        held.acquired.require_current()
+    assert found.value.pages == (PageRef(3, slot),)
+
+
+def test_what_was_given_back_is_nobody_s_to_compare(held: Held) -> None:
+    """A source that was copied and released may be recycled: that is no bug."""
+    held.source.release()
+    held.attached.recycle(1)
+    held.acquired.require_current()
+
+
+@pytest.mark.parametrize("slot", [0, 2])
+def test_nothing_is_published_that_was_computed_on_recycled_pages(held: Held, slot: int) -> None:
+    """An insert looks at its base and its own pages, after waiting for the device."""
+    held.attached.recycle(slot)
+    with pytest.raises(PageRecycled):
+        held.insert()
+    assert held.waits == 1
+    assert "InsertPrefix" not in held.attached.calls.requests
+
+
+def test_a_later_insert_remembers_its_base(held: Held) -> None:
+    """Pages behind the first were computed on the matched ones too."""
+    answer = prefix_cache_pb2.InsertPrefixResponse(runs=[run_of(2)])
+    held.attached.calls.answer("InsertPrefix", answer)
+    held.insert()
+    held.attached.recycle(0)
+    with pytest.raises(PageRecycled):
+        held.reservation.insert([5], position=8)
+    assert len(held.attached.calls.requests["InsertPrefix"]) == 1
+
+
+def test_grown_pages_are_compared_too(held: Held) -> None:
+    """After a reservation grew, its new pages are looked at."""
+    grant = prefix_cache_pb2.ReservationGrant(reservation_id=3, runs=[run_of(2, 3)])
+    answer = prefix_cache_pb2.ReservePagesResponse(grants=[grant])
+    held.attached.calls.answer("ReservePages", answer)
+    held.reservation.grow(2)
+    held.attached.recycle(3)
+    assert not held.acquired.current
+
+
+def test_growing_forgets_no_page_that_was_recycled(held: Held) -> None:
+    """The answer names the slot as it is now, another's: that makes it no page of this one."""
+    held.attached.recycle(2)
+    grant = prefix_cache_pb2.ReservationGrant(reservation_id=3, runs=[run_of(2, 3)])
+    grant.runs[0].generations[0] = 1
+    answer = prefix_cache_pb2.ReservePagesResponse(grants=[grant])
+    held.attached.calls.answer("ReservePages", answer)
+    with pytest.raises(PageRecycled) as found:
+        held.reservation.grow(2)
+    assert found.value.pages == (PageRef(3, 2),)
+    assert held.reservation.page_count == 1
+    with pytest.raises(PageRecycled):
+        held.insert()
+
+
+def test_who_only_copies_held_pages_looks_at_them_by_their_runs(held: Held) -> None:
+    """A process that joined a lease has no match, and the same table; without a session none."""
+
+    class Attached:
+        session = held.attached.session
+
+        def want(self, key: NamespaceKey) -> None:
+            assert key.layout == layout
+
+        def check_process(self) -> None:
+            held.attached.session.check_process()
+
+    connector = Attached()
+    layout = PageLayout(4, 8, OpaqueContent(b"any"))
+    memory = Namespace(connector, NamespaceKey(NamespaceIdentity(b""), layout))  # type: ignore[arg-type]
+    runs = Pages([run_of(0), run_of(2)]).dated_runs
+    assert memory.recycled(runs) == []
+    held.attached.recycle(2)
+    assert memory.recycled(runs) == [PageRef(3, 2)]
+    connector.session = None  # type: ignore[assignment]
+    assert memory.recycled(runs) == [PageRef(3, 0), PageRef(3, 2)]

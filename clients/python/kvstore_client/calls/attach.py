@@ -22,7 +22,7 @@ from kvstore_client.errors import (
 )
 from kvstore_client.fault_points import fault_point
 from kvstore_client.memory.extent_table import ExtentTable
-from kvstore_client.memory.extents import UntrustedExtent
+from kvstore_client.memory.mapped_extent import UntrustedExtent
 
 PROTOCOL_VERSION = 1
 

@@ -15,7 +15,7 @@ from kvstore.v1 import (
     prefix_cache_pb2_grpc,
     store_pb2_grpc,
 )
-from kvstore_client.calls.lane_pool import HotLanes
+from kvstore_client.calls.pool import LanePool
 from kvstore_client.errors import StoreTimedOut, StoreUnavailable, error_of_call
 from kvstore_client.tokens import sequence_pieces
 
@@ -69,7 +69,7 @@ class StoreCalls:
             self._metadata += (("authorization", f"Bearer {credential}"),)
         if lease_secret:
             self._metadata += (("kvstore-lease-secret-bin", lease_secret),)
-        self._lanes: HotLanes | None = None
+        self._lanes: LanePool | None = None
         self._on_lanes: dict[Any, tuple[str, Any]] = {}
         self._cancelled = False
         self._cancellable: grpc.Future[Any] | None = None
@@ -78,7 +78,7 @@ class StoreCalls:
         self.named_pin = named_pin_pb2_grpc.NamedPinServiceStub(self._channel)
         self.store = store_pb2_grpc.StoreServiceStub(self._channel)
 
-    def use_lanes(self, lanes: HotLanes) -> None:
+    def use_lanes(self, lanes: LanePool) -> None:
         """Makes the calls of the request path over lanes, which are this object's to close."""
         cache, lease, pb = self.prefix_cache, self.lease, prefix_cache_pb2
         self._on_lanes = {
@@ -148,7 +148,7 @@ class StoreCalls:
     def post(self, method: Any, request: Any, timeout: float, told: Callable[[bool], None]) -> bool:  # noqa: ANN401  # as call
         """Have a call made over a lane, and do not wait; False where none takes it at once.
 
-        As ``HotLanes.post`` does, which says when ``told`` is called.
+        As ``LanePool.post`` does, which says when ``told`` is called.
         """
         if self._lanes is None:
             return False

@@ -39,7 +39,7 @@ CHUNK_BYTES = 1 << 16
 # Heads of calls that are kept.
 MOST_HEADS = 32
 
-_open: "WeakSet[HotLane]" = WeakSet()
+_open: "WeakSet[Lane]" = WeakSet()
 
 
 class _Posted(NamedTuple):
@@ -49,7 +49,7 @@ class _Posted(NamedTuple):
     told: Callable[[bool], None]
 
 
-class HotLane:
+class Lane:
     """Opened by :meth:`open`, then used by one thread at a time; any may :meth:`shut` it.
 
     The store takes up its calls in the order of their sending. After an error that is

@@ -4,9 +4,54 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Condition
 
 from kvstore.v1 import types_pb2
-from kvstore_client.errors import StoreError
-from kvstore_client.memory.extents import MappedExtent
-from kvstore_client.memory.mapping import map_extent
+from kvstore_client.errors import DeviceUnavailable, StoreError
+from kvstore_client.memory.cuda.extent import CudaExtent
+from kvstore_client.memory.generations import map_generations
+from kvstore_client.memory.host import HostExtent
+from kvstore_client.memory.mapped_extent import MappedExtent, UntrustedExtent
+from kvstore_client.pages import Pages
+
+
+def map_extent(
+    extent: types_pb2.Extent,
+    descriptors: Sequence[int],
+    *,
+    store_epoch: int,
+    unmapped: Callable[[int], None],
+    wait: Callable[[], None] | None = None,
+) -> MappedExtent:
+    """Maps an extent of a store, and its generations.
+
+    ``descriptors`` came with the extent and stay the caller's. ``unmapped`` is called with the
+    extent's id after it is unmapped, at any point of the program: it MUST NOT wait. Memory of a
+    device is unmapped after ``wait``, by default once the whole device is done. Raises
+    :class:`UntrustedExtent`, ``OSError`` for host memory that cannot be mapped, and
+    ``DeviceUnavailable`` for other memory. Raises ``StoreUnavailable`` if the caller has to drop an
+    earlier store's views first.
+    """
+    generations = map_generations(extent, descriptors)
+    mapped = _map(extent, descriptors, store_epoch, unmapped, wait)
+    mapped.generations = generations
+    return mapped
+
+
+def _map(
+    extent: types_pb2.Extent,
+    descriptors: Sequence[int],
+    store_epoch: int,
+    unmapped: Callable[[int], None],
+    wait: Callable[[], None] | None,
+) -> MappedExtent:
+    kind = extent.WhichOneof("handle")
+    if kind == "cuda_ipc":
+        return CudaExtent(extent, store_epoch, unmapped, wait=wait)
+    if kind != "host":
+        raise DeviceUnavailable(f"this client cannot map memory by {kind or 'no handle'}")
+    if extent.host.descriptor_index >= len(descriptors):
+        msg = f"extent {extent.extent_id} came without its descriptor"
+        raise UntrustedExtent(msg)
+    return HostExtent(extent, descriptors[extent.host.descriptor_index], unmapped)
+
 
 # How often memory is prepared, a few MiB each time: 16 GiB of it, whose page tables, charged to
 # this process, are 32 MiB. What lies beyond is prepared as it is touched.
@@ -183,6 +228,18 @@ class ExtentTable:
     def get(self, extent_id: int) -> MappedExtent | None:
         """Returns an extent, or None where it is not mapped."""
         return self._mapped.get(extent_id)
+
+    def strange(self, pages: Pages) -> set[int]:
+        """Returns the extents of ``pages`` that are not mapped, or too small for a range of slots.
+
+        No more pages are then read out of a range than this process has memory for.
+        """
+        found = set()
+        for extent_id, end in pages.ends():
+            extent = self._mapped.get(extent_id)
+            if extent is None or end > extent.slot_count:
+                found.add(extent_id)
+        return found
 
     def of_arena(self, arena_id: int) -> dict[int, MappedExtent]:
         """Returns an arena's extents by id, those mapped first coming first."""

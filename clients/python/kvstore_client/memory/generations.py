@@ -5,15 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from operator import itemgetter
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from kvstore.v1 import types_pb2
-from kvstore_client.memory.extents import UntrustedExtent
 from kvstore_client.memory.host import UntrustedMemory, check_memory, map_memory
-from kvstore_client.page_ref import PageRef, slots_of
-
-if TYPE_CHECKING:
-    from kvstore_client.memory.extent_table import ExtentTable
+from kvstore_client.memory.mapped_extent import FindExtent, UntrustedExtent
+from kvstore_client.pages import PageRef, slots_of
 
 GENERATION_BYTES = 8
 
@@ -52,7 +48,7 @@ class PageGenerations:
         self._named = list(runs)
         self._runs: list[_Run] | None = None
 
-    def recycled(self, extents: "ExtentTable") -> list[PageRef]:
+    def recycled(self, find: FindExtent) -> list[PageRef]:
         """Returns the pages whose slots were given back since, so that another's may be there.
 
         What was read of the others before this call was those pages. A page of an
@@ -63,7 +59,7 @@ class PageGenerations:
         if self._runs is None:
             self._runs = [_Run(run) for run in self._named if run.generations and run.slot_indexes]
         _order_loads()
-        return [page for run in self._runs for page in run.recycled(extents)]
+        return [page for run in self._runs for page in run.recycled(find)]
 
 
 class _Run:
@@ -77,8 +73,8 @@ class _Run:
         if run.slot_count and len(self._expected) == 1:
             self._expected *= run.slot_count
 
-    def recycled(self, extents: "ExtentTable") -> list[PageRef]:
-        extent = extents.get(self._extent_id)
+    def recycled(self, find: FindExtent) -> list[PageRef]:
+        extent = find(self._extent_id)
         now: tuple[int, ...] = ()
         if extent is not None:
             if extent.generations is None:

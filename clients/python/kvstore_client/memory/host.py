@@ -10,13 +10,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kvstore.v1 import types_pb2
-from kvstore_client.memory.extents import MappedExtent, UntrustedExtent
+from kvstore_client.memory.mapped_extent import MappedExtent, UntrustedExtent
+
+if TYPE_CHECKING:
+    import torch
 
 # Without them the store could take memory away under a reader, who would die of SIGBUS.
 REQUIRED_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 # Of Linux 5.14; Python's mmap has no name for it.
 MADV_POPULATE_WRITE = 23
 MAP_FAILED = ctypes.c_void_p(-1).value
+
+# Prepared at once: about a millisecond, for which others that map or unmap wait.
+POPULATED_BYTES = 4 << 20
 
 # Python's mmap keeps a duplicate of the descriptor for its lifetime, and its unmapping does not see
 # a torch view. The C functions leave both to us.
@@ -103,13 +109,6 @@ def _unmap(address: int, size: int, pid: int, unmapped: Callable[[], None] | Non
     _LIBC.munmap(address, size)
     if unmapped is not None:
         unmapped()
-
-
-if TYPE_CHECKING:
-    import torch
-
-# Prepared at once: about a millisecond, for which others that map or unmap wait.
-POPULATED_BYTES = 4 << 20
 
 
 class HostExtent(MappedExtent):

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 
 @dataclass(frozen=True, kw_only=True)
-class HalfSettings:
+class PlannerSettings:
     """What the scheduler half goes by: pages in tokens, ranks, and the operator's settings."""
 
     page_tokens: int

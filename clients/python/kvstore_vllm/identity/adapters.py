@@ -8,11 +8,14 @@ from threading import Lock
 from typing import Final
 
 from kvstore_vllm.engine.engine_types import LoraLike
-from kvstore_vllm.identity.errors import UndigestableAdapter, UnidentifiableModel
+from kvstore_vllm.identity.canonical import UnidentifiableModel, framed
 from kvstore_vllm.identity.model_folder import folder_digest, folder_stamp, hub_snapshot
-from kvstore_vllm.identity.salts import framed
 
 MARK: Final = b"kvstore_vllm adapter 1"
+
+
+class UndigestableAdapter(ValueError):
+    """What a LoRA adapter's weights are cannot be told."""
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,19 @@ import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
-from typing import Any
-
-from kvstore_vllm.identity.errors import UnidentifiableModel
+from hashlib import sha256
+from typing import Any, Final
 
 # Of a Hugging Face configuration: where it came from, and by which version it was written.
 NOT_OF_THE_MODEL = frozenset(
     {"_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "auto_map"}
 )
+LENGTH_BYTES: Final = 8
+MARK: Final = b"kvstore_vllm salt 1"
+
+
+class UnidentifiableModel(ValueError):
+    """What the engine's pages depend on cannot be told; the message says what to set."""
 
 
 def canonical_json(value: object, name: str) -> bytes:
@@ -56,3 +61,24 @@ def _model_facts(value: Any) -> Any:  # noqa: ANN401  # JSON
     if isinstance(value, list):
         return [_model_facts(each) for each in value]
     return value
+
+
+def framed(*parts: bytes) -> bytes:
+    """Joins parts so that no other parts come to the same bytes."""
+    return b"".join(len(part).to_bytes(LENGTH_BYTES, "little") + part for part in parts)
+
+
+def text_bytes(text: str) -> bytes:
+    """Returns a text's bytes, whatever a user put into it: a half of a character pair too."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def mixed_salt(**parts: bytes) -> bytes:
+    """Returns one salt for all of them, by what each is; empty parts count for nothing.
+
+    ``b""``, which is no salt, where all are empty; else 32 bytes.
+    """
+    named = [(name.encode(), part) for name, part in sorted(parts.items()) if part]
+    if not named:
+        return b""
+    return sha256(framed(MARK, *(each for pair in named for each in pair))).digest()

@@ -12,8 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from kvstore_vllm.identity.canonical import canonical_json
-from kvstore_vllm.identity.errors import UnidentifiableModel
+from kvstore_vllm.identity.canonical import UnidentifiableModel, canonical_json
 
 # Of VllmConfig: parts of which nothing decides over KV.
 PARTS_LEFT_OUT: Final = frozenset(

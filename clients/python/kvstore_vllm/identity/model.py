@@ -1,28 +1,23 @@
 """Which model: a digest of what an engine's KV depends on, never a name."""
 
 import json
+from dataclasses import dataclass
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from kvstore_client import NamespaceIdentity, PageLayout
-from kvstore_vllm.blocks.page_layout import LayerFacts, LayoutFacts, layout_of
 from kvstore_vllm.engine.settings import LONGEST_NAME, ConnectorSettings
-from kvstore_vllm.identity.canonical import canonical_json
+from kvstore_vllm.identity.canonical import (
+    UnidentifiableModel,
+    canonical_json,
+    framed,
+    mixed_salt,
+    text_bytes,
+)
 from kvstore_vllm.identity.config_factors import config_factors, part_factors
-from kvstore_vllm.identity.errors import UnidentifiableModel
 from kvstore_vllm.identity.model_folder import folder_digest, hub_snapshot
-from kvstore_vllm.identity.platform_facts import PlatformFacts
-from kvstore_vllm.identity.salts import framed, mixed_salt, text_bytes
-
-__all__ = [
-    "LayerFacts",
-    "LayoutFacts",
-    "UnidentifiableModel",
-    "engine_salt",
-    "layout_of",
-    "model_identity",
-]
 
 MARK: Final = b"kvstore_vllm model 1"
 # Formats that load the safetensors files of the model's folder.
@@ -40,6 +35,34 @@ ADVICE: Final = (
     "Set model_digest in kv_connector_extra_config to a digest of the weights, such as sha256sum "
     "of their files prints; engines with other weights must have another"
 )
+
+
+@dataclass(frozen=True)
+class PlatformFacts:
+    """The version of vLLM, the kind of device, and its name or its instructions.
+
+    The layout within a page, and which values are quantized how, follow from them: attention on
+    a CPU packs keys by the instructions that it has.
+    """
+
+    vllm_version: str
+    device_type: str
+    device_name: str
+
+    @classmethod
+    def read(cls) -> "PlatformFacts":
+        """Asks vLLM, which has to be there; initialises no device."""
+        import torch  # noqa: PLC0415  # where vLLM is
+
+        vllm: Any = import_module("vllm")
+        platform: Any = import_module("vllm.platforms").current_platform
+        device_type = str(platform.device_type)
+        if device_type == "cpu":
+            amx = bool(torch.cpu._is_amx_tile_supported())  # noqa: SLF001  # as vLLM asks
+            name = f"{torch.backends.cpu.get_cpu_capability()} amx={amx}"
+        else:
+            name = f"{platform.get_device_name()} {platform.get_device_capability()}"
+        return cls(str(vllm.__version__), device_type, name)
 
 
 def engine_salt(settings: ConnectorSettings) -> bytes:

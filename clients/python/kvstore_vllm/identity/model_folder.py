@@ -6,8 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from kvstore_vllm.identity.errors import UnidentifiableModel
-from kvstore_vllm.identity.salts import framed
+from kvstore_vllm.identity.canonical import UnidentifiableModel, framed
 from kvstore_vllm.identity.weight_samples import sampled_digest
 
 

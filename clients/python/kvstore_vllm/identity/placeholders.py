@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Final, Self
 
 from kvstore_vllm.engine.engine_types import FeatureLike
-from kvstore_vllm.identity.salts import framed, text_bytes
+from kvstore_vllm.identity.canonical import framed, text_bytes
 
 MARK: Final = b"kvstore_vllm placeholders 1"
 # Words of a 256-bit digest: where a run has fewer tokens, its content is not whole in the key.

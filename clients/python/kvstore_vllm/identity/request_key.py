@@ -7,8 +7,8 @@ from typing import Self
 
 from kvstore_vllm.engine.engine_types import LoraLike, RequestLike
 from kvstore_vllm.identity.adapters import AdapterDigests
+from kvstore_vllm.identity.canonical import mixed_salt, text_bytes
 from kvstore_vllm.identity.placeholders import PlaceholderRun, runs_of
-from kvstore_vllm.identity.salts import mixed_salt, text_bytes
 
 NO_ADAPTERS = AdapterDigests()
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_128
 
-from kvstore_vllm.identity.errors import UnidentifiableModel
+from kvstore_vllm.identity.canonical import UnidentifiableModel
 
 SAMPLE_BYTES: Final = 4096
 HEADER_LENGTH_BYTES: Final = 8

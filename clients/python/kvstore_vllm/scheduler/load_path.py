@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from kvstore_client import Match
-from kvstore_vllm.engine.settings import HalfSettings
+from kvstore_vllm.engine.settings import PlannerSettings
 from kvstore_vllm.scheduler.answers import Answers
 from kvstore_vllm.scheduler.jobs import Jobs
 from kvstore_vllm.scheduler.requests import Lookup, Tracked
@@ -23,7 +23,7 @@ class LoadPath:
 
     def __init__(
         self,
-        settings: HalfSettings,
+        settings: PlannerSettings,
         work: StoreWork,
         answers: Answers,
         jobs: Jobs,

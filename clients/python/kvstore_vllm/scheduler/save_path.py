@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from kvstore_client import Acquired
-from kvstore_vllm.engine.settings import HalfSettings
+from kvstore_vllm.engine.settings import PlannerSettings
 from kvstore_vllm.scheduler.answers import Answers
 from kvstore_vllm.scheduler.jobs import Jobs
 from kvstore_vllm.scheduler.requests import EngineRequest, Save, Tracked
@@ -29,7 +29,7 @@ class SavePath:
 
     def __init__(
         self,
-        settings: HalfSettings,
+        settings: PlannerSettings,
         work: StoreWork,
         answers: Answers,
         jobs: Jobs,

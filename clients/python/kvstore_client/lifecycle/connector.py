@@ -1,0 +1,269 @@
+"""Attaches in the background, for as long as the client lives."""
+
+import contextlib
+import itertools
+import logging
+import os
+from copy import copy
+from threading import Condition, Thread
+
+from kvstore_client.calls.deadlines import Backoff, Deadline, StoreBudget
+from kvstore_client.config import ClientConfig
+from kvstore_client.errors import (
+    SESSION_OVER,
+    ClientClosed,
+    ForkedClient,
+    PoolExhausted,
+    StoreError,
+    StoreRefused,
+    StoreTimedOut,
+    StoreUnavailable,
+)
+from kvstore_client.layout import NamespaceKey
+from kvstore_client.lifecycle.attempt import Attempt
+from kvstore_client.lifecycle.joined_lease import SharedLease
+from kvstore_client.lifecycle.session import Session
+from kvstore_client.runtime_dir import RuntimeDir
+
+# A refusal of a namespace that passes by itself.
+PASSING = PoolExhausted
+
+_logger = logging.getLogger(__name__)
+
+
+class Connector:
+    """A thread with one session at a time, and a new one after each that ended.
+
+    A session that ended drains first: its pages are named by extent and slot,
+    which mean something else in the next. So there is no other session while
+    anything of it is held, however long that takes. With ``joined`` they are all
+    under that lease, and there is none any more once it ended.
+
+    Any thread may use it. ``monitor`` guards all state of the client's sessions
+    and is notified of every change; it is never held over I/O or a callback.
+    """
+
+    def __init__(
+        self, runtime_dir: RuntimeDir, config: ClientConfig, joined: SharedLease | None = None
+    ) -> None:
+        self.monitor = Condition()
+        self._runtime_dir = runtime_dir
+        self._config = config
+        self._joined = joined
+        self._pid = os.getpid()
+        self._wanted: list[NamespaceKey] = []
+        self._numbers = itertools.count(1)
+        self._session: Session | None = None
+        self._attempt: Attempt | None = None
+        self._leaving: list[Session] = []
+        self._started = False
+        self._tried = False
+        self._closing = False
+        self._why_none: StoreError = StoreUnavailable("not attached yet")
+        self._thread = Thread(target=self._run, name="kvstore-connector", daemon=True)
+
+    # What others ask.
+
+    @property
+    def session(self) -> Session | None:
+        """The newest session, which may have ended, or None before the first."""
+        return self._session
+
+    @property
+    def tried(self) -> bool:
+        """Whether an attempt to attach has ended, well or not."""
+        return self._tried
+
+    def require_session(self) -> Session:
+        """Returns the newest session; raises ``StoreError``, why there is none to speak of."""
+        self.check_process()
+        session = self._session
+        if self._closing:
+            raise ClientClosed("this client was closed")
+        if session is None or session.drained:
+            raise copy(self._why_none)
+        return session
+
+    def new_budget(self) -> StoreBudget:
+        """Returns the time that a request has for all its calls, as configured."""
+        return StoreBudget(self._config.request_budget or self._config.call_timeout)
+
+    def check_process(self) -> None:
+        """Raises :class:`ForkedClient` in a process that is not the client's own."""
+        if os.getpid() != self._pid:
+            raise ForkedClient("this client belongs to the parent process")
+
+    def want(self, key: NamespaceKey) -> None:
+        """Have a namespace opened in this session and in every later one."""
+        with self.monitor:
+            if key not in self._wanted:
+                self._wanted.append(key)
+                self.monitor.notify_all()
+
+    def forget(self, key: NamespaceKey) -> None:
+        """Have a namespace opened no more, nor used where it is open."""
+        with self.monitor:
+            if key in self._wanted:
+                self._wanted.remove(key)
+            if self._session is not None:
+                self._session.note_namespace(key, None)
+
+    def start(self) -> None:
+        """Begins to attach, unless it began. Does not wait, nor fail for want of a store."""
+        with self.monitor:
+            started, self._started = self._started, True
+        if not started:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Ends the session, give back what is not held any more, and stops.
+
+        Waits up to ``close_timeout`` for what is held, then as long for the
+        store. Can be repeated.
+        """
+        with self.monitor:
+            self._closing = True
+            self.monitor.notify_all()
+            attempt, session = self._attempt, self._session
+        if attempt is not None:
+            attempt.abort()
+        if session is not None:
+            session.end(ClientClosed("this client was closed"))
+        if self._thread.is_alive():
+            self._thread.join()
+
+    # The thread.
+
+    def _run(self) -> None:
+        config = self._config
+        # Of a store that is back nobody is told: within half a lease's time it is seen.
+        longest = max(config.first_backoff, min(config.longest_backoff, config.ttl / 2))
+        backoff = Backoff(config.first_backoff, longest)
+        while not self._closing:
+            session = self._attach()
+            if session is None:
+                wait = max(backoff.delay(), _retry_after(self._why_none))
+            else:
+                backoff.reset()
+                try:
+                    self._serve(session)
+                except Exception:
+                    # A worker lives without a store, and not with one that is half attached.
+                    _logger.exception("connector_failed")
+                self._leave(session)
+                wait = backoff.delay()
+            if self._joined is not None and isinstance(self._why_none, SESSION_OVER):
+                break
+            self._pause(wait)
+        deadline = Deadline(self._config.close_timeout)
+        for session in self._leaving:
+            told = False
+            with contextlib.suppress(StoreTimedOut):
+                told = session.join(deadline.remaining())
+            if not told:
+                session.abandon()
+
+    def _attach(self) -> Session | None:
+        try:
+            attempt = Attempt(self._runtime_dir, self._config, self._joined)
+            with self.monitor:
+                self._attempt = attempt
+            if self._closing:
+                attempt.abort()
+            session = attempt.run(self.monitor, self._numbers)
+        except StoreError as error:
+            self._note_failure(error)
+            return None
+        except Exception as error:  # no descriptors or threads left, for one: that passes
+            _logger.exception("connector_failed")
+            self._note_failure(StoreUnavailable(f"this process cannot attach: {error!r}"))
+            return None
+        with self.monitor:
+            self._attempt = None
+            self._tried = True
+            self._session = session
+            self.monitor.notify_all()
+        _logger.info("session_started", extra={"store_epoch": session.store_epoch})
+        return session
+
+    def _note_failure(self, error: StoreError) -> None:
+        with self.monitor:
+            self._attempt = None
+            self._tried = True
+            news = str(error) != str(self._why_none)
+            self._why_none = error.with_traceback(None)
+            self.monitor.notify_all()
+        if news and isinstance(error, StoreRefused):
+            _logger.warning("attach_refused", extra={"reason": str(error)})
+        else:
+            _logger.debug("attach_failed", extra={"reason": str(error)})
+
+    def _serve(self, session: Session) -> None:
+        """Opens the namespaces that are wanted, until the session ends."""
+        backoff = Backoff(self._config.first_backoff, self._config.longest_backoff)
+        while True:
+            with self.monitor:
+                self.monitor.wait_for(lambda: self._over(session) or self._unopened(session))
+                if self._over(session):
+                    break
+                key = self._unopened(session)[0]
+            try:
+                session.open_namespace(key)
+            except SESSION_OVER:
+                continue  # the session took note
+            except StoreRefused as error:
+                if isinstance(error, PASSING):
+                    session.not_yet[key] = error.with_traceback(None)
+                    self._put_last(key)
+                    self._pause(max(backoff.delay(), _retry_after(error)), session)
+                else:
+                    _logger.warning("namespace_refused", extra={"reason": str(error)})
+                    session.note_namespace(key, error)
+            except StoreError as error:
+                session.not_yet[key] = error.with_traceback(None)
+                self._put_last(key)
+                self._pause(backoff.delay(), session)
+            else:
+                backoff.reset()
+
+    def _put_last(self, key: NamespaceKey) -> None:
+        """Let the other namespaces have their turn."""
+        with self.monitor:
+            if key in self._wanted:  # nobody forgot it
+                self._wanted.remove(key)
+                self._wanted.append(key)
+
+    def _over(self, session: Session) -> bool:
+        return self._closing or session.ended is not None
+
+    def _unopened(self, session: Session) -> list[NamespaceKey]:
+        return [key for key in self._wanted if key not in session.namespaces]
+
+    def _pause(self, seconds: float, session: Session | None = None) -> None:
+        """Waits, unless there is nothing to wait for any more."""
+        with self.monitor:
+            self.monitor.wait_for(
+                lambda: self._closing or (session is not None and session.ended is not None),
+                seconds,
+            )
+
+    def _leave(self, session: Session) -> None:
+        """Waits until nothing of the session is held, then let it finish."""
+        session.end(StoreUnavailable("left by this client"))  # where it has not ended by itself
+        with self.monitor:
+            self._why_none = session.ended or self._why_none
+            self.monitor.wait_for(lambda: session.drained or self._closing)
+            drained = self.monitor.wait_for(lambda: session.drained, self._config.close_timeout)
+        if drained:
+            session.finish()
+            self._leaving = [each for each in self._leaving if not each.join(0)] + [session]
+        else:
+            # Somebody may still read or write: that goes back when this process ends.
+            _logger.warning("client_closed_while_holding")
+            session.flush(self._config.close_timeout)
+            session.abandon()
+
+
+def _retry_after(error: StoreError) -> float:
+    """Returns the seconds for which the store said not to be asked again, zero if it did not."""
+    return (error.retry_after_s or 0.0) if isinstance(error, StoreRefused) else 0.0

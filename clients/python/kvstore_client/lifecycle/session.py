@@ -1,0 +1,327 @@
+"""One epoch of a store, one lease under it, and what is mapped and held there."""
+
+import itertools
+import logging
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Condition
+from typing import NamedTuple
+
+from kvstore.v1 import attach_pb2, store_pb2
+from kvstore_client.calls.attach import AttachConnection
+from kvstore_client.calls.breaker import CircuitBreaker, Sample, StoreGate, StoreRequest
+from kvstore_client.calls.channel import StoreCalls
+from kvstore_client.calls.deadlines import Backoff, Deadline, StoreBudget
+from kvstore_client.calls.lease_calls import LeaseCalls
+from kvstore_client.config import ClientConfig
+from kvstore_client.errors import (
+    SESSION_OVER,
+    ForkedClient,
+    Internal,
+    StoreError,
+    StoreRefused,
+    StoreTimedOut,
+    StoreUnavailable,
+)
+from kvstore_client.layout import NamespaceKey
+from kvstore_client.lifecycle.joined_lease import SharedLease
+from kvstore_client.lifecycle.lease_keeper import LeaseKeeper, LeaseTerm
+from kvstore_client.lifecycle.release_sender import ReleaseSender
+from kvstore_client.memory.extent_table import ExtentTable
+from kvstore_client.memory.mapped_extent import checksums_of
+from kvstore_client.pages import PageRef, Pages
+
+
+class OpenedNamespace(NamedTuple):
+    """A namespace as this session knows it."""
+
+    namespace_id: bytes
+    arena_id: int
+    page_tokens: int
+
+
+class Attachment(NamedTuple):
+    """A lease with this process bound to it.
+
+    ``shared`` is what joins another process; ``joined``: this one was, by the owner.
+    """
+
+    connection: AttachConnection
+    calls: StoreCalls
+    lease: LeaseCalls
+    term: LeaseTerm
+    welcome: attach_pb2.Welcome
+    limits: store_pb2.Limits
+    shared: SharedLease
+    joined: bool = False
+
+
+# Half of the ids are ahead of any start.
+FIRST_IDS = 1 << 63
+
+_logger = logging.getLogger(__name__)
+
+
+class Session:
+    """Lives from attaching until its lease, its connection or its client ends.
+
+    Ended, it takes no new work; matches and reservations that are held stay
+    usable, their memory mapped and nobody to recycle it. Once the last of them
+    is gone (*drained*), :meth:`finish` gives up the memory and the lease.
+
+    Any thread may use it. Its fields change under ``monitor``, the client's,
+    which is never held over I/O or a callback.
+    """
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        config: ClientConfig,
+        monitor: Condition,
+        numbers: Iterator[int],
+    ) -> None:
+        self.lease = attachment.lease
+        self.calls = attachment.calls
+        self.store_epoch = attachment.welcome.store_epoch
+        self.tenant = attachment.welcome.tenant
+        self.shared = attachment.shared
+        self._joined = attachment.joined
+        limit = attachment.limits.max_deadline.ToTimedelta().total_seconds()
+        self.call_timeout = min(config.call_timeout, limit or config.call_timeout)
+        self.namespaces: dict[NamespaceKey, OpenedNamespace | StoreError] = {}
+        # Why the last try to open one failed, where another may not.
+        self.not_yet: dict[NamespaceKey, StoreError] = {}
+        self.ended: StoreError | None = None
+        self._config = config
+        self._monitor = monitor
+        self._pid = os.getpid()
+        self._ids = itertools.count(1 + secrets.randbelow(FIRST_IDS))
+        self._holds = 0
+        self._sample: Sample | None = None
+        self._connection = attachment.connection
+        self._sender = sender = ReleaseSender(
+            attachment.lease,
+            call_timeout=self.call_timeout,
+            backoff=Backoff(config.first_backoff, config.longest_backoff),
+            max_batch_size=attachment.limits.max_batch_size or 1,
+            tell_unmapped=attachment.connection.tell_unmapped,
+            closed=self._close,
+            lingering=lambda: self.extents.lingering,
+        )
+        # Has the store told, without waiting for it, that something is not used any more.
+        self.give_back = sender.give_back
+        self.extents = ExtentTable(
+            monitor, numbers, sender.unmapped, self.store_epoch, config.wait_for_device
+        )
+        self._gate = StoreGate(
+            CircuitBreaker(
+                first_open=self.call_timeout,
+                longest_open=config.longest_open,
+                probe_waits=Backoff(config.first_backoff, config.longest_backoff),
+            ),
+            monitor,
+            self._probe,
+            self._sender.prompt,
+        )
+        self._keeper = LeaseKeeper(attachment.lease.renew, self, attachment.term)
+        self._keeper.start()
+        attachment.connection.serve(self.extents, self.end)
+
+    # Whether it goes on.
+
+    @property
+    def usable(self) -> bool:
+        """Whether new work is sent: the lease is held and the store answers."""
+        return self.ended is None and self._gate.passes and self._keeper.holds
+
+    @property
+    def drained(self) -> bool:
+        """Whether it ended and nothing is held any more. The monitor may be held."""
+        return self.ended is not None and self._holds == 0
+
+    def end(self, reason: StoreError) -> None:
+        """Takes no new work. Can be repeated: the first reason stays."""
+        with self._monitor:
+            if self.ended is not None:
+                return
+            self.ended = reason
+            self._monitor.notify_all()
+        _logger.info("session_ended", extra={"reason": str(reason)})
+        self._keeper.stop()
+        self._gate.close()
+        self.calls.cancel()
+        self._sender.wake()
+
+    def renewed(self) -> None:
+        """Notes that the store answers renewals: see whether it answers the rest."""
+        self._gate.prompt()
+        self._sender.prompt()
+
+    def check_process(self) -> None:
+        """Raises :class:`ForkedClient` in a process that is not the session's own."""
+        if os.getpid() != self._pid:
+            raise ForkedClient("this client belongs to the parent process")
+
+    # Requests.
+
+    def take_id(self) -> int:
+        """Returns an id for a pin or a reservation, never used before under this lease."""
+        return next(self._ids)
+
+    @contextmanager
+    def request(
+        self,
+        budget: StoreBudget | None = None,
+        *,
+        pin_ids: Sequence[int] = (),
+        reservation_ids: Sequence[int] = (),
+        sample: Sample | None = None,
+    ) -> Iterator[StoreRequest]:
+        """Bracket a request under the ids that it may take, and charge its time.
+
+        The memory stays for as long. Where the request fails without a clear
+        refusal, what it may have taken is given back in the background. Where it
+        fails for time, ``sample`` is what the store is asked for in the background,
+        until it answers. Raises :class:`StoreUnavailable` at once where the session
+        takes no work, or the budget is spent.
+        """
+        with (budget or StoreBudget(self.call_timeout)).spend(self.call_timeout) as deadline:
+            with self._monitor:
+                if self._joined or self.ended is not None or not self._keeper.holds:
+                    raise self._why_not()
+                ticket = self._gate.admit()
+                self._holds += 1
+                self._sample = sample or self._sample
+            request = StoreRequest(
+                self._gate, ticket, deadline, self.end, call_timeout=self.call_timeout
+            )
+            try:
+                yield request
+            except BaseException as error:
+                unclear = not isinstance(error, StoreRefused) or isinstance(error, Internal)
+                if request.asked and unclear:
+                    self._sender.give_back(pin_ids=pin_ids, reservation_ids=reservation_ids)
+                raise
+            finally:
+                self._gate.leave(ticket)
+                self.leave()
+
+    def settle(self, request: StoreRequest) -> None:
+        """Waits until the store has what was given back before; raises ``StoreUnavailable``.
+
+        Or until it is on a lane, ahead of the request. Whoever released slots and reserves
+        then finds them there.
+        """
+        if self._sender.settle(request.remaining(), lambda: self.ended is not None):
+            return
+        if self.ended is not None:
+            raise self._why_not()
+        error = StoreTimedOut("earlier releases are still under way")
+        request.failed("settle", error)
+        raise error
+
+    def require_mapped(self, pages: Pages) -> Pages:
+        """Returns ``pages``; raises :class:`StoreUnavailable` for one with no memory here."""
+        strange = self.extents.strange(pages)
+        if strange:
+            raise StoreUnavailable(f"the answer names extents {sorted(strange)}, not mapped here")
+        return pages
+
+    def _probe(self) -> None:
+        """Asks for what the last request asked for, without any effect; raises ``StoreError``."""
+        if self._sample is None:
+            self.lease.renew(self.call_timeout)
+        else:
+            self.lease.peek(*self._sample, self.call_timeout)
+
+    def _why_not(self) -> StoreError:
+        if self.ended is not None:
+            return StoreUnavailable(f"the session ended: {self.ended}")
+        if self._joined:
+            return StoreUnavailable("this process joined a lease, whose owner makes the requests")
+        return StoreUnavailable("the lease was not renewed in time")
+
+    # Holds.
+
+    def hold(self) -> None:
+        """Count something that is held; only within :meth:`request`."""
+        with self._monitor:
+            self._holds += 1
+
+    def leave(self) -> None:
+        """Count something that is held no more."""
+        with self._monitor:
+            self._holds -= 1
+            if self._holds == 0:
+                self._monitor.notify_all()
+
+    def wait_for_device(self) -> None:
+        """Waits for the caller's device work, as configured; raises what that raises."""
+        (self._config.wait_for_device or self.extents.wait_for_devices)()
+
+    def checksums_of(self, pages: Sequence[PageRef]) -> list[int]:
+        """Returns what pages' bytes come to, as configured."""
+        return checksums_of(self.extents.get, pages, wanted=self._config.page_checksums)
+
+    def flush(self, timeout: float) -> bool:
+        """Waits until what was given back has reached the store; False if it has not."""
+        return self._sender.flush(timeout)
+
+    # Namespaces, by the connector's thread.
+
+    def open_namespace(self, key: NamespaceKey) -> None:
+        """Opens a namespace and note what came of it, after its extents are acknowledged.
+
+        Where this process can map none of them it notes that. Nothing is noted for
+        a failure that may pass; it is raised.
+        """
+        deadline = Deadline(self._config.connect_timeout)
+        try:
+            opened = self.lease.open_namespace(*key, deadline.remaining())
+        except SESSION_OVER as error:
+            self.end(error)
+            raise
+        with self._monitor:
+            settled = self._monitor.wait_for(
+                lambda: self.ended is not None or self.extents.settled(opened.extent_ids),
+                deadline.remaining(),
+            )
+        if not settled or self.ended is not None:
+            raise StoreTimedOut("the namespace's extents were not acknowledged in time")
+        found = OpenedNamespace(opened.namespace_id, opened.arena_id, key.layout.page_tokens)
+        self.note_namespace(key, self.extents.refusal(opened.extent_ids) or found)
+
+    def note_namespace(self, key: NamespaceKey, what: OpenedNamespace | StoreError | None) -> None:
+        """Notes a namespace, or why there is none; with None it is opened again."""
+        with self._monitor:
+            if what is None:
+                self.namespaces.pop(key, None)
+            else:
+                self.namespaces[key] = what
+            self._monitor.notify_all()
+
+    # The end.
+
+    def finish(self) -> None:
+        """Gives up the memory and, in the background, the lease; only when drained.
+
+        The connection stays open for as long as views keep some of the memory mapped.
+        """
+        assert self.drained
+        self.extents.close()
+        self._sender.finish()
+
+    def join(self, timeout: float) -> bool:
+        """Waits after :meth:`finish` until the store has it; False if it has not."""
+        return self._sender.join(timeout)
+
+    def abandon(self) -> None:
+        """Leaves the rest to this process's death: its store is gone, or it is closing."""
+        self._sender.abandon()
+        self._close()
+
+    def _close(self) -> None:
+        self._connection.close()
+        self.calls.close()

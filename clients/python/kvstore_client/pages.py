@@ -1,0 +1,126 @@
+"""Where a page is."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import NamedTuple, overload
+
+from kvstore.v1 import types_pb2
+
+
+class PageRef(NamedTuple):
+    """One page's place: slot number ``slot`` of an extent.
+
+    It names that page only while the match or reservation that gave it is held.
+    """
+
+    extent_id: int
+    slot: int
+
+
+class SlotRun(NamedTuple):
+    """Pages that follow each other and lie in one extent, by their slots.
+
+    A range where the slots follow each other too, else a list.
+    """
+
+    extent_id: int
+    slots: Sequence[int]
+
+
+class DatedRun(NamedTuple):
+    """A run of slots, and the generation of each when the store named it; perhaps none."""
+
+    extent_id: int
+    slots: Sequence[int]
+    generations: tuple[int, ...] = ()
+
+
+def slots_of(run: types_pb2.PageRun) -> Sequence[int]:
+    """Returns the slots of a run, which has some: a range without a step a slot, or a list."""
+    if not run.slot_count:
+        return run.slot_indexes[:]
+    first = run.slot_indexes[0]
+    return range(first, first + run.slot_count)
+
+
+def generations_of(run: types_pb2.PageRun) -> tuple[int, ...]:
+    """Returns the generation of each slot of a run, as the store named them; perhaps none."""
+    if run.slot_count and len(run.generations) == 1:
+        return tuple(run.generations) * run.slot_count
+    return tuple(run.generations)
+
+
+class Pages(Sequence[PageRef]):
+    """The pages of ``runs``, in prefix order; equal to any sequence of the same pages.
+
+    Their number costs nothing. What they are is read out of the store's answer once
+    somebody asks: 0.2 us a page, several times what a hit of thousands takes without.
+    One thread at a time uses it.
+    """
+
+    __slots__ = ("_count", "_pages", "_runs")
+
+    def __init__(self, runs: Iterable[types_pb2.PageRun] = ()) -> None:
+        self._runs: list[types_pb2.PageRun] = []
+        self._count = 0
+        for run in runs:
+            named = len(run.slot_indexes)
+            if named:
+                self._runs.append(run)
+                self._count += run.slot_count or named
+        self._pages: list[PageRef] | None = None
+
+    @property
+    def runs(self) -> list[SlotRun]:
+        """The slots by extent, for a block table: a tenth of the cost of one page after another.
+
+        Nothing a page where they follow each other.
+        """
+        return [SlotRun(run.extent_id, slots_of(run)) for run in self._runs]
+
+    @property
+    def dated_runs(self) -> list[DatedRun]:
+        """The slots by extent with their generations, for another process that copies them."""
+        return [DatedRun(run.extent_id, slots_of(run), generations_of(run)) for run in self._runs]
+
+    def ends(self) -> Iterator[tuple[int, int]]:
+        """Yields the extent of each run, and the slot after its last if its slots are a range.
+
+        Zero stands for a run that lists its slots. Reads no page out of the answer.
+        """
+        for run in self._runs:
+            yield run.extent_id, run.slot_indexes[0] + run.slot_count if run.slot_count else 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> PageRef: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[PageRef]: ...
+
+    def __getitem__(self, index: int | slice) -> PageRef | list[PageRef]:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[PageRef]:
+        return iter(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Sequence):
+            return len(self) == len(other) and self._all() == list(other)
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as a list, which it is equal to
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+    def _all(self) -> list[PageRef]:
+        if self._pages is None:
+            self._pages = []
+            for run in self._runs:
+                places = zip(repeat(run.extent_id), slots_of(run), strict=False)
+                # What PageRef(...) does, without a frame of Python's for each page.
+                self._pages.extend(map(tuple.__new__, repeat(PageRef), places))
+        return self._pages

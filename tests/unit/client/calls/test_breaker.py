@@ -1,0 +1,482 @@
+"""When requests are sent to a store, by a clock that the test moves."""
+
+from collections.abc import Iterator
+from queue import SimpleQueue
+from random import Random
+from threading import Condition, Event, Thread
+from threading import enumerate as all_threads
+
+import grpc
+import pytest
+
+from kvstore.v1 import prefix_cache_pb2
+from kvstore_client import errors
+from kvstore_client.calls import breaker as gate
+from kvstore_client.calls.breaker import (
+    FAILURES_TO_OPEN,
+    BreakerState,
+    CircuitBreaker,
+    Sample,
+    StoreGate,
+    Ticket,
+)
+from kvstore_client.calls.deadlines import Backoff, StoreBudget
+from kvstore_client.testing import wait_until
+from wire.scripted_session import RELEASED, RENEWED, ScriptedSession, match, matched
+from wire.scripted_store import refusal
+
+SLOW = errors.StoreTimedOut("slow")
+BROKEN = errors.StoreUnavailable("broken")
+LATER = errors.QuotaExceeded("too much", reason="QUOTA_EXCEEDED", retry_after_s=3.0)
+FIRST_OPEN, LONGEST_OPEN, LONGEST_PROBE_WAIT = 1.0, 8.0, 2.0
+PEEKED = prefix_cache_pb2.PeekPrefixResponse()
+# What a client's own clock says too, once a deadline passed.
+TOO_LATE = grpc.StatusCode.DEADLINE_EXCEEDED
+MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(0))
+
+
+class Broken:
+    """A breaker at the test's time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        waits = Backoff(0.5, LONGEST_PROBE_WAIT, Random(1))
+        self.breaker = CircuitBreaker(
+            first_open=FIRST_OPEN,
+            longest_open=LONGEST_OPEN,
+            probe_waits=waits,
+            clock=lambda: self.now,
+        )
+
+    def request(self, outcome: errors.StoreError | None = None, kind: str = "match") -> None:
+        """Makes a request of one call; raises where it is not let through."""
+        ticket = self.breaker.admit()
+        if outcome is None:
+            self.breaker.answered(ticket, kind)
+        else:
+            self.breaker.failed(ticket, kind, outcome)
+        self.breaker.leave(ticket)
+
+    def probe(self, outcome: errors.StoreError | None = None) -> float:
+        """Waits until a probe is due and sends it; returns how long that was."""
+        wait = max(0.0, self.breaker.probe_in)
+        self.now += wait
+        self.breaker.probed(outcome)
+        return wait
+
+    @property
+    def state(self) -> BreakerState:
+        """Where it stands."""
+        return self.breaker.state
+
+
+@pytest.fixture
+def broken() -> Broken:
+    """A breaker that is closed yet."""
+    return Broken()
+
+
+def test_one_timeout_opens_it(broken: Broken) -> None:
+    """After a call that was not answered in time nothing passes, and the reason is said."""
+    broken.request(SLOW)
+    assert broken.state is BreakerState.OPEN
+    with pytest.raises(errors.StoreUnavailable, match="slow"):
+        broken.breaker.admit()
+
+
+def test_failures_in_a_row_open_it(broken: Broken) -> None:
+    """Calls that fail at once open it when there are a few, and an answer between begins anew."""
+    for _ in range(FAILURES_TO_OPEN - 1):
+        broken.request(BROKEN)
+    broken.request()
+    for _ in range(FAILURES_TO_OPEN - 1):
+        broken.request(BROKEN)
+    assert broken.state is BreakerState.CLOSED
+    broken.request(BROKEN)
+    assert broken.state is BreakerState.OPEN
+
+
+def test_a_refusal_is_an_answer(broken: Broken) -> None:
+    """What the store says no to does not open it, and closes it when it was tried."""
+    for _ in range(2 * FAILURES_TO_OPEN):
+        broken.request(errors.PinNotFound("no"))
+    assert broken.state is BreakerState.CLOSED
+    broken.request(SLOW)
+    broken.probe()
+    broken.request(errors.PoolExhausted("full"))
+    assert broken.state is BreakerState.CLOSED
+
+
+def test_it_recovers_by_a_probe_and_one_answer(broken: Broken) -> None:
+    """The first probe is due at once; then one request at a time passes, and its answer closes."""
+    broken.request(SLOW)
+    assert broken.probe() == 0
+    ticket = broken.breaker.admit()
+    with pytest.raises(errors.StoreUnavailable, match="one request tries"):
+        broken.breaker.admit()
+    broken.breaker.answered(ticket, "match")
+    broken.breaker.admit()
+    assert broken.state is BreakerState.CLOSED
+
+
+def test_a_trial_that_came_to_nothing_leaves_the_place_to_the_next(broken: Broken) -> None:
+    """A request that was let through and asked nothing does not keep others out."""
+    broken.request(SLOW)
+    broken.probe()
+    broken.breaker.leave(broken.breaker.admit())
+    broken.request()
+    assert broken.state is BreakerState.CLOSED
+
+
+def test_a_trial_that_fails_opens_it_again(broken: Broken) -> None:
+    """On trial one failure of any kind is enough."""
+    broken.request(SLOW)
+    broken.probe()
+    broken.request(BROKEN)
+    assert broken.state is BreakerState.OPEN
+
+
+def test_an_earlier_trial_that_ends_late_makes_no_room_for_another(broken: Broken) -> None:
+    """Its call failed long ago; meanwhile somebody else is on trial, and stays the only one."""
+    broken.request(SLOW)
+    broken.probe()
+    late = broken.breaker.admit()
+    broken.breaker.failed(late, "match", SLOW)
+    broken.probe()
+    broken.breaker.admit()
+    broken.breaker.leave(late)
+    assert not broken.breaker.passes
+
+
+def test_of_a_store_that_is_slow_for_requests_alone_few_requests_pay(broken: Broken) -> None:
+    """Where probes are answered and requests are not, the time between requests doubles."""
+    waits = []
+    for _ in range(7):
+        broken.request(SLOW)
+        waits.append(broken.probe())
+    assert waits == [0, 1, 2, 4, 8, 8, 8]
+    # The first answer closes it, and another timeout costs half of the doubling.
+    broken.request()
+    assert broken.state is BreakerState.CLOSED
+    for _ in range(6):
+        broken.request()
+    broken.request(SLOW)
+    assert broken.probe() == 0
+
+
+def test_answers_to_other_calls_do_not_excuse_the_slow_ones(broken: Broken) -> None:
+    """A store that is slow for inserts alone is left alone for longer each time, too."""
+    waits = []
+    for _ in range(4):
+        broken.request(kind="acquire")
+        broken.request(SLOW, kind="insert")
+        waits.append(broken.probe())
+    assert waits == [0, 1, 2, 4]
+
+
+def test_requests_that_hung_together_count_once(broken: Broken) -> None:
+    """Of requests that were under way when the store hung each may time out: that is one hang."""
+    tickets = [broken.breaker.admit() for _ in range(4)]
+    assert [broken.breaker.failed(each, "match", SLOW) for each in tickets] == [
+        *(True, False, False, False)
+    ]
+    broken.probe()
+    for each in tickets:
+        broken.breaker.failed(each, "match", SLOW)
+        broken.breaker.leave(each)
+    assert broken.state is BreakerState.HALF_OPEN
+    broken.request()
+    broken.request(SLOW)
+    assert broken.probe() == 0
+
+
+def test_a_late_answer_closes_nothing(broken: Broken) -> None:
+    """An answer to what was asked before it opened says nothing of now."""
+    early, slow = broken.breaker.admit(), broken.breaker.admit()
+    broken.breaker.failed(slow, "match", SLOW)
+    broken.breaker.answered(early, "match")
+    assert broken.state is BreakerState.OPEN
+    broken.probe()
+    broken.breaker.answered(early, "match")
+    assert broken.state is BreakerState.HALF_OPEN
+
+
+def test_probes_that_fail_wait_a_little_longer_each_time(broken: Broken) -> None:
+    """A store that is dead is looked for again and again, at bounded intervals."""
+    broken.request(SLOW)
+    waits = [broken.probe(SLOW) for _ in range(6)]
+    assert waits[0] == 0
+    assert all(0 < wait <= LONGEST_PROBE_WAIT for wait in waits[1:])
+    assert waits[-1] >= LONGEST_PROBE_WAIT / 2
+    broken.probe()
+    assert broken.state is BreakerState.HALF_OPEN
+
+
+def test_a_sign_of_life_has_a_failed_probe_repeated(broken: Broken) -> None:
+    """Whatever else the store answers is a reason to probe now, where a probe failed."""
+    broken.request(SLOW)
+    broken.probe(SLOW)
+    assert broken.breaker.probe_in > 0
+    broken.breaker.prompt()
+    assert broken.breaker.probe_in == 0
+    broken.probe()
+    broken.request(SLOW)
+    assert broken.breaker.probe_in == FIRST_OPEN
+    broken.breaker.prompt()
+    assert broken.breaker.probe_in == FIRST_OPEN
+
+
+def test_what_is_refused_for_a_time_is_not_asked_before(broken: Broken) -> None:
+    """Calls of the refused kind wait for as long as the store said; other calls do not."""
+    broken.request(LATER, kind="match")
+    broken.breaker.check("insert")
+    for passed in (0.0, 2.9):
+        broken.now = 100.0 + passed
+        with pytest.raises(errors.StoreUnavailable, match="too much"):
+            broken.breaker.check("match")
+    broken.now = 103.0
+    broken.breaker.check("match")
+    assert broken.state is BreakerState.CLOSED
+
+
+def test_no_number_of_timeouts_is_too_many(broken: Broken) -> None:
+    """However often it opens, it opens for no longer than the longest."""
+    for _ in range(3000):
+        broken.request(SLOW)
+        broken.probe()
+    broken.request(SLOW)
+    assert broken.probe() == LONGEST_OPEN
+
+
+def test_a_probe_without_need_changes_nothing(broken: Broken) -> None:
+    """An answer that nobody waited for leaves a closed breaker closed, and a ticket is a value."""
+    broken.breaker.probed(SLOW)
+    assert broken.breaker.admit() == Ticket(0, trial=False)
+
+
+class Gated:
+    """A gate whose probes have the outcomes that the test gives."""
+
+    def __init__(self, probe_wait: float = 0.001) -> None:
+        self.outcomes: SimpleQueue[Exception | None] = SimpleQueue()
+        self.probes: SimpleQueue[None] = SimpleQueue()
+        self.reopened = Event()
+        breaker = CircuitBreaker(
+            first_open=0.001, longest_open=0.001, probe_waits=Backoff(probe_wait, probe_wait)
+        )
+        self.gate = StoreGate(breaker, Condition(), self._probe, self.reopened.set)
+
+    def _probe(self) -> None:
+        self.probes.put(None)
+        outcome = self.outcomes.get(timeout=30)
+        if outcome is not None:
+            raise outcome
+
+    def time_out(self) -> None:
+        """Makes a request that is not answered in time."""
+        ticket = self.gate.admit()
+        self.gate.failed(ticket, "match", SLOW)
+        self.gate.leave(ticket)
+
+
+def probing() -> int:
+    """Counts the threads that probe."""
+    return sum(each.name == "kvstore-probe" for each in all_threads())
+
+
+@pytest.fixture
+def gated() -> Iterator[Gated]:
+    """A gate that is closed afterwards, and whose thread ended then."""
+    gated = Gated()
+    yield gated
+    gated.gate.close()
+    gated.outcomes.put(None)
+    assert wait_until(lambda: probing() == 0)
+
+
+@pytest.mark.parametrize("answer", [None, errors.NamespaceNotFound("gone")])
+def test_it_probes_until_there_is_an_answer(gated: Gated, answer: errors.StoreError | None) -> None:
+    """While probes fail nothing passes; an answer, a refusal too, lets the next request try."""
+    gated.time_out()
+    for _ in range(3):
+        gated.probes.get(timeout=30)
+        assert not gated.gate.passes
+        gated.outcomes.put(SLOW)
+    gated.probes.get(timeout=30)
+    assert not gated.reopened.is_set()
+    gated.outcomes.put(answer)
+    assert wait_until(lambda: gated.gate.passes)
+    assert gated.reopened.is_set()
+    assert wait_until(lambda: probing() == 0)
+    assert gated.probes.empty()
+
+
+def test_a_probe_that_fails_by_a_bug_is_not_the_last(gated: Gated) -> None:
+    """Whatever it raises, the store is asked again: else no request would ever be sent."""
+    gated.time_out()
+    gated.outcomes.put(RuntimeError("a bug"))
+    gated.outcomes.put(None)
+    assert wait_until(lambda: gated.gate.passes)
+
+
+def test_it_probes_again_when_the_trial_fails(gated: Gated) -> None:
+    """Each opening has its probes, by one thread at a time."""
+    for _ in range(3):
+        gated.time_out()
+        gated.probes.get(timeout=30)
+        # The one before it may be about to end.
+        assert wait_until(lambda: probing() == 1)
+        gated.outcomes.put(None)
+        assert wait_until(lambda: gated.gate.passes)
+
+
+def test_a_trial_s_answer_closes_it(gated: Gated) -> None:
+    """After the trial's answer several requests pass at a time."""
+    gated.time_out()
+    gated.outcomes.put(None)
+    assert wait_until(lambda: gated.gate.passes)
+    trial = gated.gate.admit()
+    assert not gated.gate.passes
+    gated.gate.answered(trial, "match")
+    gated.gate.admit()
+    gated.gate.admit()
+
+
+def test_a_prompt_ends_the_wait_after_a_failed_probe() -> None:
+    """A sign of life has the store probed at once, however long the wait would have been."""
+    gated = Gated(probe_wait=3600.0)
+    gated.time_out()
+    gated.outcomes.put(SLOW)
+    gated.probes.get(timeout=30)
+    assert wait_until(lambda: gated.gate._breaker.probe_in > 0)
+    gated.gate.prompt()
+    gated.probes.get(timeout=30)
+    gated.outcomes.put(None)
+    assert wait_until(lambda: gated.gate.passes)
+
+
+def test_closing_ends_the_thread() -> None:
+    """A gate that is closed while it waits probes no more, and its thread ends."""
+    gated = Gated(probe_wait=3600.0)
+    gated.time_out()
+    gated.outcomes.put(SLOW)
+    gated.probes.get(timeout=30)
+    # That of another test may be about to end.
+    assert wait_until(lambda: probing() == 1)
+    gated.gate.close()
+    assert wait_until(lambda: probing() == 0)
+    assert gated.probes.empty()
+
+
+def test_where_no_thread_can_be_had_the_next_prompt_begins_to_probe(
+    gated: Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process without threads left goes on with misses, and probes when a renewal is answered."""
+
+    class NoThread(Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gate, "Thread", NoThread)
+        gated.time_out()
+        assert not gated.gate.passes
+    gated.outcomes.put(None)
+    gated.gate.prompt()
+    assert wait_until(lambda: gated.gate.passes)
+
+
+def test_after_a_timeout_the_store_is_not_asked_until_it_answers(
+    attached: ScriptedSession,
+) -> None:
+    """One request pays its deadline; later ones nothing, until a probe was answered."""
+    silent, session = Event(), attached.session
+    attached.calls.answer("MatchPrefix", TOO_LATE, MATCH)
+    attached.calls.answer("RenewLease", silent, RENEWED)
+    attached.calls.answer("ReleasePins", RELEASED)
+    with pytest.raises(errors.StoreTimedOut):
+        match(session, 1)
+    assert not session.usable
+    with pytest.raises(errors.StoreUnavailable, match="not asked: the store did not answer"):
+        match(session, 2)
+    assert len(attached.calls.requests["MatchPrefix"]) == 1
+    silent.set()
+    assert wait_until(lambda: session.usable)
+    match(session, 3)
+    assert len(attached.calls.requests["MatchPrefix"]) == 2
+
+
+def test_a_probe_asks_for_what_was_asked(attached: ScriptedSession) -> None:
+    """A renewal is no answer to a match: the store is asked to peek, then one request passes."""
+    session = attached.session
+    attached.calls.answer("MatchPrefix", TOO_LATE, MATCH)
+    attached.calls.answer("ReleasePins", RELEASED)
+    attached.calls.answer("PeekPrefix", PEEKED)
+    sample = Sample(b"space", b"1234")
+    with (
+        pytest.raises(errors.StoreTimedOut),
+        session.request(pin_ids=(1,), sample=sample) as asking,
+    ):
+        asking.ask(session.lease.match, *sample, (1, 2), asking.remaining())
+    assert wait_until(lambda: session.usable)
+    (probe,) = attached.calls.requests["PeekPrefix"]
+    asked = prefix_cache_pb2.PeekPrefixRequest.FromString(probe)
+    assert (asked.namespace_id, asked.tokens) == sample
+    with session.request():
+        assert not session.usable
+        with pytest.raises(errors.StoreUnavailable, match="one request tries"):
+            match(session, 3)
+    match(session, 4)
+
+
+def test_a_refusal_for_a_time_is_not_asked_again_before(attached: ScriptedSession) -> None:
+    """Calls of a kind that was refused until later are not sent; others are."""
+    attached.calls.answer("MatchPrefix", refusal("QUOTA_EXCEEDED", retry_after_s=1000), MATCH)
+    attached.calls.answer("RenewLease", RENEWED)
+    with pytest.raises(errors.QuotaExceeded):
+        match(attached.session, 1)
+    with pytest.raises(errors.StoreUnavailable, match="QUOTA_EXCEEDED"):
+        match(attached.session, 2)
+    with attached.session.request() as asking:
+        asking.ask(attached.session.lease.renew, asking.remaining())
+    assert len(attached.calls.requests["MatchPrefix"]) == 1
+    assert attached.session.usable
+
+
+def test_calls_of_one_request_share_a_budget(attached: ScriptedSession) -> None:
+    """However many calls a request makes, all wait together no longer than its budget."""
+    budget = StoreBudget(20.0)
+    slow, session = Event(), attached.session
+    attached.calls.answer("RenewLease", RENEWED, slow, RENEWED)
+    with session.request(budget) as asking:
+        asking.ask(session.lease.renew, asking.remaining())
+    assert 0 < budget.spent_seconds < 20
+    left = budget.left
+    with session.request(budget) as asking:
+        assert 0 < asking.remaining() <= left
+    # As if it had waited for most of it.
+    budget.spent_seconds = 19.9
+    with pytest.raises(errors.StoreTimedOut), session.request(budget) as asking:
+        asking.ask(session.lease.renew, asking.remaining())
+    slow.set()
+    with (
+        pytest.raises(errors.StoreUnavailable, match="this request waited"),
+        session.request(budget),
+    ):
+        pass
+
+
+def test_a_budget_that_runs_out_says_little_of_the_store(attached: ScriptedSession) -> None:
+    """A call that had next to no time keeps no other request from the store."""
+    slow, session = Event(), attached.session
+    attached.calls.answer("MatchPrefix", slow, *[MATCH] * 9)
+    attached.calls.answer("ReleasePins", *[RELEASED] * 9)
+    spent = StoreBudget(0.05)
+    with (
+        pytest.raises(errors.StoreTimedOut),
+        session.request(spent, pin_ids=(1,)) as asking,
+    ):
+        asking.ask(session.lease.match, b"space", b"", (1, 2), asking.remaining())
+    assert session.usable
+    slow.set()
+    match(session, 3)

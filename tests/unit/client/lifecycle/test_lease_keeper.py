@@ -1,0 +1,174 @@
+"""Renewing a lease, by a clock that the test moves."""
+
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+
+import pytest
+
+from kvstore_client import errors
+from kvstore_client.lifecycle.lease_keeper import LeaseKeeper, LeaseTerm
+from kvstore_client.testing import wait_until
+
+# So long that the keeper, which waits by the real clock, looks at the test's when it is prompted.
+TTL = 900.0
+Outcome = float | errors.StoreError
+
+
+class User:
+    """Notes what the keeper tells."""
+
+    def __init__(self) -> None:
+        self.renewals: SimpleQueue[None] = SimpleQueue()
+        self.ends: SimpleQueue[errors.StoreError] = SimpleQueue()
+
+    def renewed(self) -> None:
+        """Notes a renewal."""
+        self.renewals.put(None)
+
+    def end(self, reason: errors.StoreError) -> None:
+        """Notes the end."""
+        self.ends.put(reason)
+
+
+class Kept:
+    """A keeper whose renewals have the outcomes that the test gives, at the test's time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timeouts: SimpleQueue[float] = SimpleQueue()
+        self.outcomes: SimpleQueue[Outcome | Callable[[], Outcome]] = SimpleQueue()
+        self.user = User()
+        self.keeper = LeaseKeeper(
+            self._renew, self.user, LeaseTerm(self.now, TTL), lambda: self.now
+        )
+
+    def _renew(self, timeout: float) -> float:
+        self.timeouts.put(timeout)
+        outcome = self.outcomes.get(timeout=30)
+        if callable(outcome):
+            outcome = outcome()
+        if isinstance(outcome, errors.StoreError):
+            raise outcome
+        return outcome
+
+    def at(self, now: float) -> None:
+        """Moves the clock, and have the keeper look at it."""
+        self.now = now
+        self.keeper.prompt()
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    """A keeper that is not started yet, stopped afterwards."""
+    kept = Kept()
+    yield kept
+    kept.keeper.stop()
+
+
+def test_a_term_is_counted_from_sending() -> None:
+    """A term is renewed after a third and ends after the whole, from when it was asked for."""
+    term = LeaseTerm(sent_at=10.0, ttl=9.0)
+    assert (term.renew_at, term.ends_at, term.retry_s) == (13.0, 19.0, 0.9)
+
+
+def test_a_renewal_extends_the_term_from_its_sending(kept: Kept) -> None:
+    """However long the answer took, the new term begins when the request was sent."""
+
+    def slow() -> float:
+        kept.now += 200.0
+        return TTL
+
+    kept.keeper.start()
+    kept.outcomes.put(slow)
+    kept.at(400.0)
+    kept.user.renewals.get(timeout=30)
+    kept.now = 1299.9
+    assert kept.keeper.holds
+    kept.now = 1300.0
+    assert not kept.keeper.holds
+
+
+def test_a_renewal_never_waits_beyond_the_end(kept: Kept) -> None:
+    """The timeout is a third of the term, and at its end what is left of it."""
+    kept.keeper.start()
+    kept.outcomes.put(errors.StoreTimedOut("slow"))
+    kept.at(400.0)
+    assert kept.timeouts.get(timeout=30) == 300.0
+    kept.outcomes.put(errors.StoreTimedOut("slow"))
+    kept.at(900.0)
+    assert kept.timeouts.get(timeout=30) == 100.0
+    assert kept.user.ends.empty()
+
+
+def test_failures_are_tried_again_until_the_end(kept: Kept) -> None:
+    """A store that is away costs the lease only at its end, which this clock decides."""
+    kept.keeper.start()
+    for now in (400.0, 600.0):
+        kept.outcomes.put(errors.StoreUnavailable("away"))
+        kept.at(now)
+        kept.timeouts.get(timeout=30)
+    assert kept.user.ends.empty()
+    kept.at(1000.0)
+    assert isinstance(kept.user.ends.get(timeout=30), errors.LeaseExpired)
+    assert kept.timeouts.empty()
+
+
+def test_a_refusal_ends_it_at_once(kept: Kept) -> None:
+    """What the store says of the lease counts, whatever the clock says."""
+    kept.keeper.start()
+    refused = errors.LeaseNotFound("gone")
+    kept.outcomes.put(refused)
+    kept.at(400.0)
+    assert kept.user.ends.get(timeout=30) is refused
+
+
+def test_a_refusal_for_now_is_no_end(kept: Kept) -> None:
+    """Where the store says to come later the lease is renewed later, within its term."""
+    kept.keeper.start()
+    kept.outcomes.put(errors.QuotaExceeded("too many", retry_after_s=200.0))
+    kept.at(400.0)
+    kept.timeouts.get(timeout=30)
+    assert wait_until(lambda: kept.keeper._next_attempt == 600.0)
+    kept.outcomes.put(TTL)
+    kept.at(600.0)
+    kept.user.renewals.get(timeout=30)
+    assert kept.user.ends.empty()
+
+
+def test_a_process_that_slept_gives_up_before_it_asks(kept: Kept) -> None:
+    """After a stop past the term nothing is sent: the lease is given up by the clock alone."""
+    kept.keeper.start()
+    kept.at(5000.0)
+    assert isinstance(kept.user.ends.get(timeout=30), errors.LeaseExpired)
+    assert kept.timeouts.empty()
+
+
+def test_a_stopped_keeper_says_nothing(kept: Kept) -> None:
+    """After a stop there is neither a renewal nor an end."""
+    kept.keeper.start()
+    kept.keeper.stop()
+    kept.at(5000.0)
+    assert wait_until(lambda: not kept.keeper.running)
+    assert kept.user.ends.empty()
+    assert kept.user.renewals.empty()
+
+
+def test_it_renews_by_itself() -> None:
+    """On the real clock a short term is renewed without a prompt."""
+    user = User()
+    keeper = LeaseKeeper(lambda _: 60.0, user, LeaseTerm(0.0, 0.3), lambda: 0.15)
+    keeper.start()
+    user.renewals.get(timeout=30)
+    keeper.stop()
+
+
+def test_a_keeper_that_fails_by_a_bug_gives_the_lease_up(kept: Kept) -> None:
+    """Its user is told, and attaches anew: nobody else would see the lease end."""
+
+    def fail() -> float:
+        raise RuntimeError("a bug")
+
+    kept.keeper.start()
+    kept.outcomes.put(fail)
+    kept.at(400.0)
+    assert "a bug" in str(kept.user.ends.get(timeout=30))

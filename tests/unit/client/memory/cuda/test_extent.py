@@ -1,0 +1,203 @@
+"""An extent of a device's memory, on a device that is memory of this process."""
+
+import os
+from queue import SimpleQueue
+from threading import get_ident
+
+import pytest
+import torch
+
+from device.card import Card, ClientCuda
+from kvstore.v1 import types_pb2
+from kvstore_client.errors import DeviceUnavailable, NotHostMemory, StoreUnavailable
+from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
+from kvstore_client.memory.cuda.extent import CudaExtent
+from kvstore_client.memory.cuda.memory import CudaMemory, cuda_memory
+from kvstore_client.memory.mapped_extent import UntrustedExtent
+
+EPOCH = 5
+SLOT = 64
+OFFSET = 128
+SIZE = 1024
+LAYOUT = PageLayout(1, SLOT, OpaqueContent(b"x"))
+
+
+class Rig:
+    """A card that this process sees second, with one allocation, and who was told of its end."""
+
+    def __init__(self) -> None:
+        self.card = Card()
+        address = self.card.malloc(SIZE)
+        assert address is not None
+        self.address = address
+        self.memory = CudaMemory(lambda: ClientCuda(Card(uuid=bytes(16)), self.card))
+        self.gone: SimpleQueue[tuple[int, int]] = SimpleQueue()
+
+    def described(self, slot_count: int = 4) -> types_pb2.Extent:
+        """Returns the announcement of the allocation."""
+        handle = types_pb2.CudaIpcHandle(
+            ipc_handle=self.card.handle(self.address),
+            device_uuid=self.card.uuid,
+            size_bytes=SIZE,
+        )
+        return types_pb2.Extent(
+            extent_id=7,
+            arena_id=3,
+            slot_count=slot_count,
+            slot_bytes=SLOT,
+            offset=OFFSET,
+            cuda_ipc=handle,
+        )
+
+    def map(self, epoch: int = EPOCH) -> CudaExtent:
+        """Maps it."""
+        return CudaExtent(self.described(), epoch, self.unmapped, self.memory)
+
+    def unmapped(self, extent_id: int) -> None:
+        """Notes the end of a mapping, and the thread that told it."""
+        self.gone.put((extent_id, get_ident()))
+
+    @property
+    def mapped_count(self) -> int:
+        """How often the allocation is mapped, after all that was to be done is done."""
+        self.memory._thread.run(lambda: None)
+        return self.card.mapped[self.address]
+
+
+@pytest.fixture
+def rig() -> Rig:
+    """A card and this process's memory of it."""
+    return Rig()
+
+
+def test_slots_are_tensors_of_the_exporter_s_memory(rig: Rig) -> None:
+    """Slots begin at the offset, on the device of the UUID, and are written in place."""
+    extent = rig.map()
+    assert (extent.extent_id, extent.arena_id, extent.slot_count, extent.device) == (7, 3, 4, 1)
+    pages = extent.tensor(LAYOUT)
+    assert tuple(pages.shape) == (4, SLOT)
+    pages[1] = torch.arange(SLOT, dtype=torch.uint8)
+    start = OFFSET + SLOT
+    assert bytes(rig.card.memory[rig.address])[start : start + SLOT] == bytes(range(SLOT))
+
+
+def test_a_tensor_has_the_shape_of_the_layout(rig: Rig) -> None:
+    """A paged extent is a tensor of its dtype and shape, as on the host."""
+    layout = PageLayout.paged(2, PagedContent(2, 1, 2, "float32"))
+    tensor = rig.map().tensor(layout)
+    assert (tuple(tensor.shape), tensor.dtype) == ((4, 2, 2, 2, 1, 2), torch.float32)
+
+
+def test_a_device_has_no_bytes(rig: Rig) -> None:
+    """Asking for a memoryview says, in its type and its words, that there are tensors instead."""
+    extent = rig.map()
+    with pytest.raises(NotHostMemory, match=r"extent 7 is in the memory of cuda:1.*page_tensor"):
+        extent.view()
+    with pytest.raises(NotHostMemory):
+        extent.slot(0)
+    with pytest.raises(IndexError):
+        extent.slot(4)
+
+
+def test_the_last_view_unmaps_and_then_tells(rig: Rig) -> None:
+    """A view of a view keeps the memory; after it the memory is unmapped, told once."""
+    extent = rig.map()
+    row = extent.tensor(LAYOUT)[2][:8]
+    del extent
+    assert (rig.mapped_count, rig.gone.empty()) == (1, True)
+    assert row.sum() > 0
+    del row
+    extent_id, thread = rig.gone.get(timeout=30)
+    assert (extent_id, rig.mapped_count, rig.gone.empty()) == (7, 0, True)
+    assert {thread} == rig.card.threads != {get_ident()}
+    assert rig.card.calls == ["open", "tensor", "synchronize", "close"]
+
+
+def test_one_process_opens_a_handle_once(rig: Rig) -> None:
+    """Two clients of a process share the mapping; it ends with the last of their views."""
+    first, second = rig.map(), rig.map()
+    assert (rig.card.calls.count("open"), rig.mapped_count) == (1, 1)
+    del first
+    rig.gone.get(timeout=30)
+    assert rig.mapped_count == 1
+    assert second.tensor(LAYOUT).shape[0] == 4
+    del second
+    rig.gone.get(timeout=30)
+    assert rig.mapped_count == 0
+    assert rig.map().device == 1
+
+
+def test_a_handle_of_another_store_is_never_taken_for_the_old_one(rig: Rig) -> None:
+    """While a view of a store that is gone is kept, an equal handle of its successor is refused."""
+    old = rig.map()
+    with pytest.raises(StoreUnavailable, match="drop its views"):
+        rig.map(EPOCH + 1)
+    assert rig.mapped_count == 1
+    del old
+    assert rig.mapped_count == 0
+    assert rig.map(EPOCH + 1).device == 1
+
+
+def test_memory_that_cannot_be_viewed_is_unmapped(rig: Rig) -> None:
+    """A mapping of which no tensor can be made is not kept, and nobody is told of its end."""
+    rig.card.fail = "tensor"
+    with pytest.raises(DeviceUnavailable, match="tensor"):
+        rig.map()
+    assert (rig.mapped_count, rig.gone.empty()) == (0, True)
+
+
+def test_memory_that_cannot_be_unmapped_is_not_told_as_unmapped(rig: Rig) -> None:
+    """Where CUDA refuses, the store goes on counting on this process having the memory."""
+    extent = rig.map()
+    rig.card.fail = "close"
+    del extent
+    assert (rig.mapped_count, rig.gone.empty()) == (1, True)
+
+
+def test_a_device_that_is_not_visible_is_refused(rig: Rig) -> None:
+    """A UUID that this process does not see is an error, and nothing is mapped."""
+    rig.memory = CudaMemory(lambda: ClientCuda(Card(uuid=bytes(16))))
+    with pytest.raises(DeviceUnavailable):
+        rig.map()
+    assert rig.mapped_count == 0
+
+
+def test_work_is_waited_for_on_the_device_of_the_memory(rig: Rig) -> None:
+    """Waiting is the caller's own, on its own thread."""
+    extent = rig.map()
+    extent.wait_for_device()
+    assert rig.card.calls[-1] == "synchronize"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        types_pb2.CudaIpcHandle(ipc_handle=bytes(63), device_uuid=bytes(16), size_bytes=SIZE),
+        types_pb2.CudaIpcHandle(ipc_handle=bytes(64), device_uuid=bytes(15), size_bytes=SIZE),
+        types_pb2.CudaIpcHandle(ipc_handle=bytes(64), device_uuid=bytes(16), size_bytes=383),
+    ],
+    ids=["handle", "uuid", "size"],
+)
+def test_a_description_that_cannot_be_is_refused(rig: Rig, wrong: types_pb2.CudaIpcHandle) -> None:
+    """A handle, a UUID or a size that does not fit is never given to CUDA."""
+    described = rig.described()
+    described.cuda_ipc.CopyFrom(wrong)
+    with pytest.raises(UntrustedExtent, match="extent 7"):
+        CudaExtent(described, EPOCH, rig.unmapped, rig.memory)
+    assert rig.card.calls == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_does_not_touch_cuda(rig: Rig) -> None:
+    """Views that a child inherited end there without a call of CUDA, and nobody is told."""
+    extent: CudaExtent | None = rig.map()
+    mine = cuda_memory()
+    calls = len(rig.card.calls)
+    pid = os.fork()
+    if pid == 0:
+        extent = None
+        os._exit(not (rig.memory._thread._queue.empty() and cuda_memory() is not mine))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert (len(rig.card.calls), cuda_memory()) == (calls, mine)
+    assert extent is not None
+    assert rig.mapped_count == 1

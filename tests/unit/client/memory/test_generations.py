@@ -1,0 +1,197 @@
+"""An extent's generations in a client, and pages whose slots were given to others."""
+
+import os
+from collections.abc import Iterator
+from threading import Condition
+
+import pytest
+
+from kvstore.v1 import types_pb2
+from kvstore_client.errors import PageRecycled
+from kvstore_client.memory.extent_table import ExtentTable
+from kvstore_client.memory.generations import PageGenerations, map_generations
+from kvstore_client.memory.host import REQUIRED_SEALS
+from kvstore_client.memory.mapped_extent import UntrustedExtent
+from kvstore_client.pages import PageRef
+from wire.scripted_store import sealed_memfd
+
+SLOTS = 4
+TABLE_BYTES = 8 * SLOTS
+
+
+def described(extent_id: int = 1, **table: int) -> types_pb2.Extent:
+    """Returns an extent of four slots whose table is the frame's second descriptor."""
+    size_bytes = table.get("size_bytes", TABLE_BYTES)
+    index = table.get("descriptor_index", 1)
+    return types_pb2.Extent(
+        extent_id=extent_id,
+        arena_id=1,
+        slot_count=SLOTS,
+        slot_bytes=64,
+        host=types_pb2.HostHandle(size_bytes=256),
+        generation_table=types_pb2.GenerationTable(descriptor_index=index, size_bytes=size_bytes),
+    )
+
+
+def run(*slots: int, generations: tuple[int, ...] | None = None) -> types_pb2.PageRun:
+    """Returns a run of extent 1, of generation zero unless others are given."""
+    known = (0,) * len(slots) if generations is None else generations
+    return types_pb2.PageRun(extent_id=1, slot_indexes=slots, generations=known)
+
+
+def ranged(first: int, count: int, generations: tuple[int, ...]) -> types_pb2.PageRun:
+    """Returns a run of slots of extent 1 that follow each other."""
+    return types_pb2.PageRun(
+        extent_id=1, slot_indexes=[first], slot_count=count, generations=generations
+    )
+
+
+class Frame:
+    """What comes with an extent: its memory and its table, both written by the test."""
+
+    def __init__(self) -> None:
+        self.table = sealed_memfd(TABLE_BYTES, REQUIRED_SEALS)
+        self.descriptors = [sealed_memfd(256, REQUIRED_SEALS), self.table]
+
+    def count(self, slot: int, generation: int) -> None:
+        """Does as the store does when it gives a slot back."""
+        os.pwrite(self.table, generation.to_bytes(8, "little"), 8 * slot)
+
+    def close(self) -> None:
+        """Closes the descriptors."""
+        for each in self.descriptors:
+            os.close(each)
+
+
+@pytest.fixture
+def frame() -> Iterator[Frame]:
+    """What came with an extent."""
+    made = Frame()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def extents(frame: Frame) -> ExtentTable:
+    """A session's extents: number 1, with its generations."""
+    table = ExtentTable(Condition(), iter(range(1, 100)), lambda _: None, store_epoch=5)
+    table.add(described(), frame.descriptors)
+    return table
+
+
+def test_what_the_store_counts_is_seen_and_cannot_be_written(
+    frame: Frame, extents: ExtentTable
+) -> None:
+    """The table is the store's memory, read-only here."""
+    extent = extents.get(1)
+    assert extent is not None
+    assert extent.generations is not None
+    frame.count(2, 1 << 40)
+    assert list(extent.generations) == [0, 0, 1 << 40, 0]
+    with pytest.raises(TypeError):
+        extent.generations[0] = 1
+
+
+def test_pages_are_current_until_their_slots_are_given_back(
+    frame: Frame, extents: ExtentTable
+) -> None:
+    """Exactly the pages whose generations moved on are told of; others' slots do not matter."""
+    pages = PageGenerations([run(0), run(2, 1)])
+    frame.count(3, 1)
+    assert pages.recycled(extents.get) == []
+    frame.count(1, 1)
+    assert pages.recycled(extents.get) == [PageRef(1, 1)]
+    frame.count(0, 9)
+    assert pages.recycled(extents.get) == [PageRef(1, 0), PageRef(1, 1)]
+
+
+def test_generations_are_those_of_the_answer(frame: Frame, extents: ExtentTable) -> None:
+    """A slot in its third life is current for who was given it then, and for nobody before."""
+    frame.count(2, 3)
+    assert PageGenerations([run(2, generations=(3,))]).recycled(extents.get) == []
+    assert PageGenerations([run(2, generations=(2,))]).recycled(extents.get) == [PageRef(1, 2)]
+
+
+@pytest.mark.parametrize("generations", [(4,), (4, 4, 4)])
+def test_a_range_s_pages_are_current_until_their_slots_are_given_back(
+    frame: Frame, extents: ExtentTable, generations: tuple[int, ...]
+) -> None:
+    """Of one generation for all of them, or of each its own."""
+    for slot in (1, 2, 3):
+        frame.count(slot, 4)
+    pages = PageGenerations([ranged(1, 3, generations)])
+    assert pages.recycled(extents.get) == []
+    frame.count(0, 9)
+    assert pages.recycled(extents.get) == []
+    frame.count(2, 5)
+    assert pages.recycled(extents.get) == [PageRef(1, 2)]
+    extents.give_up()
+    assert pages.recycled(extents.get) == [PageRef(1, slot) for slot in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("wrong", [(2, SLOTS, (0,)), (0, 3, (0, 0)), (0, 3, (0, 0, 0, 0))])
+def test_a_range_that_makes_no_sense_has_no_current_page(
+    extents: ExtentTable, wrong: tuple[int, int, tuple[int, ...]]
+) -> None:
+    """As another run: beyond the extent, or with generations of another number."""
+    first, count, _ = wrong
+    expected = [PageRef(1, slot) for slot in range(first, first + count)]
+    assert PageGenerations([ranged(*wrong)]).recycled(extents.get) == expected
+
+
+def test_an_extent_that_is_gone_has_no_current_page(extents: ExtentTable) -> None:
+    """What is not mapped any more cannot be looked at: its pages are not what they were."""
+    pages = PageGenerations([run(0)])
+    extents.give_up()
+    assert pages.recycled(extents.get) == [PageRef(1, 0)]
+
+
+@pytest.mark.parametrize(
+    "wrong", [run(0, SLOTS), run(0, 1, generations=(0,)), run(0, 1, generations=(0, 0, 0))]
+)
+def test_a_run_that_makes_no_sense_has_no_current_page(
+    extents: ExtentTable, wrong: types_pb2.PageRun
+) -> None:
+    """Slots beyond the extent, and generations of another number: nothing of it is believed."""
+    slots = list(wrong.slot_indexes)
+    assert PageGenerations([wrong]).recycled(extents.get) == [PageRef(1, slot) for slot in slots]
+
+
+def test_a_run_without_slots_is_none(extents: ExtentTable) -> None:
+    """As the pages of an answer have it, whatever number it says."""
+    without = [types_pb2.PageRun(extent_id=1, generations=[7], slot_count=each) for each in (0, 2)]
+    assert PageGenerations(without).recycled(extents.get) == []
+
+
+def test_nothing_is_told_where_there_is_nothing_to_compare(
+    frame: Frame, extents: ExtentTable
+) -> None:
+    """Neither an answer without generations nor an extent without a table says anything."""
+    without = described(2)
+    without.ClearField("generation_table")
+    extents.add(without, frame.descriptors)
+    elsewhere = types_pb2.PageRun(extent_id=2, slot_indexes=[1], generations=[7])
+    assert PageGenerations([run(0, generations=()), elsewhere]).recycled(extents.get) == []
+
+
+def test_a_table_that_is_not_as_announced_is_not_used(frame: Frame) -> None:
+    """A missing descriptor, a short table and one that could be cut are refused."""
+    weak = sealed_memfd(TABLE_BYTES, 0)
+    wrong = [
+        (described(descriptor_index=2), frame.descriptors),
+        (described(size_bytes=TABLE_BYTES - 8), frame.descriptors),
+        (described(), [frame.table, weak]),
+        (described(), [frame.table, sealed_memfd(8, REQUIRED_SEALS)]),
+    ]
+    for extent, descriptors in wrong:
+        with pytest.raises(UntrustedExtent):
+            map_generations(extent, descriptors)
+    os.close(weak)
+    os.close(wrong[3][1][1])
+
+
+def test_the_error_names_the_first_page() -> None:
+    """What is raised says how many pages it is about, and where the first is."""
+    error = PageRecycled([PageRef(3, 7), PageRef(3, 8)])
+    assert error.pages == (PageRef(3, 7), PageRef(3, 8))
+    assert str(error).startswith("2 pages were recycled")

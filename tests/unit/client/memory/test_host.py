@@ -1,0 +1,218 @@
+"""An extent of host memory."""
+
+import fcntl
+import mmap
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from kvstore.v1 import types_pb2
+from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
+from kvstore_client.memory.host import POPULATED_BYTES, REQUIRED_SEALS, HostExtent
+from kvstore_client.memory.mapped_extent import UntrustedExtent
+from processes.open_descriptors import open_descriptors
+from wire.scripted_store import sealed_memfd as any_memfd
+
+PAGE = mmap.PAGESIZE
+# What other tests mapped may be there still, for a thread of theirs or the collector.
+NAME = "kvstore-host-extent"
+
+
+def sealed_memfd(size: int, seals: int, content: bytes = b"") -> int:
+    """Returns a memfd as of a store, which no other test makes."""
+    return any_memfd(size, seals, content, name=NAME)
+
+
+def described(slot_count: int = 2, slot_bytes: int = PAGE, offset: int = 0) -> types_pb2.Extent:
+    """Returns an extent whose handle is exactly as long as it needs."""
+    host = types_pb2.HostHandle(size_bytes=offset + slot_count * slot_bytes)
+    return types_pb2.Extent(
+        extent_id=7,
+        arena_id=3,
+        slot_count=slot_count,
+        slot_bytes=slot_bytes,
+        offset=offset,
+        host=host,
+    )
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    """A sealed memfd of two pages, whose descriptor is closed by the test or here."""
+    descriptor = sealed_memfd(2 * PAGE, REQUIRED_SEALS, b"first")
+    yield descriptor
+    try:
+        os.close(descriptor)
+    except OSError:
+        return
+
+
+def mapping_flags() -> list[str]:
+    """Returns the VmFlags of each mapping of a test's memfd in this process."""
+    flags, inside = [], False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        if "-" in line.split(" ")[0]:
+            inside = f"memfd:{NAME}" in line
+        elif inside and line.startswith("VmFlags:"):
+            flags.append(line)
+    return flags
+
+
+def faults_of_touching(view: memoryview) -> int:
+    """Writes into each of the machine's pages; returns how often the kernel had to map one."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    for place in range(0, len(view), PAGE):
+        view[place] = 1
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+
+def test_memory_that_was_populated_is_touched_without_a_fault() -> None:
+    """In several steps, to its end, from within a page on; bytes stay as they were."""
+    slots = 2 * POPULATED_BYTES // PAGE + 3
+    offset = PAGE + 64
+    extent_of = described(slots, offset=offset)
+    descriptor = sealed_memfd(extent_of.host.size_bytes, REQUIRED_SEALS, b"first")
+    touched, untouched = (HostExtent(extent_of, descriptor) for _ in range(2))
+    os.close(descriptor)
+    begin, steps = 0, 0
+    while (end := touched.populate(begin)) is not None:
+        assert end == begin + POPULATED_BYTES
+        begin, steps = end, steps + 1
+    assert steps == 2
+    assert not any(touched.view())
+    assert faults_of_touching(touched.view()) < slots // 10
+    assert faults_of_touching(untouched.view()) > slots // 10
+
+
+def test_slots_are_the_memory_of_all_who_map_it(memory: int) -> None:
+    """What one mapping writes into a slot is what another one and the memfd hold."""
+    one, other = HostExtent(described(), memory), HostExtent(described(), memory)
+    assert bytes(other.slot(0)[:5]) == b"first"
+    one.slot(1)[:6] = b"second"
+    assert bytes(other.view()[PAGE : PAGE + 6]) == b"second"
+    assert os.pread(memory, 6, PAGE) == b"second"
+    assert (one.extent_id, one.arena_id, len(one.view())) == (7, 3, 2 * PAGE)
+
+
+def test_slots_begin_at_the_offset() -> None:
+    """The bytes between the start of the handle and slot 0 belong to no slot."""
+    descriptor = sealed_memfd(PAGE + 64, REQUIRED_SEALS, bytes(range(256)))
+    extent = HostExtent(described(2, 32, offset=PAGE), descriptor)
+    os.pwrite(descriptor, b"zero", PAGE)
+    os.pwrite(descriptor, b"one", PAGE + 32)
+    os.close(descriptor)
+    assert bytes(extent.slot(0)[:4]) == b"zero"
+    assert bytes(extent.slot(1)[:3]) == b"one"
+    assert len(extent.view()) == 64
+
+
+def test_the_mapping_is_neither_inherited_nor_dumped(memory: int) -> None:
+    """The memory is left out of forks and core dumps, and no descriptor is kept for it."""
+    before = open_descriptors("memfd:")
+    extent = HostExtent(described(), memory)
+    assert open_descriptors("memfd:") <= before
+    (flags,) = mapping_flags()
+    assert {"dc", "dd"} <= set(flags.split())
+    os.close(memory)
+    assert bytes(extent.slot(0)[:5]) == b"first"
+
+
+def test_the_last_view_unmaps(memory: int) -> None:
+    """Bytes, a torch view and the extent itself each keep the memory; then it goes, once."""
+    gone: list[int] = []
+    extent = HostExtent(described(), memory, gone.append)
+    layout = PageLayout(1, PAGE, OpaqueContent(b"x"))
+    view, tensor = extent.slot(0), extent.tensor(layout)
+    del extent
+    assert (gone, len(mapping_flags())) == ([], 1)
+    del view
+    row = tensor[0]
+    del tensor
+    assert (gone, row[0].item()) == ([], ord("f"))
+    del row
+    assert (gone, mapping_flags()) == ([7], [])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_does_not_unmap(memory: int) -> None:
+    """Dropping the last view in a forked child leaves whatever lies at that address alone."""
+    gone: list[int] = []
+    extent: HostExtent | None = HostExtent(described(), memory, gone.append)
+    pid = os.fork()
+    if pid == 0:
+        extent = None
+        os._exit(len(gone) + len(mapping_flags()))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert extent is not None
+    assert bytes(extent.slot(0)[:5]) == b"first"
+
+
+@pytest.mark.parametrize("missing", [fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_GROW])
+def test_memory_that_could_shrink_is_refused(missing: int) -> None:
+    """A memfd without all of the seals is not mapped: touching it could kill this process."""
+    descriptor = sealed_memfd(2 * PAGE, REQUIRED_SEALS & ~missing)
+    with pytest.raises(UntrustedExtent, match="seals"):
+        HostExtent(described(), descriptor)
+    os.close(descriptor)
+    assert mapping_flags() == []
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    """What is no memfd has no seals, and is not mapped."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(2 * PAGE))
+    with path.open("r+b") as file, pytest.raises(UntrustedExtent, match="no memfd"):
+        HostExtent(described(), file.fileno())
+
+
+def test_sizes_that_do_not_fit_are_refused(memory: int) -> None:
+    """Slots beyond the handle, a handle beyond the memory, and no slots at all are refused."""
+    beyond_memory = described(3)
+    beyond_handle = described()
+    beyond_handle.host.size_bytes = PAGE
+    for wrong in (beyond_memory, beyond_handle):
+        with pytest.raises(UntrustedExtent, match="bytes"):
+            HostExtent(wrong, memory)
+    for wrong in (described(0), described(2, 0)):
+        with pytest.raises(UntrustedExtent, match="no slots"):
+            HostExtent(wrong, memory)
+
+
+def test_memory_that_does_not_fit_is_an_error() -> None:
+    """An extent for which this process has no room is not mapped, and says how much it wanted."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    size = 1 << 40
+    descriptor = sealed_memfd(size, REQUIRED_SEALS)
+    resource.setrlimit(resource.RLIMIT_AS, (size // 2, limits[1]))
+    try:
+        with pytest.raises(OSError, match=f"mmap of {size} bytes"):
+            HostExtent(described(1, size), descriptor)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_slot_that_is_none_is_refused(memory: int, index: int) -> None:
+    """A slot number from outside the extent is never read as some other slot."""
+    with pytest.raises(IndexError, match="has 2 slots"):
+        HostExtent(described(), memory).slot(index)
+
+
+def test_a_tensor_has_the_shape_of_the_layout() -> None:
+    """A paged extent is a tensor of its dtype and shape, also where slots exceed pages."""
+    layout = PageLayout.paged(2, PagedContent(3, 1, 4, "float32"))
+    padded = layout.page_bytes + 64
+    descriptor = sealed_memfd(2 * padded, REQUIRED_SEALS)
+    extent = HostExtent(described(2, padded), descriptor)
+    os.close(descriptor)
+    tensor = extent.tensor(layout)
+    assert (tuple(tensor.shape), tensor.dtype) == ((2, 3, 2, 2, 1, 4), torch.float32)
+    tensor[1] = 1.0
+    assert bytes(extent.slot(1)[: layout.page_bytes]) == b"\0\0\x80\x3f" * (layout.page_bytes // 4)
+    assert not any(extent.slot(0))
+    assert not any(extent.slot(1)[layout.page_bytes :])

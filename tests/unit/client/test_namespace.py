@@ -1,0 +1,260 @@
+"""A namespace whose pages are in a device's memory, on scripted sockets."""
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import cast
+
+import grpc
+import pytest
+
+from device.card import Card, ClientCuda
+from kvstore.v1 import attach_pb2, prefix_cache_pb2, types_pb2
+from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore_client import Client, ClientConfig, Namespace, PageRef, errors
+from kvstore_client.calls.deadlines import StoreBudget
+from kvstore_client.lifecycle.connector import Connector
+from kvstore_client.memory.cuda import memory as cuda_memory
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.testing import wait_until
+from wire.scripted_session import (
+    ABORTED,
+    ACKNOWLEDGED,
+    BOUND,
+    CAPABILITIES,
+    EXTENT_ID,
+    GRANTED,
+    KEY,
+    OPENED,
+    RELEASED,
+    RENEWED,
+    REVOKED,
+    WELCOME,
+    ScriptedSession,
+    matched,
+    run_of,
+)
+from wire.scripted_store import ScriptedAttach, ScriptedCalls
+
+LIMIT = 30.0
+MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(2))
+PAGE = PageRef(EXTENT_ID, 2)
+
+
+class Rig:
+    """A client attached to scripted sockets, to which an extent of a device is announced."""
+
+    def __init__(self, runtime_dir: RuntimeDir, calls: ScriptedCalls, config: ClientConfig) -> None:
+        self.card = Card()
+        address = self.card.malloc(256)
+        assert address is not None
+        self.address = address
+        self.peer = ScriptedAttach(
+            runtime_dir.attach_socket, [(WELCOME, ())], [(BOUND, ())], [(ACKNOWLEDGED, ())]
+        )
+        calls.answer("GrantLease", GRANTED)
+        calls.answer("GetCapabilities", CAPABILITIES)
+        calls.answer("OpenNamespace", OPENED)
+        calls.answer("MatchPrefix", MATCH)
+        calls.answer("RenewLease", *[RENEWED] * 9)
+        calls.answer("ReleasePins", RELEASED)
+        calls.answer("RevokeLease", REVOKED)
+        self.client = Client(runtime_dir.path, config)
+
+    def open(self) -> Namespace:
+        """Attaches, announce the extent, and returns the namespace, open or not."""
+        self.client.start()
+        assert self.client.wait_connected(LIMIT)
+        frame = attach_pb2.ServerFrame(extents=attach_pb2.Extents())
+        handle = types_pb2.CudaIpcHandle(
+            ipc_handle=self.card.handle(self.address), device_uuid=self.card.uuid, size_bytes=256
+        )
+        frame.extents.extents.add(
+            extent_id=EXTENT_ID, arena_id=1, slot_count=4, slot_bytes=64, cuda_ipc=handle
+        )
+        self.peer.send((frame, ()))
+        return self.client.namespace(*KEY)
+
+    @property
+    def mapped_count(self) -> int:
+        """How often the device's memory is mapped."""
+        return self.card.mapped[self.address]
+
+    def close(self) -> None:
+        """Ends everything."""
+        self.client.close()
+        self.peer.close()
+
+
+@pytest.fixture
+def rigs(
+    runtime_dir: RuntimeDir, scripted: ScriptedCalls, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Rig]]:
+    """Makes a rig, whose process sees the card where ``seen``."""
+    made: list[Rig] = []
+
+    def make(*, seen: bool = True, **settings: Callable[[], None]) -> Rig:
+        config = ClientConfig(call_timeout=LIMIT, connect_timeout=LIMIT, **settings)
+        rig = Rig(runtime_dir, scripted, config)
+        made.append(rig)
+        if seen:
+            memory = cuda_memory.CudaMemory(lambda: ClientCuda(rig.card))
+            monkeypatch.setattr(cuda_memory, "_of_process", memory)
+        return rig
+
+    yield make
+    for rig in made:
+        rig.close()
+
+
+def test_pages_are_tensors_and_no_bytes(rigs: Callable[..., Rig]) -> None:
+    """A page is read and written as a tensor; whoever asks for its bytes is told so by type."""
+    rig = rigs()
+    namespace = rig.open()
+    assert namespace.wait_open(LIMIT)
+    namespace.page_tensor(PAGE)[:] = 9
+    assert namespace.extent_tensor(EXTENT_ID)[2].tolist() == [9] * 64
+    assert bytes(rig.card.memory[rig.address])[128:192] == bytes([9] * 64)
+    for ask in (lambda: namespace.page(PAGE), lambda: namespace.extents):
+        with pytest.raises(errors.NotHostMemory):
+            ask()
+
+
+def test_a_release_waits_for_the_device_by_itself(rigs: Callable[..., Rig]) -> None:
+    """Unless the caller waits in a way of its own, all work on the pages' device is waited for."""
+    rig = rigs()
+    namespace = rig.open()
+    assert namespace.wait_open(LIMIT)
+    with namespace.match([1] * 9) as match:
+        assert (match.pages, rig.card.calls.count("synchronize")) == ([PAGE], 0)
+    assert rig.card.calls.count("synchronize") == 1
+
+
+def test_a_caller_s_own_wait_is_the_only_one(rigs: Callable[..., Rig]) -> None:
+    """A configured wait takes the place of waiting for the whole device."""
+    waits: list[int] = []
+    rig = rigs(wait_for_device=lambda: waits.append(1))
+    namespace = rig.open()
+    assert namespace.wait_open(LIMIT)
+    namespace.match([1] * 9).release()
+    assert (waits, rig.card.calls.count("synchronize")) == ([1], 0)
+
+
+def test_a_hang_up_unmaps_once_nothing_is_held_or_viewed(rigs: Callable[..., Rig]) -> None:
+    """After the store is gone its memory goes as well: after the last hold, and the last view."""
+    rig = rigs()
+    namespace = rig.open()
+    assert namespace.wait_open(LIMIT)
+    match = namespace.match([1] * 9)
+    view, number = namespace.page_tensor(PAGE), namespace.session_number
+    rig.peer.hang_up()
+    assert wait_until(lambda: not rig.client.connected)
+    assert namespace.session_number == number
+    match.release()
+    assert wait_until(lambda: namespace.session_number != number)
+    assert (rig.mapped_count, view.numel()) == (1, 64)
+    del view
+    assert wait_until(lambda: rig.mapped_count == 0)
+
+
+def assert_closed_by(rig: Rig, words: str) -> None:
+    """Checks that a namespace stays closed and says why, at once and in every request."""
+    namespace = rig.open()
+    assert wait_until(lambda: isinstance(namespace.failure, errors.DeviceUnavailable))
+    assert words in str(namespace.failure)
+    assert isinstance(namespace.match([1] * 9).failure, errors.DeviceUnavailable)
+    with pytest.raises(errors.DeviceUnavailable):
+        namespace.reserve(start_page=0, page_count=1)
+    assert wait_until(lambda: len(rig.peer.frames) > 2)
+    assert list(rig.peer.frames[2].acknowledge.extent_ids) == []
+    assert rig.client.connected
+
+
+def test_a_device_that_cannot_be_mapped_is_a_namespace_s_failure(rigs: Callable[..., Rig]) -> None:
+    """The extent is never acknowledged, the namespace says why, and requests are misses."""
+    rig = rigs()
+    rig.card.fail = "open"
+    assert_closed_by(rig, "CUDA refused open")
+
+
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="cupy is here")
+def test_a_process_without_cuda_has_a_closed_namespace(rigs: Callable[..., Rig]) -> None:
+    """The real thing, where cupy or torch's CUDA is missing."""
+    assert_closed_by(rigs(seen=False), "cupy cannot be loaded")
+
+
+class OneSession:
+    """A connector whose session is there."""
+
+    def __init__(self, attached: ScriptedSession) -> None:
+        self.session = attached.open()
+
+    def want(self, key: object) -> None:
+        """The namespace is open already."""
+        assert key == KEY
+
+    def require_session(self) -> object:
+        """Returns the session."""
+        return self.session
+
+    def new_budget(self) -> StoreBudget:
+        """Returns time enough."""
+        return StoreBudget(30.0)
+
+
+@pytest.fixture
+def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
+    """A session whose releases are answered."""
+    attached = ScriptedSession(runtime_dir, scripted)
+    scripted.answer("ReleasePins", *[RELEASED] * 9)
+    scripted.answer("AbortReservation", *[ABORTED] * 9)
+    yield attached
+    attached.close()
+
+
+@pytest.fixture
+def namespace(attached: ScriptedSession) -> Namespace:
+    """A namespace in that session."""
+    return Namespace(cast("Connector", OneSession(attached)), KEY)
+
+
+def with_strange_source() -> pb.PrefixMatch:
+    """Returns a match whose source page lies where this process has nothing mapped."""
+    match = matched(0)
+    match.source.source_pin_id = 1
+    match.source.valid_token_count = 2
+    match.source.page.CopyFrom(run_of(0, extent_id=99))
+    return match
+
+
+@pytest.mark.parametrize(
+    "answer", [grpc.StatusCode.UNAVAILABLE, pb.MatchPrefixResponse(match=with_strange_source())]
+)
+def test_both_pins_of_a_match_go_back(
+    attached: ScriptedSession, namespace: Namespace, answer: pb.MatchPrefixResponse
+) -> None:
+    """Where the answer is lost, and where it names memory that is not mapped here."""
+    attached.calls.answer("MatchPrefix", answer)
+    assert isinstance(namespace.match([1, 2, 3, 4, 5]).failure, errors.StoreUnavailable)
+    assert attached.session.flush(30)
+    [asked] = map(pb.MatchPrefixRequest.FromString, attached.calls.requests["MatchPrefix"])
+    [back] = map(pb.ReleasePinsRequest.FromString, attached.calls.requests["ReleasePins"])
+    assert asked.source_pin_id
+    assert list(back.pin_ids) == [asked.pin_id, asked.source_pin_id]
+
+
+@pytest.mark.parametrize(
+    "answer", [grpc.StatusCode.UNAVAILABLE, pb.AcquirePrefixResponse(match=with_strange_source())]
+)
+def test_all_that_an_acquire_may_take_goes_back(
+    attached: ScriptedSession, namespace: Namespace, answer: pb.AcquirePrefixResponse
+) -> None:
+    """Both pins and the reservation."""
+    attached.calls.answer("AcquirePrefix", answer)
+    acquired = namespace.acquire([1, 2, 3, 4, 5], total_page_count=2)
+    assert isinstance(acquired.failure, errors.StoreUnavailable)
+    assert attached.session.flush(30)
+    [asked] = map(pb.AcquirePrefixRequest.FromString, attached.calls.requests["AcquirePrefix"])
+    [back] = map(pb.ReleasePinsRequest.FromString, attached.calls.requests["ReleasePins"])
+    [gone] = map(pb.AbortReservationRequest.FromString, attached.calls.requests["AbortReservation"])
+    assert list(back.pin_ids) == [asked.pin_id, asked.source_pin_id]
+    assert list(gone.reservation_ids) == [asked.reservation_id]

@@ -1,0 +1,82 @@
+"""For how long an engine waits for the store, and for its ranks to join."""
+
+import pytest
+
+from kvstore_vllm.scheduler.joining import LONGEST_JOIN, Joining
+
+LEASE, NEW = b"lease", b"new"
+
+
+class Clock:
+    """Seconds, set by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        """Returns the time, which stands."""
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands."""
+    return Clock()
+
+
+def test_ranks_of_the_same_process_are_there_at_once(clock: Clock) -> None:
+    """They use the client itself: nobody is told, nobody waited for."""
+    joining = Joining(0, clock)
+    assert not joining.tells_ranks
+    assert joining.complete(None)
+    assert not joining.waits(answers=True, tried=True, lease=None)
+
+
+def test_a_store_is_waited_for_once_after_the_start(clock: Clock) -> None:
+    """Not for long, and not one that is not there: it was tried, and may stay away."""
+    joining = Joining(0, clock)
+    assert joining.waits(answers=False, tried=False, lease=None)
+    assert not joining.waits(answers=False, tried=True, lease=None)
+    clock.now += LONGEST_JOIN
+    assert not joining.waits(answers=False, tried=False, lease=None)
+
+
+def test_all_ranks_are_waited_for(clock: Clock) -> None:
+    """Each of them says so once, of the lease that it joined."""
+    joining = Joining(2, clock)
+    joining.told(LEASE)
+    joining.came({LEASE: 1})
+    assert joining.waits(answers=True, tried=True, lease=LEASE)
+    assert not joining.complete(LEASE)
+    joining.came({LEASE: 1})
+    assert joining.complete(LEASE)
+    assert not joining.waits(answers=True, tried=True, lease=LEASE)
+
+
+def test_ranks_have_so_long_from_when_they_are_told(clock: Clock) -> None:
+    """The step that tells them may come late; those that cannot join do not hold requests."""
+    joining = Joining(1, clock)
+    clock.now += 2 * LONGEST_JOIN
+    assert joining.waits(answers=True, tried=True, lease=LEASE)
+    joining.told(LEASE)
+    clock.now += LONGEST_JOIN / 2
+    joining.told(LEASE)
+    assert joining.waits(answers=True, tried=True, lease=LEASE)
+    clock.now += LONGEST_JOIN / 2
+    assert not joining.waits(answers=True, tried=True, lease=LEASE)
+    assert not joining.complete(LEASE)
+    joining.came({LEASE: 1})
+    assert joining.complete(LEASE)
+
+
+def test_a_new_session_is_joined_anew(clock: Clock) -> None:
+    """Having joined the last one does not count, and that there is none is not waited for."""
+    joining = Joining(1, clock)
+    joining.told(LEASE)
+    joining.came({LEASE: 1})
+    assert not joining.complete(None)
+    assert not joining.waits(answers=True, tried=True, lease=None)
+    assert not joining.complete(NEW)
+    assert joining.waits(answers=True, tried=True, lease=NEW)
+    joining.told(NEW)
+    clock.now += LONGEST_JOIN
+    assert not joining.waits(answers=True, tried=True, lease=NEW)

@@ -1,0 +1,227 @@
+"""The scheduler half, driven as vLLM's scheduler drives it."""
+
+import pytest
+
+from naive.pages import NaivePages
+from naive.runs import PAGE, PROMPT, engine, run, settle
+
+
+def test_what_one_engine_computed_another_loads() -> None:
+    """Whole pages of a prompt are in the store after it; another engine computes the rest."""
+    first = engine()
+    run(first, "a", PROMPT)
+    assert first.loaded_pages == 0
+    assert tuple(PROMPT[:8]) in first.store.index
+    second = engine(store=first.store)
+    run(second, "b", [*PROMPT[:8], 99, 98])
+    assert second.loaded_pages == 2
+    assert second.planner.counts["lookups_full"] == 1
+
+
+def test_a_prompt_that_ends_with_a_page_is_loaded_whole() -> None:
+    """Its last token alone is computed again where loads are beside steps; else its last page."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT[:8])
+    beside = engine(store=store)
+    run(beside, "b", PROMPT[:8])
+    assert beside.loaded_pages == 2
+    within = engine(store=store, load_async=False)
+    run(within, "c", PROMPT[:8])
+    assert within.loaded_pages == 1
+
+
+def test_what_was_generated_is_stored_at_the_end_where_wanted() -> None:
+    """The pages of the prompt and what followed, as far as it was computed."""
+    with_output, without = engine(), engine(save_output=False)
+    for world in (with_output, without):
+        run(world, "a", PROMPT, new_tokens=8)
+    assert max(map(len, with_output.store.index)) == 16
+    assert max(map(len, without.store.index)) == 8
+
+
+def test_a_load_that_fails_is_computed_and_not_tried_again() -> None:
+    """Its request goes on without the store's pages, and nothing wrong is stored."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT)
+    world = engine(store=store)
+    world.arrive("b", PROMPT)
+    world.answers.answer_all()
+    world.step()
+    world.end_load("b", ok=False)
+    for _ in range(6):
+        world.step()
+        world.answers.answer_all()
+    request = world.requests["b"]
+    assert request in world.running
+    assert world.loaded_pages == 2
+    assert world.planner.counts["loads_failed"] == 1
+    world.finish(request)
+    settle(world)
+
+
+def test_what_was_computed_on_a_load_that_failed_is_not_stored() -> None:
+    """Within a step a load fails, and the step computes and saves what follows all the same."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT[:5])
+    world = engine(store=store, load_async=False, chunk=3)
+    world.fail_next_loads = 1
+    run(world, "b", [*PROMPT, 1, 2, 3, 4], new_tokens=3)
+    assert world.planner.counts["loads_failed"] == 1
+    assert max(map(len, store.index)) == 4
+
+
+def test_blocks_are_held_until_they_are_copied() -> None:
+    """A request that ends before its slots came keeps its blocks for as long."""
+    world = engine()
+    world.arrive("a", PROMPT[:8])
+    world.answers.answer_all()
+    world.step()
+    world.step()
+    request = world.requests["a"]
+    world.finish(request)
+    assert "a" in world.held
+    world.step()
+    assert "a" in world.held
+    settle(world)
+    assert tuple(PROMPT[:8]) in world.store.index
+
+
+def test_a_full_store_takes_the_first_pages() -> None:
+    """As many as there is room for."""
+    world = engine(store=NaivePages(PAGE, 1))
+    run(world, "a", PROMPT)
+    assert list(world.store.index) == [tuple(PROMPT[:4])]
+
+
+def test_what_somebody_else_saves_is_left_to_them_until_the_end() -> None:
+    """While a prompt is computed nothing is copied twice; at the end what is missing is saved."""
+    world = engine(save_output=False)
+    world.store.someone_else_saves = True
+    world.arrive("a", PROMPT)
+    for _ in range(4):
+        world.answers.answer_all()
+        world.step()
+    assert not world.store.index
+    world.finish(world.requests["a"])
+    settle(world)
+    assert tuple(PROMPT[:8]) in world.store.index
+
+
+def test_preemption_gives_slots_back_and_begins_anew() -> None:
+    """What was copied is stored, and is loaded where the request runs again."""
+    world = engine(chunk=4)
+    world.arrive("a", [*PROMPT, 1, 2, 3, 4, 5, 6])
+    for _ in range(3):
+        world.answers.answer_all()
+        world.step()
+    request = world.requests["a"]
+    assert request.num_computed_tokens < request.num_tokens
+    world.preempt(request)
+    world.step()
+    world.answers.answer_all()
+    assert world.store.reserved == set()
+    for _ in range(3):
+        world.step()
+        world.answers.answer_all()
+    assert world.loaded_pages > 0
+    world.end_load("a", ok=True)
+    for _ in range(6):
+        world.step()
+        world.answers.answer_all()
+    world.finish(request)
+    settle(world)
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_an_abort_at_any_time_gives_all_back(steps: int) -> None:
+    """Waiting, loading, computing, saving or generating."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT[:5])
+    world = engine(store=store, chunk=3)
+    world.arrive("b", [*PROMPT, 1, 2, 3, 4])
+    for _ in range(steps):
+        world.answers.answer_all()
+        world.step()
+        if "b" in world.loading and steps > 3:
+            world.end_load("b", ok=True)
+    world.finish(world.requests["b"])
+    if "b" in world.loading and not world.ended_loads["b"]:
+        world.step()
+        world.end_load("b", ok=True)
+    settle(world)
+
+
+def test_a_reset_forgets_what_was_matched_and_what_is_being_saved() -> None:
+    """It is not complete while loads are under way."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT)
+    world = engine(store=store)
+    world.arrive("b", PROMPT)
+    world.arrive("c", PROMPT)
+    world.answers.answer_all()
+    world.planner.matched_tokens("c", 0)
+    assert world.planner.forget()
+    assert store.holds == []
+    world.arrive("d", PROMPT)
+    for _ in range(2):
+        world.answers.answer_all()
+        world.step()
+    assert not world.planner.forget()
+    for name in list(world.loading):
+        world.end_load(name, ok=True)
+    for _ in range(4):
+        world.step()
+    for name in ("b", "c", "d"):
+        world.finish(world.requests[name])
+    settle(world)
+    assert world.planner.forget()
+
+
+def test_after_a_reset_what_came_before_it_loads_nothing() -> None:
+    """Its key names what was stored before: other weights' pages, perhaps."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT)
+    world = engine(store=store)
+    world.arrive("b", PROMPT)
+    world.arrive("c", PROMPT)
+    world.answers.answer()
+    world.planner.forget()
+    for _ in range(6):
+        world.answers.answer_all()
+        world.step()
+    world.preempt(world.requests["b"])
+    for _ in range(6):
+        world.answers.answer_all()
+        world.step()
+    assert world.loaded_pages == 0
+    for name in ("b", "c"):
+        world.finish(world.requests[name])
+    settle(world)
+
+
+def test_who_goes_idle_is_told_that_answers_are_to_come() -> None:
+    """A request is aborted while it is looked up: what the answer holds would be held for long."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT)
+    world = engine(store=store)
+    assert not world.planner.awaits_answers
+    world.arrive("b", PROMPT)
+    world.finish(world.requests["b"])
+    assert world.planner.awaits_answers
+    world.answers.answer_all()
+    world.step()
+    assert not world.planner.awaits_answers
+    assert store.holds == []
+
+
+def test_closing_gives_all_back() -> None:
+    """Also what is answered only then."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT)
+    world = engine(store=store)
+    world.arrive("b", PROMPT)
+    world.arrive("c", [1, *PROMPT])
+    world.answers.answer()
+    world.planner.close()
+    assert store.holds == []
+    assert store.reserved == set()
