@@ -32,14 +32,8 @@ PAGES = 64
 # As shells say it of SIGINT.
 INTERRUPTED = 130
 SMALL = ("--prefixes", "2", "--prefix-tokens", "64", "--suffix-tokens", "32")
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store of 1024 slots, in one extent."""
-    size = str(SLOTS * LAYOUT.page_bytes)
-    with running_store("--tier1-bytes", size, "--extent-bytes", size) as running:
-        yield running
+SIZE = str(SLOTS * LAYOUT.page_bytes)
+pytestmark = pytest.mark.store("--tier1-bytes", SIZE, "--extent-bytes", SIZE)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 
 from kvstore_client import Client, ClientConfig, Namespace, errors
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_client.testing import RunningStore, wait_until
 from pages.patterned_pages import (
     IDENTITY,
     LAYOUT,
@@ -31,13 +31,8 @@ from pages.patterned_pages import (
 TTL = 10.0
 KILLS = 20
 PROMPTS = [list(range(first, first + 17)) for first in range(1000, 1400, 100)]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store of 32 pages that has a while to drain; each test leaves one running."""
-    with running_store(*SMALL_STORE, "--drain-grace", "60") as running:
-        yield running
+# A store of 32 pages that has a while to drain. Each test leaves one running.
+pytestmark = pytest.mark.store(*SMALL_STORE, "--drain-grace", "60")
 
 
 def request(namespace: Namespace, tokens: list[int], tally: Counter[str]) -> None:

@@ -1,7 +1,6 @@
 """Calls that a client posts on its lanes: who reads their answers, and what comes after them."""
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 
@@ -11,7 +10,6 @@ from google.rpc import status_pb2
 from kvstore_client import errors
 from kvstore_client.calls.lane import HotLane
 from kvstore_client.calls.lane_pool import FIRST_REST, MOST_UNREAD
-from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
 from wire.lane_rig import LIMIT, LaneRig
 from wire.scripted_lanes import GARBAGE, HANG_UP, HUGE, InPieces
@@ -36,15 +34,6 @@ class ReadHalfway(HotLane):
         if count:
             self.halfway.set()
             self.go_on.wait(LIMIT)
-
-
-@pytest.fixture
-def rig(runtime_dir: RuntimeDir) -> Iterator[LaneRig]:
-    """Provides lanes."""
-    rig = LaneRig(runtime_dir)
-    yield rig
-    rig.lanes.close()
-    rig.store.close()
 
 
 def test_a_posted_call_is_sent_at_once_and_read_before_the_next_answer(rig: LaneRig) -> None:
