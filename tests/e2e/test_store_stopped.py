@@ -10,7 +10,7 @@ from inference_worker.engine.engine import PAGE_TOKENS, OnPublished
 from inference_worker.model.model import PagedModel
 from inference_worker.pages.block_table import PageRef
 from kvstore_client.testing import RunningStore
-from pages.patterned_pages import memfd_mappings
+from pages.stamped_pages import memfd_mappings
 
 Ids = Callable[[int, int], list[int]]
 # An extent for either size of page, and room for no more: mappings are easy to count.

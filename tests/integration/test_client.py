@@ -15,17 +15,17 @@ from kvstore_client import (
     errors,
 )
 from kvstore_client.testing import RunningStore, wait_until
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
     SMALL_STORE,
     TOKENS,
-    holds_pattern,
+    holds_tokens,
     memfd_mappings,
     nothing_held,
     open_client,
-    pattern,
+    page_bytes,
     write_and_insert,
 )
 
@@ -51,7 +51,7 @@ def test_a_miss_then_a_hit(opened: tuple[Client, Namespace]) -> None:
     pages = write_and_insert(namespace, TOKENS)
     with namespace.match(TOKENS) as match:
         assert (match.token_count, match.pages) == (16, pages)
-        assert holds_pattern(namespace, TOKENS, match.pages)
+        assert holds_tokens(namespace, TOKENS, match.pages)
         assert client.admin.stats().pin_count == 1
     with namespace.match(TOKENS[:16]) as shorter:
         assert shorter.token_count == 12
@@ -80,7 +80,7 @@ def test_the_first_writer_stays(
     with mirror.reserve(start_page=0, page_count=4) as duplicate:
         pages = write_and_insert(namespace, TOKENS)
         for number, page in enumerate(duplicate.pages):
-            mirror.page(page)[:] = pattern(TOKENS, number)
+            mirror.page(page)[:] = page_bytes(TOKENS, number)
         inserted = duplicate.insert(TOKENS[:16], position=0)
         assert inserted == (pages, 0)
         assert set(duplicate.pages).isdisjoint(pages)
@@ -176,7 +176,7 @@ def test_tensors_share_the_memory(opened: tuple[Client, Namespace]) -> None:
     with namespace.reserve(start_page=0, page_count=2) as reservation:
         page = reservation.pages[1]
         tensor = namespace.extent_tensor(page.extent_id)
-        assert tuple(tensor.shape) == (16, 2, 2, 4, 1, 8)
+        assert tuple(tensor.shape) == (16, 4, 2, 4, 2, 16)
         tensor[page.slot] = 1.5
         assert bytes(namespace.page(page)) == b"\x00\x00\xc0\x3f" * (LAYOUT.page_bytes // 4)
         namespace.page(page)[:] = bytes(LAYOUT.page_bytes)
@@ -192,13 +192,13 @@ def test_many_threads_share_a_client(opened: tuple[Client, Namespace]) -> None:
         for turn in range(10):
             tokens = [seed, turn % 3, *range(15)]
             with namespace.match(tokens) as match:
-                if not holds_pattern(namespace, tokens, match.pages):
+                if not holds_tokens(namespace, tokens, match.pages):
                     wrong.append(f"{seed}/{turn}")
             with namespace.acquire(tokens, total_page_count=2) as acquired:
                 start = acquired.match.token_count
                 if acquired.reservation is not None and start < 8:
                     for number, page in enumerate(acquired.reservation.pages, start=start // 4):
-                        namespace.page(page)[:] = pattern(tokens, number)
+                        namespace.page(page)[:] = page_bytes(tokens, number)
                     new = tokens[start:8]
                     acquired.reservation.insert(new, position=start, base=acquired.match)
 

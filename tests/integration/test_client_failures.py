@@ -9,13 +9,13 @@ import pytest
 from kvstore.v1 import lease_pb2
 from kvstore_client import Client, ClientConfig, Namespace, connect_admin, errors
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
     SMALL_STORE,
     TOKENS,
-    holds_pattern,
+    holds_tokens,
     memfd_mappings,
     nothing_held,
     open_client,
@@ -56,7 +56,7 @@ def test_another_process_reads_what_was_written(fresh_store: RunningStore) -> No
     client, namespace = open_client(fresh_store.runtime_dir)
     with namespace.match(TOKENS) as match:
         assert match.pages == pages
-        assert holds_pattern(namespace, TOKENS, match.pages)
+        assert holds_tokens(namespace, TOKENS, match.pages)
     client.close()
 
 
@@ -107,7 +107,7 @@ def test_what_is_held_outlives_its_store(fresh_store: RunningStore) -> None:
     with namespace.match(TOKENS) as match:
         fresh_store.restart()
         assert wait_until(lambda: client.store_epoch is None)
-        assert holds_pattern(namespace, TOKENS, match.pages)
+        assert holds_tokens(namespace, TOKENS, match.pages)
         assert not namespace.wait_open(0)
         with pytest.raises(errors.StoreUnavailable):
             namespace.reserve(start_page=0, page_count=1)
@@ -209,7 +209,7 @@ def test_a_process_killed_at_a_step_leaves_nothing(
         with namespace.match(TOKENS) as match:
             published = step == "release" or (step, moment) == ("insert", "after")
             assert match.token_count == (16 if published else 0)
-            assert holds_pattern(namespace, TOKENS, match.pages)
+            assert holds_tokens(namespace, TOKENS, match.pages)
         client.close()
 
 
@@ -229,7 +229,7 @@ def test_close_ends_while_the_store_hangs(fresh_store: RunningStore) -> None:
     assert closes(idle)
     assert isinstance(opening.failure, errors.ClientClosed)
     assert closes(holding)
-    assert holds_pattern(namespace, TOKENS, match.pages)
+    assert holds_tokens(namespace, TOKENS, match.pages)
     match.release()
 
 

@@ -21,7 +21,7 @@ from kvstore_client import ClientConfig, Namespace
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore
 from kvstore_ctl.app import app
-from pages.patterned_pages import LAYOUT, LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from pages.stamped_pages import LAYOUT, LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
 from wire.scripted_store import ScriptedAttach, refusal
 
 OTHER = [*TOKENS[:8], *range(2000, 2009)]

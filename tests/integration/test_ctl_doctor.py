@@ -15,7 +15,7 @@ from kvstore_ctl.app import app
 from kvstore_ctl.doctor import store as ctl_checks_store
 from kvstore_ctl.doctor.findings import Finding, Outcome
 from kvstore_ctl.doctor.host import HostFacts, descriptors_check, server_pid, socket_check
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
     SMALL_STORE,

@@ -23,7 +23,7 @@ from kvstore_ctl.bench import replay as ctl_replay
 from kvstore_ctl.bench.load import CALLS
 from kvstore_ctl.bench.scratch import Scratch
 from kvstore_ctl.bench.trace import BLOCK_TOKENS, Prompt
-from pages.patterned_pages import LAYOUT, TOKENS, open_client, write_and_insert
+from pages.stamped_pages import LAYOUT, TOKENS, open_client, write_and_insert
 
 CUT = Path(__file__).parents[1] / "data" / "conversation_300.jsonl.gz"
 SLOTS = 1024

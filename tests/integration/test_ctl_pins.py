@@ -13,7 +13,7 @@ from kvstore.v1 import named_pin_pb2
 from kvstore_client import Namespace
 from kvstore_client.testing import RunningStore
 from kvstore_ctl.app import app
-from pages.patterned_pages import IDENTITY, SMALL_STORE, TOKENS, open_client, write_and_insert
+from pages.stamped_pages import IDENTITY, SMALL_STORE, TOKENS, open_client, write_and_insert
 
 WHOLE = TOKENS[:16]
 pytestmark = pytest.mark.store(*SMALL_STORE)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from kvstore_client import ClientConfig, Namespace
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from kvstore_ctl.app import app
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
     SMALL_STORE,

@@ -16,7 +16,7 @@ from kvstore_client import Client, EventWatch, History, Namespace, NamespaceIden
 from kvstore_client.errors import QuotaExceeded, StoreDraining, StoreUnavailable
 from kvstore_client.testing import RunningStore, wait_until
 from kvstore_ctl.app import app
-from pages.patterned_pages import LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from pages.stamped_pages import LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
 
 LIMIT = 30.0
 PAGES = len(TOKENS) // LAYOUT.page_tokens

@@ -10,11 +10,11 @@ import pytest
 
 from kvstore_client import Client, Namespace
 from kvstore_client.testing import RunningStore, wait_until
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     LAYOUT,
     SMALL_STORE,
     TOKENS,
-    holds_pattern,
+    holds_tokens,
     open_client,
     write_and_insert,
 )
@@ -45,7 +45,7 @@ def press(namespace: Namespace) -> None:
 def reads_right(namespace: Namespace) -> bool:
     """Returns whether all that was pinned is matched, with the bytes that were written."""
     with namespace.match(TOKENS) as match:
-        return match.token_count == PINNED and holds_pattern(namespace, TOKENS, match.pages)
+        return match.token_count == PINNED and holds_tokens(namespace, TOKENS, match.pages)
 
 
 def test_pinned_pages_stay_under_pressure_until_unpinned(

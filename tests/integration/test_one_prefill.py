@@ -9,8 +9,15 @@ from typer.testing import CliRunner
 from kvstore_client import ClientConfig, InFlight
 from kvstore_client.testing import RunningStore, wait_until
 from kvstore_ctl.app import app
-from pages.patterned_pages import LAYOUT, LIMIT, SMALL_STORE, nothing_held, open_client
-from pages.stamped_pages import page_count, prompt
+from pages.stamped_pages import (
+    LAYOUT,
+    LIMIT,
+    SMALL_STORE,
+    nothing_held,
+    open_client,
+    page_count,
+    prompt,
+)
 from processes.worker_fleet import POOL_SLOTS, Slots, running_fleet
 
 TOKENS = prompt(1, 2)

@@ -19,7 +19,7 @@ from inference_worker.model.tiny import TINY_MODELS
 from inference_worker.pages.block_table import BlockTable, PageRef
 from inference_worker.pages.pool import PagePool
 from kvstore_client.testing import running_store
-from pages.patterned_pages import LIMIT
+from pages.stamped_pages import LIMIT
 
 PAGE_TOKENS = 16
 SLOTS = 64

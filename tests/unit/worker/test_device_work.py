@@ -9,7 +9,7 @@ from engines.sequence_rig import LAYOUT, STORED, SequenceRig
 from inference_worker.pages.device_work import DeviceWork
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
 from kvstore_client.testing import RunningStore
-from pages.patterned_pages import LIMIT
+from pages.stamped_pages import LIMIT
 
 IDS = list(range(50, 67))
 # One extent.
