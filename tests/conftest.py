@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from coverage import Coverage
@@ -14,6 +15,9 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from processes.forked_programs import ForkedPrograms, installed
+
+if TYPE_CHECKING:
+    from kvstore_client.testing import RunningStore
 
 TESTS = Path(__file__).parent
 # Folders whose tests carry a marker of the folder's name.
@@ -130,6 +134,29 @@ def executed(forked_programs: ForkedPrograms) -> Iterator[None]:
     before, forked_programs.on = forked_programs.on, False
     yield
     forked_programs.on = before
+
+
+def _running_store(request: pytest.FixtureRequest) -> "Iterator[RunningStore]":
+    """Runs a store with the arguments of the mark ``store``."""
+    # Most tests have no use for gRPC, whose import takes a while.
+    from kvstore_client.testing import running_store  # noqa: PLC0415
+
+    mark = request.node.get_closest_marker("store")
+    with running_store(*(mark.args if mark else ())) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def store(request: pytest.FixtureRequest, programs: None) -> "Iterator[RunningStore]":
+    """A store that the tests of a module share, with the arguments of the mark ``store``."""
+    del programs
+    yield from _running_store(request)
+
+
+@pytest.fixture
+def fresh_store(request: pytest.FixtureRequest) -> "Iterator[RunningStore]":
+    """A store for one test, with the arguments of the mark ``store``."""
+    yield from _running_store(request)
 
 
 @pytest.hookimpl(trylast=True)

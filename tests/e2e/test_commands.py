@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,7 @@ PATIENCE = 120.0
 EXAMPLES = Path(__file__).parents[2] / "clients" / "python" / "examples"
 TINY = ["--model", "tiny", "--longest", "1000"]
 QUESTIONS = "What is a page?\nWho may write it, and when is that over?\n"
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store for all tests here."""
-    with running_store("--tier1-bytes", "32MiB") as running:
-        yield running
+pytestmark = pytest.mark.store("--tier1-bytes", "32MiB")
 
 
 def worker(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":

@@ -1,6 +1,6 @@
 """Pages that somebody wrote over: the engine gives stock transformers' tokens all the same."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -9,30 +9,26 @@ from inference_worker.engine.engine import PAGE_TOKENS
 from inference_worker.model.model import PagedModel
 from inference_worker.pages.block_table import PageRef
 from kvstore_client import PageRef as StorePageRef
-from kvstore_client.testing import RunningStore, running_store
+from kvstore_client.testing import RunningStore
 
 PROMPT_TOKENS = 150
-
-
-@pytest.fixture
-def store() -> Iterator[RunningStore]:
-    """A store that reads all that it hands out, and poisons what is given back."""
-    arguments = ("--verify-rate", "1", "--debug-poison-freed-slots", "--tier1-bytes", "64MiB")
-    with running_store(*arguments) as running:
-        yield running
+# The store verifies all pages that it hands out, and overwrites slots that are given back.
+pytestmark = pytest.mark.store(
+    "--verify-rate", "1", "--debug-poison-freed-slots", "--tier1-bytes", "64MiB"
+)
 
 
 @pytest.mark.parametrize("name", ["gemma3"], indirect=True)
 def test_tokens_are_right_whatever_page_was_written_over(
     model: PagedModel,
     name: str,
-    store: RunningStore,
+    fresh_store: RunningStore,
     judge: Judge,
     text_ids: Callable[[int, int], list[int]],
 ) -> None:
     """What is above the bad page is reused; a page to copy from and a next token are not, bad."""
     ids = text_ids(PROMPT_TOKENS, 106)
-    with EngineWorld(model, store.runtime_dir) as world:
+    with EngineWorld(model, fresh_store.runtime_dir) as world:
         world.wait_open()
 
         def flip(page: PageRef) -> None:

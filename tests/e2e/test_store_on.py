@@ -19,16 +19,10 @@ from inference_worker.engine.engine import PAGE_TOKENS
 from inference_worker.model.model import PagedModel
 from inference_worker.model.tiny import TINY_MODELS
 from inference_worker.pages.block_table import PageRef
-from kvstore_client.testing import RunningStore, running_store
+from kvstore_client.testing import RunningStore
 
 Ids = Callable[[int, int], list[int]]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store with room for all models, each of which has a namespace of its own."""
-    with running_store("--tier1-bytes", "64MiB") as running:
-        yield running
+pytestmark = pytest.mark.store("--tier1-bytes", "64MiB")
 
 
 @pytest.fixture(scope="module")

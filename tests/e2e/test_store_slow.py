@@ -7,7 +7,7 @@ import pytest
 from engines.engine_world import NOTHING, EngineWorld, left_at
 from inference_worker.model.model import PagedModel
 from inference_worker.pages.block_table import PageRef
-from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_client.testing import RunningStore, wait_until
 from processes.proxy import GOOD, SILENT, Line, Proxy, proxied
 
 Ids = Callable[[int, int], list[int]]
@@ -18,13 +18,7 @@ LINES = {
     "silent": SILENT,
     "broken": Line(cut_after=60),
 }
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store with room."""
-    with running_store("--tier1-bytes", "64MiB") as running:
-        yield running
+pytestmark = pytest.mark.store("--tier1-bytes", "64MiB")
 
 
 @pytest.fixture(scope="module")

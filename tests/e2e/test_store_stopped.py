@@ -1,6 +1,6 @@
 """A store that dies, ends or hangs in the middle of a request changes no token of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,8 +9,8 @@ from engines.engine_world import LIMIT, NOTHING, EngineWorld, Judge
 from inference_worker.engine.engine import PAGE_TOKENS, OnPublished
 from inference_worker.model.model import PagedModel
 from inference_worker.pages.block_table import PageRef
-from kvstore_client.testing import RunningStore, running_store
-from pages.patterned_pages import memfd_mappings
+from kvstore_client.testing import RunningStore
+from pages.stamped_pages import memfd_mappings
 
 Ids = Callable[[int, int], list[int]]
 # An extent for either size of page, and room for no more: mappings are easy to count.
@@ -36,11 +36,8 @@ def at_visit(number: int, action: Callable[[], object]) -> tuple[OnPublished, li
     return visit, calls
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store that each test brings down and leaves running again."""
-    with running_store(*ROOM) as running:
-        yield running
+# Each test brings the store down and leaves it running again.
+pytestmark = pytest.mark.store(*ROOM)
 
 
 @pytest.mark.parametrize(("ending", "moment"), [("killed", "prefill"), ("stopped", "decoding")])

@@ -24,13 +24,7 @@ PROMPT = 120
 # Of a store that does not answer.
 HASTY = ClientConfig(call_timeout=5.0, close_timeout=0.1)
 TextIds = Callable[[int, int], list[int]]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """Returns a store; each test has prompts of its own in it."""
-    with running_store("--tier1-bytes", "64MiB") as running:
-        yield running
+pytestmark = pytest.mark.store("--tier1-bytes", "64MiB")
 
 
 @pytest.fixture(scope="module")

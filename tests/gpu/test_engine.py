@@ -15,7 +15,7 @@ from inference_worker.model.model import load_model
 from inference_worker.model.names import DtypeName
 from inference_worker.model.source import model_folder
 from inference_worker.model.tiny import TINY_MODELS
-from kvstore_client.testing import RunningStore, running_store
+from kvstore_client.testing import RunningStore
 
 DEVICE = "cuda:0"
 STORE = ("--device", DEVICE, "--tier1-bytes", "512MiB", "--extent-bytes", "64MiB")
@@ -31,11 +31,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store on the device."""
-    with running_store(*STORE) as running:
-        yield running
+pytestmark = pytest.mark.store(*STORE)
 
 
 def numbers(length: int, seed: int) -> list[int]:

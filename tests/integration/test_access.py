@@ -16,7 +16,7 @@ import pytest
 from kvstore.v1 import store_pb2, store_pb2_grpc
 from kvstore_client import ClientConfig
 from kvstore_client.testing import running_store, wait_until
-from pages.patterned_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
+from pages.stamped_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
 from processes import other_user
 from processes.attached_worker import AttachedWorker
 from stores.rpc_world import Refused, refusal_of

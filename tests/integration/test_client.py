@@ -14,36 +14,31 @@ from kvstore_client import (
     connect_admin,
     errors,
 )
-from kvstore_client.testing import RunningStore, running_store, wait_until
-from pages.patterned_pages import (
+from kvstore_client.testing import RunningStore, wait_until
+from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
     SMALL_STORE,
     TOKENS,
-    holds_pattern,
+    holds_tokens,
     memfd_mappings,
     nothing_held,
     open_client,
-    pattern,
+    page_bytes,
     write_and_insert,
 )
 
-
-@pytest.fixture
-def store() -> Iterator[RunningStore]:
-    """A store with room for 32 pages."""
-    with running_store(*SMALL_STORE) as running:
-        yield running
+pytestmark = pytest.mark.store(*SMALL_STORE)
 
 
 @pytest.fixture(params=[True, False], ids=["lane", "grpc"])
 def opened(
-    store: RunningStore, request: pytest.FixtureRequest
+    fresh_store: RunningStore, request: pytest.FixtureRequest
 ) -> Iterator[tuple[Client, Namespace]]:
     """A client attached to the store, and its namespace; its calls go over lanes, or gRPC."""
     config = ClientConfig(call_timeout=LIMIT, hot_lane=request.param)
-    client, namespace = open_client(store.runtime_dir, config)
+    client, namespace = open_client(fresh_store.runtime_dir, config)
     yield client, namespace
     client.close()
 
@@ -56,7 +51,7 @@ def test_a_miss_then_a_hit(opened: tuple[Client, Namespace]) -> None:
     pages = write_and_insert(namespace, TOKENS)
     with namespace.match(TOKENS) as match:
         assert (match.token_count, match.pages) == (16, pages)
-        assert holds_pattern(namespace, TOKENS, match.pages)
+        assert holds_tokens(namespace, TOKENS, match.pages)
         assert client.admin.stats().pin_count == 1
     with namespace.match(TOKENS[:16]) as shorter:
         assert shorter.token_count == 12
@@ -76,14 +71,16 @@ def test_a_released_match_is_released_at_the_store(opened: tuple[Client, Namespa
     assert nothing_held(client)
 
 
-def test_the_first_writer_stays(opened: tuple[Client, Namespace], store: RunningStore) -> None:
+def test_the_first_writer_stays(
+    opened: tuple[Client, Namespace], fresh_store: RunningStore
+) -> None:
     """Where two wrote the same pages, the second is given the first one's, and both match them."""
     _, namespace = opened
-    other, mirror = open_client(store.runtime_dir)
+    other, mirror = open_client(fresh_store.runtime_dir)
     with mirror.reserve(start_page=0, page_count=4) as duplicate:
         pages = write_and_insert(namespace, TOKENS)
         for number, page in enumerate(duplicate.pages):
-            mirror.page(page)[:] = pattern(TOKENS, number)
+            mirror.page(page)[:] = page_bytes(TOKENS, number)
         inserted = duplicate.insert(TOKENS[:16], position=0)
         assert inserted == (pages, 0)
         assert set(duplicate.pages).isdisjoint(pages)
@@ -149,18 +146,20 @@ def test_new_extents_are_mapped_as_the_arena_grows(opened: tuple[Client, Namespa
     assert all(len(view) == 16 * LAYOUT.page_bytes for view in namespace.extents.values())
 
 
-def test_a_namespace_without_memory_says_so(store: RunningStore) -> None:
+def test_a_namespace_without_memory_says_so(fresh_store: RunningStore) -> None:
     """Where not one page of a layout fits into what the store has, the reason can be read."""
     content = PagedContent(layer_count=64, kv_head_count=64, head_dim=512, dtype="float32")
-    with Client(store.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
+    with Client(fresh_store.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
         namespace = client.namespace(IDENTITY, PageLayout.paged(64, content))
         assert wait_until(lambda: "slots" in str(namespace.failure))
         assert isinstance(namespace.failure, errors.StoreUnavailable)
 
 
-def test_another_layout_is_refused(opened: tuple[Client, Namespace], store: RunningStore) -> None:
+def test_another_layout_is_refused(
+    opened: tuple[Client, Namespace], fresh_store: RunningStore
+) -> None:
     """A namespace with another layout does not open, says why, and is a miss."""
-    other = Client(store.runtime_dir)
+    other = Client(fresh_store.runtime_dir)
     other.start()
     wrong = other.namespace(IDENTITY, PageLayout.paged(8, PagedContent(2, 1, 8, "float32")))
     assert wait_until(lambda: isinstance(wrong.failure, errors.LayoutMismatch))
@@ -177,7 +176,7 @@ def test_tensors_share_the_memory(opened: tuple[Client, Namespace]) -> None:
     with namespace.reserve(start_page=0, page_count=2) as reservation:
         page = reservation.pages[1]
         tensor = namespace.extent_tensor(page.extent_id)
-        assert tuple(tensor.shape) == (16, 2, 2, 4, 1, 8)
+        assert tuple(tensor.shape) == (16, 4, 2, 4, 2, 16)
         tensor[page.slot] = 1.5
         assert bytes(namespace.page(page)) == b"\x00\x00\xc0\x3f" * (LAYOUT.page_bytes // 4)
         namespace.page(page)[:] = bytes(LAYOUT.page_bytes)
@@ -193,13 +192,13 @@ def test_many_threads_share_a_client(opened: tuple[Client, Namespace]) -> None:
         for turn in range(10):
             tokens = [seed, turn % 3, *range(15)]
             with namespace.match(tokens) as match:
-                if not holds_pattern(namespace, tokens, match.pages):
+                if not holds_tokens(namespace, tokens, match.pages):
                     wrong.append(f"{seed}/{turn}")
             with namespace.acquire(tokens, total_page_count=2) as acquired:
                 start = acquired.match.token_count
                 if acquired.reservation is not None and start < 8:
                     for number, page in enumerate(acquired.reservation.pages, start=start // 4):
-                        namespace.page(page)[:] = pattern(tokens, number)
+                        namespace.page(page)[:] = page_bytes(tokens, number)
                     new = tokens[start:8]
                     acquired.reservation.insert(new, position=start, base=acquired.match)
 
@@ -213,7 +212,7 @@ def test_many_threads_share_a_client(opened: tuple[Client, Namespace]) -> None:
     assert nothing_held(client)
 
 
-def test_a_device_that_fails_keeps_the_pages(store: RunningStore) -> None:
+def test_a_device_that_fails_keeps_the_pages(fresh_store: RunningStore) -> None:
     """Where waiting for the device fails nothing is inserted and nothing is given back."""
     broken = threading.Event()
 
@@ -222,7 +221,8 @@ def test_a_device_that_fails_keeps_the_pages(store: RunningStore) -> None:
             raise ArithmeticError
 
     client, namespace = open_client(
-        store.runtime_dir, ClientConfig(wait_for_device=wait, call_timeout=LIMIT, close_timeout=0.2)
+        fresh_store.runtime_dir,
+        ClientConfig(wait_for_device=wait, call_timeout=LIMIT, close_timeout=0.2),
     )
     write_and_insert(namespace, TOKENS)
     match = namespace.match(TOKENS)
@@ -236,22 +236,22 @@ def test_a_device_that_fails_keeps_the_pages(store: RunningStore) -> None:
     stats = client.admin.stats()
     assert (stats.pin_count, stats.reservation_count) == (1, 1)
     client.close()
-    assert store.log.count("lease_ended") == 0
+    assert fresh_store.log.count("lease_ended") == 0
     broken.clear()
     match.release()
     reservation.abort()
 
 
-def test_closing_ends_the_lease(store: RunningStore) -> None:
+def test_closing_ends_the_lease(fresh_store: RunningStore) -> None:
     """A client that closes with nothing held leaves no lease and no mapping behind."""
     before = memfd_mappings()
-    client, namespace = open_client(store.runtime_dir)
+    client, namespace = open_client(fresh_store.runtime_dir)
     write_and_insert(namespace, TOKENS)
     assert memfd_mappings() == before + 1
     client.close()
     client.close()
     assert memfd_mappings() == before
-    with connect_admin(store.runtime_dir) as admin:
+    with connect_admin(fresh_store.runtime_dir) as admin:
         assert admin.leases() == []
 
 

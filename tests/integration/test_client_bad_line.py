@@ -8,13 +8,13 @@ import pytest
 
 from kvstore_client import Client, ClientConfig, Namespace, connect_admin, errors
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
     SMALL_STORE,
     TOKENS,
-    pattern,
+    page_bytes,
     write_and_insert,
 )
 from processes.proxy import GOOD, SILENT, Line, Proxy, proxied
@@ -84,7 +84,7 @@ def test_a_slow_store_costs_a_request_its_budget_and_no_more(proxy: Proxy) -> No
             reservation = acquired.reservation
             for page in range(LONG_PAGES if reservation else 0):
                 assert reservation is not None
-                namespace.page(reservation.pages[page])[:] = pattern(LONG, page)
+                namespace.page(reservation.pages[page])[:] = page_bytes(LONG, page)
                 part = slice(4 * page, 4 * page + 4)
                 try:
                     reservation.insert(LONG[part], position=part.start)

@@ -1,7 +1,6 @@
 """When the store, a lease or a worker itself goes away: misses, and the way back."""
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
@@ -10,13 +9,13 @@ import pytest
 from kvstore.v1 import lease_pb2
 from kvstore_client import Client, ClientConfig, Namespace, connect_admin, errors
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
     SMALL_STORE,
     TOKENS,
-    holds_pattern,
+    holds_tokens,
     memfd_mappings,
     nothing_held,
     open_client,
@@ -26,13 +25,7 @@ from processes.client_process import ClientProcess
 
 ACTIVE = lease_pb2.LeaseInfo.STATE_ACTIVE
 EXPIRED = lease_pb2.LeaseInfo.STATE_EXPIRED
-
-
-@pytest.fixture
-def store() -> Iterator[RunningStore]:
-    """A store with room for 32 pages."""
-    with running_store(*SMALL_STORE) as running:
-        yield running
+pytestmark = pytest.mark.store(*SMALL_STORE)
 
 
 def closes(client: Client) -> bool:
@@ -56,14 +49,14 @@ def insert_as_another(store: RunningStore) -> None:
     client.close()
 
 
-def test_another_process_reads_what_was_written(store: RunningStore) -> None:
+def test_another_process_reads_what_was_written(fresh_store: RunningStore) -> None:
     """One process inserts and ends; another matches the same pages and reads them in place."""
-    with ClientProcess(store.runtime_dir) as writer:
+    with ClientProcess(fresh_store.runtime_dir) as writer:
         pages = writer.ask("write")
-    client, namespace = open_client(store.runtime_dir)
+    client, namespace = open_client(fresh_store.runtime_dir)
     with namespace.match(TOKENS) as match:
         assert match.pages == pages
-        assert holds_pattern(namespace, TOKENS, match.pages)
+        assert holds_tokens(namespace, TOKENS, match.pages)
     client.close()
 
 
@@ -87,16 +80,16 @@ def test_an_absent_store_is_a_miss_until_it_is_started(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_store_is_a_miss_and_its_successor_is_used(store: RunningStore) -> None:
+def test_a_killed_store_is_a_miss_and_its_successor_is_used(fresh_store: RunningStore) -> None:
     """After a kill matches miss; after the restart there is a new epoch and no old mapping."""
     before = memfd_mappings()
-    client, namespace = open_client(store.runtime_dir)
+    client, namespace = open_client(fresh_store.runtime_dir)
     write_and_insert(namespace, TOKENS)
     epoch, number = client.store_epoch, namespace.session_number
-    store.kill()
+    fresh_store.kill()
     assert wait_until(lambda: client.store_epoch is None)
     assert namespace.match(TOKENS).failure is not None
-    store.restart()
+    fresh_store.restart()
     assert namespace.wait_open(LIMIT)
     assert client.store_epoch not in (None, epoch)
     assert namespace.session_number > number
@@ -107,14 +100,14 @@ def test_a_killed_store_is_a_miss_and_its_successor_is_used(store: RunningStore)
     assert memfd_mappings() == before
 
 
-def test_what_is_held_outlives_its_store(store: RunningStore) -> None:
+def test_what_is_held_outlives_its_store(fresh_store: RunningStore) -> None:
     """A match stays readable after its store died; until its release nothing else is attached."""
-    client, namespace = open_client(store.runtime_dir)
+    client, namespace = open_client(fresh_store.runtime_dir)
     write_and_insert(namespace, TOKENS)
     with namespace.match(TOKENS) as match:
-        store.restart()
+        fresh_store.restart()
         assert wait_until(lambda: client.store_epoch is None)
-        assert holds_pattern(namespace, TOKENS, match.pages)
+        assert holds_tokens(namespace, TOKENS, match.pages)
         assert not namespace.wait_open(0)
         with pytest.raises(errors.StoreUnavailable):
             namespace.reserve(start_page=0, page_count=1)
@@ -122,15 +115,15 @@ def test_what_is_held_outlives_its_store(store: RunningStore) -> None:
     client.close()
 
 
-def test_a_view_delays_the_unmapping(store: RunningStore) -> None:
+def test_a_view_delays_the_unmapping(fresh_store: RunningStore) -> None:
     """Memory of a store that is gone stays readable for as long as a view of it is kept."""
     before = memfd_mappings()
-    client, namespace = open_client(store.runtime_dir)
+    client, namespace = open_client(fresh_store.runtime_dir)
     pages = write_and_insert(namespace, TOKENS)
     view = namespace.page(pages[0])
     tensor = namespace.extent_tensor(pages[0].extent_id)
     epoch, content = client.store_epoch, bytes(view)
-    store.restart()
+    fresh_store.restart()
     assert wait_until(lambda: client.store_epoch not in (None, epoch))
     assert namespace.wait_open(LIMIT)
     assert memfd_mappings() == before + 2
@@ -142,17 +135,17 @@ def test_a_view_delays_the_unmapping(store: RunningStore) -> None:
     client.close()
 
 
-def test_a_store_that_hangs_is_a_miss_within_the_deadline(store: RunningStore) -> None:
+def test_a_store_that_hangs_is_a_miss_within_the_deadline(fresh_store: RunningStore) -> None:
     """A stopped store costs one request its deadline and the next none; nothing stays pinned."""
-    client, namespace = open_client(store.runtime_dir, ClientConfig(call_timeout=1.0))
-    insert_as_another(store)
+    client, namespace = open_client(fresh_store.runtime_dir, ClientConfig(call_timeout=1.0))
+    insert_as_another(fresh_store)
     assert client.wait_connected(LIMIT)
-    store.suspend()
+    fresh_store.suspend()
     assert isinstance(namespace.match(TOKENS).failure, errors.StoreTimedOut)
     acquired = namespace.acquire(TOKENS, total_page_count=8)
     assert type(acquired.failure) is errors.StoreUnavailable
     assert not client.connected
-    store.resume()
+    fresh_store.resume()
     assert client.wait_connected(LIMIT)
     assert wait_until(lambda: namespace.peek(TOKENS) == 16)
     assert client.flush(LIMIT)
@@ -160,39 +153,39 @@ def test_a_store_that_hangs_is_a_miss_within_the_deadline(store: RunningStore) -
     client.close()
 
 
-def test_lost_answers_are_undone(store: RunningStore) -> None:
+def test_lost_answers_are_undone(fresh_store: RunningStore) -> None:
     """Pins and slots of calls that timed out are given back, whether they were taken or not."""
-    client, namespace = open_client(store.runtime_dir, ClientConfig(call_timeout=0.5))
-    insert_as_another(store)
+    client, namespace = open_client(fresh_store.runtime_dir, ClientConfig(call_timeout=0.5))
+    insert_as_another(fresh_store)
     for _ in range(5):
-        store.suspend()
+        fresh_store.suspend()
         namespace.acquire(TOKENS, total_page_count=8).release()
-        store.resume()
+        fresh_store.resume()
         assert client.wait_connected(LIMIT)
     assert wait_until(lambda: client.flush(0) and nothing_held(client))
     client.close()
 
 
-def test_a_lease_lost_by_a_stopped_process_is_replaced(store: RunningStore) -> None:
+def test_a_lease_lost_by_a_stopped_process_is_replaced(fresh_store: RunningStore) -> None:
     """A worker stopped past its TTL keeps its pages, gives them back, and has a new lease."""
-    with ClientProcess(store.runtime_dir, ttl=3.0, display_name="stopped") as worker:
+    with ClientProcess(fresh_store.runtime_dir, ttl=3.0, display_name="stopped") as worker:
         worker.ask("write")
         assert worker.ask("hold") == 16
         worker.signal(signal.SIGSTOP)
-        assert wait_until(lambda: leases_by_state(store, "stopped") == [EXPIRED])
+        assert wait_until(lambda: leases_by_state(fresh_store, "stopped") == [EXPIRED])
         worker.signal(signal.SIGCONT)
         assert wait_until(lambda: not worker.ask("connected"))
         assert worker.ask("reads_right")
         worker.ask("release")
         assert wait_until(lambda: worker.ask("connected"))
-        assert wait_until(lambda: leases_by_state(store, "stopped") == [ACTIVE])
+        assert wait_until(lambda: leases_by_state(fresh_store, "stopped") == [ACTIVE])
         assert wait_until(lambda: worker.ask("hold") == 16)
         assert worker.ask("reads_right")
 
 
-def test_a_forked_child_has_no_client(store: RunningStore) -> None:
+def test_a_forked_child_has_no_client(fresh_store: RunningStore) -> None:
     """In a fork every call raises ForkedClient, no page is mapped, and the parent goes on."""
-    with ClientProcess(store.runtime_dir) as worker:
+    with ClientProcess(fresh_store.runtime_dir) as worker:
         worker.ask("write")
         met = worker.ask("fork")
         assert met == ["ForkedClient"] * (len(met) - 1) + ["0"]
@@ -203,32 +196,32 @@ def test_a_forked_child_has_no_client(store: RunningStore) -> None:
 @pytest.mark.parametrize("step", ["acquire", "insert", "release"])
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_process_killed_at_a_step_leaves_nothing(
-    store: RunningStore, monkeypatch: pytest.MonkeyPatch, step: str, moment: str
+    fresh_store: RunningStore, monkeypatch: pytest.MonkeyPatch, step: str, moment: str
 ) -> None:
     """Wherever a worker is killed, all that it held goes back, and no torn page is matched."""
     monkeypatch.setenv("KVSTORE_FAULT", f"{step}.{moment}:1=kill")
-    with ClientProcess(store.runtime_dir) as worker:
+    with ClientProcess(fresh_store.runtime_dir) as worker:
         monkeypatch.delenv("KVSTORE_FAULT")
         worker.tell("write")
         assert worker.wait_exit() == -signal.SIGKILL
-        client, namespace = open_client(store.runtime_dir)
+        client, namespace = open_client(fresh_store.runtime_dir)
         assert wait_until(lambda: nothing_held(client))
         with namespace.match(TOKENS) as match:
             published = step == "release" or (step, moment) == ("insert", "after")
             assert match.token_count == (16 if published else 0)
-            assert holds_pattern(namespace, TOKENS, match.pages)
+            assert holds_tokens(namespace, TOKENS, match.pages)
         client.close()
 
 
-def test_close_ends_while_the_store_hangs(store: RunningStore) -> None:
+def test_close_ends_while_the_store_hangs(fresh_store: RunningStore) -> None:
     """A client of a stopped store closes, with or without something held, attached or not."""
     config = ClientConfig(call_timeout=LIMIT, close_timeout=0.2)
-    idle, _ = open_client(store.runtime_dir, config)
-    holding, namespace = open_client(store.runtime_dir, config)
+    idle, _ = open_client(fresh_store.runtime_dir, config)
+    holding, namespace = open_client(fresh_store.runtime_dir, config)
     write_and_insert(namespace, TOKENS)
     match = namespace.match(TOKENS)
-    store.suspend()
-    attaching = Client(store.runtime_dir, config)
+    fresh_store.suspend()
+    attaching = Client(fresh_store.runtime_dir, config)
     attaching.start()
     assert not attaching.wait_connected(0.1)
     opening: Namespace = idle.namespace(IDENTITY, LAYOUT)
@@ -236,7 +229,7 @@ def test_close_ends_while_the_store_hangs(store: RunningStore) -> None:
     assert closes(idle)
     assert isinstance(opening.failure, errors.ClientClosed)
     assert closes(holding)
-    assert holds_pattern(namespace, TOKENS, match.pages)
+    assert holds_tokens(namespace, TOKENS, match.pages)
     match.release()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from kvstore_client import Client, ClientConfig, Namespace, errors
 from kvstore_client.testing import running_store, wait_until
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,

@@ -6,13 +6,13 @@ import pytest
 
 from kvstore_client import Client, Namespace, ReuseHint
 from kvstore_client.testing import running_store
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     LIMIT,
     SMALL_STORE,
     TOKENS,
     nothing_held,
     open_client,
-    pattern,
+    page_bytes,
     write_and_insert,
 )
 
@@ -44,11 +44,11 @@ def test_a_page_of_another_sequence_is_copied_and_gone_on_in(two: tuple[Opened, 
         reader.copy_page(match.source, copy)
         match.source.release()
         assert match.source.pin_id is None
-        assert reader.page(copy) == pattern(TOKENS, 2)
+        assert reader.page(copy) == page_bytes(TOKENS, 2)
         reader.page(copy)[-8:] = b"my token"
         inserted = reservation.insert(other[8:], position=8, base=match)
         assert (inserted.pages, inserted.published_page_count) == (reservation.pages, 2)
-    assert writer.page(pages[2]) == pattern(TOKENS, 2)
+    assert writer.page(pages[2]) == page_bytes(TOKENS, 2)
     with writer.match([*other, 1]) as both:
         assert both.token_count == 12
         assert both.source is not None

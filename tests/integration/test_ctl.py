@@ -19,19 +19,13 @@ from kvstore import __version__
 from kvstore.v1 import attach_pb2, store_pb2, store_pb2_grpc
 from kvstore_client import ClientConfig, Namespace
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.testing import RunningStore, running_store
+from kvstore_client.testing import RunningStore
 from kvstore_ctl.app import app
-from pages.patterned_pages import LAYOUT, LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from pages.stamped_pages import LAYOUT, LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
 from wire.scripted_store import ScriptedAttach, refusal
 
 OTHER = [*TOKENS[:8], *range(2000, 2009)]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store with two sequences that share two pages."""
-    with running_store(*SMALL_STORE) as running:
-        yield running
+pytestmark = pytest.mark.store(*SMALL_STORE)
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from kvstore_client import Client, Namespace
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_client.testing import RunningStore, wait_until
 from kvstore_ctl.app import app
 from kvstore_ctl.doctor import store as ctl_checks_store
 from kvstore_ctl.doctor.findings import Finding, Outcome
 from kvstore_ctl.doctor.host import HostFacts, descriptors_check, server_pid, socket_check
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
     SMALL_STORE,
@@ -34,11 +34,8 @@ def prompt(number: int) -> list[int]:
     return [10_000 + number * 100 + each for each in range(len(TOKENS))]
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store of 32 slots that looks at each page before it hands it out."""
-    with running_store(*SMALL_STORE, "--verify-rate", "1") as running:
-        yield running
+# A store of 32 slots that verifies each page before it hands the page out.
+pytestmark = pytest.mark.store(*SMALL_STORE, "--verify-rate", "1")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from kvstore_client.testing import running_store, wait_until
 from kvstore_ctl.doctor import command as ctl_doctor
 from kvstore_ctl.doctor import store as ctl_checks_store
 from kvstore_ctl.doctor.findings import Outcome
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
     SMALL_STORE,

@@ -23,7 +23,7 @@ from kvstore_ctl.bench import replay as ctl_replay
 from kvstore_ctl.bench.load import CALLS
 from kvstore_ctl.bench.scratch import Scratch
 from kvstore_ctl.bench.trace import BLOCK_TOKENS, Prompt
-from pages.patterned_pages import LAYOUT, TOKENS, open_client, write_and_insert
+from pages.stamped_pages import LAYOUT, TOKENS, open_client, write_and_insert
 
 CUT = Path(__file__).parents[1] / "data" / "conversation_300.jsonl.gz"
 SLOTS = 1024
@@ -32,14 +32,8 @@ PAGES = 64
 # As shells say it of SIGINT.
 INTERRUPTED = 130
 SMALL = ("--prefixes", "2", "--prefix-tokens", "64", "--suffix-tokens", "32")
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store of 1024 slots, in one extent."""
-    size = str(SLOTS * LAYOUT.page_bytes)
-    with running_store("--tier1-bytes", size, "--extent-bytes", size) as running:
-        yield running
+SIZE = str(SLOTS * LAYOUT.page_bytes)
+pytestmark = pytest.mark.store("--tier1-bytes", SIZE, "--extent-bytes", SIZE)
 
 
 @pytest.fixture(scope="module")

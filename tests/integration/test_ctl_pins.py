@@ -11,18 +11,12 @@ from typer.testing import CliRunner
 
 from kvstore.v1 import named_pin_pb2
 from kvstore_client import Namespace
-from kvstore_client.testing import RunningStore, running_store
+from kvstore_client.testing import RunningStore
 from kvstore_ctl.app import app
-from pages.patterned_pages import IDENTITY, SMALL_STORE, TOKENS, open_client, write_and_insert
+from pages.stamped_pages import IDENTITY, SMALL_STORE, TOKENS, open_client, write_and_insert
 
 WHOLE = TOKENS[:16]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store for all tests of the module."""
-    with running_store(*SMALL_STORE) as running:
-        yield running
+pytestmark = pytest.mark.store(*SMALL_STORE)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from kvstore_client import (
 )
 from kvstore_client.testing import running_store
 from kvstore_ctl.app import app
-from pages.patterned_pages import LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from pages.stamped_pages import LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
 from wire.certificates import Authority
 
 TOKEN = "kvs_operator"  # noqa: S105 - for this test alone

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from kvstore_ctl.app import app
 from kvstore_ctl.bench.scratch import PAGE_TOKENS
-from pages.patterned_pages import LAYOUT, open_client, write_and_insert
+from pages.stamped_pages import LAYOUT, open_client, write_and_insert
 
 PAGES = 4
 SLAB_BYTES = 1 << 20

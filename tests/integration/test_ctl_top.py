@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from kvstore_client import ClientConfig, Namespace
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from kvstore_ctl.app import app
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
     SMALL_STORE,
@@ -29,13 +29,7 @@ LIMIT = 30.0
 # What a match of these finds: all whole pages.
 FOUND = len(TOKENS) // LAYOUT.page_tokens * LAYOUT.page_tokens
 SHARE = FOUND / len(TOKENS)
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store of 32 slots."""
-    with running_store(*SMALL_STORE) as running:
-        yield running
+pytestmark = pytest.mark.store(*SMALL_STORE)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import signal
 
 from kvstore_client import ClientConfig
 from kvstore_client.testing import RunningStore, running_store
-from pages.patterned_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
+from pages.stamped_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
 
 # A third of it is how long an idle client may not know of the drain.
 TTL = 3.0

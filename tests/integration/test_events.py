@@ -14,27 +14,21 @@ from typer.testing import CliRunner
 
 from kvstore_client import Client, EventWatch, History, Namespace, NamespaceIdentity, connect_admin
 from kvstore_client.errors import QuotaExceeded, StoreDraining, StoreUnavailable
-from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_client.testing import RunningStore, wait_until
 from kvstore_ctl.app import app
-from pages.patterned_pages import LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from pages.stamped_pages import LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
 
 LIMIT = 30.0
 PAGES = len(TOKENS) // LAYOUT.page_tokens
 # Of a tenant.
 PLACES = 8
+pytestmark = pytest.mark.store(*SMALL_STORE)
 
 
 @pytest.fixture
-def store() -> Iterator[RunningStore]:
-    """Provides a store."""
-    with running_store(*SMALL_STORE) as running:
-        yield running
-
-
-@pytest.fixture
-def opened(store: RunningStore) -> Iterator[tuple[Client, Namespace]]:
+def opened(fresh_store: RunningStore) -> Iterator[tuple[Client, Namespace]]:
     """Provides a client of it, with a namespace."""
-    client, namespace = open_client(store.runtime_dir)
+    client, namespace = open_client(fresh_store.runtime_dir)
     yield client, namespace
     client.close()
 
@@ -70,11 +64,11 @@ def next_event(process: "subprocess.Popen[str]") -> dict[str, Any]:
 
 
 def test_what_is_remembered_is_shown_at_once(
-    store: RunningStore, opened: tuple[Client, Namespace]
+    fresh_store: RunningStore, opened: tuple[Client, Namespace]
 ) -> None:
     """One line an event: the lease, the namespace by its name, the pages; and no token."""
     write_and_insert(opened[1], TOKENS)
-    result = run(store, "events")
+    result = run(fresh_store, "events")
     assert result.exit_code == 0, result.output
     granted, made, inserted = result.stdout.splitlines()
     assert granted.endswith("granted")
@@ -83,31 +77,31 @@ def test_what_is_remembered_is_shown_at_once(
     for line in (made, inserted):
         assert "tiny" in line
     assert str(TOKENS[1]) not in result.stdout
-    assert run(store, "events", "--new", "--seconds", "0.1").stdout == ""
+    assert run(fresh_store, "events", "--new", "--seconds", "0.1").stdout == ""
 
 
 def test_a_watch_may_take_so_many_seconds(
-    store: RunningStore, opened: tuple[Client, Namespace]
+    fresh_store: RunningStore, opened: tuple[Client, Namespace]
 ) -> None:
     """Of one namespace, in JSON: leases are not in it."""
     write_and_insert(opened[1], TOKENS)
-    result = run(store, "events", "--seconds", "5", "--json", "--namespace", "tin")
+    result = run(fresh_store, "events", "--seconds", "5", "--json", "--namespace", "tin")
     assert result.exit_code == 0, result.output
     made, inserted = map(json.loads, result.stdout.splitlines())
     assert made["namespace_changed"]["change"] == "CHANGE_OPENED"
     assert inserted["pages_inserted"]["page_count"] == PAGES
     assert inserted["pages_inserted"]["cause"] == "CAUSE_INSERTED"
     assert inserted["time"] > made["time"]
-    assert run(store, "events", "--follow", "--seconds", "1").exit_code == 2
-    assert run(store, "events", "--namespace", "no such").exit_code == 2
+    assert run(fresh_store, "events", "--follow", "--seconds", "1").exit_code == 2
+    assert run(fresh_store, "events", "--namespace", "no such").exit_code == 2
 
 
 def test_what_happens_is_followed_by_another_process(
-    store: RunningStore, opened: tuple[Client, Namespace]
+    fresh_store: RunningStore, opened: tuple[Client, Namespace]
 ) -> None:
     """As it happens, until it is interrupted, which is no failure."""
     client, namespace = opened
-    with following(store, "--json") as process:
+    with following(fresh_store, "--json") as process:
         assert next_event(process)["lease_changed"]["change"] == "CHANGE_GRANTED"
         assert "namespace_changed" in next_event(process)
         write_and_insert(namespace, TOKENS)
@@ -124,11 +118,11 @@ def test_what_happens_is_followed_by_another_process(
 
 
 def test_what_comes_while_it_is_watched_has_its_name(
-    store: RunningStore, opened: tuple[Client, Namespace]
+    fresh_store: RunningStore, opened: tuple[Client, Namespace]
 ) -> None:
     """As what was there before."""
     late = NamespaceIdentity(b"late", display_name="late")
-    with following(store) as process:
+    with following(fresh_store) as process:
         assert process.stdout is not None
         assert process.stdout.readline().endswith("granted\n")
         assert "namespace tiny (" in process.stdout.readline()
@@ -137,11 +131,11 @@ def test_what_comes_while_it_is_watched_has_its_name(
 
 
 def test_a_watcher_that_hangs_or_dies_holds_up_nobody(
-    store: RunningStore, opened: tuple[Client, Namespace]
+    fresh_store: RunningStore, opened: tuple[Client, Namespace]
 ) -> None:
     """Stopped, it costs the store nothing that others need; killed, its place is free."""
     client, namespace = opened
-    with following(store, "--json") as process:
+    with following(fresh_store, "--json") as process:
         assert next_event(process)
         process.send_signal(signal.SIGSTOP)
         with client.admin.watch_events(seconds=LIMIT) as watch:
@@ -165,27 +159,33 @@ def test_a_watcher_that_hangs_or_dies_holds_up_nobody(
         assert wait_until(has_place)
         for each in watches:
             each.close()
-    assert "Traceback" not in store.log
-    assert "watcher_failed" not in store.log
+    assert "Traceback" not in fresh_store.log
+    assert "watcher_failed" not in fresh_store.log
 
 
-def test_a_watch_ends_with_its_store(store: RunningStore) -> None:
+def test_a_watch_ends_with_its_store(fresh_store: RunningStore) -> None:
     """With a reason where it is told to stop, after its leases' end; and where it is killed."""
-    client, _ = open_client(store.runtime_dir)
-    with connect_admin(store.runtime_dir) as admin, following(store, "--json") as process:
+    client, _ = open_client(fresh_store.runtime_dir)
+    with (
+        connect_admin(fresh_store.runtime_dir) as admin,
+        following(fresh_store, "--json") as process,
+    ):
         watch = admin.watch_events(seconds=LIMIT)
         assert next_event(process)
         client.close()
-        assert store.stop() == 0
+        assert fresh_store.stop() == 0
         with pytest.raises(StoreDraining):
             list(watch)
         assert process.wait(LIMIT) == 1
-    store.start()
-    with connect_admin(store.runtime_dir) as admin, following(store, "--json") as process:
+    fresh_store.start()
+    with (
+        connect_admin(fresh_store.runtime_dir) as admin,
+        following(fresh_store, "--json") as process,
+    ):
         watch = admin.watch_events(seconds=LIMIT)
-        with open_client(store.runtime_dir)[0]:
+        with open_client(fresh_store.runtime_dir)[0]:
             assert next_event(process)
-        store.kill()
+        fresh_store.kill()
         with pytest.raises(StoreUnavailable):
             list(watch)
         assert process.wait(LIMIT) == 3

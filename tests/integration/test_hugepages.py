@@ -7,12 +7,12 @@ import pytest
 from kvstore.storage.host.hugepages import HUGEPAGE_BYTES, available_bytes
 from kvstore_client import Client, PagedContent, PageLayout, PageRef
 from kvstore_client.testing import running_store, wait_until
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
     TOKENS,
-    holds_pattern,
+    holds_tokens,
     open_client,
     write_and_insert,
 )
@@ -56,7 +56,7 @@ def test_a_store_of_large_pages_serves_a_client() -> None:
             client, namespace = open_client(store.runtime_dir)
             pages = [write_and_insert(namespace, [n, *TOKENS]) for n in range(40)]
             for number, refs in enumerate(pages):
-                assert holds_pattern(namespace, [number, *TOKENS], list[PageRef](refs))
+                assert holds_tokens(namespace, [number, *TOKENS], list[PageRef](refs))
             sizes = {size for place, size in page_sizes().items() if place not in others}
             assert sizes == {str(HUGEPAGE_BYTES >> 10)}
             stats = client.admin.stats()

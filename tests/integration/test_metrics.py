@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from http.client import HTTPConnection
 
 import pytest
@@ -14,13 +13,7 @@ from kvstore_client.testing import RunningStore, running_store, wait_until
 from processes.attached_worker import AttachedWorker
 
 LIMIT = 30.0
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """Provides a server that shows its metrics."""
-    with running_store("--metrics-listen", "127.0.0.1:0") as running:
-        yield running
+pytestmark = pytest.mark.store("--metrics-listen", "127.0.0.1:0")
 
 
 def ask(store: RunningStore, path: str, **headers: str) -> tuple[int, str, str]:

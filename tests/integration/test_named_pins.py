@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from kvstore_client import Client, Namespace
-from kvstore_client.testing import RunningStore, running_store, wait_until
-from pages.patterned_pages import (
+from kvstore_client.testing import RunningStore, wait_until
+from pages.stamped_pages import (
     LAYOUT,
     SMALL_STORE,
     TOKENS,
-    holds_pattern,
+    holds_tokens,
     open_client,
     write_and_insert,
 )
@@ -23,19 +23,13 @@ from processes.client_process import ClientProcess
 PINNED = len(TOKENS) // LAYOUT.page_tokens * LAYOUT.page_tokens
 # Sixteen times four pages, for a store of 32 slots.
 PRESSURE = [list(range(start, start + 17)) for start in range(10_000, 26_000, 1_000)]
+pytestmark = pytest.mark.store(*SMALL_STORE)
 
 
 @pytest.fixture
-def store() -> Iterator[RunningStore]:
-    """A store of 32 pages."""
-    with running_store(*SMALL_STORE) as running:
-        yield running
-
-
-@pytest.fixture
-def opened(store: RunningStore) -> Iterator[tuple[Client, Namespace, bytes]]:
+def opened(fresh_store: RunningStore) -> Iterator[tuple[Client, Namespace, bytes]]:
     """A client, its namespace with four pages cached, and the namespace's id."""
-    client, namespace = open_client(store.runtime_dir)
+    client, namespace = open_client(fresh_store.runtime_dir)
     write_and_insert(namespace, TOKENS)
     (space,) = client.admin.namespaces()
     yield client, namespace, space.namespace_id
@@ -51,7 +45,7 @@ def press(namespace: Namespace) -> None:
 def reads_right(namespace: Namespace) -> bool:
     """Returns whether all that was pinned is matched, with the bytes that were written."""
     with namespace.match(TOKENS) as match:
-        return match.token_count == PINNED and holds_pattern(namespace, TOKENS, match.pages)
+        return match.token_count == PINNED and holds_tokens(namespace, TOKENS, match.pages)
 
 
 def test_pinned_pages_stay_under_pressure_until_unpinned(
@@ -70,43 +64,53 @@ def test_pinned_pages_stay_under_pressure_until_unpinned(
     assert namespace.peek(TOKENS) == 0
 
 
-def test_a_pin_ends_by_itself(store: RunningStore, opened: tuple[Client, Namespace, bytes]) -> None:
+def test_a_pin_ends_by_itself(
+    fresh_store: RunningStore, opened: tuple[Client, Namespace, bytes]
+) -> None:
     """Past its time to live a pin is gone, the log says so, and its pages may go."""
     client, namespace, namespace_id = opened
     client.admin.pin_prefix(namespace_id, "brief", TOKENS, ttl=0.2)
     client.admin.pin_prefix(namespace_id, "long", TOKENS[:4], ttl=3_600)
     assert wait_until(lambda: [p.name for p in client.admin.named_pins()] == ["long"])
     # Its line comes behind the pin's end, which whoever asks may see before.
-    assert wait_until(lambda: "named_pin_expired" in store.log)
+    assert wait_until(lambda: "named_pin_expired" in fresh_store.log)
     press(namespace)
     assert namespace.peek(TOKENS) == LAYOUT.page_tokens
 
 
-def test_a_pin_outlives_the_workers_that_wrote_it(store: RunningStore, tmp_path: Path) -> None:
+def test_a_pin_outlives_the_workers_that_wrote_it(
+    fresh_store: RunningStore, tmp_path: Path
+) -> None:
     """Made from the command line, it keeps a dead worker's pages for those that come later."""
     prompt = tmp_path / "prompt"
     prompt.write_text(" ".join(map(str, TOKENS)), encoding="utf-8")
     command = [sys.executable, "-m", "kvstore_ctl.app", "pin", "system"]
-    command += ["--tokens", str(prompt), "--require-all", "--runtime-dir", str(store.runtime_dir)]
-    with ClientProcess(store.runtime_dir) as writer:
+    command += [
+        "--tokens",
+        str(prompt),
+        "--require-all",
+        "--runtime-dir",
+        str(fresh_store.runtime_dir),
+    ]
+    with ClientProcess(fresh_store.runtime_dir) as writer:
         writer.ask("write")
         subprocess.run(command, check=True, capture_output=True)
         writer.signal(signal.SIGKILL)
         writer.wait_exit()
-    client, namespace = open_client(store.runtime_dir)
+    client, namespace = open_client(fresh_store.runtime_dir)
     press(namespace)
     assert reads_right(namespace)
     client.close()
 
 
 def test_a_pin_does_not_outlive_the_store(
-    store: RunningStore, opened: tuple[Client, Namespace, bytes]
+    fresh_store: RunningStore, opened: tuple[Client, Namespace, bytes]
 ) -> None:
     """After a restart there is no pin, and the namespace that it was in is not there."""
     client, _, namespace_id = opened
     client.admin.pin_prefix(namespace_id, "system", TOKENS)
-    store.restart()
-    later, _ = open_client(store.runtime_dir)
+    fresh_store.restart()
+    later, _ = open_client(fresh_store.runtime_dir)
     assert later.admin.named_pins() == []
     assert namespace_id not in {each.namespace_id for each in later.admin.namespaces()}
     later.close()

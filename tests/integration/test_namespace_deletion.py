@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 from kvstore_client.errors import NamespaceNotFound
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from kvstore_ctl.app import app
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     LAYOUT,
     SMALL_STORE,
     TOKENS,
-    holds_pattern,
+    holds_tokens,
     nothing_held,
     open_client,
     write_and_insert,
@@ -46,7 +46,7 @@ def test_a_namespace_goes_under_its_workers() -> None:
             assert delete(store, typed="n\n")[0] == 1
             status, printed = delete(store, "--yes", "--json")
             assert (status, json.loads(printed)["detached_page_count"]) == (0, PAGES)
-            assert holds_pattern(reader, TOKENS, list(match.pages))
+            assert holds_tokens(reader, TOKENS, list(match.pages))
             assert match.current
             with pytest.raises(NamespaceNotFound):
                 acquired.reservation.insert([7] * 8, position=0)
@@ -58,7 +58,7 @@ def test_a_namespace_goes_under_its_workers() -> None:
             assert each.wait_open(LIMIT), each.failure
         write_and_insert(writer, TOKENS)
         with reader.match(TOKENS) as match:
-            assert holds_pattern(reader, TOKENS, list(match.pages))
+            assert holds_tokens(reader, TOKENS, list(match.pages))
             assert match.page_count == PAGES
         [fresh] = first.admin.namespaces()
         assert fresh.namespace_id != info.namespace_id

@@ -2,27 +2,27 @@
 
 import json
 import signal
-from collections.abc import Iterator
 
 import pytest
 from typer.testing import CliRunner
 
 from kvstore_client import ClientConfig, InFlight
-from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_client.testing import RunningStore, wait_until
 from kvstore_ctl.app import app
-from pages.patterned_pages import LAYOUT, LIMIT, SMALL_STORE, nothing_held, open_client
-from pages.stamped_pages import page_count, prompt
+from pages.stamped_pages import (
+    LAYOUT,
+    LIMIT,
+    SMALL_STORE,
+    nothing_held,
+    open_client,
+    page_count,
+    prompt,
+)
 from processes.worker_fleet import POOL_SLOTS, Slots, running_fleet
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store with room for 32 pages."""
-    with running_store(*SMALL_STORE) as running:
-        yield running
+pytestmark = pytest.mark.store(*SMALL_STORE)
 
 
 @pytest.mark.parametrize("hot_lane", [True, False], ids=["lane", "grpc"])

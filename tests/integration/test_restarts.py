@@ -16,28 +16,23 @@ import pytest
 
 from kvstore_client import Client, ClientConfig, Namespace, errors
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.testing import RunningStore, running_store, wait_until
-from pages.patterned_pages import (
+from kvstore_client.testing import RunningStore, wait_until
+from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
     SMALL_STORE,
-    holds_pattern,
+    holds_tokens,
     nothing_held,
-    pattern,
+    page_bytes,
 )
 
 # Of which a test asserts shares.
 TTL = 10.0
 KILLS = 20
 PROMPTS = [list(range(first, first + 17)) for first in range(1000, 1400, 100)]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store of 32 pages that has a while to drain; each test leaves one running."""
-    with running_store(*SMALL_STORE, "--drain-grace", "60") as running:
-        yield running
+# A store of 32 pages that has a while to drain. Each test leaves one running.
+pytestmark = pytest.mark.store(*SMALL_STORE, "--drain-grace", "60")
 
 
 def request(namespace: Namespace, tokens: list[int], tally: Counter[str]) -> None:
@@ -45,11 +40,11 @@ def request(namespace: Namespace, tokens: list[int], tally: Counter[str]) -> Non
     total = len(tokens) // LAYOUT.page_tokens
     with namespace.acquire(tokens, total_page_count=total) as acquired:
         matched, reservation = acquired.match.page_count, acquired.reservation
-        assert holds_pattern(namespace, tokens, acquired.match.pages)
+        assert holds_tokens(namespace, tokens, acquired.match.pages)
         tally["hits" if matched == total else "misses"] += 1
         if reservation is not None and reservation.pages:
             for number, page in enumerate(reservation.pages, start=matched):
-                namespace.page(page)[:] = pattern(tokens, number)
+                namespace.page(page)[:] = page_bytes(tokens, number)
             start = matched * LAYOUT.page_tokens
             try:
                 reservation.insert(

@@ -26,13 +26,6 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 
 
-@pytest.fixture
-def store() -> Iterator[RunningStore]:
-    """Provides a running server."""
-    with running_store() as running:
-        yield running
-
-
 @contextmanager
 def worker_of(store: RunningStore) -> Iterator[AttachedWorker]:
     """Attaches to a server, with a lease."""
@@ -68,26 +61,28 @@ def ended(store: RunningStore) -> int:
     return store._started().wait(LIMIT)
 
 
-def test_a_server_serves_by_every_name(store: RunningStore) -> None:
+def test_a_server_serves_by_every_name(fresh_store: RunningStore) -> None:
     """Health is SERVING for the server and for each service."""
-    with worker_of(store) as worker:
+    with worker_of(fresh_store) as worker:
         assert {health_of(worker, name) for name in ("", *SERVICES)} == {SERVING}
 
 
-def test_its_folder_and_sockets_are_its_owner_s(store: RunningStore) -> None:
+def test_its_folder_and_sockets_are_its_owner_s(fresh_store: RunningStore) -> None:
     """The folder has mode 0700, both sockets and the file lock 0600."""
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in store.runtime_dir.iterdir()}
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode) for path in fresh_store.runtime_dir.iterdir()
+    }
     assert modes == {"kvstore.sock": 0o600, "attach.sock": 0o600, "kvstore.flock": 0o600}
-    assert stat.S_IMODE(store.runtime_dir.stat().st_mode) == 0o700
+    assert stat.S_IMODE(fresh_store.runtime_dir.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_a_signal_ends_an_idle_server_at_once(store: RunningStore, number: int) -> None:
+def test_a_signal_ends_an_idle_server_at_once(fresh_store: RunningStore, number: int) -> None:
     """Without leases a stop is clean and immediate: status 0, and no socket left."""
-    os.kill(store.pid, number)
-    assert ended(store) == 0
-    assert [path.name for path in store.runtime_dir.iterdir()] == ["kvstore.flock"]
-    assert "server_stopped" in store.log
+    os.kill(fresh_store.pid, number)
+    assert ended(fresh_store) == 0
+    assert [path.name for path in fresh_store.runtime_dir.iterdir()] == ["kvstore.flock"]
+    assert "server_stopped" in fresh_store.log
 
 
 def test_a_draining_server_lets_leases_finish() -> None:
@@ -128,27 +123,30 @@ def test_a_second_signal_ends_it_at_once() -> None:
         store.start()
 
 
-def test_a_second_server_is_refused_and_harms_nothing(store: RunningStore) -> None:
+def test_a_second_server_is_refused_and_harms_nothing(fresh_store: RunningStore) -> None:
     """A server on the same folder ends with status 1 and says whose it is; the first goes on."""
-    with worker_of(store) as worker:
-        second = run_server("--runtime-dir", str(store.runtime_dir))
+    with worker_of(fresh_store) as worker:
+        second = run_server("--runtime-dir", str(fresh_store.runtime_dir))
         assert (second.returncode, second.stdout) == (1, "")
         assert (
-            f"another kvstore-server (pid {store.pid}) serves {store.runtime_dir}" in second.stderr
+            f"another kvstore-server (pid {fresh_store.pid}) serves {fresh_store.runtime_dir}"
+            in second.stderr
         )
         assert health_of(worker) == SERVING
         worker.renew()
-        with worker_of(store) as newcomer:
+        with worker_of(fresh_store) as newcomer:
             assert newcomer.epoch == worker.epoch
 
 
-def test_a_killed_server_is_replaced_in_place(store: RunningStore) -> None:
+def test_a_killed_server_is_replaced_in_place(fresh_store: RunningStore) -> None:
     """After SIGKILL a server starts on the same paths, with another epoch, and owes nobody."""
-    with worker_of(store) as before:
-        store.kill()
-        assert {"kvstore.sock", "attach.sock"} <= {p.name for p in store.runtime_dir.iterdir()}
-        store.start()
-        with worker_of(store) as after:
+    with worker_of(fresh_store) as before:
+        fresh_store.kill()
+        assert {"kvstore.sock", "attach.sock"} <= {
+            p.name for p in fresh_store.runtime_dir.iterdir()
+        }
+        fresh_store.start()
+        with worker_of(fresh_store) as after:
             assert after.epoch != before.epoch
             leases = after.ask(after.lease.ListLeases, lease_pb2.ListLeasesRequest()).leases
             assert [each.lease_id for each in leases] == [after.lease_id]

@@ -22,7 +22,7 @@ from kvstore.v1 import (
     prefix_cache_pb2,
     store_pb2,
 )
-from kvstore_client.testing import RunningStore, running_store
+from kvstore_client.testing import RunningStore
 from processes.attached_worker import PAGE_TOKENS, AttachedWorker, Refused
 from stores.rpc_world import refusal_of
 
@@ -35,13 +35,7 @@ METHODS: list[MethodDescriptor] = [
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 ]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """Provides a running server that logs everything."""
-    with running_store("--log-level", "debug", "--tier1-bytes", "1MiB") as running:
-        yield running
+pytestmark = pytest.mark.store("--log-level", "debug", "--tier1-bytes", "1MiB")
 
 
 @pytest.fixture

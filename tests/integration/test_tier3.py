@@ -8,12 +8,12 @@ import pytest
 from kvstore.v1 import store_pb2
 from kvstore_client import Client, ClientConfig, Namespace
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     LAYOUT,
     SMALL_STORE,
-    holds_pattern,
+    holds_tokens,
     open_client,
-    pattern,
+    page_bytes,
     write_and_insert,
 )
 
@@ -81,7 +81,7 @@ def write_all(store: RunningStore, prompts: list[list[int]]) -> None:
 def matched(namespace: Namespace, tokens: list[int]) -> int:
     """Matches a prompt, compare its bytes, and returns how many pages are there."""
     with namespace.match(tokens) as match:
-        assert holds_pattern(namespace, tokens, list(match.pages))
+        assert holds_tokens(namespace, tokens, list(match.pages))
         assert match.current
         return match.page_count
 
@@ -117,7 +117,7 @@ def test_what_the_disk_spoilt_is_a_miss(tmp_path: Path) -> None:
     with running_store(*settings(path)) as store:
         write_all(store, PROMPTS[:2])
         store.kill()
-        spoil(path, pattern(PROMPTS[0], 2))
+        spoil(path, page_bytes(PROMPTS[0], 2))
         store.start()
         client, namespace = open_client(store.runtime_dir)
         assert not is_whole(namespace, PROMPTS[0])

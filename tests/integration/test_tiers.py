@@ -7,7 +7,7 @@ import pytest
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore_client import Admin, PageRef
 from kvstore_client.testing import running_store, wait_until
-from pages.patterned_pages import LAYOUT, SMALL_STORE, holds_pattern, open_client, write_and_insert
+from pages.stamped_pages import LAYOUT, SMALL_STORE, holds_tokens, open_client, write_and_insert
 
 SEQUENCES, PAGES = 80, 4
 WORKING_SET = SEQUENCES * PAGES
@@ -47,7 +47,7 @@ def test_a_tenth_of_the_working_set_is_enough(write: str, match: str) -> None:
             tokens = tokens_of(random.randrange(SEQUENCES))
             with namespace.match(tokens) as found:
                 pages: list[PageRef] = list(found.pages)
-                assert holds_pattern(namespace, tokens, pages)
+                assert holds_tokens(namespace, tokens, pages)
                 assert found.current
                 whole += len(pages) == PAGES
         admin = client.admin

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from kvstore_client import Acquired, Namespace, NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_client.testing import RunningStore, wait_until
 from kvstore_vllm.engine.store_access import StoreAccess
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.store_work import StoreWork
@@ -15,13 +15,8 @@ KEY = RequestKey()
 TOKENS = list(range(24))
 IDENTITY = NamespaceIdentity(b"a model of thirty-two bytes at mo", display_name="tiny")
 LAYOUT = PageLayout(PAGE, PAGE_BYTES, OpaqueContent(b"blocks as they are"))
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store of one extent of 64 pages."""
-    with running_store("--tier1-bytes", "256KiB", "--extent-bytes", "256KiB") as running:
-        yield running
+# One extent of 64 pages.
+pytestmark = pytest.mark.store("--tier1-bytes", "256KiB", "--extent-bytes", "256KiB")
 
 
 @pytest.fixture

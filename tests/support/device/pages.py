@@ -1,8 +1,12 @@
 """Pages whose numbers say which tokens they are of, written and checked where they are."""
 
+from functools import partial
+from hashlib import blake2b
+
 import torch
 
 from kvstore_client import Namespace, NamespaceIdentity, PagedContent, PageLayout, PageRef
+from pages import stamped_pages
 
 IDENTITY = NamespaceIdentity(b"device pages", display_name="device")
 # 32 KiB a page, so that 64 of them are an extent of 2 MiB.
@@ -11,11 +15,7 @@ SLOTS = 64
 EXTENT_BYTES = SLOTS * LAYOUT.page_bytes
 # A number below what int16 holds, and prime, so that pages of other tokens differ everywhere.
 PRIME = 32749
-
-
-def prompt(*parts: int) -> list[int]:
-    """Returns four pages of tokens for each part, and the one token that a match leaves."""
-    return [part * 1000 + each for part in parts for each in range(4 * LAYOUT.page_tokens)] + [7]
+prompt = partial(stamped_pages.prompt, page_tokens=LAYOUT.page_tokens)
 
 
 def page_count(tokens: list[int]) -> int:
@@ -24,8 +24,9 @@ def page_count(tokens: list[int]) -> int:
 
 
 def numbers_of(tokens: list[int], page: int, device: torch.device) -> torch.Tensor:
-    """Returns what a page of a sequence holds, as one row of int16 on a device."""
-    key = hash(tuple(tokens[: (page + 1) * LAYOUT.page_tokens])) % PRIME
+    """Returns what a page of a sequence holds, as one row of int16 made on a device."""
+    page_key = stamped_pages.keys_of(tokens, LAYOUT.page_tokens)[page]
+    key = int.from_bytes(blake2b(b"".join(page_key)).digest()) % PRIME
     row = torch.arange(LAYOUT.page_bytes // 2, dtype=torch.int64, device=device)
     return ((row * 31 + key) % PRIME).to(torch.int16)
 

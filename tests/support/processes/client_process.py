@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from kvstore_client import Client, ClientConfig, Match, Namespace, errors
-from pages.patterned_pages import (
+from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
     TOKENS,
-    holds_pattern,
+    holds_tokens,
     memfd_mappings,
     open_client,
     write_and_insert,
@@ -86,7 +86,7 @@ class Worker:
     def reads_right(self) -> bool:
         """Returns whether the match that is kept has the bytes that were written."""
         assert self._match.pages
-        return holds_pattern(self._namespace, TOKENS, self._match.pages)
+        return holds_tokens(self._namespace, TOKENS, self._match.pages)
 
     def release(self) -> None:
         """Releases the match that is kept."""

@@ -8,8 +8,7 @@ from itertools import count
 from multiprocessing.synchronize import Barrier
 
 from kvstore_client import Acquired, Client, Namespace, PageRef, errors
-from pages.patterned_pages import memfd_mappings
-from pages.stamped_pages import LAYOUT, Stamp, WrongPage, page_count, stamp_of, stamps_of
+from pages.stamped_pages import LAYOUT, Stamp, WrongPage, memfd_mappings, page_count, stamps_of
 from processes.page_holder import PageHolder
 
 # Between two looks at whether there is a store at all, or what somebody else computes.
@@ -156,8 +155,7 @@ class PageWorker(PageHolder):
             except errors.StoreError as error:
                 tally.update([_class_of(error)])
                 return
-            for number, page in enumerate(inserted.pages, start=first):
-                stamp_of(bytes(self._namespace.page(page)), tokens, number)
+            stamps_of(self._namespace, tokens, inserted.pages, first=first)
             tally["published"] += inserted.published_page_count
 
     def _rounds(self, prompts: list[list[int]], rounds: int) -> Iterator[list[int]]:

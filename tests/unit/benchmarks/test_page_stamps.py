@@ -50,7 +50,7 @@ def test_a_page_to_copy_from_has_to_begin_alike() -> None:
 
 @pytest.mark.parametrize("at", [0, 17, 40, SIZE // 2, SIZE - 1])
 def test_every_byte_counts(at: int) -> None:
-    """One flipped bit anywhere is a wrong page."""
+    """A page with one flipped bit is wrong."""
     [key] = keys(1, 2)
     content = bytearray(stamped(key, STAMP, SIZE))
     content[at] ^= 1

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvstore_client.runtime_dir import RuntimeDir
+from wire.lane_rig import LaneRig
 from wire.scripted_session import ScriptedSession
 from wire.scripted_store import ScriptedCalls
 from wire.sending import Sending
@@ -44,3 +45,12 @@ def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Scrip
     attached = ScriptedSession(runtime_dir, scripted)
     yield attached
     attached.close()
+
+
+@pytest.fixture
+def rig(runtime_dir: RuntimeDir) -> Iterator[LaneRig]:
+    """Lanes to a scripted socket, closed afterwards."""
+    made = LaneRig(runtime_dir)
+    yield made
+    made.lanes.close()
+    made.store.close()

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 import kvstore_client
+from engines.engine_world import NOTHING, EngineWorld
 from inference_worker.engine.step import Step, StepPart
 from inference_worker.model.device import use_threads
 from inference_worker.model.model import PagedModel, page_model
@@ -17,7 +18,8 @@ from inference_worker.model.self_check import stock_rows
 from inference_worker.model.tiny import TINY_MODELS
 from inference_worker.pages.block_table import BlockTable, PageRef
 from inference_worker.pages.pool import PagePool
-from pages.patterned_pages import LIMIT
+from kvstore_client.testing import running_store
+from pages.stamped_pages import LIMIT
 
 PAGE_TOKENS = 16
 SLOTS = 64
@@ -45,6 +47,24 @@ def stock_models() -> dict[str, PreTrainedModel]:
 def paged_models() -> dict[str, PagedModel]:
     """Returns each tiny model on pages."""
     return {name: page_model(build()) for name, build in TINY_MODELS.items()}
+
+
+@pytest.fixture(scope="session")
+def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
+    """The tiny qwen3, on pages."""
+    return paged_models["qwen3"]
+
+
+@pytest.fixture
+def world(qwen: PagedModel) -> Iterator[EngineWorld]:
+    """An engine on a store of its own, which holds nothing afterwards."""
+    with (
+        running_store("--tier1-bytes", "16MiB") as store,
+        EngineWorld(qwen, store.runtime_dir) as made,
+    ):
+        made.wait_open()
+        yield made
+        assert made.left() == NOTHING
 
 
 @pytest.fixture(scope="module", autouse=True)

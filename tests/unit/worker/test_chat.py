@@ -3,13 +3,12 @@
 import io
 import json
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from engines.engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
+from engines.engine_world import CHUNK_TOKENS, EngineWorld
 from inference_worker.chat.chat import Chat
 from inference_worker.chat.format import Exchange, chat_format
 from inference_worker.chat.repl import COMMANDS, ChatRepl, figures, noted_interrupt
@@ -18,28 +17,9 @@ from inference_worker.engine.sampling import SamplingOptions
 from inference_worker.errors import RequestTooLongError
 from inference_worker.model.model import PagedModel
 from inference_worker.text.terminal import terminal_text
-from kvstore_client.testing import running_store
 
 QUESTIONS = ["What is a page of keys and values?", "And who may write it?"]
 ANSWER_TOKENS = 20
-
-
-@pytest.fixture
-def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Returns one model."""
-    return paged_models["qwen3"]
-
-
-@pytest.fixture
-def world(qwen: PagedModel) -> Iterator[EngineWorld]:
-    """Returns an engine on a store, which holds nothing afterwards."""
-    with (
-        running_store("--tier1-bytes", "16MiB") as store,
-        EngineWorld(qwen, store.runtime_dir) as made,
-    ):
-        made.wait_open()
-        yield made
-        assert made.left() == NOTHING
 
 
 def alone(qwen: PagedModel, **options: Any) -> Chat:  # noqa: ANN401 - a chat's own

@@ -1,6 +1,6 @@
 """The store hears of pages only after the device is done with them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,18 +8,13 @@ import torch
 from engines.sequence_rig import LAYOUT, STORED, SequenceRig
 from inference_worker.pages.device_work import DeviceWork
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
-from kvstore_client.testing import RunningStore, running_store
-from pages.patterned_pages import LIMIT
+from kvstore_client.testing import RunningStore
+from pages.stamped_pages import LIMIT
 
 IDS = list(range(50, 67))
-
-
-@pytest.fixture
-def store() -> Iterator[RunningStore]:
-    """A store of one extent."""
-    size = str(16 * LAYOUT.page_bytes)
-    with running_store("--tier1-bytes", size, "--extent-bytes", size) as running:
-        yield running
+# One extent.
+SIZE = str(16 * LAYOUT.page_bytes)
+pytestmark = pytest.mark.store("--tier1-bytes", SIZE, "--extent-bytes", SIZE)
 
 
 def opened(client: Client) -> Namespace:
@@ -35,11 +30,11 @@ def client_of(store: RunningStore, wait: Callable[[], None] | None = None) -> Cl
     return Client(store.runtime_dir, config)
 
 
-def test_pages_are_told_and_given_back_after_a_wait(store: RunningStore) -> None:
+def test_pages_are_told_and_given_back_after_a_wait(fresh_store: RunningStore) -> None:
     """While an insert waits nobody finds its pages, while a release waits they are pinned."""
     seen: list[tuple[int, int]] = []
 
-    with client_of(store) as other:
+    with client_of(fresh_store) as other:
         visible = opened(other)
 
         def look() -> None:
@@ -47,7 +42,7 @@ def test_pages_are_told_and_given_back_after_a_wait(store: RunningStore) -> None
             with visible.match(IDS) as match:
                 seen.append((match.page_count, held.reservation_count))
 
-        with client_of(store, look) as client:
+        with client_of(fresh_store, look) as client:
             rig = SequenceRig(opened(client))
             with rig.open(IDS) as pages:
                 for start, end in ((0, 8), (8, 17)):

@@ -1,6 +1,6 @@
 """The engine gives the reference's tokens, from whatever pages, and keeps nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -23,7 +23,6 @@ from inference_worker.errors import (
 from inference_worker.model.model import PagedModel
 from inference_worker.model.tiny import TINY_MODELS
 from inference_worker.pages.block_table import PageRef
-from kvstore_client.testing import running_store
 
 Ids = Callable[[int, int], list[int]]
 
@@ -35,27 +34,9 @@ def references(stock_models: dict[str, PreTrainedModel]) -> dict[str, Reference]
 
 
 @pytest.fixture
-def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Returns the one model that is enough where models make no difference."""
-    return paged_models["qwen3"]
-
-
-@pytest.fixture
 def alone(qwen: PagedModel) -> Engine:
     """Returns an engine without a store."""
     return Engine(qwen, None, longest=200)
-
-
-@pytest.fixture
-def world(qwen: PagedModel) -> Iterator[EngineWorld]:
-    """Returns an engine on a store, which holds nothing afterwards."""
-    with (
-        running_store("--tier1-bytes", "16MiB") as store,
-        EngineWorld(qwen, store.runtime_dir) as w,
-    ):
-        w.wait_open()
-        yield w
-        assert w.left() == NOTHING
 
 
 @pytest.mark.parametrize("name", sorted(TINY_MODELS))

@@ -16,22 +16,12 @@ from inference_worker.model.tiny import TINY_MODELS
 from inference_worker.pages import growth as page_growth
 from inference_worker.pages.acquisition import RESERVE_AHEAD
 from kvstore_client import Reservation
-from kvstore_client.testing import RunningStore, running_store
+from kvstore_client.testing import RunningStore
 
 Ids = Callable[[int, int], list[int]]
 
 
-@pytest.fixture
-def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Returns the one model that is enough where models make no difference."""
-    return paged_models["qwen3"]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """Returns a store with room for all that these tests compute."""
-    with running_store("--tier1-bytes", "32MiB") as running:
-        yield running
+pytestmark = pytest.mark.store("--tier1-bytes", "32MiB")
 
 
 @pytest.fixture

@@ -13,23 +13,13 @@ from inference_worker.engine.engine import PAGE_TOKENS
 from inference_worker.engine.request import FinishReason, Request
 from inference_worker.model.model import PagedModel
 from inference_worker.pages import supply as page_supply
-from kvstore_client.testing import RunningStore, running_store
+from kvstore_client.testing import RunningStore
 
 Ids = Callable[[int, int], list[int]]
 LONG = 2_000
 
 
-@pytest.fixture(scope="module")
-def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Returns the one model that is enough where models make no difference."""
-    return paged_models["qwen3"]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """Returns a store with room for all that these tests compute."""
-    with running_store("--tier1-bytes", "64MiB") as running:
-        yield running
+pytestmark = pytest.mark.store("--tier1-bytes", "64MiB")
 
 
 @pytest.fixture

@@ -19,12 +19,6 @@ SLOTS = 24
 LONGEST = 14 * PAGE_TOKENS
 
 
-@pytest.fixture(scope="module")
-def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Returns the one model that is enough where models make no difference."""
-    return paged_models["qwen3"]
-
-
 @pytest.fixture(scope="module", params=["radix", "hash"])
 def store(request: pytest.FixtureRequest, qwen: PagedModel) -> Iterator[RunningStore]:
     """Returns a small store, with each index in turn."""

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ from engines.engine_world import NOTHING, EngineWorld, Left, left_at
 from inference_worker.demo.line_worker import LineWorker
 from inference_worker.engine.engine import PAGE_TOKENS, Engine
 from inference_worker.model.model import PagedModel
-from kvstore_client.testing import running_store
 
 Ids = Callable[[int, int], list[int]]
 
@@ -34,17 +33,6 @@ def engine(paged_models: dict[str, PagedModel]) -> Engine:
 def alone(engine: Engine) -> LineWorker:
     """Returns a worker without a store."""
     return LineWorker(engine, None, None)
-
-
-@pytest.fixture
-def world(paged_models: dict[str, PagedModel]) -> Iterator[EngineWorld]:
-    """Returns an engine on a store."""
-    with (
-        running_store("--tier1-bytes", "16MiB") as store,
-        EngineWorld(paged_models["qwen3"], store.runtime_dir) as made,
-    ):
-        made.wait_open()
-        yield made
 
 
 def test_a_generation_is_answered_whole(engine: Engine, alone: LineWorker, text_ids: Ids) -> None:

@@ -9,12 +9,6 @@ from inference_worker.pages.backend import PrefixCacheBackend
 from kvstore_client.testing import running_store
 
 
-@pytest.fixture
-def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Returns one model."""
-    return paged_models["qwen3"]
-
-
 def test_it_uses_the_store_that_is_there(qwen: PagedModel) -> None:
     """The store is open when it begins, under the worker's name; another index is refused."""
     with (

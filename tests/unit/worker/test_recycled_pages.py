@@ -26,12 +26,6 @@ SAID = 4
 
 
 @pytest.fixture
-def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Returns the one model that is enough."""
-    return paged_models["qwen3"]
-
-
-@pytest.fixture
 def world(qwen: PagedModel) -> Iterator[EngineWorld]:
     """Returns an engine on a store that takes pinned pages where it lacks slots."""
     size = str(SLOTS * qwen.layout(PAGE_TOKENS).page_bytes)

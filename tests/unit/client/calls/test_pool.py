@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread, get_ident
 
@@ -25,15 +24,6 @@ from wire.scripted_store import ScriptedCalls, refusal
 def status(reason: str) -> status_pb2.Status:
     """Returns the status of an error of the store."""
     return status_pb2.Status.FromString(refusal(reason))
-
-
-@pytest.fixture
-def rig(runtime_dir: RuntimeDir) -> Iterator[LaneRig]:
-    """Provides lanes."""
-    rig = LaneRig(runtime_dir)
-    yield rig
-    rig.lanes.close()
-    rig.store.close()
 
 
 def test_a_call_is_answered_and_the_lane_is_used_again(rig: LaneRig) -> None:

@@ -8,7 +8,7 @@ from engines.sequence_rig import STORE_SIZES, STORED, SequenceRig
 from inference_worker.pages.private_arena import PRIVATE_EXTENT
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
 from kvstore_client.testing import RunningStore, running_store
-from pages.patterned_pages import LIMIT, nothing_held
+from pages.stamped_pages import LIMIT, nothing_held
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 
 from inference_worker.pages.acquisition import LEAST_COPIED, is_worth_copying
 from kvstore_client import Client, NamespaceIdentity, PagedContent, PageLayout
-from pages.patterned_pages import LIMIT
+from pages.stamped_pages import LIMIT
 
 PAGE = 16
 LAYOUT = PageLayout.paged(PAGE, PagedContent(1, 1, 8, "float32"))

@@ -18,7 +18,7 @@ from kvstore_client import (
 )
 from kvstore_client.errors import StoreUnavailable
 from kvstore_client.testing import running_store, wait_until
-from pages.patterned_pages import LIMIT, nothing_held
+from pages.stamped_pages import LIMIT, nothing_held
 
 
 def test_without_a_namespace_all_pages_are_private() -> None:

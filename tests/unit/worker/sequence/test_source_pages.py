@@ -9,7 +9,7 @@ from inference_worker.pages.block_table import PageRef
 from inference_worker.pages.private_arena import PRIVATE_EXTENT
 from inference_worker.pages.sequence import SequencePages
 from kvstore_client import Client
-from pages.patterned_pages import LIMIT
+from pages.stamped_pages import LIMIT
 
 # What a real model would like best; the rig has none.
 BEST, BEST_OF_ALL = 77, 88

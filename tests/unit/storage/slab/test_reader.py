@@ -1,22 +1,11 @@
 """Reads: each page is checked, and what is not what was written is a miss."""
 
-from collections.abc import Iterator
 from concurrent.futures import Future
-from pathlib import Path
 
-import pytest
 from structlog.testing import capture_logs
 from xxhash import xxh3_64_intdigest
 
-from slab.rig import LIMIT, PAGE_BYTES, SlabRig, config, key, memory, page_bytes
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provides a slab of two segments."""
-    made = SlabRig(config(tmp_path / "slab"))
-    yield made
-    made.slab.close()
+from slab.rig import LIMIT, PAGE_BYTES, SlabRig, key, memory, page_bytes
 
 
 def test_too_much_to_read_is_a_miss(rig: SlabRig) -> None:

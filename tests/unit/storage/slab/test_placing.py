@@ -1,20 +1,9 @@
 """Room for what is to be written: other pages go, other sizes give, or the write is refused."""
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from kvstore.storage.slab.policy import WINDOW, SlabClock
 from slab.rig import LIMIT, PAGE_BYTES, SlabRig, config, key
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provides a slab of two segments."""
-    made = SlabRig(config(tmp_path / "slab"))
-    yield made
-    made.slab.close()
 
 
 def test_a_full_slab_without_a_policy_refuses(rig: SlabRig) -> None:

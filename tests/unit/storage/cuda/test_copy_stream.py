@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Event
 
@@ -10,15 +9,6 @@ import pytest
 
 from device.copier_rig import COUNT, LIMIT, SLOT, Rig, turned
 from kvstore.storage.arenas import POISON
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    """Both extents, for one test, beneath a driver without batched copies."""
-    with ExitStack() as stack:
-        rig = Rig(stack)
-        rig.card.batches = False
-        yield rig
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """A slab by itself: what is written is read, after a restart too, and nothing else ever is."""
 
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -13,14 +12,6 @@ from kvstore.storage.slab.slab import Slab
 from slab.rig import LIMIT, NAMESPACE, PAGE_BYTES, SlabRig, config, key
 
 OTHER = bytes(range(32))
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provides a slab of two segments."""
-    made = SlabRig(config(tmp_path / "slab"))
-    yield made
-    made.slab.close()
 
 
 def test_what_was_written_is_read(rig: SlabRig) -> None:

@@ -1,10 +1,9 @@
 """Copies between a device's slots and the host's: begun together, waited for once."""
 
 import ctypes
-from collections.abc import Iterator
 from collections.abc import Sequence as Items
 from concurrent.futures import thread
-from contextlib import ExitStack, closing
+from contextlib import closing
 from itertools import count
 from threading import get_ident
 
@@ -18,15 +17,6 @@ from kvstore.storage.cuda import copy_stream as cuda_copy_stream
 from kvstore.storage.cuda.arena import GRANULARITY
 from kvstore.storage.cuda.copier import CudaCopier
 from kvstore.storage.errors import CudaFailed, SlotGone
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    """Both extents, for one test, beneath a driver without batched copies."""
-    with ExitStack() as stack:
-        rig = Rig(stack)
-        rig.card.batches = False
-        yield rig
 
 
 @pytest.mark.parametrize("batches", [False, True])

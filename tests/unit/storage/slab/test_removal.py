@@ -1,23 +1,13 @@
 """Removals: nobody finds the pages any more, and once that is answered none returns."""
 
-from collections.abc import Iterator
 from concurrent.futures import Future
 from itertools import count
-from pathlib import Path
 
 import pytest
 
-from slab.rig import LIMIT, NAMESPACE, SlabRig, config, key
+from slab.rig import LIMIT, NAMESPACE, SlabRig, key
 
 OTHER = bytes(range(32))
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provides a slab of two segments."""
-    made = SlabRig(config(tmp_path / "slab"))
-    yield made
-    made.slab.close()
 
 
 def test_a_removed_page_never_returns(rig: SlabRig) -> None:

@@ -1,6 +1,5 @@
 """What a restart finds: whole pages that hang together, and nothing torn, foreign or left over."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,10 @@ from slab.rig import PAGE_BYTES, SEGMENT_BYTES, SlabRig, config, flip, key
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provides a slab with a chain of pages, 0 to 9."""
-    made = SlabRig(config(tmp_path / "slab"))
-    assert made.write(*range(10))
-    yield made
-    made.slab.close()
+def rig(rig: SlabRig) -> SlabRig:
+    """A slab with a chain of pages, 0 to 9."""
+    assert rig.write(*range(10))
+    return rig
 
 
 def overwrite(path: Path, offset: int, data: bytes) -> None:

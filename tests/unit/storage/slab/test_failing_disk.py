@@ -21,12 +21,10 @@ from slab.rig import LIMIT, PAGE_BYTES, SEGMENT_BYTES, SlabRig, config, key
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provides a slab with pages 0 to 9."""
-    made = SlabRig(config(tmp_path / "slab"))
-    assert made.write(*range(10))
-    yield made
-    made.slab.close()
+def rig(rig: SlabRig) -> SlabRig:
+    """A slab with a chain of pages, 0 to 9."""
+    assert rig.write(*range(10))
+    return rig
 
 
 @contextmanager

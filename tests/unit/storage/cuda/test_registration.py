@@ -1,19 +1,8 @@
 """Registration of the host's memory: which memory, in which pieces, until when."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
-
-import pytest
 from structlog.testing import capture_logs
 
 from device.copier_rig import COUNT, SLOT, Rig
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    """Both extents, for one test."""
-    with ExitStack() as stack:
-        yield Rig(stack)
 
 
 def test_memory_is_registered_until_it_goes(rig: Rig) -> None:
