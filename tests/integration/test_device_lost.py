@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, aclosing
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import pytest
@@ -28,7 +28,7 @@ from inference_worker.fleet.settings import EngineSettings, LoadedModel
 from kvstore_client.calls.health import LIVENESS, READINESS, SERVING, health_of
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from mutants.mutant import put_in
+from mutants.mutant import UNCHANGED, Mutant, put_in
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PROMPT = [(7 * n + n * n // 5) % 256 for n in range(200)]
@@ -42,43 +42,40 @@ THROUGH = ("--tier2-write", "through")
 pytestmark = pytest.mark.skipif(find_spec("cupy") is not None, reason="the real cupy is here")
 
 
-class Fault(NamedTuple):
-    """A removed protection: in ``file`` of a package, ``old`` becomes ``new``."""
-
-    name: str
-    file: str = ""
-    old: str = ""
-    new: str = ""
-
-
-SOUND = Fault("unchanged")
-NOT_ASKED = Fault(
+NOT_ASKED = Mutant(
     "device-not-asked",
-    "inference_worker/pages/device_work.py",
-    "        if not self.answers():\n",
-    "        if False:\n",
+    "inference_worker.pages.device_work",
+    "DeviceWork.check",
+    "not self.answers()",
+    "False",
 )
-PROCESS_STAYS = Fault(
+PROCESS_STAYS = Mutant(
     "process-stays",
-    "inference_worker/fleet/process.py",
-    "        if isinstance(engine.failure, DeviceLostError):\n            raise engine.failure\n",
-    "        Path(os.environ['KVSTORE_TEST_CARD_LOST'], 'failed').touch()\n"
-    "        await asyncio.Event().wait()\n",
+    "inference_worker.fleet.process",
+    "main",
+    "if isinstance(engine.failure, DeviceLostError):\n    raise engine.failure",
+    "Path(os.environ['KVSTORE_TEST_CARD_LOST'], 'failed').touch()\nawait asyncio.Event().wait()",
 )
-ONE_REQUEST_S = Fault(
+ONE_REQUEST_S = Mutant(
     "error-of-one-request",
-    "inference_worker/errors.py",
-    "class DeviceLostError(BaseException):\n",
-    "class DeviceLostError(ValueError):\n",
+    "inference_worker.errors",
+    "DeviceLostError",
+    "BaseException",
+    "ValueError",
 )
-HEALTH_NOT_TOLD = Fault(
-    "health-not-told", "kvstore/server.py", "    store.device.on_lost(health.fail)\n", ""
+HEALTH_NOT_TOLD = Mutant(
+    "health-not-told",
+    "kvstore.server",
+    "start",
+    "store.device.on_lost(health.fail)",
+    "pass",
 )
-GOES_ON = Fault(
+GOES_ON = Mutant(
     "store-goes-on",
-    "kvstore/service/store.py",
-    "        self.device.on_lost(self.begin_draining)\n",
-    "",
+    "kvstore.service.store",
+    "KVStore.__init__",
+    "self.device.on_lost(self.begin_draining)",
+    "pass",
 )
 
 
@@ -97,9 +94,9 @@ class World:
         path = [str(SUPPORT / "shared_card"), str(SUPPORT), *sys.path]
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
 
-    def put_in(self, fault: Fault) -> None:
+    def put_in(self, fault: Mutant) -> None:
         """Makes the programs that start from now on run copies of the packages with a fault."""
-        if fault == SOUND:
+        if fault == UNCHANGED:
             return
         code = self.folder / "code"
         code.mkdir()
@@ -108,7 +105,7 @@ class World:
             source = Path(package.__file__).parent
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(source, code / source.name, ignore=ignored)
-        put_in(fault, code / fault.file)
+        put_in(fault, code)
         # `python -m` imports packages from its working folder.
         self._patch.chdir(code)
 
@@ -149,16 +146,16 @@ def ask(worker: LineProcess, prompt_ids: list[int], *, use_store: bool = True) -
     return worker.ask(op="generate", prompt_ids=prompt_ids, max_tokens=4, use_store=use_store)
 
 
-@pytest.mark.parametrize("fault", [SOUND, ONE_REQUEST_S], ids=lambda each: each.name)
+@pytest.mark.parametrize("fault", [UNCHANGED, ONE_REQUEST_S], ids=lambda each: each.name)
 def test_a_worker_without_its_device_ends_and_its_pins_return(
-    world: World, stack: ExitStack, fault: Fault
+    world: World, stack: ExitStack, fault: Mutant
 ) -> None:
     """The worker can give nothing back itself, so the store takes everything back at its death."""
     world.put_in(fault)
     store, worker = start(world, stack)
     assert worker.ask(op="keep_pin", prompt_ids=PROMPT)["matched_tokens"] > 0
     world.lose(worker.pid)
-    if fault == SOUND:
+    if fault == UNCHANGED:
         with pytest.raises(ProcessEndedError) as ended:
             ask(worker, OTHER)
         assert ended.value.status == DEVICE_LOST_STATUS
@@ -180,9 +177,9 @@ def said(store: RunningStore, service: str) -> str:
         return health_of(channel, service, timeout=LIMIT)
 
 
-@pytest.mark.parametrize("fault", [SOUND, HEALTH_NOT_TOLD, GOES_ON], ids=lambda each: each.name)
+@pytest.mark.parametrize("fault", [UNCHANGED, HEALTH_NOT_TOLD, GOES_ON], ids=lambda each: each.name)
 def test_a_store_without_its_device_says_so_and_holds_nothing(
-    world: World, stack: ExitStack, fault: Fault
+    world: World, stack: ExitStack, fault: Mutant
 ) -> None:
     """It answers NOT_SERVING and logs the reason in one line; its workers go on at once."""
     world.put_in(fault)
@@ -222,9 +219,9 @@ def run(test: Callable[[], Any]) -> None:
     asyncio.run(bounded())
 
 
-@pytest.mark.parametrize("fault", [SOUND, NOT_ASKED, PROCESS_STAYS], ids=lambda each: each.name)
+@pytest.mark.parametrize("fault", [UNCHANGED, NOT_ASKED, PROCESS_STAYS], ids=lambda each: each.name)
 def test_a_fleet_replaces_an_engine_without_its_device(
-    world: World, stack: ExitStack, caplog: pytest.LogCaptureFixture, fault: Fault
+    world: World, stack: ExitStack, caplog: pytest.LogCaptureFixture, fault: Mutant
 ) -> None:
     """The request continues on the next process with the same tokens, and nothing stays held."""
     world.put_in(fault)
@@ -251,7 +248,7 @@ def test_a_fleet_replaces_an_engine_without_its_device(
             first = seat.pid
             assert first is not None
             world.lose(first)
-            if fault == SOUND:
+            if fault == UNCHANGED:
                 assert await tokens_of(fleet) == expected
                 assert (seat.restarts, seat.pid != first) == (1, True)
             elif fault == NOT_ASKED:
@@ -270,5 +267,5 @@ def test_a_fleet_replaces_an_engine_without_its_device(
     with caplog.at_level(logging.WARNING):
         run(test)
     ended = f"it ended with status {DEVICE_LOST_STATUS}"
-    assert (ended in caplog.text) == (fault == SOUND)
+    assert (ended in caplog.text) == (fault == UNCHANGED)
     assert wait_until(lambda: left_at(store.runtime_dir) == NOTHING, LIMIT)

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from machine import cache_machine
+from machine.state import COUNTS
 
 # Of what a profile allows each machine takes so much, all together about all of it: `ci`
 # runs the same examples each time, and `nightly` is for finding new ones.
@@ -31,9 +32,9 @@ def test_cache_is_the_naive_model(
     record_property: Callable[[str, object], None],
 ) -> None:
     """Whatever the order of calls, the cache answers as the model and keeps every law."""
-    cache_machine.COUNTS.clear()
+    COUNTS.clear()
     examples = int(settings().max_examples * share)
     chosen = settings(stateful_step_count=50, max_examples=examples)
     run_state_machine_as_test(machine, settings=chosen)
-    counts = ", ".join(f"{rule} {n}" for rule, n in sorted(cache_machine.COUNTS.items()))
+    counts = ", ".join(f"{rule} {n}" for rule, n in sorted(COUNTS.items()))
     record_property("summary", f"{machine.__name__} examples {examples}: {counts}")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from mutants.simulation import MUTANTS, Mutant, simulate, simulate_with
+from mutants.mutant import UNCHANGED, Mutant
+from mutants.simulation import MUTANTS, simulate, simulate_with
 
 SEED = 20_26
 # By hypothesis's profile, as all that is generated: `dev`, `ci`, or `nightly` for the most.
@@ -100,9 +101,9 @@ def chosen_mutants() -> list[Mutant]:
 @pytest.mark.parametrize("mutant", chosen_mutants(), ids=lambda mutant: mutant.name)
 def test_a_fault_put_in_is_found(mutant: Mutant, tmp_path: Path) -> None:
     """The simulation fails on a mutant, and passes on store and client as they are."""
-    schedules = 20 if mutant.name == "unchanged" else MUTANT_SCHEDULES
+    schedules = 20 if mutant == UNCHANGED else MUTANT_SCHEDULES
     outcome = simulate_with(mutant, tmp_path, "--seed", SEED, "--schedules", schedules)
-    if mutant.name == "unchanged":
+    if mutant == UNCHANGED:
         assert outcome.returncode == 0, outcome.stderr[-3000:]
     else:
         assert "--trace" in outcome.stderr, f"{mutant.name} survived: {outcome.stderr[-2000:]}"

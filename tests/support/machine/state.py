@@ -14,6 +14,10 @@ from kvstore.core.index.node import Position
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex, path_tokens, subtree
 from kvstore.core.invariants.check import Invariants
+from kvstore.core.tiers.disk_reads import DiskRead
+from kvstore.core.tiers.disk_writes import DiskWrite
+from kvstore.core.tiers.moves import Move
+from kvstore.core.values.events import EventWatch
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import (
     Caller,
@@ -71,7 +75,7 @@ class MachineState(RuleBasedStateMachine):
             third_tier=True,
         )
         self.neighbour = Neighbour(self.cache)
-        self.laws = Invariants(self.cache)
+        self.core_invariants = Invariants(self.cache)
         self.model = Model(width=self.page_tokens * 4)
         self.next_id = 1
         self.namespace_id = b"n" * 16
@@ -80,6 +84,25 @@ class MachineState(RuleBasedStateMachine):
         # What the bytes of a slot come to, and the slots that were written over since.
         self.digests: dict[Slot, int] = {}
         self.flipped: set[Slot] = set()
+        # Moves between tiers 1 and 2, disk writes and disk reads that are under way.
+        self.moves: list[Move] = []
+        self.writes: list[DiskWrite] = []
+        self.reads: list[DiskRead] = []
+        self.just_written: set[bytes] = set()
+        self.known_digests: dict[bytes, bytes] = {}
+        # Pages by depth, leases and namespaces, as events reported them.
+        self.told_pages: Counter[int] = Counter()
+        self.told_leases: set[bytes] = set()
+        self.told_namespaces: set[bytes] = set()
+        self.every_digest: set[bytes] = set()
+        self.watch = EventWatch(OWNER, b"", room=3, wake=lambda: None)
+        self.steps = 0
+        self.watched_steps = range(0)
+
+    @property
+    def has_tiers(self) -> bool:
+        """True if there are two tiers."""
+        return len(self.cache.state.tiers) > 1
 
     def page(self, symbol: int) -> bytes:
         """Returns the tokens of a page: most differ in their last alone, one from its middle on."""
@@ -175,6 +198,14 @@ class MachineState(RuleBasedStateMachine):
         sequence = Sequence(self.tokens([0, 0]))
         self.refused(error, self.cache.match, lease, self.namespace_id, sequence, MatchOptions(1))
         return None
+
+    def reservation(self, data: st.DataObject) -> tuple[ModelLease, int, ModelReservation]:
+        """Draws a reservation."""
+        lease = data.draw(
+            st.sampled_from([each for each in self.model.leases.values() if each.reservations])
+        )
+        reservation_id = data.draw(st.sampled_from(sorted(lease.reservations)))
+        return lease, reservation_id, lease.reservations[reservation_id]
 
     def refused(
         self, error: type[Exception], verb: Callable[..., object], lease: ModelLease, *args: object

@@ -1,7 +1,8 @@
-"""The faults that tests of the engine have to find in it."""
+"""Faults in the engine, each with the tests that have to find it."""
 
 from pathlib import Path
-from typing import NamedTuple
+
+from mutants.mutant import UNCHANGED, Mutant
 
 TESTS = Path(__file__).parents[2] / "unit" / "worker"
 SAMPLE = "test_engine_reuse.py::test_a_sample_is_never_a_next_token"
@@ -15,71 +16,76 @@ COPIED = "test_recycled_pages.py::test_a_source_recycled_before_its_copy_changes
 PIN = "sequence/test_source_pages.py::test_the_source_is_given_back_when_it_is_copied"
 
 
-class Mutant(NamedTuple):
-    """One fault: in ``file``, ``old`` (which stands there once) becomes ``new``."""
-
-    name: str
-    tests: tuple[str, ...]
-    file: str
-    old: str
-    new: str
-
-
-MUTANTS = [
-    Mutant(
-        "unchanged",
-        (PARTIAL, YOUNGEST),
-        "engine/request_run.py",
-        "",
-        "",
-    ),
-    Mutant(
-        "the-oldest-gives-way",
+MUTANTS: list[tuple[Mutant, tuple[str, ...]]] = [
+    (UNCHANGED, (PARTIAL, YOUNGEST)),
+    (
+        Mutant(
+            "the-oldest-gives-way",
+            "inference_worker.engine.scheduler",
+            "Scheduler._provide",
+            "max(self._running)",
+            "min(self._running)",
+        ),
         (YOUNGEST,),
-        "engine/scheduler.py",
-        "self._preempt(max(self._running), supply, now)",
-        "self._preempt(min(self._running), supply, now)",
     ),
-    Mutant(
-        "the-longest-match-for-ever",
+    (
+        Mutant(
+            "the-longest-match-for-ever",
+            "inference_worker.engine.scheduler_queue",
+            "WaitingQueue.next",
+            "resumed or self._passes >= PATIENCE",
+            "resumed",
+        ),
         (OLDEST,),
-        "engine/scheduler_queue.py",
-        "if resumed or self._passes >= PATIENCE:",
-        "if resumed:",
     ),
-    Mutant(
-        "sampled-token-stored-as-next-token",
+    (
+        Mutant(
+            "sampled-token-stored-as-next-token",
+            "inference_worker.engine.request_run",
+            "RequestRun.chosen",
+            "choice.argmax",
+            "choice.token",
+        ),
         (SAMPLE,),
-        "engine/request_run.py",
-        "best = {self._computed: choice.argmax}",
-        "best = {self._computed: choice.token}",
     ),
-    Mutant(
-        "partial-page-appended-in-place",
+    (
+        Mutant(
+            "partial-page-appended-in-place",
+            "inference_worker.pages.sequence",
+            "SequencePages._copy_source",
+            "self._pool.copy_page(_place(self._source.page), self.table[len(self._matched)])",
+            "self.table.replace(len(self._matched), _place(self._source.page))",
+        ),
         (PARTIAL,),
-        "pages/sequence.py",
-        "self._pool.copy_page(_place(self._source.page), self.table[len(self._matched)])",
-        "self.table.replace(len(self._matched), _place(self._source.page))",
     ),
-    Mutant(
-        "source-kept-after-the-copy",
+    (
+        Mutant(
+            "source-kept-after-the-copy",
+            "inference_worker.pages.sequence",
+            "SequencePages._copy_source",
+            "self._source.release()",
+            "pass",
+        ),
         (PIN,),
-        "pages/sequence.py",
-        "            self._source.release()\n            self._source = None\n",
-        "            self._source = None\n",
     ),
-    Mutant(
-        "generations-not-compared",
+    (
+        Mutant(
+            "generations-not-compared",
+            "inference_worker.pages.sequence",
+            "SequencePages.require_current",
+            "self._acquired.require_current(wait=False)",
+            "pass",
+        ),
         (RECYCLED,),
-        "pages/sequence.py",
-        "            self._acquired.require_current(wait=False)\n",
-        "            pass\n",
     ),
-    Mutant(
-        "generation-of-the-source-not-compared",
+    (
+        Mutant(
+            "generation-of-the-source-not-compared",
+            "inference_worker.pages.sequence",
+            "SequencePages._copy_source",
+            "self._source.require_current()",
+            "pass",
+        ),
         (COPIED,),
-        "pages/sequence.py",
-        "            self._source.require_current()\n",
-        "",
     ),
 ]

@@ -1,55 +1,63 @@
 """The faults about events and deleted namespaces that the cache machine has to find in the core."""
 
-from mutants.core import Mutant
+from mutants.mutant import Mutant
 
 EVENT_MUTANTS = [
     Mutant(
         "pages-come-untold",
-        "pool/pages.py",
-        "    note_pages(PagesChange.INSERTED, cause, *end, len(slots), arena.tier)\n",
-        "",
+        "kvstore.core.pool.pages",
+        "publish",
+        "note_pages(PagesChange.INSERTED, cause, *end, len(slots), arena.tier)",
+        "pass",
     ),
     Mutant(
         "evicted-copies-told-as-pages",
-        "pool/pages.py",
-        "    if pages > elsewhere:\n",
-        "    if pages > keep:\n        elsewhere = keep\n",
+        "kvstore.core.pool.pages",
+        "_note_evicted",
+        "pages > elsewhere",
+        "pages > (elsewhere := keep)",
     ),
     Mutant(
         "pages-below-a-removed-one-go-untold",
-        "pool/pages.py",
-        "    for node in subtree(top):\n        note_removed(node, cause)\n",
-        "    note_removed(top, cause)\n",
+        "kvstore.core.pool.pages",
+        "remove",
+        "for node in subtree(top):\n    note_removed(node, cause)",
+        "note_removed(top, cause)",
     ),
     Mutant(
         "a-path-told-by-another-digest",
-        "pool/pages.py",
-        "digests.through(depth)[:EVENT_DIGEST_BYTES]",
-        "digests.through(digests.start)[:EVENT_DIGEST_BYTES]",
+        "kvstore.core.pool.pages",
+        "note_pages",
+        "digests.through(depth)",
+        "digests.through(digests.start)",
     ),
     Mutant(
         "a-lease-ends-untold",
-        "leases/lifecycle.py",
-        "        self._note(lease, LeaseStep.ENDED, now)\n",
-        "",
+        "kvstore.core.leases.lifecycle",
+        "Lifecycle.end",
+        "self._note(lease, LeaseStep.ENDED, now)",
+        "pass",
     ),
     Mutant(
         "a-deleted-namespace-is-found-by-its-identity",
-        "verbs/namespaces.py",
-        "        del self._by_identity[namespace.identity.key(namespace.tenant)]\n",
-        "",
+        "kvstore.core.verbs.namespaces",
+        "Namespaces.delete_namespace",
+        "del self._by_identity[namespace.identity.key(namespace.tenant)]",
+        "pass",
     ),
     Mutant(
         "counts-of-a-deleted-namespace-are-lost",
-        "verbs/namespaces.py",
-        "        deleted.add(namespace.counters)\n",
-        "",
+        "kvstore.core.verbs.namespaces",
+        "Namespaces.delete_namespace",
+        "deleted.add(namespace.counters)",
+        "pass",
     ),
     Mutant(
         "loaded-before-tier-3-forgot-a-deleted-namespace",
-        "pool/disk.py",
-        "        namespace.removing = self.untold.pop(namespace.digest, 0)\n",
-        "        self.untold.pop(namespace.digest, 0)\n",
+        "kvstore.core.pool.disk",
+        "DiskState.open",
+        "namespace.removing = self.untold.pop(namespace.digest, 0)",
+        "self.untold.pop(namespace.digest, 0)",
     ),
 ]
 # Where a page may have copies in two tiers.

@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import kvstore
-from mutants.core import MUTANTS, Mutant
+from mutants.core import MUTANTS
 from mutants.event import EVENT_MUTANTS, OF_TWO_TIERS
 from mutants.index import INDEX_MUTANTS
-from mutants.mutant import put_in
+from mutants.mutant import Mutant, put_in
 from mutants.prefill import PREFILL_MUTANTS
 from mutants.third import THIRD_MUTANTS, THIRD_TIER_MUTANTS
 from mutants.tier import TIER_MUTANTS
@@ -77,7 +77,7 @@ class Hunt:
         self._copies += 1
         folder = self._folder / str(self._copies)
         shutil.copytree(self._core, folder / "kvstore")
-        put_in(mutant, folder / "kvstore" / "core" / mutant.file)
+        put_in(mutant, folder)
         outcome = self._preloaded.run(
             "mutants.mutant_runner",
             *(str(each) for each in (look.seed, look.examples, look.turns, *look.machines)),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
-from mutants.core import Mutant
+from mutants.mutant import Mutant
 from mutants.mutant_hunt import ALL, Hunt, Look, is_found, machines_for
 
 PATH = Path(__file__).with_suffix(".json")
@@ -44,7 +44,7 @@ def main() -> int:
     found: dict[str, Look] = {}
     missing = 0
     with tempfile.TemporaryDirectory() as folder, Hunt(Path(folder)) as hunt:
-        for mutant in ALL[1:]:
+        for mutant in ALL:
             look = known.get(mutant.name)
             if look is None or not is_found(hunt.look(mutant, look)):
                 look = find(hunt, mutant)

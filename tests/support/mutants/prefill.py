@@ -1,42 +1,48 @@
 """The faults about prefills under way that the cache machine has to find in the core."""
 
-from mutants.core import Mutant
+from mutants.mutant import Mutant
 
 PREFILL_MUTANTS = [
     Mutant(
         "another-speed-is-another-match",
-        "verbs/match.py",
-        "            options.accept_next_token,\n",
-        "            options.accept_next_token,\n            options.prefill_tokens_per_second,\n",
+        "kvstore.core.verbs.match",
+        "fingerprint_of",
+        "options.accept_next_token",
+        "options.accept_next_token,\noptions.prefill_tokens_per_second",
     ),
     Mutant(
         "late-lease-is-waited-for",
-        "leases/lifecycle.py",
-        "            each.drop_prefill()\n",
-        "",
+        "kvstore.core.leases.lifecycle",
+        "Lifecycle._expire_lease",
+        "each.drop_prefill()",
+        "pass",
     ),
     Mutant(
         "two-compute-one-prefix",
-        "verbs/match.py",
-        "        if yield_idle is not None and in_flight is not None:\n",
-        "        if False:\n",
+        "kvstore.core.verbs.match",
+        "Matching.match_in",
+        "yield_idle is not None and in_flight is not None",
+        "False",
     ),
     Mutant(
         "more-announced-than-there-are-slots",
-        "verbs/insert.py",
-        "        end = start + len(reservation.reserved)\n",
-        "        end = start + len(reservation.reserved) + 1\n",
+        "kvstore.core.verbs.insert",
+        "announce",
+        "start + len(reservation.reserved)",
+        "start + len(reservation.reserved) + 1",
     ),
     Mutant(
         "shorter-agreement-wins",
-        "pool/in_flight.py",
-        "        for side in (before, islice(",
-        "        for side in (before,) if place else (islice(",
+        "kvstore.core.pool.in_flight",
+        "Prefills.find",
+        "(before, islice(there, place, place + NEIGHBOURS))",
+        "(before,)",
     ),
     Mutant(
         "last-page-is-waited-for",
-        "verbs/lookup.py",
-        "    end = matchable_pages(length, page_tokens)\n    if depth",
-        "    end = length // page_tokens\n    if depth",
+        "kvstore.core.verbs.lookup",
+        "in_flight_beyond",
+        "matchable_pages(length, page_tokens)",
+        "length // page_tokens",
     ),
 ]

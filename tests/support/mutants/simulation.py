@@ -1,66 +1,62 @@
-"""Faults put into store and client on purpose, which the simulation has to find."""
+"""Faults in store and client that the simulation has to find."""
 
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import kvstore
 import kvstore_client
 from mutants import core as core_mutants
-from mutants.mutant import put_in
+from mutants.mutant import UNCHANGED, Mutant, put_in
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = ROOT / "benchmarks" / "simulation.py"
 
 
-class Mutant(NamedTuple):
-    """One fault: in ``file``, from the packages' folder on, ``old`` becomes ``new``."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-
-
 CLIENT = [
     Mutant(
         "lost-answer-not-given-back",
-        "kvstore_client/lifecycle/session.py",
-        "unclear = not isinstance(error, StoreRefused) or isinstance(error, Internal)",
-        "unclear = False",
+        "kvstore_client.lifecycle.session",
+        "Session.request",
+        "not isinstance(error, StoreRefused) or isinstance(error, Internal)",
+        "False",
     ),
     Mutant(
         "released-without-waiting-for-the-device",
-        "kvstore_client/hold.py",
-        "    session.wait_for_device()\n    for hold in still_open:\n",
-        "    for hold in still_open:\n",
+        "kvstore_client.hold",
+        "end_holds",
+        "session.wait_for_device()",
+        "pass",
     ),
     Mutant(
         "inserted-without-waiting-for-the-device",
-        "kvstore_client/hold.py",
-        "    session.wait_for_device()\n    recycled =",
-        "    recycled =",
+        "kvstore_client.hold",
+        "require_current",
+        "session.wait_for_device()",
+        "pass",
     ),
     Mutant(
         "release-sent-once",
-        "kvstore_client/lifecycle/release_sender.py",
-        "except StoreUnavailable:\n                self._retry.wait(self._backoff.delay())\n",
-        "except StoreUnavailable:\n                return\n",
+        "kvstore_client.lifecycle.release_sender",
+        "ReleaseSender._send",
+        "call()",
+        "try:\n    call()\nexcept StoreUnavailable:\n    return",
     ),
     Mutant(
         "next-epoch-before-the-last-hold-ended",
-        "kvstore_client/lifecycle/session.py",
-        "return self.ended is not None and self._holds == 0",
-        "return self.ended is not None",
+        "kvstore_client.lifecycle.session",
+        "Session.drained",
+        "self.ended is not None and self._holds == 0",
+        "self.ended is not None",
     ),
     Mutant(
         "store-never-asked-again-after-a-timeout",
-        "kvstore_client/calls/breaker.py",
-        "            self.state = BreakerState.HALF_OPEN\n            self._why",
-        "            self._why",
+        "kvstore_client.calls.breaker",
+        "CircuitBreaker.probed",
+        "self.state = BreakerState.HALF_OPEN",
+        "pass",
     ),
 ]
 # What the cache machine finds, and a few dozen schedules do not: faults that no engine sees, or
@@ -87,20 +83,17 @@ NOT_FOUND = frozenset(
         "source-sought-on-one-side",
     }
 )
-CORE = [
-    Mutant(each.name, f"kvstore/core/{each.file}", each.old, each.new)
-    for each in core_mutants.MUTANTS
-    if each.name not in NOT_FOUND
-]
+CORE = [each for each in core_mutants.MUTANTS if each.name not in NOT_FOUND]
 STORE = [
     Mutant(
         "lease-left-before-its-use-is-kept",
-        "kvstore/core/leases/lifecycle.py",
-        " or lease.forsaken:",
-        ":",
+        "kvstore.core.leases.lifecycle",
+        "Lifecycle._expire_lease",
+        "not lease.processes or lease.forsaken",
+        "not lease.processes",
     ),
 ]
-MUTANTS = [*CORE, *STORE, *CLIENT]
+MUTANTS = [UNCHANGED, *CORE, *STORE, *CLIENT]
 
 
 def simulate(
@@ -132,5 +125,5 @@ def simulate_with(
         source = Path(str(package.__file__)).parent
         target = folder / source.name
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-    put_in(mutant, folder / mutant.file)
+    put_in(mutant, folder)
     return simulate("--first", *arguments, packages=folder)

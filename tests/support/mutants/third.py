@@ -1,49 +1,56 @@
 """The faults about tier 3 that the cache machine has to find in the core."""
 
-from mutants.core import Mutant
+from mutants.mutant import Mutant
 
 THIRD_MUTANTS = [
     Mutant(
         "load-published-after-a-removal",
-        "tiers/disk_reads.py",
-        "        return left or self.removals != self.namespace.removals\n",
-        "        return left\n",
+        "kvstore.core.tiers.disk_reads",
+        "DiskRead.is_stale",
+        "left or self.removals != self.namespace.removals",
+        "left",
     ),
     Mutant(
         "targets-leak-when-the-end-left",
-        "tiers/disk_reads.py",
-        "        arena.recycle(rest, SlotState.MOVING)\n",
-        "        if not read.is_stale:\n            arena.recycle(rest, SlotState.MOVING)\n",
+        "kvstore.core.tiers.disk_reads",
+        "DiskReads.finish_read",
+        "arena.recycle(rest, SlotState.MOVING)",
+        "if not read.is_stale:\n    arena.recycle(rest, SlotState.MOVING)",
     ),
     Mutant(
         "chain-not-reset-on-a-cut",
-        "index/node.py",
-        "            self.chain = self.chain.cut(keep)\n",
-        "            pass\n",
+        "kvstore.core.index.node",
+        "Node.cut_pages",
+        "self.chain = self.chain.cut(keep)",
+        "pass",
     ),
     Mutant(
         "chain-stays-below-a-split",
-        "index/node.py",
-        "            upper.chain, self.chain = self.chain.divide(pages)\n",
-        "            upper.chain, self.chain = self.chain.cut(pages), self.chain\n",
+        "kvstore.core.index.node",
+        "Node.give_upper",
+        "upper.chain, self.chain = self.chain.divide(pages)",
+        "upper.chain, self.chain = self.chain.cut(pages), self.chain",
     ),
     Mutant(
         "kept-survives-a-loss",
-        "tiers/disk_writes.py",
-        "                namespace.losses += 1\n",
-        "                namespace.losses += 0\n",
+        "kvstore.core.tiers.disk_writes",
+        "DiskWrites.forget_kept",
+        "namespace.losses += 1",
+        "namespace.losses += 0",
     ),
     Mutant(
         "keep-does-not-hold-its-pages",
-        "tiers/disk_writes.py",
-        "        self.stand_at(at)\n",
-        "        self.stand_at(ancestor(at, 1))\n",
+        "kvstore.core.tiers.disk_writes",
+        "DiskWrite.__init__",
+        "self.stand_at(at)",
+        "self.stand_at(ancestor(at, 1))",
     ),
     Mutant(
         "corrupt-page-stays-on-the-disk",
-        "verbs/verify.py",
-        "                    self._state.disk.remove(namespace, digest_at(at))\n",
-        "                    pass\n",
+        "kvstore.core.verbs.verify",
+        "Verifying.remove_corrupt",
+        "self._state.disk.remove(namespace, digest_at(at))",
+        "pass",
     ),
 ]
 
@@ -51,8 +58,9 @@ THIRD_MUTANTS = [
 THIRD_TIER_MUTANTS = [
     Mutant(
         "loaded-under-a-detached-parent",
-        "tiers/disk_reads.py",
-        "        left = bool(self.anchors) and self.anchors[0].node.detached\n",
-        "        left = False\n",
+        "kvstore.core.tiers.disk_reads",
+        "DiskRead.is_stale",
+        "bool(self.anchors) and self.anchors[0].node.detached",
+        "False",
     ),
 ]

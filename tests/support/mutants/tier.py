@@ -1,36 +1,41 @@
 """The faults about tiers that the cache machine has to find in the core."""
 
-from mutants.core import Mutant
+from mutants.mutant import Mutant
 
 TIER_MUTANTS = [
     Mutant(
         "move-does-not-hold-its-sources",
-        "tiers/moves.py",
-        "        self.stand_at(at)\n",
-        "        self.stand_at(ancestor(at, 1))\n",
+        "kvstore.core.tiers.moves",
+        "Move.__init__",
+        "self.stand_at(at)",
+        "self.stand_at(ancestor(at, 1))",
     ),
     Mutant(
         "other-tier-not-held",
-        "leases/holds.py",
-        "        if end > top:\n",
-        "        if end > top + 1000:\n",
+        "kvstore.core.leases.holds",
+        "Hold.stand_at",
+        "end > top",
+        "end > top + 1000",
     ),
     Mutant(
         "demoted-without-a-copy",
-        "tiers/moves.py",
-        "        if leaf.node.lower_count >= leaf.copy_count:\n",
-        "        if True:\n",
+        "kvstore.core.tiers.moves",
+        "_drop_copied",
+        "leaf.node.lower_count >= leaf.copy_count",
+        "True",
     ),
     Mutant(
         "source-page-left-below",
-        "tiers/moves.py",
+        "kvstore.core.tiers.moves",
+        "Moves.plan_promotion",
         "self._begin(found.last, FIRST, moves, found.last.depth)",
         "self._begin(found.at, FIRST, moves, found.at.depth)",
     ),
     Mutant(
         "published-though-it-was-not-copied",
-        "tiers/moves.py",
-        "        if copied and target",
-        "        if target",
+        "kvstore.core.tiers.moves",
+        "finish",
+        "copied and target >> INDEX_BITS in arena.lasting and _fits(at, move.tier)",
+        "target >> INDEX_BITS in arena.lasting and _fits(at, move.tier)",
     ),
 ]

@@ -1,71 +1,80 @@
 """The faults about checksums and corrupt pages that the cache machine has to find in the core."""
 
-from mutants.core import Mutant
+from mutants.mutant import Mutant
 
 VERIFYING_MUTANTS = [
     Mutant(
         "removed-for-no-reason",
-        "leases/state.py",
-        "        self.removed_pages[cause] = self.removed_pages.get(cause, 0) + total\n",
-        "",
+        "kvstore.core.leases.state",
+        "CacheState.count_removed",
+        "self.removed_pages[cause] = self.removed_pages.get(cause, 0) + total",
+        "pass",
     ),
     Mutant(
         "corrupt-page-s-children-stay",
-        "pool/pages.py",
-        "    removed = remove(top, Cause.CORRUPT)\n    if above.ends",
-        "    for key, child in list(top.children.items()):\n"
-        "        top.children.drop(key)\n"
-        "        above.add_child(key, child)\n"
-        "        child.parent = above\n"
-        "    removed = remove(top, Cause.CORRUPT)\n    if above.ends",
+        "kvstore.core.pool.pages",
+        "remove_corrupt",
+        "assert above is not None",
+        "assert above is not None\n"
+        "for key, child in list(top.children.items()):\n"
+        "    top.children.drop(key)\n"
+        "    above.add_child(key, child)\n"
+        "    child.parent = above",
     ),
     Mutant(
         "page-below-a-corrupt-one-removed-in-its-place",
-        "pool/pages.py",
-        "    if at.pages > 1:\n        namespace.index.split(top, at.pages - 1)\n",
-        "    if 1 < at.pages < len(top.slots):\n        namespace.index.split(top, at.pages)\n",
+        "kvstore.core.pool.pages",
+        "remove_corrupt",
+        "if at.pages > 1:\n    namespace.index.split(top, at.pages - 1)",
+        "if 1 < at.pages < len(top.slots):\n    namespace.index.split(top, at.pages)",
     ),
     Mutant(
         "duplicate-s-checksum-replaces-the-first-s",
-        "verbs/insert.py",
-        "    marked = zip(slots, flags, checksums, strict=False)\n"
-        "    namespace.arena.keep_checksums("
-        "(slot, each) for slot, published, each in marked if published)\n",
-        "    path = []\n"
-        "    for depth in range(parent.depth + 1, parent.depth + len(flags) + 1):\n"
-        "        node = at.node\n"
-        "        while node.start >= depth:\n"
-        "            node = node.parent\n"
-        "        path.append(node.slots[depth - node.start - 1])\n"
-        "    namespace.arena.keep_checksums(zip(path, checksums))\n",
+        "kvstore.core.verbs.insert",
+        "publish_next",
+        "namespace.arena.keep_checksums(\n"
+        "    (slot, each) for slot, published, each in marked if published\n"
+        ")",
+        "path = []\n"
+        "for depth in range(parent.depth + 1, parent.depth + len(flags) + 1):\n"
+        "    node = at.node\n"
+        "    while node.start >= depth:\n"
+        "        node = node.parent\n"
+        "    path.append(node.slots[depth - node.start - 1])\n"
+        "namespace.arena.keep_checksums(zip(path, checksums))",
     ),
     Mutant(
         "answer-with-a-removed-page-is-given",
-        "verbs/verify.py",
-        "        if True not in [anchor.node.detached for anchor in anchors]:\n",
-        "        if True:\n",
+        "kvstore.core.verbs.verify",
+        "Verifying.settle",
+        "True not in [anchor.node.detached for anchor in anchors]",
+        "True",
     ),
     Mutant(
         "pin-of-an-answer-not-given-is-kept",
-        "verbs/verify.py",
-        "        for hold in holds:\n            lease.drop_pin(hold)\n",
-        "        for hold in holds[:0]:\n            lease.drop_pin(hold)\n",
+        "kvstore.core.verbs.verify",
+        "Verifying.withdraw",
+        "lease.drop_pin(hold)",
+        "pass",
     ),
     Mutant(
         "page-looked-at-is-its-neighbour",
-        "verbs/verify.py",
-        "            slot = own[end - before]\n",
-        "            slot = own[max(end - before - 1, 0)]\n",
+        "kvstore.core.verbs.verify",
+        "_checks_in",
+        "own[end - before]",
+        "own[max(end - before - 1, 0)]",
     ),
     Mutant(
         "pin-id-of-another-match",
-        "verbs/match.py",
-        "    return pin.tokens()[start : start + matched] == sequence.tokens[:matched]\n",
-        "    return True\n",
+        "kvstore.core.verbs.match",
+        "took",
+        "pin.tokens()[start : start + matched] == sequence.tokens[:matched]",
+        "True",
     ),
     Mutant(
         "slots-in-order-from-the-first-one",
-        "values/runs.py",
+        "kvstore.core.values.runs",
+        "_in_order",
         "extent.order.startswith(slots, first * slots.itemsize)",
         "extent.order.startswith(slots.tobytes()[:8], first * slots.itemsize)",
     ),

@@ -4,6 +4,7 @@ import pytest
 
 from core.core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 from core.third_world import ThirdWorld
+from core.verify_calls import ask, found_bad, publish
 from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.pool.disk import RemovedPrefix
 from kvstore.core.pool.namespace import Namespace
@@ -18,7 +19,6 @@ from kvstore.core.values.requests import (
     ReservationRequest,
 )
 from kvstore.errors import NamespaceNotFound
-from machine.verifying_steps import ask, found_bad, publish
 
 FRESH_ID = b"another of 16 by"
 

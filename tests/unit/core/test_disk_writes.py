@@ -6,11 +6,11 @@ import pytest
 
 from core.core_builders import node_at, paged
 from core.third_world import ThirdWorld
+from core.verify_calls import ask, conclude, publish
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.values.page_hash import page_digests
 from kvstore.core.values.requests import Sequence
-from machine.verifying_steps import ask, conclude, publish
 
 
 def ends(world: ThirdWorld, most: int = 100) -> list[list[int]]:

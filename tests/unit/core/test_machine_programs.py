@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kvstore.core.pool.tier_policy import TierPolicy
 from machine.cache_machine import CacheMachine, HashedPages, TwoTiersOfHashedPages
+from machine.disk_writes import tell
 from machine.state import OWNER
 
 MACHINES = [CacheMachine, HashedPages, TwoTiersOfHashedPages]
@@ -31,7 +32,7 @@ def test_a_page_below_one_that_the_disk_has_not_is_lost_with_it(machine: CacheMa
     machine.model.remove(removed)
     machine.model.disk.forbid(removed)
     machine.cache.evict_prefix(OWNER, machine.namespace_id, removed)
-    machine.tell()
+    tell(machine)
     assert machine.model.disk.prefixes == {beside}
 
 

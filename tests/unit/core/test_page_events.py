@@ -8,6 +8,7 @@ from core.core_builders import EPOCH, NAMESPACE_ID, OWNER, TENANT, CoreWorld, ma
 from core.letter_world import LetterWorld
 from core.third_world import ThirdWorld
 from core.tiered_world import make, move, sunk
+from core.verify_calls import ask, found_bad, publish
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.pages import EVENT_DIGEST_BYTES
@@ -26,7 +27,6 @@ from kvstore.core.values.events import (
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.page_hash import page_digests
 from kvstore.core.values.requests import Caller
-from machine.verifying_steps import ask, found_bad, publish
 
 INSERTED = ("INSERTED", "INSERTED", 1)
 

@@ -3,11 +3,11 @@
 import pytest
 
 from core.core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld, paged
+from core.prefill_calls import acquire, in_flight
 from kvstore.core.stats import hold_stats, snapshot
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller, InFlight, Match, Sequence
 from kvstore.errors import Tombstoned
-from machine.prefill_steps import acquire, in_flight
 
 
 def test_of_two_for_one_prefix_one_computes() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence as Items
 import pytest
 
 from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged, places
+from core.verify_calls import ask, conclude, everything, publish
 from kvstore.core.values.events import Cause
 from kvstore.core.values.requests import (
     Caller,
@@ -15,7 +16,6 @@ from kvstore.core.values.requests import (
     Sequence,
 )
 from kvstore.core.verbs.verify import Inspection
-from machine.verifying_steps import ask, conclude, everything, publish
 
 
 def test_pages_with_a_checksum_are_looked_at() -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from core.core_builders import NAMESPACE_ID, CoreWorld, places
+from core.verify_calls import ask, conclude, found_bad, publish
 from kvstore.core.values.requests import MatchOptions, Sequence
 from kvstore.errors import LeaseExpired, LeaseNotFound, PageCorrupt, Tombstoned
-from machine.verifying_steps import ask, conclude, found_bad, publish
 
 
 def test_two_who_find_the_same_page_count_it_once() -> None:
