@@ -24,7 +24,7 @@ from inference_worker.demo.line_process import LineProcess, worker_process
 from inference_worker.engine.request import Request
 from inference_worker.errors import DEVICE_LOST_STATUS, ProcessEndedError, WorkerError
 from inference_worker.fleet.fleet import Fleet
-from inference_worker.fleet.settings import EngineSettings, LoadedModel
+from inference_worker.fleet.protocol import EngineSettings, LoadedModel
 from kvstore_client.calls.health import LIVENESS, READINESS, SERVING, health_of
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore, running_store, wait_until
@@ -54,13 +54,13 @@ class Fault(NamedTuple):
 SOUND = Fault("unchanged")
 NOT_ASKED = Fault(
     "device-not-asked",
-    "inference_worker/pages/device_work.py",
+    "inference_worker/model/device.py",
     "        if not self.answers():\n",
     "        if False:\n",
 )
 PROCESS_STAYS = Fault(
     "process-stays",
-    "inference_worker/fleet/process.py",
+    "inference_worker/fleet/engine_process.py",
     "        if isinstance(engine.failure, DeviceLostError):\n            raise engine.failure\n",
     "        Path(os.environ['KVSTORE_TEST_CARD_LOST'], 'failed').touch()\n"
     "        await asyncio.Event().wait()\n",
@@ -247,22 +247,22 @@ def test_a_fleet_replaces_an_engine_without_its_device(
         try:
             await fleet.start()
             expected = await tokens_of(fleet)
-            [seat] = fleet.seats
-            first = seat.pid
+            [supervisor] = fleet.supervisors
+            first = supervisor.pid
             assert first is not None
             world.lose(first)
             if fault == SOUND:
                 assert await tokens_of(fleet) == expected
-                assert (seat.restarts, seat.pid != first) == (1, True)
+                assert (supervisor.restarts, supervisor.pid != first) == (1, True)
             elif fault == NOT_ASKED:
                 for _ in range(2):
                     with pytest.raises(Exception, match="illegal memory access"):
                         await tokens_of(fleet)
-                assert (seat.pid, (await left()).pins > 0) == (first, True)
+                assert (supervisor.pid, (await left()).pins > 0) == (first, True)
             else:
                 waiting = asyncio.create_task(tokens_of(fleet))
                 await asyncio.to_thread(wait_until, world.has_failed, LIMIT)
-                assert (seat.pid, (await left()).pins > 0) == (first, True)
+                assert (supervisor.pid, (await left()).pins > 0) == (first, True)
                 waiting.cancel()
         finally:
             await fleet.close()
