@@ -16,7 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from inference_worker.model.device import use_threads
 from inference_worker.model.model import PagedModel, load_model
-from inference_worker.model.source import GEMMA
+from inference_worker.model.names import GEMMA
 from support import machine
 from support.determinism.cost import cost_ratios, thread_ratios, work_of
 from support.determinism.logits import compare_ways

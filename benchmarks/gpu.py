@@ -15,10 +15,9 @@ import typer
 from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
-from inference_worker.model.device import use_threads
+from inference_worker.engine.local_worker import model_namespace
+from inference_worker.model.device import DeviceWork, use_threads
 from inference_worker.model.model import page_model
-from inference_worker.pages.device_work import DeviceWork
-from inference_worker.pages.namespaces import model_namespace
 from kvstore.logs import configure_logging
 from kvstore_client import Client, ClientConfig
 from kvstore_client.testing import running_store

@@ -14,7 +14,7 @@ import typer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from inference_worker.model.device import use_threads
-from inference_worker.model.source import model_folder
+from inference_worker.model.model import model_folder
 from kvstore_client import ClientConfig
 from kvstore_client.testing import running_store
 from kvstore_transformers import PrefixStore

@@ -1,7 +1,7 @@
 """Writes docs/commands.md: every command and flag of kvstore-worker and kvstore-ctl, from --help.
 
 Run it after a change of a command: `.venv/bin/python docs/commands.py`. It needs torch, as the worker does.
-The result is committed, and tests/unit/worker/test_command_page.py keeps the two in step.
+The result is committed, and tests/unit/worker/commands/test_command_page.py keeps the two in step.
 `--out FILE` writes another file instead, and leaves the tree alone.
 """
 

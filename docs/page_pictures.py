@@ -14,7 +14,7 @@ from typing import Any
 
 from inference_worker.demo.line_process import LineProcess, worker_process
 from inference_worker.demo.script import DemoScript, DemoTurn
-from inference_worker.model.source import model_folder
+from inference_worker.model.model import model_folder
 from inference_worker.model.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -28,10 +28,10 @@ MODULES: Final = (
     *("kvstore.server", "kvstore_ctl.app", "kvstore_client.memory.cuda.memory"),
     *(
         "inference_worker.commands.program",
-        "inference_worker.commands.serve_program",
         "inference_worker.demo.reference",
+        "inference_worker.fleet.server",
     ),
-    *("inference_worker.fleet.process", "inference_worker.store.tied_process"),
+    *("inference_worker.fleet.engine_process", "inference_worker.store.tied_process"),
     # Modules that tests start, or import only where they use them.
     *("device.process", "device.worker", "processes.forked_programs", "processes.forker"),
     "device.uid_by_environment",

@@ -4,6 +4,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from inference_worker.attention.attention import Terms
+from inference_worker.pages.extents import upload
+from inference_worker.pages.pool import PagePool
 
 
 def attend_dense(
@@ -39,3 +41,46 @@ def attend_dense(
 def mask_of(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Turns who sees whom into what is added to scores."""
     return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
+
+
+def attend_piece(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    terms: Terms,
+) -> torch.Tensor:
+    """Attends with ``[heads, queries, dim]`` of one sequence to ``[keys, kv_heads, dim]``."""
+    # A kv head's group of query heads shares its keys without a copy: batch is the kv head.
+    grouped = query.unflatten(0, (keys.shape[1], -1))
+    keys, values = (
+        x.transpose(0, 1).unsqueeze(1).expand(-1, grouped.shape[1], -1, -1) for x in (keys, values)
+    )
+    sinks = None if terms.sinks is None else terms.sinks.view(*grouped.shape[:2], 1, 1)
+    return attend_dense(grouped, keys, values, mask, terms, sinks).flatten(0, 1)
+
+
+def piece_mask(
+    pool: PagePool, first: int, last: int, lowest: int, window: int | None
+) -> torch.Tensor | None:
+    """Says what queries ``[first, last)`` see of keys ``[lowest, last)``; None: it is causal."""
+    if first == lowest and (window is None or last - first <= window):
+        return None
+    # All see the keys before the first of them, but for a window.
+    begin = first if window is None else lowest
+    queries = torch.arange(first, last).unsqueeze(1)
+    keys = torch.arange(begin, last).unsqueeze(0)
+    mask = torch.zeros((last - first, last - lowest), dtype=pool.dtype)
+    mask[:, begin - lowest :] = mask_of(seen_keys(queries, keys, window), pool.dtype)
+    return upload(mask, pool.device)
+
+
+def lowest_seen(first: int, window: int | None) -> int:
+    """Says which is the first position that a query at ``first`` sees."""
+    return 0 if window is None else max(0, first - window + 1)
+
+
+def seen_keys(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Returns which positions ``keys`` each of the positions ``queries`` sees; they broadcast."""
+    seen = keys <= queries
+    return seen if window is None else seen & (keys > queries - window)

@@ -1,7 +1,7 @@
 """Attention by Triton kernels that read every page where it lies, in whatever extent.
 
 Importing this needs Triton, which comes with torch for CUDA and is no requirement of ours: see
-:mod:`~inference_worker.attention.choice`.
+:mod:`~inference_worker.attention.selector`.
 """
 
 from typing import Final
@@ -10,7 +10,6 @@ import torch
 from triton import next_power_of_2
 
 from inference_worker.attention.attention import Terms
-from inference_worker.attention.distances import UNIT_BYTES
 from inference_worker.attention.kernel_shape import (
     KernelShape,
     LaunchShape,
@@ -19,8 +18,9 @@ from inference_worker.attention.kernel_shape import (
     prefill_rows,
 )
 from inference_worker.attention.kernels import attend_pages, merge_splits, write_rows
-from inference_worker.attention.tables import Room, StepTables, StepWork
-from inference_worker.engine.step import Step
+from inference_worker.attention.step import Step
+from inference_worker.attention.step_tables import Room, StepTables, StepWork
+from inference_worker.pages.distances import UNIT_BYTES
 
 DEFAULT_SHAPE: Final = KernelShape()
 

@@ -5,9 +5,9 @@ separate allocations, so no tensor spans them, and ``base`` is any address of th
 kernel multiplies a distance by the unit, so the compiler knows that the result is a multiple of 16
 bytes and moves 16 bytes with each instruction. An address read from memory would not tell it that.
 
-:mod:`~inference_worker.attention.tables` makes the tables. No value that differs between steps or
-layers is a compile-time constant, so no request waits for a compiler. For machines with a GPU; on a
-CPU these run in Triton's interpreter, for tests.
+:mod:`~inference_worker.attention.step_tables` makes the tables. No value that differs between steps
+or layers is a compile-time constant, so no request waits for a compiler. The kernels need a GPU; on
+a CPU they run in Triton's interpreter, for tests.
 """
 
 import triton
@@ -88,7 +88,7 @@ def attend_pages(
 ):
     """Attends causally with the queries of one entry, to its keys: grid ``(entries * kv heads,)``.
 
-    An entry (:class:`~inference_worker.attention.work_list.WorkList`) is a tile of up to ``ROWS
+    An entry (:class:`~inference_worker.attention.step_tables.WorkList`) is a tile of up to ``ROWS
 
     GROUP`` neighbouring queries of one part, and a share of the tile's keys. All query heads that
     share a kv head are further rows of the tile. Neighbouring programs read the kv heads of the
@@ -190,7 +190,7 @@ def merge_splits(
 ):
     """Merges the partial results of one head of one token: grid ``(merges * heads,)``.
 
-    A merge is one of :class:`~inference_worker.attention.work_list.WorkList`. Loads ``SPLITS``
+    A merge is one of :class:`~inference_worker.attention.step_tables.WorkList`. Loads ``SPLITS``
     partial results at once, all peaks as one vector. The number of partial results is no
     compile-time constant.
     """

@@ -6,10 +6,9 @@ from typing import Final
 
 from inference_worker.chat.format import Exchange, chat_format
 from inference_worker.engine.engine import Engine
-from inference_worker.engine.generation import Generation
-from inference_worker.engine.sampling_options import GREEDY, SamplingOptions
+from inference_worker.engine.request import GREEDY, Generation, SamplingOptions
 from inference_worker.model.model import PagedModel
-from inference_worker.text.stream import TextStream
+from inference_worker.model.text import TextStream
 
 ANSWER_TOKENS: Final = 256
 

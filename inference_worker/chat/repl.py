@@ -12,7 +12,7 @@ from rich.console import Console
 
 from inference_worker.chat.chat import Chat, ChatTurn
 from inference_worker.errors import RequestTooLongError
-from inference_worker.text.terminal import terminal_text
+from inference_worker.model.text import terminal_text
 
 
 class Interrupt:

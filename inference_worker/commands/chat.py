@@ -10,7 +10,6 @@ from rich.console import Console
 
 from inference_worker.chat.chat import ANSWER_TOKENS, Chat
 from inference_worker.chat.repl import COMMANDS, ChatRepl
-from inference_worker.commands.local_worker import local_worker
 from inference_worker.commands.options import (
     Backend,
     Device,
@@ -31,10 +30,10 @@ from inference_worker.commands.options import (
     told_failures,
 )
 from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.engine.local_worker import local_worker
 from inference_worker.model.device import threads_for, use_threads
-from inference_worker.model.names import CPU
-from inference_worker.model.source import GEMMA
-from inference_worker.pages.backend import PrefixCacheBackend, store_arguments
+from inference_worker.model.names import CPU, GEMMA
+from inference_worker.store.backend import PrefixCacheBackend, store_arguments
 from kvstore_client.testing import running_store
 
 

@@ -11,18 +11,20 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from inference_worker.commands.local_worker import LocalWorker, local_worker
 from inference_worker.commands.options import Json, Model, Threads, end_on_sigterm, told_failures
-from inference_worker.demo.chat_turns import LONGEST as CHAT_LONGEST
-from inference_worker.demo.chat_turns import RUNS, chat_turns_faults, measure_chat_turns
-from inference_worker.demo.saved_prefill import LONGEST as PREFILL_LONGEST
-from inference_worker.demo.saved_prefill import (
+from inference_worker.demo.experiments import (
+    CHAT_LONGEST,
     PAGE_TOKENS,
+    PREFILL_LONGEST,
+    RUNS,
+    chat_turns_faults,
+    measure_chat_turns,
     measure_saved_prefill,
     saved_prefill_faults,
 )
+from inference_worker.engine.local_worker import LocalWorker, local_worker
 from inference_worker.model.device import threads_for, use_threads
-from inference_worker.model.source import GEMMA
+from inference_worker.model.names import GEMMA
 from kvstore_client.testing import running_store
 
 # In one extent, so that no run waits for memory.

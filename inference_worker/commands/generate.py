@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from inference_worker.commands.local_worker import LocalWorker, local_worker
 from inference_worker.commands.options import (
     Backend,
     Deterministic,
@@ -30,12 +29,11 @@ from inference_worker.commands.options import (
     told_failures,
 )
 from inference_worker.engine.engine import PAGE_TOKENS
-from inference_worker.engine.sampling_options import SamplingOptions
+from inference_worker.engine.local_worker import LocalWorker, local_worker
+from inference_worker.engine.request import SamplingOptions
 from inference_worker.model.device import threads_for, use_threads
-from inference_worker.model.names import CPU
-from inference_worker.model.source import GEMMA
-from inference_worker.text.stream import TextStream
-from inference_worker.text.terminal import terminal_text
+from inference_worker.model.names import CPU, GEMMA
+from inference_worker.model.text import TextStream, terminal_text
 
 OUTPUT_TOKENS = 64
 

@@ -12,10 +12,10 @@ import typer
 from rich.console import Console
 
 import kvstore_client
-from inference_worker.engine.sampling_options import SamplingOptions
+from inference_worker.engine.request import SamplingOptions
 from inference_worker.errors import RequestTooLongError, StoreOptionsError, WorkerError
 from inference_worker.model.names import DtypeName
-from inference_worker.pages.backend import PrefixCacheBackend
+from inference_worker.store.backend import PrefixCacheBackend
 
 Model = Annotated[
     str, typer.Option(help="gemma, tiny, tiny-llama, tiny-gemma3, or a transformers model folder")

@@ -11,7 +11,6 @@ from transformers.utils.logging import disable_progress_bar
 from inference_worker.commands.chat import chat
 from inference_worker.commands.experiments import app as experiments
 from inference_worker.commands.generate import generate
-from inference_worker.commands.local_worker import ATTACH_SECONDS, local_worker
 from inference_worker.commands.options import (
     Deterministic,
     Device,
@@ -30,9 +29,9 @@ from inference_worker.commands.warm import warm
 from inference_worker.demo.demo import run_demo, verdict
 from inference_worker.demo.line_worker import LineWorker
 from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.engine.local_worker import ATTACH_SECONDS, local_worker
 from inference_worker.model.device import threads_for, use_threads
-from inference_worker.model.names import CPU
-from inference_worker.model.source import GEMMA
+from inference_worker.model.names import CPU, GEMMA
 from kvstore import __version__
 
 # Of the demo's table where no terminal says how wide it is.

@@ -20,12 +20,12 @@ from inference_worker.commands.options import (
 )
 from inference_worker.engine.scheduler import MAX_RUNNING
 from inference_worker.fleet.log import log_to_stderr
-from inference_worker.fleet.settings import EngineSettings
+from inference_worker.fleet.protocol import EngineSettings
 from inference_worker.http.api_keys import read_api_keys
 from inference_worker.http.settings import GRACE_SECONDS, HttpSettings
 from inference_worker.model.names import CPU, GEMMA
-from inference_worker.pages.backend import check_backend
-from inference_worker.store.serve_store import StoreOptions
+from inference_worker.store.backend import check_backend
+from inference_worker.store.own_store import StoreOptions
 
 
 def serve(  # noqa: PLR0913 - each is an option
@@ -120,3 +120,13 @@ def serve(  # noqa: PLR0913 - each is an option
         from inference_worker.fleet.server import serve_engines  # noqa: PLC0415
 
         serve_engines(engines, store, http, host=host, port=port, grace=grace)
+
+
+# The program of ``serve`` alone: the other commands load torch, which it does not need.
+app = typer.Typer(name="kvstore-worker", add_completion=False)
+app.command()(serve)
+
+
+@app.callback()
+def program() -> None:
+    """Keeps the command's name: without a callback typer drops the name of a single command."""

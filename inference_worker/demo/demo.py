@@ -18,16 +18,15 @@ from typing import IO, Any, Final
 from rich.console import Console
 
 import kvstore_client
-from inference_worker.demo.comparison import ACCEPTED_SHARE, compare
-from inference_worker.demo.computed_prompts import ComputedPrompts
+from inference_worker.demo.comparison import ACCEPTED_SHARE, ComputedPrompts, compare
 from inference_worker.demo.line_process import LineProcess, reference_process, worker_process
 from inference_worker.demo.script import AGAIN, WORKERS, DemoScript, DemoTurn
 from inference_worker.demo.table import DemoTable, summary
 from inference_worker.engine.engine import PAGE_TOKENS
 from inference_worker.errors import ProcessEndedError, WorkerError
 from inference_worker.model.device import find_device, threads_for
+from inference_worker.model.model import model_folder
 from inference_worker.model.names import CPU
-from inference_worker.model.source import model_folder
 from inference_worker.model.tokenizer import load_tokenizer
 from kvstore_client.testing import running_store
 from kvstore_ctl.message_json import plain

@@ -3,7 +3,7 @@
 ``kvstore-worker run`` prints ``{"ready": true}`` and then answers each line of standard input:
 
 - ``{"op": "generate", "id", "prompt_ids", "max_tokens", "use_store", "sampling",
-  "die_after_insert"}`` with the fields of :class:`~inference_worker.engine.generation.Generation`;
+  "die_after_insert"}`` with the fields of :class:`~inference_worker.engine.request.Generation`;
   ``sampling`` has those of :class:`~inference_worker.engine.sampling.SamplingOptions`, and with
   ``die_after_insert`` the process kills itself (SIGKILL) as soon as the request's first insert was
   answered, and its last line is that insert's ``published_pages``;
@@ -20,9 +20,9 @@ from typing import IO, Any, NoReturn
 
 import kvstore_client
 from inference_worker.engine.engine import Engine
-from inference_worker.engine.sampling_options import SamplingOptions
+from inference_worker.engine.request import SamplingOptions
 from inference_worker.errors import WorkerError
-from inference_worker.pages.ref import PageRef
+from inference_worker.pages.layout import PageRef
 
 FLUSH_SECONDS = 30.0
 

@@ -4,13 +4,12 @@ from collections.abc import Callable
 
 import torch
 
+from inference_worker.attention.step import Step, StepPart
 from inference_worker.engine.request import FinishReason
 from inference_worker.engine.request_run import RequestRun
 from inference_worker.engine.request_table import RequestTable
 from inference_worker.engine.sampling import choose_all
-from inference_worker.engine.scheduler import Scheduler
-from inference_worker.engine.scheduler_supply import Part
-from inference_worker.engine.step import Step, StepPart
+from inference_worker.engine.scheduler import Part, Scheduler
 from inference_worker.model.model import PagedModel
 from inference_worker.pages.pool import PagePool
 from kvstore_client.errors import PageRecycled

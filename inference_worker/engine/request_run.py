@@ -4,11 +4,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from inference_worker.engine.generation import Generation
-from inference_worker.engine.request import FinishReason, Request, RequestListener
+from inference_worker.attention.step import StepPart
+from inference_worker.engine.request import FinishReason, Generation, Request, RequestListener
 from inference_worker.engine.sampling import Choice, Sampler
-from inference_worker.engine.step import StepPart
-from inference_worker.pages.ref import PageRef
+from inference_worker.pages.layout import PageRef
 from inference_worker.pages.sequence import SequencePages
 from kvstore import tracing
 from kvstore_client.errors import PageRecycled

@@ -11,7 +11,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from inference_worker.engine.sampling_options import GREEDY, SamplingOptions
+from inference_worker.engine.request import GREEDY, SamplingOptions
 
 # Others take the options from here too.
 __all__ = ["GREEDY", "Choice", "Sampler", "SamplingOptions"]

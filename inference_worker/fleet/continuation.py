@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from inference_worker.engine.generation import Generation
-from inference_worker.engine.request import FinishReason, Request
+from inference_worker.engine.request import FinishReason, Generation, Request
 from inference_worker.errors import ContinuationError
 
 

@@ -2,20 +2,68 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Final
 
+from inference_worker.engine.async_engine import EngineStats, Piece
 from inference_worker.engine.request import Request
-from inference_worker.engine.stats import EngineStats
-from inference_worker.fleet.async_engine import EngineBusyError, EngineGoneError, Piece
-from inference_worker.fleet.choice import choose_engine
+from inference_worker.errors import EngineBusyError, EngineGoneError
 from inference_worker.fleet.continuation import Continuation
-from inference_worker.fleet.counts import FleetCounts
-from inference_worker.fleet.link import EngineLink
-from inference_worker.fleet.seat import PROGRAM, EngineSeat, FindStore
-from inference_worker.fleet.settings import EngineSettings, LoadedModel
+from inference_worker.fleet.engine_client import EngineClient
+from inference_worker.fleet.protocol import EngineSettings, LoadedModel
+from inference_worker.fleet.supervisor import PROGRAM, EngineSupervisor, FindStore
+
+
+def choose_engine(clients: Iterable[EngineClient], request: Request) -> EngineClient | None:
+    """Chooses the one with the fewest tokens to compute, the first of several; None of none.
+
+    What each has in its own memory does not count: what one has computed of a prompt, all find at
+    the store.
+    """
+    del request
+    return min(
+        (each for each in clients if each.open),
+        key=lambda each: each.outstanding_tokens,
+        default=None,
+    )
+
+
+# What is so now and ends with a process; all other fields are totals, which only grow.
+NOW: Final = frozenset(
+    {"waiting", "running", "held_sequences", "private_slots_used", "engines", "engines_attached"}
+)
+NOTHING: Final = EngineStats(**dict.fromkeys((each.name for each in fields(EngineStats)), 0))
+
+
+class FleetCounts:
+    """Adds up counts; of a process that ended, what it told last stays in the totals."""
+
+    def __init__(self) -> None:
+        """Nothing is counted yet."""
+        self._past = NOTHING
+        self._last: dict[EngineClient, EngineStats] = {}
+
+    def add(self, told: Mapping[EngineClient, EngineStats]) -> EngineStats:
+        """Takes what the living told and returns the sums."""
+        for ended in self._last.keys() - {each for each in self._last if each.open}:
+            last = self._last.pop(ended)
+            self._past = added([self._past, replace(last, **dict.fromkeys(NOW, 0))])
+        self._last |= told
+        return added([self._past, *self._last.values()])
+
+
+def added(each: Iterable[EngineStats]) -> EngineStats:
+    """Adds counts field by field."""
+    all_of_them = list(each)
+    return EngineStats(
+        **{
+            field.name: sum(getattr(one, field.name) for one in all_of_them)
+            for field in fields(EngineStats)
+        }
+    )
+
 
 # Processes that may die under one request before it is held to be what kills them.
 MOST_MOVES: Final = 2
@@ -38,7 +86,9 @@ class Fleet:
     ) -> None:
         """Starts nothing; ``find_store`` is asked as each process has loaded its model."""
         self._changed = asyncio.Event()
-        self.seats = [EngineSeat(each, find_store, self._note, program) for each in engines]
+        self.supervisors = [
+            EngineSupervisor(each, find_store, self._note, program) for each in engines
+        ]
         self._counts = FleetCounts()
         self._moves = 0
 
@@ -47,32 +97,34 @@ class Fleet:
 
         Raises ``WorkerError`` where one cannot be had, as of a model that is not there.
         """
-        for each in self.seats:
+        for each in self.supervisors:
             each.start()
         await self.wait_serving(1)
-        return next(each.loaded for each in self.seats if each.loaded is not None)
+        return next(each.loaded for each in self.supervisors if each.loaded is not None)
 
     async def wait_serving(self, count: int) -> None:
         """Waits until ``count`` processes serve; raises ``WorkerError`` where they will not."""
-        while sum(1 for _ in self._links()) < count:
-            for each in self.seats:
+        while sum(1 for _ in self._clients()) < count:
+            for each in self.supervisors:
                 if each.failure is not None:
                     raise each.failure
             await self._changed.wait()
 
     async def close(self) -> None:
         """Aborts what is under way, give all back, and end the processes."""
-        await asyncio.gather(*(each.stop() for each in self.seats))
+        await asyncio.gather(*(each.stop() for each in self.supervisors))
 
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence, prompt and output together; 0 before one is loaded."""
-        return next((each.loaded.longest for each in self.seats if each.loaded is not None), 0)
+        return next(
+            (each.loaded.longest for each in self.supervisors if each.loaded is not None), 0
+        )
 
     @property
     def ready(self) -> bool:
         """Whether any process serves."""
-        return next(self._links(), None) is not None
+        return next(self._clients(), None) is not None
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Yields a request's tokens as they come, each once, whatever dies meanwhile.
@@ -84,11 +136,11 @@ class Fleet:
         """
         begin = time.perf_counter()
         way = Continuation(request)
-        full: set[EngineLink] = set()
+        full: set[EngineClient] = set()
         while (ended := way.ended) is None:
-            link = await self._choose(request, way, full)
+            client = await self._choose(request, way, full)
             try:
-                async with aclosing(link.generate(way.next_request())) as pieces:
+                async with aclosing(client.generate(way.next_request())) as pieces:
                     async for piece in pieces:
                         if not way.given and piece.token_ids:
                             way.first_token_seconds = time.perf_counter() - begin
@@ -104,7 +156,7 @@ class Fleet:
                 if way.moves > MOST_MOVES and way.ended is None:
                     raise
             except EngineBusyError:
-                full.add(link)
+                full.add(client)
                 if not await self._may_have_room(way, full):
                     raise
         yield Piece([], way.whole(None), ended)
@@ -114,49 +166,49 @@ class Fleet:
 
         Of one that does not answer in time, and of one that ended, it is what it told last.
         """
-        links = list(self._links())
-        asked = (asyncio.wait_for(each.stats(), STATS_SECONDS) for each in links)
+        clients = list(self._clients())
+        asked = (asyncio.wait_for(each.stats(), STATS_SECONDS) for each in clients)
         told = await asyncio.gather(*asked, return_exceptions=True)
         living = {
-            link: each
-            for link, each in zip(links, told, strict=True)
+            client: each
+            for client, each in zip(clients, told, strict=True)
             if isinstance(each, EngineStats)
         }
         return replace(
             self._counts.add(living),
-            engines=sum(1 for _ in self._links()),
-            engine_restarts=sum(each.restarts for each in self.seats),
+            engines=sum(1 for _ in self._clients()),
+            engine_restarts=sum(each.restarts for each in self.supervisors),
             moved_requests=self._moves,
         )
 
     async def _choose(
-        self, request: Request, way: Continuation, full: set[EngineLink]
-    ) -> EngineLink:
+        self, request: Request, way: Continuation, full: set[EngineClient]
+    ) -> EngineClient:
         """Returns who takes a request; one that was begun waits for it, where nobody serves."""
-        link = choose_engine((each for each in self._links() if each not in full), request)
-        if link is None and way.moves:
+        client = choose_engine((each for each in self._clients() if each not in full), request)
+        if client is None and way.moves:
             try:
                 async with asyncio.timeout(MOVE_SECONDS):
-                    while (link := choose_engine(self._links(), request)) is None:
+                    while (client := choose_engine(self._clients(), request)) is None:
                         await self._changed.wait()
             except TimeoutError:
                 pass
-        if link is None:
+        if client is None:
             raise EngineGoneError("no engine process serves now")
-        return link
+        return client
 
-    async def _may_have_room(self, way: Continuation, full: set[EngineLink]) -> bool:
+    async def _may_have_room(self, way: Continuation, full: set[EngineClient]) -> bool:
         """Returns whether any has room besides those; one that was begun waits until they have."""
-        if full.issuperset(self._links()):
+        if full.issuperset(self._clients()):
             if not way.moves:
                 return False
             full.clear()
             await asyncio.sleep(FULL_SECONDS)
         return True
 
-    def _links(self) -> Iterator[EngineLink]:
-        links = (each.link for each in self.seats)
-        return (each for each in links if each is not None and each.open)
+    def _clients(self) -> Iterator[EngineClient]:
+        clients = (each.client for each in self.supervisors)
+        return (each for each in clients if each is not None and each.open)
 
     def _note(self) -> None:
         """Wakes whoever waits for a change."""

@@ -12,13 +12,12 @@ from typing import Any, TypeVar
 import typer
 
 from inference_worker.fleet.fleet import Fleet
-from inference_worker.fleet.settings import EngineSettings
+from inference_worker.fleet.protocol import EngineSettings
 from inference_worker.http.app import build_app
-from inference_worker.http.served_model import served_model
 from inference_worker.http.server import listening_socket, serve_app
-from inference_worker.http.settings import HttpSettings
+from inference_worker.http.settings import HttpSettings, served_model
 from inference_worker.model.tokenizer import load_tokenizer
-from inference_worker.store.serve_store import ServeStore, StoreOptions
+from inference_worker.store.own_store import ServeStore, StoreOptions
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # As a shell reports that a signal ended a process.

@@ -2,24 +2,163 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any, Final
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from inference_worker.errors import WorkerError
-from inference_worker.fleet.async_engine import AsyncEngine
-from inference_worker.http.counters import HttpCounters
-from inference_worker.http.drain import Drain
-from inference_worker.http.generation import Generation
-from inference_worker.http.problem import Problem, answer_http, answer_problem
-from inference_worker.http.request_counter import RequestCounter, answer_nobody
-from inference_worker.http.routes import Routes
-from inference_worker.http.served_model import ServedModel
-from inference_worker.http.settings import HttpSettings
+from inference_worker.engine.async_engine import AsyncEngine
+from inference_worker.errors import EngineGoneError, WorkerError
+from inference_worker.http.bodies import ChatBody, CompletionBody
+from inference_worker.http.completions import Completions, check_model
+from inference_worker.http.connection import Drain
+from inference_worker.http.documents import ChatDocuments, CompletionDocuments
+from inference_worker.http.metrics import HttpCounters
+from inference_worker.http.prepared import prepare_chat, prepare_completion
+from inference_worker.http.problem import Problem, answer_http, answer_problem, not_ready
+from inference_worker.http.settings import HttpSettings, ServedModel
+
+
+class Routes:
+    """The endpoints of one model. One event loop uses it."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        model: ServedModel,
+        settings: HttpSettings,
+        counters: HttpCounters,
+        drain: Drain,
+        completions: Completions,
+    ) -> None:
+        """Takes the parts."""
+        self._engine = engine
+        self._model = model
+        self._keys = settings.api_keys
+        self._counters = counters
+        self._drain = drain
+        self._completions = completions
+
+    async def chat(self, request: Request) -> Response:
+        """Answers ``POST /v1/chat/completions``."""
+        user = self._user_of(request)
+        return await self._completions.answer(request, user, ChatBody, prepare_chat, ChatDocuments)
+
+    async def completion(self, request: Request) -> Response:
+        """Answers ``POST /v1/completions``."""
+        user = self._user_of(request)
+        return await self._completions.answer(
+            request, user, CompletionBody, prepare_completion, CompletionDocuments
+        )
+
+    async def models(self, request: Request) -> Response:
+        """Lists the one model."""
+        self._user_of(request)
+        return JSONResponse({"object": "list", "data": [self._document()]})
+
+    async def model(self, request: Request) -> Response:
+        """Describes the model; raises :class:`Problem` for another name."""
+        self._user_of(request)
+        check_model(request.path_params["model"], self._model)
+        return JSONResponse(self._document())
+
+    async def health(self, request: Request) -> Response:
+        """Says whether an engine takes requests; raises :class:`Problem` where not."""
+        del request
+        if self._drain.draining:
+            raise not_ready("the server ends")
+        if not self._engine.ready:
+            raise not_ready("no engine takes requests now")
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        """Shows what was counted, in Prometheus' text format."""
+        del request
+        try:
+            self._counters.engine.stats = await self._engine.stats()
+        except EngineGoneError:
+            # What is known without it is worth having.
+            self._counters.engine.stats = None
+        shown = generate_latest(self._counters.registry)
+        return Response(shown, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "id": self._model.name,
+            "object": "model",
+            "created": self._model.created,
+            "owned_by": "kvstore",
+            "max_model_len": self._model.longest,
+        }
+
+    def _user_of(self, request: Request) -> str | None:
+        """Says who asks; raises :class:`Problem` where a key is needed and not given."""
+        if self._keys is None:
+            return None
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        user = self._keys.user_of(key.strip()) if scheme.lower() == "bearer" else None
+        if user is None:
+            raise Problem(
+                401,
+                "Incorrect API key provided; it goes into the header 'Authorization: Bearer KEY'.",
+                kind="authentication_error",
+                code="invalid_api_key",
+            )
+        return user
+
+
+# As nginx has it: the client went away before its answer, which nobody reads.
+GONE_STATUS: Final = 499
+# What is answered, outside this layer, to what nobody foresaw.
+FAILED_STATUS: Final = 500
+ROUTES: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/models", "/health"})
+ROUTES_BELOW: Final = "/v1/models/"
+
+
+class RequestCounter:
+    """A layer around the application; of ``/metrics`` itself nothing is counted."""
+
+    def __init__(self, app: ASGIApp, requests: Counter) -> None:
+        """Count into ``requests``, by route and status."""
+        self._app = app
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count when all was sent."""
+        if scope["type"] != "http" or scope["path"] == "/metrics":
+            await self._app(scope, receive, send)
+            return
+        status = FAILED_STATUS
+
+        async def look(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, look)
+        finally:
+            self._requests.labels(route_of(scope["path"]), status).inc()
+
+
+def route_of(path: str) -> str:
+    """Gives a path's route; paths that nobody serves are one."""
+    if path.startswith(ROUTES_BELOW):
+        return f"{ROUTES_BELOW}{{model}}"
+    return path if path in ROUTES else "other"
+
+
+async def answer_nobody(request: Request, error: Exception) -> Response:
+    """Answers a client that is gone."""
+    del request, error
+    return Response(status_code=GONE_STATUS)
 
 
 def build_app(
@@ -35,14 +174,14 @@ def build_app(
     settings = settings or HttpSettings()
     counters = HttpCounters(registry or CollectorRegistry())
     drain = Drain()
-    generation = Generation(engine, model, settings, counters, drain)
-    routes = Routes(engine, model, settings, counters, drain, generation)
+    completions = Completions(engine, model, settings, counters, drain)
+    routes = Routes(engine, model, settings, counters, drain, completions)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         del app
         yield
-        generation.close()
+        completions.close()
 
     app = Starlette(
         routes=[

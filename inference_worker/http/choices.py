@@ -1,15 +1,128 @@
 """All answers to one request, and what they are together."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from inference_worker.fleet.async_engine import AsyncEngine
-from inference_worker.http.answer import Answer, Delta
-from inference_worker.http.counters import HttpCounters
+from inference_worker.engine.async_engine import AsyncEngine
+from inference_worker.engine.request import FinishReason, Request
+from inference_worker.errors import EngineGoneError
+from inference_worker.http.metrics import HttpCounters
 from inference_worker.http.prepared import Prepared
+from inference_worker.http.problem import is_refusal
+from inference_worker.model.text import StopText, TextStream
 from inference_worker.model.tokenizer import Tokenizer
+
+
+class Delta(NamedTuple):
+    """What one choice says next; the last has why it ends."""
+
+    text: str
+    finish_reason: str | None
+
+
+class Choice:
+    """One choice: its text up to a stop string, and its tokens. One event loop uses it."""
+
+    def __init__(
+        self,
+        request: Request,
+        tokenizer: Tokenizer,
+        stops: Sequence[str],
+        context: Sequence[int],
+        counters: HttpCounters,
+    ) -> None:
+        """Asks nothing yet."""
+        self._request = request
+        self._counters = counters
+        self._stop_text = StopText(stops)
+        self._pieces: list[str] = []
+        self._text = TextStream(tokenizer, self._pieces.append, context)
+        self.completion_tokens = 0
+        self.reused_tokens = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of its prompt."""
+        return len(self._request.prompt_ids)
+
+    async def deltas(self, engine: AsyncEngine) -> AsyncGenerator[Delta, None]:
+        """Gives the text as it comes; closing it aborts the request.
+
+        Raises what ``generate`` of the engine raises, and ``EngineGoneError`` where the engine
+        aborted it.
+        """
+        begin = time.perf_counter()
+        ended: str | None = FinishReason.ABORT.value
+        try:
+            async with aclosing(engine.generate(self._request)) as pieces:
+                while True:
+                    piece = await anext(pieces)
+                    begin = self._count_time(begin, len(piece.token_ids))
+                    self.reused_tokens = piece.reused_tokens or 0
+                    text = self._take(piece.token_ids)
+                    if piece.reason is not None:
+                        text += self._rest()
+                    reason = self._end_of(piece.reason)
+                    ended = reason or ended
+                    yield Delta(text, reason)
+                    if reason is not None:
+                        return
+        except Exception as error:
+            ended = None
+            if not is_refusal(error):
+                self._counters.failures.inc()
+            raise
+        finally:
+            if ended is not None:
+                self._counters.ends.labels(ended).inc()
+            self._counters.generated.inc(self.completion_tokens)
+
+    def _take(self, tokens: list[int]) -> str:
+        """Takes tokens up to the one that completes a stop string; gives what may be said."""
+        said = ""
+        for token in tokens:
+            self.completion_tokens += 1
+            if token not in self._request.stop_ids:
+                self._text.add(token)
+                said += self._put_out()
+                if self._stop_text.stopped:
+                    break
+        return said
+
+    def _put_out(self) -> str:
+        text = "".join(self._pieces)
+        self._pieces.clear()
+        return self._stop_text.add(text)
+
+    def _end_of(self, reason: FinishReason | None) -> str | None:
+        """Says why it ends, where it does."""
+        if self._stop_text.stopped:
+            return FinishReason.STOP.value
+        if reason is FinishReason.ABORT:
+            raise EngineGoneError("the server ends")
+        return None if reason is None else reason.value
+
+    def _rest(self) -> str:
+        """Gives what is held back, which nothing follows."""
+        if self._stop_text.stopped:
+            return ""
+        self._text.end()
+        text = self._put_out()
+        return text if self._stop_text.stopped else text + self._stop_text.end()
+
+    def _count_time(self, begin: float, tokens: int) -> float:
+        """Counts how long tokens took since those before them; gives the time now."""
+        if not tokens:
+            return begin
+        now = time.perf_counter()
+        if self.completion_tokens:
+            self._counters.between_tokens.observe((now - begin) / tokens)
+        else:
+            self._counters.first_token.observe(now - begin)
+        return now
 
 
 class ChoiceDelta(NamedTuple):
@@ -26,17 +139,17 @@ class Choices:
         """Asks nothing yet."""
         self._prompt_count = prepared.prompt_count
         pairs = zip(prepared.requests, prepared.contexts, strict=True)
-        self.answers = [
-            Answer(request, tokenizer, prepared.stops, context, counters)
+        self.choices = [
+            Choice(request, tokenizer, prepared.stops, context, counters)
             for request, context in pairs
         ]
 
     async def deltas(self, engine: AsyncEngine) -> AsyncGenerator[ChoiceDelta, None]:
         """Gives what all say as it comes; closing it aborts all. Raises the first one's failure."""
-        came: asyncio.Queue[ChoiceDelta | Exception] = asyncio.Queue(len(self.answers))
+        came: asyncio.Queue[ChoiceDelta | Exception] = asyncio.Queue(len(self.choices))
         tasks = [
-            asyncio.create_task(_follow(index, answer, engine, came))
-            for index, answer in enumerate(self.answers)
+            asyncio.create_task(_follow(index, choice, engine, came))
+            for index, choice in enumerate(self.choices)
         ]
         try:
             left = len(tasks)
@@ -53,9 +166,9 @@ class Choices:
 
     def usage(self) -> dict[str, Any]:
         """Count tokens as OpenAI does: each prompt once, and what was cached of it at first."""
-        first = self.answers[:: len(self.answers) // self._prompt_count]
+        first = self.choices[:: len(self.choices) // self._prompt_count]
         prompt = sum(each.prompt_tokens for each in first)
-        completion = sum(each.completion_tokens for each in self.answers)
+        completion = sum(each.completion_tokens for each in self.choices)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
@@ -65,10 +178,10 @@ class Choices:
 
 
 async def _follow(
-    index: int, answer: Answer, engine: AsyncEngine, came: "asyncio.Queue[ChoiceDelta | Exception]"
+    index: int, choice: Choice, engine: AsyncEngine, came: "asyncio.Queue[ChoiceDelta | Exception]"
 ) -> None:
     try:
-        async with aclosing(answer.deltas(engine)) as deltas:
+        async with aclosing(choice.deltas(engine)) as deltas:
             async for each in deltas:
                 await came.put(ChoiceDelta(index, each))
     except Exception as error:  # noqa: BLE001 - who waits is told

@@ -1,15 +1,66 @@
 """A request's connection: its body, bounded, and whether its client is still there."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+import json
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
+from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from inference_worker.errors import EngineGoneError
-from inference_worker.http.drain import Drain
-from inference_worker.http.problem import Problem
+from inference_worker.http.problem import Problem, problem_of
+
+# For clients to read why their answers ended: one that reads nothing keeps nobody.
+END_SECONDS: Final = 5.0
+
+
+class Drain:
+    """Counts the requests that run, and knows whether the server is to end. One event loop's."""
+
+    def __init__(self) -> None:
+        """Serve."""
+        self.draining = False
+        # Set when what runs has to end now.
+        self.over = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._running = 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Counts a request while it runs."""
+        self._running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+
+    async def drain(self, grace: float) -> None:
+        """Begins nothing new; returns when nothing runs.
+
+        What runs after ``grace`` seconds is ended, and its clients are told, where they read.
+        """
+        self.draining = True
+        try:
+            async with asyncio.timeout(grace):
+                await self._wait_idle()
+        except TimeoutError:
+            self.over.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await self._wait_idle()
+
+    async def _wait_idle(self) -> None:
+        # A stream is counted anew as its answer begins.
+        while self._running:
+            await self._idle.wait()
+
 
 Result = TypeVar("Result")
 
@@ -59,3 +110,47 @@ async def _gone(receive: Receive) -> None:
     """Returns when the client is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+DONE: Final = b"data: [DONE]\n\n"
+
+
+class EventStream(Response):
+    """Sends documents as they come, then ``[DONE]``; an error is the last event instead."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, documents: AsyncGenerator[Mapping[str, Any], None], drain: Drain) -> None:
+        """Sends ``documents``, which are closed in the end."""
+        self.status_code = 200
+        self.background = None
+        self._documents = documents
+        self._drain = drain
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends all; where the client goes away, close the documents at once."""
+        del scope
+        with self._drain.running():
+            async with aclosing(self._documents):
+                head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                await send(head)
+                try:
+                    await while_there(receive, self._drain, self._send_all(send))
+                    last = DONE
+                except ClientDisconnect:
+                    return
+                except Exception as error:  # noqa: BLE001 - the client is told, as far as it may be
+                    last = event(problem_of(error).document())
+                await send({"type": "http.response.body", "body": last})
+
+    async def _send_all(self, send: Send) -> None:
+        async for each in self._documents:
+            body = {"type": "http.response.body", "body": event(each), "more_body": True}
+            await send(body)
+
+
+def event(document: Mapping[str, Any]) -> bytes:
+    """Writes one event."""
+    written = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return f"data: {written}\n\n".encode()

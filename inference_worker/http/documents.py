@@ -4,9 +4,8 @@ import time
 import uuid
 from typing import Any, Protocol
 
-from inference_worker.http.answer import Delta
-from inference_worker.http.choices import ChoiceDelta
-from inference_worker.http.served_model import ServedModel
+from inference_worker.http.choices import ChoiceDelta, Delta
+from inference_worker.http.settings import ServedModel
 
 Document = dict[str, Any]
 

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from inference_worker.engine.request import Request
-from inference_worker.engine.sampling_options import SamplingOptions
+from inference_worker.engine.request import Request, SamplingOptions
 from inference_worker.errors import RequestTooLongError
 from inference_worker.http.bodies import SEED_BITS, ChatBody, CompletionBody, GenerationBody
 from inference_worker.http.problem import Problem
-from inference_worker.http.served_model import ServedModel
+from inference_worker.http.settings import ServedModel
 
 # OpenAI's for completions; a chat's answer may take all that is left.
 COMPLETION_TOKENS: Final = 16

@@ -1,9 +1,12 @@
 """The HTTP server's bounds."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import Final
 
+from inference_worker.chat.format import ChatFormat, chat_format
 from inference_worker.http.api_keys import ApiKeys
+from inference_worker.model.tokenizer import Tokenizer
 
 # Seconds that running requests get after SIGTERM.
 GRACE_SECONDS: Final = 30.0
@@ -22,3 +25,28 @@ class HttpSettings:
     max_body_bytes: int = 4 << 20
     body_seconds: float = 30.0
     max_choices: int = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """What of a model is needed beside its engine; ``created`` is in seconds since 1970."""
+
+    name: str
+    tokenizer: Tokenizer
+    chat_format: ChatFormat
+    end_ids: frozenset[int]
+    longest: int
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+def served_model(
+    name: str, tokenizer: Tokenizer, end_ids: frozenset[int], longest: int
+) -> ServedModel:
+    """Serves a model under a name, in the chat format that its tokenizer has."""
+    return ServedModel(
+        name=name,
+        tokenizer=tokenizer,
+        chat_format=chat_format(tokenizer, end_ids),
+        end_ids=end_ids,
+        longest=longest,
+    )

@@ -14,10 +14,9 @@ from inference_worker.attention.attention import (
     register_attention,
     running,
 )
-from inference_worker.attention.choice import AttentionKind, AttentionOfStep, choose_attention
-from inference_worker.attention.exact import ExactAttention
-from inference_worker.attention.exact_rows import (
+from inference_worker.attention.deterministic import (
     FORWARD_ROWS,
+    ExactAttention,
     RowByRow,
     exact_digest,
     filled,
@@ -25,11 +24,12 @@ from inference_worker.attention.exact_rows import (
     forwards_of,
     refuse_experts,
 )
-from inference_worker.attention.extent_rows import upload
-from inference_worker.engine.step import Step
+from inference_worker.attention.selector import AttentionKind, AttentionOfStep, choose_attention
+from inference_worker.attention.step import Step
 from inference_worker.errors import UnsupportedModelError
 from inference_worker.model.device import find_device, weights_dtype
-from inference_worker.model.names import CPU, DtypeName
+from inference_worker.model.gemma import gemma_folder
+from inference_worker.model.names import CPU, GEMMA, TINY, DtypeName
 from inference_worker.model.self_check import (
     PAGE_TOKENS,
     check_exact,
@@ -38,13 +38,38 @@ from inference_worker.model.self_check import (
     check_paged,
     stock_rows,
 )
-from inference_worker.model.source import model_folder
+from inference_worker.model.tiny import TINY_MODELS, tiny_folder
 from inference_worker.model.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from inference_worker.pages.extents import upload
 from inference_worker.pages.layout import PageLayout
 from inference_worker.pages.pool import PagePool
 from kvstore_transformers.digest import folder_digest, module_digest
 from kvstore_transformers.errors import UnsupportedModelError as UnfitModelError
 from kvstore_transformers.probe import ModelShape, probe_model
+
+
+def model_folder(source: str | Path) -> Path:
+    """Gives the model folder of ``gemma``, ``tiny``, ``tiny-gemma3``, ``tiny-llama``, or a path.
+
+    ``tiny`` is ``tiny-qwen3``.
+    The named ones are made in the cache on first use, Gemma in about half a minute.
+    Raises ``FileNotFoundError`` for a path that is no folder.
+    """
+    name = str(source)
+    if name == GEMMA:
+        return gemma_folder()
+    if name == TINY:
+        return tiny_folder()
+    kind, _, rest = name.partition("-")
+    if kind == TINY and rest in TINY_MODELS:
+        return tiny_folder(rest)
+    folder = Path(source)
+    if not folder.is_dir():
+        names = [GEMMA, TINY, *(f"{TINY}-{rest}" for rest in TINY_MODELS)]
+        msg = f"{name} is no folder and none of {', '.join(names)}"
+        raise FileNotFoundError(msg)
+    return folder
+
 
 # Where a configuration names no limit.
 DEFAULT_MAX_TOKENS: Final = 4096

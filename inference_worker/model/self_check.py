@@ -5,7 +5,7 @@ from typing import Final, Protocol
 import torch
 from transformers import PreTrainedModel
 
-from inference_worker.engine.step import Step, StepPart
+from inference_worker.attention.step import Step, StepPart
 from inference_worker.errors import SelfCheckError, UnsupportedModelError
 from inference_worker.pages.block_table import BlockTable
 from inference_worker.pages.pool import PagePool

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from inference_worker.pages.ref import PageRef
+from inference_worker.pages.layout import PageRef
 
 # Others take it from here too.
 __all__ = ["BlockTable", "PageRef"]

@@ -2,7 +2,15 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
+
+
+class PageRef(NamedTuple):
+    """One page's place: the key of its extent and its slot there."""
+
+    extent: int
+    slot: int
+
 
 DTYPE_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 

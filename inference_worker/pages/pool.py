@@ -5,12 +5,11 @@ from typing import Final
 
 import torch
 
-from inference_worker.attention.distances import PageDistances
-from inference_worker.attention.extent_rows import ExtentRows, find_rows
 from inference_worker.errors import LayoutMismatchError
-from inference_worker.pages.block_table import BlockTable, PageRef
-from inference_worker.pages.extents import PoolExtents
-from inference_worker.pages.layout import PageLayout
+from inference_worker.pages.block_table import BlockTable
+from inference_worker.pages.distances import PageDistances
+from inference_worker.pages.extents import ExtentRows, PoolExtents, find_rows
+from inference_worker.pages.layout import PageLayout, PageRef
 
 KV_FACTOR: Final = 2
 

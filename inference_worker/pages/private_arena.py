@@ -6,8 +6,7 @@ from typing import Final
 import torch
 
 from inference_worker.errors import ArenaExhaustedError
-from inference_worker.pages.layout import PageLayout
-from inference_worker.pages.ref import PageRef
+from inference_worker.pages.layout import PageLayout, PageRef
 
 PRIVATE_EXTENT: Final = -1
 

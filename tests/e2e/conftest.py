@@ -9,8 +9,7 @@ from engines.engine_world import Judge
 from inference_worker.demo.comparison import ACCEPTED_SHARE
 from inference_worker.demo.reference import load_reference
 from inference_worker.model.device import use_threads
-from inference_worker.model.model import PagedModel, load_model
-from inference_worker.model.source import model_folder
+from inference_worker.model.model import PagedModel, load_model, model_folder
 from inference_worker.model.tiny import TINY_MODELS
 
 

@@ -15,11 +15,11 @@ from transformers import AutoModelForCausalLM
 
 from engines.engine_world import NOTHING, left_at
 from inference_worker.demo.comparison import NEAR_TIE
+from inference_worker.engine.async_engine import EngineStats
 from inference_worker.engine.request import FinishReason, Request
-from inference_worker.engine.stats import EngineStats
 from inference_worker.fleet.fleet import Fleet
-from inference_worker.fleet.settings import EngineSettings, LoadedModel
-from inference_worker.model.source import model_folder
+from inference_worker.fleet.protocol import EngineSettings, LoadedModel
+from inference_worker.model.model import model_folder
 from kvstore_client import connect_admin
 from kvstore_client.testing import RunningStore, running_store, wait_until
 

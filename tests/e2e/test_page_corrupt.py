@@ -7,7 +7,7 @@ import pytest
 from engines.engine_world import OUTPUT_TOKENS, EngineWorld, Judge
 from inference_worker.engine.engine import PAGE_TOKENS
 from inference_worker.model.model import PagedModel
-from inference_worker.pages.block_table import PageRef
+from inference_worker.pages.layout import PageRef
 from kvstore_client import PageRef as StorePageRef
 from kvstore_client.testing import RunningStore
 

@@ -18,7 +18,7 @@ from inference_worker.demo.line_process import LineProcess, worker_process
 from inference_worker.engine.engine import PAGE_TOKENS
 from inference_worker.model.model import PagedModel
 from inference_worker.model.tiny import TINY_MODELS
-from inference_worker.pages.block_table import PageRef
+from inference_worker.pages.layout import PageRef
 from kvstore_client.testing import RunningStore
 
 Ids = Callable[[int, int], list[int]]

@@ -6,7 +6,7 @@ import pytest
 
 from engines.engine_world import NOTHING, EngineWorld, left_at
 from inference_worker.model.model import PagedModel
-from inference_worker.pages.block_table import PageRef
+from inference_worker.pages.layout import PageRef
 from kvstore_client.testing import RunningStore, wait_until
 from processes.proxy import GOOD, SILENT, Line, Proxy, proxied
 

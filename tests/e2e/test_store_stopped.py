@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from engines.engine_world import LIMIT, NOTHING, EngineWorld, Judge
-from inference_worker.engine.engine import PAGE_TOKENS, OnPublished
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.engine.request_run import OnPublished
 from inference_worker.model.model import PagedModel
-from inference_worker.pages.block_table import PageRef
+from inference_worker.pages.layout import PageRef
 from kvstore_client.testing import RunningStore
 from pages.stamped_pages import memfd_mappings
 

@@ -11,8 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from engines.engine_world import NOTHING, EngineWorld
 from engines.transformers_script import NEW, Script
-from inference_worker.model.model import PagedModel
-from inference_worker.model.source import model_folder
+from inference_worker.model.model import PagedModel, model_folder
 from inference_worker.model.tiny import TINY_MODELS
 from kvstore_client import ClientConfig, Match, connect_admin
 from kvstore_client.errors import PageRecycled, ParentDetached, PoolExhausted, StoreError

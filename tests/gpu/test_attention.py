@@ -10,7 +10,7 @@ import torch
 from device.far_pages import FAR_BYTES, FAR_CASES, GIB, attend_within, far_memory, near_memory
 from device.kernel_cases import CASES, Case, assert_same, attend
 from inference_worker.attention.gathered import GatheredAttention
-from inference_worker.pages.device_work import DeviceWork
+from inference_worker.model.device import DeviceWork
 
 if TYPE_CHECKING:
     from inference_worker.attention.kernel_attention import KernelAttention

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from engines.engine_world import OUTPUT_TOKENS, EngineWorld, Judge
-from inference_worker.attention.choice import AttentionKind
+from inference_worker.attention.selector import AttentionKind
 from inference_worker.demo.reference import load_reference
-from inference_worker.model.model import load_model
+from inference_worker.model.model import load_model, model_folder
 from inference_worker.model.names import DtypeName
-from inference_worker.model.source import model_folder
 from inference_worker.model.tiny import TINY_MODELS
 from kvstore_client.testing import RunningStore
 

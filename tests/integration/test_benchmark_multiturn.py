@@ -8,10 +8,10 @@ import pytest
 from multiturn import figures
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from inference_worker.commands.local_worker import local_worker
-from inference_worker.fleet.thread import EngineThread
+from inference_worker.engine.local_worker import local_worker
+from inference_worker.fleet.engine_thread import EngineThread
 from inference_worker.http.app import build_app
-from inference_worker.http.served_model import served_model
+from inference_worker.http.settings import served_model
 from inference_worker.model.device import use_threads
 from kvstore_client.testing import running_store
 from support.replay.trace import load

@@ -24,7 +24,7 @@ from inference_worker.demo.line_process import LineProcess, worker_process
 from inference_worker.engine.request import Request
 from inference_worker.errors import DEVICE_LOST_STATUS, ProcessEndedError, WorkerError
 from inference_worker.fleet.fleet import Fleet
-from inference_worker.fleet.settings import EngineSettings, LoadedModel
+from inference_worker.fleet.protocol import EngineSettings, LoadedModel
 from kvstore_client.calls.health import LIVENESS, READINESS, SERVING, health_of
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore, running_store, wait_until
@@ -44,14 +44,14 @@ pytestmark = pytest.mark.skipif(find_spec("cupy") is not None, reason="the real 
 
 NOT_ASKED = Mutant(
     "device-not-asked",
-    "inference_worker.pages.device_work",
+    "inference_worker.model.device",
     "DeviceWork.check",
     "not self.answers()",
     "False",
 )
 PROCESS_STAYS = Mutant(
     "process-stays",
-    "inference_worker.fleet.process",
+    "inference_worker.fleet.engine_process",
     "main",
     "if isinstance(engine.failure, DeviceLostError):\n    raise engine.failure",
     "Path(os.environ['KVSTORE_TEST_CARD_LOST'], 'failed').touch()\nawait asyncio.Event().wait()",
@@ -244,22 +244,22 @@ def test_a_fleet_replaces_an_engine_without_its_device(
         try:
             await fleet.start()
             expected = await tokens_of(fleet)
-            [seat] = fleet.seats
-            first = seat.pid
+            [supervisor] = fleet.supervisors
+            first = supervisor.pid
             assert first is not None
             world.lose(first)
             if fault == UNCHANGED:
                 assert await tokens_of(fleet) == expected
-                assert (seat.restarts, seat.pid != first) == (1, True)
+                assert (supervisor.restarts, supervisor.pid != first) == (1, True)
             elif fault == NOT_ASKED:
                 for _ in range(2):
                     with pytest.raises(Exception, match="illegal memory access"):
                         await tokens_of(fleet)
-                assert (seat.pid, (await left()).pins > 0) == (first, True)
+                assert (supervisor.pid, (await left()).pins > 0) == (first, True)
             else:
                 waiting = asyncio.create_task(tokens_of(fleet))
                 await asyncio.to_thread(wait_until, world.has_failed, LIMIT)
-                assert (seat.pid, (await left()).pins > 0) == (first, True)
+                assert (supervisor.pid, (await left()).pins > 0) == (first, True)
                 waiting.cancel()
         finally:
             await fleet.close()

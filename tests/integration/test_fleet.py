@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 
 from engines.counting_engine import BUSY, LONGEST, REUSED, next_token
-from inference_worker.engine.generation import Generation
-from inference_worker.engine.request import FinishReason, Request
-from inference_worker.engine.sampling_options import SamplingOptions
-from inference_worker.errors import ProcessEndedError, RequestTooLongError, WorkerError
-from inference_worker.fleet import seat as engine_seat
-from inference_worker.fleet.async_engine import EngineBusyError, EngineGoneError
+from inference_worker.engine.request import FinishReason, Generation, Request, SamplingOptions
+from inference_worker.errors import (
+    EngineBusyError,
+    EngineGoneError,
+    ProcessEndedError,
+    RequestTooLongError,
+    WorkerError,
+)
+from inference_worker.fleet import supervisor
 from inference_worker.fleet.fleet import Fleet
-from inference_worker.fleet.settings import EngineSettings, LoadedModel
+from inference_worker.fleet.protocol import EngineSettings, LoadedModel
 from kvstore_client.testing import wait_until
 
 PROGRAM = (str(Path(__file__).parents[1] / "support" / "engines" / "counting_engine.py"),)
@@ -98,8 +101,8 @@ def busy_pid(fleet: Fleet) -> int:
     """Returns the process that has something to compute."""
     (pid,) = [
         each.pid
-        for each in fleet.seats
-        if each.link is not None and each.link.outstanding_tokens and each.pid is not None
+        for each in fleet.supervisors
+        if each.client is not None and each.client.outstanding_tokens and each.pid is not None
     ]
     return pid
 
@@ -117,10 +120,10 @@ def test_requests_are_spread_and_answered() -> None:
                 assert each.reason is FinishReason.LENGTH
                 assert each.generation is not None
                 assert each.generation.output_ids == each.ids
-            links = [each.link for each in fleet.seats if each.link is not None]
-            assert [(await each.stats()).requests for each in links] == [3, 3]
+            clients = [each.client for each in fleet.supervisors if each.client is not None]
+            assert [(await each.stats()).requests for each in clients] == [3, 3]
             assert (await fleet.stats()).requests == 6
-            assert [each.outstanding_tokens for each in links] == [0, 0]
+            assert [each.outstanding_tokens for each in clients] == [0, 0]
             with pytest.raises(EngineBusyError):
                 await Heard().listen(fleet, Request(prompt_ids=[BUSY], max_tokens=1))
             with pytest.raises(RequestTooLongError) as raised:
@@ -193,8 +196,8 @@ def test_what_kills_processes_is_not_given_to_all() -> None:
 
 def test_a_process_that_stands_still_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its socket stays open and says nothing: that is told from one that has nothing to say."""
-    monkeypatch.setattr(engine_seat, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(engine_seat, "SILENT_SECONDS", 5.0)
+    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(supervisor, "SILENT_SECONDS", 5.0)
 
     async def test() -> None:
         async with fleet_of(2) as fleet:
@@ -218,8 +221,8 @@ def test_a_client_that_leaves_is_aborted() -> None:
             async with aclosing(fleet.generate(request)) as pieces:
                 assert (await anext(pieces)).token_ids == expected(request)[:1]
                 assert (await fleet.stats()).running == 1
-            assert fleet.seats[0].link is not None
-            assert fleet.seats[0].link.outstanding_tokens == 0
+            assert fleet.supervisors[0].client is not None
+            assert fleet.supervisors[0].client.outstanding_tokens == 0
             assert (await fleet.stats()).running == 0
 
     run(test)

@@ -8,10 +8,9 @@ import pytest
 
 from engines import mortal_engine
 from inference_worker.engine.request import FinishReason, Request
-from inference_worker.errors import WorkerError
-from inference_worker.fleet.async_engine import EngineBusyError, EngineGoneError
+from inference_worker.errors import EngineBusyError, EngineGoneError, WorkerError
 from inference_worker.fleet.fleet import MOST_MOVES, Fleet
-from inference_worker.fleet.settings import EngineSettings, LoadedModel
+from inference_worker.fleet.protocol import EngineSettings, LoadedModel
 
 LIMIT = 60.0
 PROGRAM = (str(Path(mortal_engine.__file__)),)
@@ -55,7 +54,7 @@ def test_the_last_death_is_no_failure_where_nothing_is_left_to_compute() -> None
         assert pieces[-1].generation is not None
         assert pieces[-1].generation.output_ids == [2, 3, 4]
         # The last to die may not have been missed yet.
-        while sum(each.restarts for each in fleet.seats) < MOST_MOVES:  # noqa: ASYNC110
+        while sum(each.restarts for each in fleet.supervisors) < MOST_MOVES:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await fleet.wait_serving(MOST_MOVES + 1)
         others = fleet.generate(Request(prompt_ids=PROMPT, max_tokens=9))

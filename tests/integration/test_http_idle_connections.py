@@ -6,15 +6,13 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from inference_worker.engine.generation import Generation
-from inference_worker.engine.request import FinishReason, Request
-from inference_worker.engine.stats import EngineStats
-from inference_worker.fleet.async_engine import Piece
-from inference_worker.fleet.counts import NOTHING
-from inference_worker.http import request_deadline
+from inference_worker.engine.async_engine import EngineStats, Piece
+from inference_worker.engine.request import FinishReason, Generation, Request
+from inference_worker.fleet.fleet import NOTHING
+from inference_worker.http import server
 from inference_worker.http.app import build_app
-from inference_worker.http.served_model import served_model
 from inference_worker.http.server import listening_socket, serve_app
+from inference_worker.http.settings import served_model
 from inference_worker.model.tokenizer import ByteTokenizer
 
 LIMIT = 60.0
@@ -51,7 +49,7 @@ class Slow:
 
 def test_who_asks_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, in the middle of a head, and after an answer; an answer may take longer."""
-    monkeypatch.setattr(request_deadline, "HEAD_SECONDS", HEAD_SECONDS)
+    monkeypatch.setattr(server, "HEAD_SECONDS", HEAD_SECONDS)
 
     async def run() -> None:
         engine = Slow()

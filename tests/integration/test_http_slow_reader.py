@@ -7,14 +7,13 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
+from inference_worker.engine.async_engine import EngineStats, Piece
 from inference_worker.engine.request import Request
-from inference_worker.engine.stats import EngineStats
-from inference_worker.fleet.async_engine import Piece
-from inference_worker.fleet.counts import NOTHING
-from inference_worker.http import drain
+from inference_worker.fleet.fleet import NOTHING
+from inference_worker.http import connection
 from inference_worker.http.app import build_app
-from inference_worker.http.served_model import served_model
 from inference_worker.http.server import listening_socket, serve_app
+from inference_worker.http.settings import served_model
 from inference_worker.model.tokenizer import ByteTokenizer
 
 LIMIT = 30.0
@@ -58,7 +57,7 @@ class Words(ByteTokenizer):
 
 def test_a_server_ends_though_a_client_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last words are not waited for; what it asked of the engine is aborted."""
-    monkeypatch.setattr(drain, "END_SECONDS", 0.1)
+    monkeypatch.setattr(connection, "END_SECONDS", 0.1)
     engine = Endless()
 
     async def run() -> None:

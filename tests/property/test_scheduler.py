@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.simulated_batch import LONGEST, STEP_SECONDS, CountedEngine, CountedStore, Prompt
-from inference_worker.engine import scheduler_queue
-from inference_worker.engine.scheduler import Scheduler
-from inference_worker.engine.scheduler_queue import PATIENCE
+from inference_worker.engine import scheduler
+from inference_worker.engine.scheduler import PATIENCE, Scheduler
 
 PROMPTS = st.builds(
     Prompt,
@@ -105,5 +104,5 @@ def test_nobody_starves(matches: list[int]) -> None:
 def test_without_patience_one_would_starve(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound is one that can be missed."""
     assert steps_of_the_first(lambda _: 20, most=100) <= BOUND
-    monkeypatch.setattr(scheduler_queue, "PATIENCE", 10**9)
+    monkeypatch.setattr(scheduler, "PATIENCE", 10**9)
     assert steps_of_the_first(lambda _: 20, most=100) == 100

@@ -86,12 +86,7 @@ ALLOWED = {
     # What vLLM loads: the store's words on one side, vLLM's on the other.
     VLLM: {"kvstore_client", "torch", "vllm"},
     # The scheduler decides without torch, a store or a clock.
-    "inference_worker/engine/scheduler.py": {
-        "inference_worker.engine.scheduler_queue",
-        "inference_worker.engine.scheduler_supply",
-    },
-    "inference_worker/engine/scheduler_queue.py": {"inference_worker.engine.scheduler_supply"},
-    "inference_worker/engine/scheduler_supply.py": set(),
+    "inference_worker/engine/scheduler.py": set(),
     "inference_worker": {TRACING, VERSION, "kvstore.v1", "kvstore_client", "kvstore_ctl"}
     | {"kvstore_transformers", "torch", "transformers"},
 }

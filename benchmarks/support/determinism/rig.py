@@ -6,11 +6,11 @@ from typing import Final
 
 import torch
 
-from inference_worker.engine.step import Step, StepPart
+from inference_worker.attention.step import Step, StepPart
 from inference_worker.model.model import PagedModel
 from inference_worker.pages.block_table import BlockTable
+from inference_worker.pages.layout import PageRef
 from inference_worker.pages.pool import PagePool
-from inference_worker.pages.ref import PageRef
 
 PAGE_TOKENS: Final = 16
 # Tokens of a step that computes a context in one go, as the engine's longest.

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from inference_worker.attention.step import Step, StepPart
 from inference_worker.engine.engine import Engine
-from inference_worker.engine.generation import Generation
-from inference_worker.engine.step import Step, StepPart
+from inference_worker.engine.request import Generation
 from inference_worker.model.model import PagedModel
 from inference_worker.pages.block_table import BlockTable
 from inference_worker.pages.pool import PagePool

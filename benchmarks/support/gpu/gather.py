@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from inference_worker.model.model import PagedModel
-from inference_worker.pages.block_table import BlockTable, PageRef
+from inference_worker.pages.block_table import BlockTable
+from inference_worker.pages.layout import PageRef
 from inference_worker.pages.pool import PagePool
 from kvstore_client import Namespace
 from support.gpu.plan import PAGE_TOKENS, Plan, synchronize

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 
 from inference_worker.attention.attention import Terms
-from inference_worker.engine.step import Step, StepPart
-from inference_worker.pages.block_table import BlockTable, PageRef
-from inference_worker.pages.layout import PageLayout
+from inference_worker.attention.step import Step, StepPart
+from inference_worker.pages.block_table import BlockTable
+from inference_worker.pages.layout import PageLayout, PageRef
 from inference_worker.pages.pool import PagePool
 
 UNIFORM, ONE_LONG, BESIDE_PREFILL = "uniform", "one long", "beside a prefill"

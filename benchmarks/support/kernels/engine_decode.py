@@ -8,8 +8,7 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile
 
 from inference_worker.engine.engine import Engine
-from inference_worker.engine.outcome import RequestOutcome
-from inference_worker.engine.request import Request
+from inference_worker.engine.request import Request, RequestOutcome
 from inference_worker.model.model import PagedModel, page_model
 from support.gpu.models import build_model
 from support.gpu.plan import PAGE_TOKENS, synchronize

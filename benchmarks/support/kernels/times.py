@@ -13,7 +13,7 @@ import torch
 from inference_worker.attention import kernels as page_kernels
 from inference_worker.attention.attention import StepAttention
 from inference_worker.attention.kernel_attention import KernelAttention
-from inference_worker.engine.step import Step
+from inference_worker.attention.step import Step
 from support.kernels.cells import Cell, CellStep, cells, layer_bytes
 from support.kernels.device_clock import Clock, device_clock, marked_launches, time_queued
 from support.kernels.plan import KernelPlan

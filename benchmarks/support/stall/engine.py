@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from inference_worker.commands.local_worker import local_worker
 from inference_worker.engine.engine import Engine
+from inference_worker.engine.local_worker import local_worker
 from inference_worker.model.device import use_threads
 from support.stall.load import ATTACH_SECONDS, PROMPTS, Answer, Load
 

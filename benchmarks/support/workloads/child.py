@@ -70,7 +70,7 @@ def _work(  # a process's main function
     pipe: Connection, name: str, model: str, runtime_dir: Path, longest: int, threads: int
 ) -> None:
     # On demand: whoever starts this process needs none of it for that.
-    from inference_worker.commands.local_worker import local_worker  # noqa: PLC0415
+    from inference_worker.engine.local_worker import local_worker  # noqa: PLC0415
     from inference_worker.model.device import use_threads  # noqa: PLC0415
 
     use_threads(threads)

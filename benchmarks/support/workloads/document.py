@@ -10,8 +10,7 @@ from typing import Any
 
 from inference_worker.demo.reference import Reference, load_reference
 from inference_worker.model.device import threads_for, use_threads
-from inference_worker.model.model import load_model
-from inference_worker.model.source import model_folder
+from inference_worker.model.model import load_model, model_folder
 from support import machine
 from support.workloads.plan import Plan
 from support.workloads.run import Rows, Runner

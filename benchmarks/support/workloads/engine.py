@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from inference_worker.engine.engine import Engine
-from inference_worker.engine.generation import Generation
-from inference_worker.engine.request import FinishReason, Request
+from inference_worker.engine.request import FinishReason, Generation, Request
 from kvstore_client import Client
 from support.workloads.figures import Sample
 

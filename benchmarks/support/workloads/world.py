@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from inference_worker.engine.engine import PAGE_TOKENS, Engine
+from inference_worker.engine.local_worker import model_namespace
 from inference_worker.model.model import PagedModel
-from inference_worker.pages.namespaces import model_namespace
 from kvstore_client import Client, ClientConfig, Namespace
 from kvstore_client.testing import running_store
 from support.workloads.child import Worker

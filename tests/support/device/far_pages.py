@@ -11,9 +11,9 @@ import torch
 
 from device.kernel_cases import EXTENTS, LAYERS, Case, Outcome
 from inference_worker.attention.attention import StepAttention, Terms
-from inference_worker.engine.step import Step, StepPart
-from inference_worker.pages.block_table import BlockTable, PageRef
-from inference_worker.pages.layout import PageLayout
+from inference_worker.attention.step import Step, StepPart
+from inference_worker.pages.block_table import BlockTable
+from inference_worker.pages.layout import PageLayout, PageRef
 from inference_worker.pages.pool import PagePool
 
 GIB = 1 << 30

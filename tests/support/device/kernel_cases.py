@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 
 from inference_worker.attention.attention import StepAttention, Terms
-from inference_worker.engine.step import Step, StepPart
-from inference_worker.pages.block_table import BlockTable, PageRef
-from inference_worker.pages.layout import PageLayout
+from inference_worker.attention.step import Step, StepPart
+from inference_worker.pages.block_table import BlockTable
+from inference_worker.pages.layout import PageLayout, PageRef
 from inference_worker.pages.pool import PagePool
 
 EXTENTS = (0, 7, -1)

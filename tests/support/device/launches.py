@@ -6,7 +6,7 @@ from threading import Thread
 
 import torch
 
-from inference_worker.pages.device_work import DeviceWork
+from inference_worker.model.device import DeviceWork
 
 # Kernels of one launch of a graph: about two milliseconds of work.
 KERNELS = 1000

@@ -56,9 +56,9 @@ def wait_as_torch(device: object) -> None:
 
 def wait_on_card() -> None:
     """Make the waits of an engine, whose model is on the CPU, wait for the device and its pages."""
-    if "inference_worker.pages.device_work" not in sys.modules:
+    if "inference_worker.model.device" not in sys.modules:
         return
-    work = sys.modules["inference_worker.pages.device_work"].DeviceWork
+    work = sys.modules["inference_worker.model.device"].DeviceWork
     torch_cuda = sys.modules["torch"].cuda
     torch_cuda.Event, torch_cuda.synchronize = Event, wait_as_torch
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from inference_worker.attention.distances import UNIT_BYTES
-from inference_worker.engine.step import Step
+from inference_worker.attention.step import Step
 from inference_worker.pages.block_table import BlockTable
+from inference_worker.pages.distances import UNIT_BYTES
 from inference_worker.pages.pool import PagePool
 
 

@@ -1,7 +1,7 @@
 """An engine without a model, as a process of a fleet: the next token follows from all before.
 
-``python counting_engine.py FD`` speaks as inference_worker/fleet/process.py does. A model named
-``refused`` is refused, and with one named ``dies`` the process ends as it loads.
+``python counting_engine.py FD`` speaks the protocol of inference_worker/fleet/protocol.py. It
+refuses a model named ``refused``, and ends while it loads a model named ``dies``.
 """
 
 import asyncio
@@ -12,14 +12,12 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from itertools import count
 
-from inference_worker.engine.generation import Generation
-from inference_worker.engine.request import FinishReason, Request
-from inference_worker.engine.stats import EngineStats
-from inference_worker.errors import RequestTooLongError
-from inference_worker.fleet.answers import EngineAnswers
-from inference_worker.fleet.async_engine import EngineBusyError, Piece
-from inference_worker.fleet.counts import NOTHING
-from inference_worker.fleet.frames import Frame, read_frame
+from inference_worker.engine.async_engine import EngineStats, Piece
+from inference_worker.engine.request import FinishReason, Generation, Request
+from inference_worker.errors import EngineBusyError, RequestTooLongError
+from inference_worker.fleet.engine_process import EngineServer
+from inference_worker.fleet.fleet import NOTHING
+from inference_worker.fleet.protocol import Frame, read_frame
 
 LONGEST = 1000
 # A prompt that begins so is one too many.
@@ -97,7 +95,7 @@ async def main(sock: socket.socket) -> None:
             writer.write(Frame({"op": "loaded", "folder": folder, **loaded}).pack())
     if await read_frame(reader) is not None:
         writer.write(Frame({"op": "ready"}).pack())
-        await EngineAnswers(CountingEngine(), reader, writer).serve()
+        await EngineServer(CountingEngine(), reader, writer).serve()
 
 
 if __name__ == "__main__":

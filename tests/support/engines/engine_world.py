@@ -7,11 +7,12 @@ from typing import NamedTuple, Self
 
 from inference_worker.demo.comparison import compare
 from inference_worker.demo.reference import Reference
-from inference_worker.engine.engine import PAGE_TOKENS, Engine, OnPublished
-from inference_worker.engine.generation import Generation
+from inference_worker.engine.engine import PAGE_TOKENS, Engine
+from inference_worker.engine.local_worker import model_namespace
+from inference_worker.engine.request import Generation
+from inference_worker.engine.request_run import OnPublished
 from inference_worker.engine.scheduler import MAX_RUNNING
 from inference_worker.model.model import PagedModel
-from inference_worker.pages.namespaces import model_namespace
 from inference_worker.pages.private_arena import PRIVATE_EXTENT
 from kvstore_client import Client, ClientConfig, connect_admin
 

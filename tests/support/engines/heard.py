@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from inference_worker.engine.generation import Generation
-from inference_worker.engine.request import FinishReason
+from inference_worker.engine.request import FinishReason, Generation
 
 
 class Heard:

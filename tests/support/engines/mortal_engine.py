@@ -9,16 +9,14 @@ import socket
 import sys
 from dataclasses import asdict
 
-from inference_worker.fleet.async_engine import EngineBusyError
-from inference_worker.fleet.frames import Frame, read_frame
-from inference_worker.fleet.messages import failure_frame
-from inference_worker.fleet.settings import LoadedModel
+from inference_worker.errors import EngineBusyError
+from inference_worker.fleet.protocol import Frame, LoadedModel, failure_frame, read_frame
 
 LOADED = LoadedModel(folder="", longest=100, end_ids=[], page_bytes=1)
 
 
 async def main(sock: socket.socket) -> None:
-    """Speaks as inference_worker/fleet/messages.py says, up to the first token."""
+    """Speaks as inference_worker/fleet/protocol.py says, up to the first token."""
     reader, writer = await asyncio.open_unix_connection(sock=sock)
     told = await read_frame(reader)
     assert told is not None

@@ -2,8 +2,7 @@
 
 import torch
 
-from inference_worker.pages.block_table import PageRef
-from inference_worker.pages.layout import PageLayout
+from inference_worker.pages.layout import PageLayout, PageRef
 from inference_worker.pages.pool import PagePool
 from inference_worker.pages.private_arena import PRIVATE_EXTENT, PrivateArena
 from inference_worker.pages.sequence import SequencePages

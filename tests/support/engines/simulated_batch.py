@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from inference_worker.engine.scheduler import Scheduler
-from inference_worker.engine.scheduler_supply import Admitted, Elsewhere, NotAdmitted, Part
+from inference_worker.engine.scheduler import Admitted, Elsewhere, NotAdmitted, Part, Scheduler
 
 PAGE_TOKENS = 4
 # Of the longest sequence.

@@ -5,15 +5,15 @@ from pathlib import Path
 from mutants.mutant import UNCHANGED, Mutant
 
 TESTS = Path(__file__).parents[2] / "unit" / "worker"
-SAMPLE = "test_engine_reuse.py::test_a_sample_is_never_a_next_token"
-PARTIAL = "sequence/test_source_pages.py::test_a_partial_page_is_never_written_again"
-RECYCLED = "test_recycled_pages.py::test_pages_recycled_under_a_request_change_no_token"
+SAMPLE = "engine/test_reuse.py::test_a_sample_is_never_a_next_token"
+PARTIAL = "pages/sequence/test_source_pages.py::test_a_partial_page_is_never_written_again"
+RECYCLED = "engine/test_recycled_pages.py::test_pages_recycled_under_a_request_change_no_token"
 YOUNGEST = "../scheduler/test_scheduler.py::test_the_youngest_gives_way_and_comes_back_first"
 OLDEST = (
     "../scheduler/test_scheduler.py::test_most_cached_goes_first_and_one_in_so_many_is_the_oldest"
 )
-COPIED = "test_recycled_pages.py::test_a_source_recycled_before_its_copy_changes_no_token"
-PIN = "sequence/test_source_pages.py::test_the_source_is_given_back_when_it_is_copied"
+COPIED = "engine/test_recycled_pages.py::test_a_source_recycled_before_its_copy_changes_no_token"
+PIN = "pages/sequence/test_source_pages.py::test_the_source_is_given_back_when_it_is_copied"
 
 
 MUTANTS: list[tuple[Mutant, tuple[str, ...]]] = [

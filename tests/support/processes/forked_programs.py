@@ -29,7 +29,7 @@ WORKER = (
     *(
         "inference_worker.commands.program",
         "inference_worker.demo.reference",
-        "inference_worker.fleet.process",
+        "inference_worker.fleet.engine_process",
     ),
     "inference_worker.store.tied_process",
     *(f"transformers.models.{name}.modeling_{name}" for name in ("gemma3", "llama", "qwen3")),
@@ -40,7 +40,7 @@ FORKERS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(BENCHMARKS, STORE),
     "kvstore": STORE,
     "inference_worker": WORKER,
-    "inference_worker.fleet.process": WORKER,
+    "inference_worker.fleet.engine_process": WORKER,
     "inference_worker.demo.reference": WORKER,
     "pytest": WORKER,
     # An example, and benchmarks of workers.

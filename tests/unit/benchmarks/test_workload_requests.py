@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from inference_worker.demo.computed_prompts import ComputedPrompts
+from inference_worker.demo.comparison import ComputedPrompts
 from inference_worker.model.tokenizer import ByteTokenizer
 from support.workloads.plan import FULL, QUICK, SMALLEST, Batch, Chat, Mixed, Plan, Rag
 from support.workloads.requests import (

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from inference_worker.demo.computed_prompts import ComputedPrompts
+from inference_worker.demo.comparison import ComputedPrompts
 from support.replay.trace import Request, load
 from support.workloads.trace import block_ids, turns
 

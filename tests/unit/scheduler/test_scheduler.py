@@ -3,14 +3,17 @@
 import pytest
 
 from engines.simulated_batch import CountedEngine, CountedStore, Prompt
-from inference_worker.engine.scheduler import LOOKS_A_STEP, REOPEN_SECONDS, Scheduler
-from inference_worker.engine.scheduler_queue import (
+from inference_worker.engine.scheduler import (
+    LOOKS_A_STEP,
     PATIENCE,
     PEEK_SECONDS,
     PEEKS_A_STEP,
+    REOPEN_SECONDS,
+    Elsewhere,
+    Part,
+    Scheduler,
     WaitingQueue,
 )
-from inference_worker.engine.scheduler_supply import Elsewhere, Part
 
 
 def engine(slots: int = 1000, *, tokens: int = 16, running: int = 8) -> CountedEngine:

@@ -11,12 +11,13 @@ from transformers import PreTrainedModel
 
 import kvstore_client
 from engines.engine_world import NOTHING, EngineWorld
-from inference_worker.engine.step import Step, StepPart
+from inference_worker.attention.step import Step, StepPart
 from inference_worker.model.device import use_threads
 from inference_worker.model.model import PagedModel, page_model
 from inference_worker.model.self_check import stock_rows
 from inference_worker.model.tiny import TINY_MODELS
-from inference_worker.pages.block_table import BlockTable, PageRef
+from inference_worker.pages.block_table import BlockTable
+from inference_worker.pages.layout import PageRef
 from inference_worker.pages.pool import PagePool
 from kvstore_client.testing import running_store
 from pages.stamped_pages import LIMIT

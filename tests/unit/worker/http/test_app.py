@@ -12,6 +12,7 @@ import pytest
 from starlette.applications import Starlette
 
 from engines.counting_engine import CountingEngine
+from inference_worker.engine.async_engine import Piece
 from inference_worker.engine.request import Request
 from inference_worker.errors import (
     BadPromptError,
@@ -20,10 +21,8 @@ from inference_worker.errors import (
     EngineGoneError,
     WorkerError,
 )
-from inference_worker.fleet.async_engine import Piece
 from inference_worker.http.app import build_app
-from inference_worker.http.served_model import served_model
-from inference_worker.http.settings import HttpSettings
+from inference_worker.http.settings import HttpSettings, served_model
 from inference_worker.model.tokenizer import ByteTokenizer
 from kvstore import tracing
 

@@ -1,0 +1,75 @@
+"""One forward pass over parts of several sequences."""
+
+from dataclasses import dataclass
+
+import torch
+
+from inference_worker.pages.block_table import BlockTable
+from inference_worker.pages.extents import upload
+from inference_worker.pages.pool import PagePool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPart:
+    """Tokens ``[start, start + count)`` of one sequence, to be computed in this step.
+
+    Positions below ``start`` are read from the table's pages and never written; the part's own
+    are written, so the pages they lie in must be this engine's and not published.
+    """
+
+    table: BlockTable
+    start: int
+    count: int
+    wants_logits: bool = True
+
+    @property
+    def end(self) -> int:
+        """The position after the last token computed."""
+        return self.start + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A ragged batch: the parts' tokens follow each other without padding, prefills and decodes.
+
+    Raises ``ValueError`` for no part, a part without a token, pages too few for a part, or of
+    another size than the pool's.
+    """
+
+    pool: PagePool
+    parts: tuple[StepPart, ...]
+
+    def __post_init__(self) -> None:
+        """Refuses a step that could not be computed."""
+        if not self.parts:
+            msg = "a step has at least one part"
+            raise ValueError(msg)
+        for part in self.parts:
+            if part.table.page_tokens != self.pool.layout.page_tokens:
+                msg = f"pages of {part.table.page_tokens} tokens in a pool of another size"
+                raise ValueError(msg)
+            if part.start < 0 or part.count < 1 or part.end > part.table.token_capacity:
+                msg = (
+                    f"tokens [{part.start}, {part.end}) are no part of a table "
+                    f"of {part.table.token_capacity} tokens"
+                )
+                raise ValueError(msg)
+
+    @property
+    def token_count(self) -> int:
+        """All tokens computed in this step."""
+        return sum(part.count for part in self.parts)
+
+    def position_ids(self) -> torch.Tensor:
+        """Each token's position in its own sequence: int64 ``[1, tokens]``."""
+        ranges = [torch.arange(part.start, part.end) for part in self.parts]
+        return upload(torch.cat(ranges), self.pool.device).unsqueeze(0)
+
+    def logit_rows(self) -> torch.Tensor:
+        """The last row of each part that wants logits: int64 ``[rows]``, in the parts' order."""
+        rows, end = [], 0
+        for part in self.parts:
+            end += part.count
+            if part.wants_logits:
+                rows.append(end - 1)
+        return upload(torch.tensor(rows, dtype=torch.int64), self.pool.device)

@@ -1,0 +1,134 @@
+"""A serving process's end of one engine process."""
+
+import asyncio
+import socket
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
+from itertools import count
+from typing import Any, Final
+
+from inference_worker.engine.async_engine import EngineStats, Piece
+from inference_worker.engine.request import Request
+from inference_worker.errors import EngineGoneError
+from inference_worker.fleet.protocol import (
+    Frame,
+    end_of,
+    failure_of,
+    read_frame,
+    request_frame,
+    stats_of,
+)
+
+# Behind what a process said of a request when its socket closed.
+GONE: Final = Frame({"op": "gone"})
+
+
+@asynccontextmanager
+async def both_ways(sock: socket.socket) -> AsyncGenerator[tuple[StreamReader, StreamWriter], None]:
+    """Provides what reads a connected socket and what writes it, and closes them in the end.
+
+    Each has a descriptor of its own. A transport that writes to who is gone is closed at
+    once, with all that came and was not read: the last that a process said before it died.
+    """
+    reader, reading = await asyncio.open_unix_connection(sock=sock)
+    with closing(reading):
+        _, writer = await asyncio.open_unix_connection(sock=sock.dup())
+        with closing(writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            yield reader, writer
+
+
+class EngineClient:
+    """Asks one engine process, and hears it, until its socket closes.
+
+    ``outstanding_tokens`` is what it has still to compute for what it was asked. One event loop
+    uses it.
+    """
+
+    def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
+        """Takes both ways of a socket; nothing is read before :meth:`serve`."""
+        self._reader = reader
+        self._writer = writer
+        self._numbers = count(1)
+        self._heard: dict[int, asyncio.Queue[Frame]] = {}
+        self.outstanding_tokens = 0
+        self.open = True
+
+    async def serve(self) -> None:
+        """Hands each answer to who waits for it, until the process is gone; then tells all."""
+        try:
+            while (frame := await read_frame(self._reader)) is not None:
+                heard = self._heard.get(frame.fields["id"])
+                if heard is not None:
+                    heard.put_nowait(frame)
+        finally:
+            self.open = False
+            self._writer.close()
+            for heard in self._heard.values():
+                heard.put_nowait(GONE)
+
+    async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
+        """Yields a request's tokens as they come; closed before its end, it is aborted.
+
+        Raises what the engine raised, and ``EngineGoneError`` where the process ended.
+        """
+        number, heard = self._listen()
+        left = len(request.prompt_ids) + request.max_tokens
+        self.outstanding_tokens += left
+        ended, reused = False, None
+        try:
+            self._send(request_frame(number, request))
+            while not ended:
+                frame = await heard.get()
+                if frame.fields["op"] == "tokens":
+                    ids = list(frame.token_ids)
+                    rest = max(0, min(left, request.max_tokens) - len(ids))
+                    self.outstanding_tokens -= left - rest
+                    left = rest
+                    reused = frame.fields["reused"]
+                    yield Piece(ids, None, None, reused)
+                    continue
+                ended = True
+                if frame.fields["op"] != "end":
+                    raise _failure(frame.fields)
+                yield Piece([], *end_of(frame.fields), reused)
+        finally:
+            self.outstanding_tokens -= left
+            del self._heard[number]
+            if not ended and self.open:
+                self._send(Frame({"op": "abort", "id": number}))
+
+    async def stats(self) -> EngineStats:
+        """Asks what it counts; raises ``EngineGoneError`` where it ended."""
+        number, heard = self._listen()
+        try:
+            self._send(Frame({"op": "stats", "id": number}))
+            frame = await heard.get()
+        finally:
+            del self._heard[number]
+        if frame.fields["op"] != "stats":
+            raise _failure(frame.fields)
+        return stats_of(frame.fields)
+
+    def stop(self) -> None:
+        """Have it abort what is under way, give all back and end."""
+        if self.open:
+            self._send(Frame({"op": "stop"}))
+
+    def _listen(self) -> tuple[int, asyncio.Queue[Frame]]:
+        if not self.open:
+            raise _failure(GONE.fields)
+        number, heard = next(self._numbers), asyncio.Queue[Frame]()
+        self._heard[number] = heard
+        return number, heard
+
+    def _send(self, frame: Frame) -> None:
+        # What a process that died does not read, the end of what it says answers.
+        self._writer.write(frame.pack())
+
+
+def _failure(told: dict[str, Any]) -> Exception:
+    if told["op"] == "gone":
+        return EngineGoneError("the engine process ended")
+    return failure_of(told)

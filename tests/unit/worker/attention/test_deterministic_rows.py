@@ -1,0 +1,81 @@
+"""The deterministic mode: where its bits may be shared, and which cuBLAS settings it needs."""
+
+import os
+
+import pytest
+import torch
+
+from inference_worker.attention.deterministic import WORKSPACE, exact_digest, fix_workspace
+
+GPU = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+
+
+class Card:
+    """A stand-in for torch's facts of a GPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.name, self.capability, self.started = "NVIDIA H100", (9, 0), False
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: self.name)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: self.capability)
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: self.started)
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Card:
+    """Provides a GPU, and an environment without a setting of cuBLAS."""
+    # Restores the variable at the end, also if the code sets it.
+    monkeypatch.setenv(WORKSPACE, "")
+    monkeypatch.delenv(WORKSPACE)
+    return Card(monkeypatch)
+
+
+def test_a_cpu_s_digest_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that were cached before GPUs had their own digests are still found."""
+    monkeypatch.setattr(torch, "__version__", "2.13.0")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    before = "4ff2369451e33593b8fe60178ab9b5245fdb594ef0e4a590b27bdef2927deee0"
+    assert exact_digest("ab" * 32, CPU) == before
+
+
+def test_a_gpu_s_digest_is_of_its_model_and_cuda(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the four changes the digest; the number of a device does not."""
+    digests = [exact_digest("ab" * 32, GPU)]
+    assert exact_digest("ab" * 32, torch.device("cuda", 1)) == digests[0]
+    card.name = "NVIDIA H200"
+    digests.append(exact_digest("ab" * 32, GPU))
+    card.capability = (10, 0)
+    digests.append(exact_digest("ab" * 32, GPU))
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    digests.append(exact_digest("ab" * 32, GPU))
+    monkeypatch.setenv(WORKSPACE, ":16:8")
+    digests.append(exact_digest("ab" * 32, GPU))
+    assert len({*digests, exact_digest("ab" * 32, CPU)}) == 6
+
+
+def test_the_workspace_is_set_before_cuda_starts(card: Card) -> None:
+    """Only for a GPU; a user's value that fixes the workspace stays."""
+    fix_workspace(CPU)
+    assert WORKSPACE not in os.environ
+    fix_workspace(GPU)
+    assert os.environ[WORKSPACE] == ":4096:8"
+    card.started = True
+    fix_workspace(GPU)
+    os.environ[WORKSPACE] = ":16:8"
+    fix_workspace(GPU)
+    assert os.environ[WORKSPACE] == ":16:8"
+
+
+def test_a_workspace_that_is_not_fixed_is_refused(card: Card) -> None:
+    """After CUDA has started it is too late; a user's value is not replaced."""
+    card.started = True
+    with pytest.raises(ValueError, match=r"CUDA has started.*CUBLAS_WORKSPACE_CONFIG=:4096:8"):
+        fix_workspace(GPU)
+    card.started = False
+    os.environ[WORKSPACE] = ":0:0"
+    with pytest.raises(ValueError, match=r"is :0:0.*=:4096:8 or .*=:16:8"):
+        fix_workspace(GPU)

@@ -1,0 +1,41 @@
+"""What prompts share is counted in tokens, whatever the pages."""
+
+from inference_worker.demo.comparison import ComputedPrompts
+from inference_worker.pages.acquisition import LEAST_COPIED
+
+
+def test_nothing_is_shared_with_nothing() -> None:
+    """The first prompt runs whole."""
+    assert ComputedPrompts().shared([1, 2, 3]) == 0
+
+
+def test_the_longest_prefix_counts() -> None:
+    """Of all that was computed, the one that parts last; and one token is left to run."""
+    known = ComputedPrompts()
+    known.add([1, 2, 3, 4, 5])
+    known.add([1, 2, 9, 9])
+    assert known.shared([1, 2, 3, 7]) == 3
+    assert known.shared([1, 2, 9, 9, 9]) == 4
+    assert known.shared([2, 2]) == 0
+    assert known.shared([1, 2, 3]) == 2
+    assert known.shared([1, 2, 3, 4, 5, 6, 7]) == 5
+
+
+def test_a_known_end_leaves_nothing_to_run() -> None:
+    """Where the next token is known, all of the prompt is shared, and only there."""
+    known = ComputedPrompts()
+    known.add([1, 2, 3, 4, 5], 3, 5)
+    assert known.shared([1, 2, 3]) == 3
+    assert known.shared([1, 2, 3, 4]) == 3
+    assert known.shared([1, 2, 3, 4, 5]) == 5
+
+
+def test_few_tokens_are_not_reused() -> None:
+    """Unless nothing is left to run."""
+    known = ComputedPrompts()
+    known.add(list(range(20)), 3)
+    for count in (LEAST_COPIED - 1, LEAST_COPIED):
+        prompt = [*range(count), 99, 99]
+        assert known.shared(prompt) == count
+        assert known.reused(prompt) == (count if count == LEAST_COPIED else 0)
+    assert known.reused([0, 1, 2]) == 3

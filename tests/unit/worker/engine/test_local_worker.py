@@ -1,0 +1,72 @@
+"""A worker in this process has a store, waits for one, or does without."""
+
+import pytest
+
+from inference_worker.engine.local_worker import local_worker
+from inference_worker.errors import BackendMismatchError, DeviceLostError
+from inference_worker.model.model import PagedModel
+from inference_worker.store.backend import PrefixCacheBackend
+from kvstore_client.testing import running_store
+
+
+def test_it_uses_the_store_that_is_there(qwen: PagedModel) -> None:
+    """The store is open when it begins, under the worker's name; another index is refused."""
+    with (
+        running_store("--tier1-bytes", "16MiB") as store,
+        local_worker(
+            qwen,
+            runtime_dir=store.runtime_dir,
+            name="here",
+            longest=100,
+            backend=PrefixCacheBackend.RADIX,
+        ) as worker,
+    ):
+        assert worker.without_store is None
+        assert worker.client is not None
+        assert [each.display_name for each in worker.client.admin.leases()] == ["here"]
+        ids = list(range(40))
+        assert worker.engine.generate(ids, 2).matched_tokens == 0
+        assert worker.engine.generate(ids, 2).matched_tokens >= 32
+        with (
+            pytest.raises(BackendMismatchError) as raised,
+            local_worker(qwen, runtime_dir=store.runtime_dir, backend=PrefixCacheBackend.HASH),
+        ):
+            pass
+        assert (raised.value.wanted, raised.value.found) == ("hash", "radix")
+
+
+def test_it_does_not_wait_for_a_store_that_is_absent(qwen: PagedModel) -> None:
+    """It says why there is none, and finds it once there is one."""
+    with (
+        running_store("--tier1-bytes", "16MiB", start=False) as store,
+        local_worker(qwen, runtime_dir=store.runtime_dir, longest=100) as worker,
+    ):
+        assert str(worker.without_store).startswith("no store: ")
+        assert len(worker.engine.generate([1, 2, 3], 2).output_ids) == 2
+        store.start()
+        assert worker.namespace is not None
+        assert worker.namespace.wait_open(30.0)
+        assert worker.without_store is None
+
+
+def test_the_backend_none_uses_no_store(qwen: PagedModel) -> None:
+    """There is no client, and what is computed twice is computed twice."""
+    with local_worker(qwen, backend=PrefixCacheBackend.NONE, longest=100) as worker:
+        assert (worker.client, worker.namespace) == (None, None)
+        assert worker.without_store == "the store is not used"
+        ids = list(range(40))
+        assert [worker.engine.generate(ids, 2).matched_tokens for _ in range(2)] == [0, 0]
+
+
+def test_a_worker_that_lost_its_device_does_not_close_its_client(qwen: PagedModel) -> None:
+    """A close waits for what is held, and for threads that may wait for the device for ever."""
+    with running_store("--tier1-bytes", "16MiB") as store:
+        with (
+            pytest.raises(DeviceLostError),
+            local_worker(qwen, runtime_dir=store.runtime_dir, longest=100) as worker,
+        ):
+            raise DeviceLostError("cuda:0 fails for good")
+        assert worker.client is not None
+        assert worker.client.connected
+        worker.client.close()
+        assert not worker.client.connected

@@ -1,0 +1,116 @@
+"""Too few slots for all: the youngest give way, everyone ends, and no token is another."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from engines.engine_world import CHUNK_TOKENS, LIMIT, NOTHING, EngineWorld, left_at
+from engines.heard import Heard
+from inference_worker.engine.engine import PAGE_TOKENS, Engine
+from inference_worker.engine.request import GREEDY, FinishReason, Request, SamplingOptions
+from inference_worker.model.model import PagedModel
+from kvstore_client.testing import RunningStore, running_store
+
+Ids = Callable[[int, int], list[int]]
+# Of the store, and of the longest sequence: an engine alone always gets through.
+SLOTS = 24
+LONGEST = 14 * PAGE_TOKENS
+
+
+@pytest.fixture(scope="module", params=["radix", "hash"])
+def store(request: pytest.FixtureRequest, qwen: PagedModel) -> Iterator[RunningStore]:
+    """Returns a small store, with each index in turn."""
+    size = str(SLOTS * qwen.layout(PAGE_TOKENS).page_bytes)
+    sizes = ("--tier1-bytes", size, "--extent-bytes", size)
+    with running_store(*sizes, "--prefix-cache-backend", request.param) as running:
+        yield running
+
+
+@pytest.fixture
+def worlds(store: RunningStore, qwen: PagedModel) -> Iterator[list[EngineWorld]]:
+    """Returns two engines, which hold nothing afterwards."""
+    with ExitStack() as stack:
+        made = [
+            stack.enter_context(
+                EngineWorld(qwen, store.runtime_dir, longest=LONGEST, max_step_tokens=CHUNK_TOKENS)
+            )
+            for _ in range(2)
+        ]
+        for world in made:
+            world.wait_open()
+        yield made
+        for world in made:
+            assert world.engine.stats.held_sequences == world.engine.private_slots_used == 0
+            assert world.client.flush(LIMIT)
+        # All of them first: the store counts what any of them holds.
+        assert left_at(store.runtime_dir) == NOTHING
+
+
+def requests(text_ids: Ids, seed: int, count: int) -> list[Request]:
+    """Returns requests of which some begin alike, every third one sampled."""
+    shared = [text_ids(60, seed + each) for each in range(3)]
+    return [
+        Request(
+            prompt_ids=[*shared[each % 3], *text_ids(each % 40 + 1, seed + 10 + each)],
+            max_tokens=30 + each % 20,
+            sampling=SamplingOptions(temperature=20.0, seed=each) if each % 3 == 2 else GREEDY,
+        )
+        for each in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(qwen: PagedModel, text_ids: Ids) -> list[list[int]]:
+    """Returns the tokens of requests that have room for all, and no store."""
+    engine = Engine(qwen, None, longest=LONGEST, private_tokens=12 * LONGEST)
+    heard = [Heard() for _ in range(12)]
+    for request, each in zip(requests(text_ids, 400, 12), heard, strict=True):
+        engine.add(request, each)
+    while engine.has_work:
+        engine.step()
+    assert engine.stats.preemptions == 0
+    return [each.tokens for each in heard]
+
+
+def test_two_engines_short_of_slots_end_all_their_requests(
+    worlds: list[EngineWorld], undisturbed: list[list[int]], text_ids: Ids
+) -> None:
+    """Preempted or not, greedy or sampled, with either index, each has the same tokens."""
+    asked = requests(text_ids, 400, 12)
+    heard = [Heard() for _ in asked]
+    for number, (request, each) in enumerate(zip(asked, heard, strict=True)):
+        worlds[number % 2].engine.add(request, each)
+    while not all(each.ended for each in heard):
+        for world in worlds:
+            world.engine.step()
+    assert all(each.reason is FinishReason.LENGTH for each in heard)
+    gave_way = [each.generation.preemptions for each in heard if each.generation is not None]
+    assert sum(gave_way) == sum(world.engine.stats.preemptions for world in worlds) > 0
+    assert 0 in gave_way
+    assert [each.tokens for each in heard] == undisturbed
+
+
+def test_one_that_gave_way_can_be_aborted(worlds: list[EngineWorld], text_ids: Ids) -> None:
+    """It holds nothing by then; what it computed stays cached, and others go on."""
+    engine = worlds[0].engine
+    heard: dict[int, Heard] = {}
+    for request in requests(text_ids, 500, 10):
+        each = Heard()
+        heard[engine.add(request, each)] = each
+    while engine.has_work and not engine.stats.preemptions:
+        engine.step()
+    stats = engine.stats
+    assert stats.held_sequences == stats.running < len(heard)
+    # What gave way holds nothing at the store.
+    assert worlds[0].left().reservations <= stats.running
+    # The youngest that ran gave way; all that wait are behind or were put back.
+    waiting = [number for number, each in heard.items() if each.tokens and not each.ended]
+    youngest = max(waiting)
+    said = len(heard[youngest].tokens)
+    engine.abort(youngest)
+    assert heard[youngest].reason is FinishReason.ABORT
+    assert len(heard[youngest].tokens) == said
+    while engine.has_work:
+        engine.step()
+    assert all(each.ended for each in heard.values())
