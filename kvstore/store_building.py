@@ -11,9 +11,9 @@ from kvstore.core.index.radix import RadixIndex
 from kvstore.process import Signals
 from kvstore.service.clock import Clock
 from kvstore.service.ids import random_ids
+from kvstore.service.matching import Sampler
 from kvstore.service.store import KVStore
 from kvstore.service.timing import CallTimes
-from kvstore.service.verification import Sampler
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.slab.policy import FirstTouch
 from kvstore.storage.tiers import Tiers

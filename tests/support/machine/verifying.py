@@ -49,8 +49,7 @@ class VerifyRules(MachineState):
             self.write_over(data.draw(st.sampled_from(near)))
         asked = Sequence(tokens), self.options(data)
         while True:
-            expected, match = self.ask(lease, asked)
-            inspection = self.cache.inspect(self.caller(lease), asked[1], range)
+            expected, match, inspection = self.ask(lease, asked)
             if inspection is None:
                 self.check_match(lease, expected, asked, match)
                 return
@@ -74,16 +73,16 @@ class VerifyRules(MachineState):
 
     def ask(
         self, lease: ModelLease, asked: tuple[Sequence, MatchOptions]
-    ) -> tuple[Expected, Match]:
-        """Match, to be verified, and say what was to be found."""
+    ) -> tuple[Expected, Match, Inspection | None]:
+        """Returns what is to be found, and a match with its inspection."""
         sequence, options = asked
         path = self.model.longest(sequence.tokens, len(sequence.tokens) // self.model.width)
         expected = self.model.expect(lease, sequence, b"", options, path)
         caller = self.caller(lease)
-        match = self.cache.match(
-            caller, self.namespace_id, sequence, options, self.now, to_verify=True
+        match, inspection = self.cache.match_with_checks(
+            caller, self.namespace_id, sequence, options, self.now, range
         )
-        return expected, match
+        return expected, match, inspection
 
     def judge(
         self, inspection: Inspection, expected: Expected, match: Match, *, repeat: bool
