@@ -19,7 +19,7 @@ from kvstore.core.values.events import Cause, EventLog
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import Caller, Identity, Removed
 from kvstore.core.values.tokens import token_count
-from kvstore.errors import LimitExceeded, NamespaceNotFound, StaleEpoch
+from kvstore.errors import LeaseNotFound, LimitExceeded, NamespaceNotFound, StaleEpoch
 
 ONE_TIER = TierPolicy()
 
@@ -96,7 +96,9 @@ class CacheState:
         """
         if caller.epoch != self.epoch:
             self.require_epoch(caller.epoch)
-        lease = self.table.find(caller)
+        lease = self.table.leases.get((caller.identity.tenant, caller.lease_id))
+        if lease is None or not lease.knows(caller):
+            raise LeaseNotFound(lease_id=caller.lease_id.hex())
         if lease.state is LeaseState.EXPIRED or not lease.processes:
             lease.require_active()
             lease.require_attached()
