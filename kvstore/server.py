@@ -61,11 +61,11 @@ from kvstore.rpc.server import (
 from kvstore.rpc.servicers.prefix_cache import IN_FLIGHT
 from kvstore.service.clock import MONOTONIC, Clock
 from kvstore.service.ids import random_ids
+from kvstore.service.matching import Sampler
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.service.threads import Collector, Grower, KeepTicker, MoveTicker, Reaper, Ticker
 from kvstore.service.timing import CallTimes
-from kvstore.service.verification import Sampler
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import DeviceUnavailable, SlabInUse
 from kvstore.storage.slab.policy import FirstTouch

@@ -56,7 +56,7 @@ class PrefixCache:
         lifecycle = Lifecycle(state)
         matching, releasing = Matching(state), Releasing(state)
         reserving, reclaiming = Reserving(state, matching), Reclaiming(state)
-        inserting, verifying = Inserting(state, reclaiming), Verifying(state, matching)
+        inserting, verifying = Inserting(state, reclaiming), Verifying(state)
         namespaces = Namespaces(state, policy, index, arena_ids, recycled)
         named_pins = NamedPins(state)
         moves, writes, reads = Moves(state), DiskWrites(state), DiskReads(state)
@@ -77,12 +77,13 @@ class PrefixCache:
         self.extents_owed = lifecycle.extents_owed
         # The request path.
         self.match = matching.match
+        self.match_with_checks = matching.match_with_checks
         self.acquire = reserving.acquire
+        self.acquire_with_checks = reserving.acquire_with_checks
         self.reserve = reserving.reserve
         self.insert = inserting.insert
         self.release = releasing.release
         self.abort = releasing.abort
-        self.inspect = verifying.inspect
         self.remove_corrupt = verifying.remove_corrupt
         self.settle = verifying.settle
         self.withdraw = verifying.withdraw

@@ -5,7 +5,7 @@ from collections import deque
 from threading import Lock
 from typing import Any, NamedTuple
 
-from kvstore.service.administration import Totals
+from kvstore.service.admin import Totals
 
 # Ten minutes, and a day.
 FINE_COUNT, FINE_SECONDS = 600, 1.0

@@ -1,25 +1,100 @@
-"""Matches and acquires: the calls whose answers are looked at before they are given."""
+"""Match and acquire: bring pages nearer, find them, read some, and answer.
 
+A few pages of an answer are read and compared with their checksums before it is given. That
+happens outside the store's mutex, under the pin that the match took.
+"""
+
+from collections.abc import Callable
 from contextlib import suppress
+from random import Random
+from threading import Lock
 
-from kvstore.core import Caller, Grant, Match, MatchOptions, Sequence
+import structlog
+from xxhash import xxh3_64_intdigest
+
+from kvstore import tracing
+from kvstore.core import Caller, Grant, Match, MatchOptions, PrefixCache, Sequence
 from kvstore.core.tiers.moves import Move
-from kvstore.errors import KVStoreError
-from kvstore.service.members import Members
+from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
+from kvstore.core.verbs.verify import Inspection, PageCheck
+from kvstore.errors import KVStoreError, StoreDraining
+from kvstore.service.clock import Clock
+from kvstore.service.leases import Leases
+from kvstore.service.log_budget import LogBudget
 from kvstore.service.memory.growth import Growth
 from kvstore.service.tiers.disk_reader import NO_TERMS, LoadTerms
 from kvstore.service.tiers.disk_tier import Tier3
 from kvstore.service.tiers.mover import Mover
-from kvstore.service.verification import Verifier
+from kvstore.storage.errors import CudaFailed
+from kvstore.storage.tiers import Tiers
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# Pages that are read together, of an answer that has as many.
+AT_ONCE = 4
 
 
-class Matching(Members):
-    """What hands out pages that others wrote. Raises what the core's methods raise."""
+class Sampler:
+    """Chooses the pages of an answer to read: ``rate`` of all, each as likely as every other.
 
-    growth: Growth
-    mover: Mover
-    tier3: Tier3
-    _verifier: Verifier
+    Not thread-safe: used under the store's mutex. ``rng`` decides, one of its own if
+    none is given.
+    """
+
+    def __init__(self, rate: float = 0.0, rng: Random | None = None) -> None:
+        self.rate = rate
+        self._rng = rng or Random()  # noqa: S311  # which pages, not a secret
+
+    def pick(self, page_count: int) -> list[int]:
+        """Returns some numbers below ``page_count``, in rising order.
+
+        Picks ``rate * page_count`` pages on average. If that is below ``AT_ONCE``, it picks
+        either none or ``AT_ONCE``: the first page read costs more than the next.
+        """
+        wanted = self.rate * page_count
+        least = min(AT_ONCE, page_count)
+        if wanted < least:
+            if self._rng.random() * least >= wanted:
+                return []
+            count = least
+        else:
+            count = int(wanted)
+            count += self._rng.random() < wanted - count
+        # At even distances, from a random one on: a draw for each takes longer than a match.
+        first = int(self._rng.random() * page_count)
+        return [(number * page_count + first) // count for number in range(count)]
+
+
+class Matching:
+    """Answers matches and acquires. Thread-safe. Raises what the core's methods raise.
+
+    ``mutex`` is the store's, under which ``cache`` may be used.
+    """
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        mutex: Lock,
+        *,
+        clock: Clock,
+        leases: Leases,
+        memory: Tiers,
+        sampler: Sampler,
+        growth: Growth,
+        mover: Mover,
+        tier3: Tier3,
+    ) -> None:
+        self._cache = cache
+        self._mutex = mutex
+        self._clock = clock
+        self._leases = leases
+        self._memory = memory
+        self._sampler = sampler
+        self._growth = growth
+        self._mover = mover
+        self._tier3 = tier3
+        self._log_lock = Lock()
+        self._lines = LogBudget(clock)
 
     def match(
         self,
@@ -29,21 +104,32 @@ class Matching(Members):
         options: MatchOptions,
         terms: LoadTerms = NO_TERMS,
     ) -> Match:
-        """Pins the longest cached prefix and returns it; a miss takes no pin.
+        """Pins the longest cached prefix and returns it. A miss takes no pin.
 
-        What tier 3 has of it beyond that is loaded first, as ``terms`` allow. Pages that are
-        found corrupt leave the index before, and so are no part of it. Raises, besides
-        what the core raises, StoreDraining.
+        First loads what tier 3 has beyond that, as ``terms`` allow. Pages that are found
+        corrupt leave the index and are not answered. Raises StoreDraining, besides the
+        errors of the core.
         """
-        on_disk = self._bring(caller, namespace_id, sequence, options, terms)
-
-        def ask() -> Match:
-            now = self._clock()
-            match = self._cache.match(caller, namespace_id, sequence, options, now, to_verify=True)
-            self._note_use(namespace_id)
-            return match
-
-        return _with_tier_3(self._verifier.answer(ask, caller, options), on_disk)
+        if self._leases.draining:
+            raise StoreDraining
+        state, on_disk = self._cache.state, 0
+        has_lower = state.disk is not None or state.wanted is not None
+        if has_lower:
+            on_disk = self._bring(caller, namespace_id, sequence, options, terms)
+        while True:
+            with self._mutex:
+                match, inspection = self._cache.match_with_checks(
+                    caller,
+                    namespace_id,
+                    sequence,
+                    options,
+                    self._clock(),
+                    self._sampler.pick if self._sampler.rate else None,
+                )
+                if has_lower:
+                    self._note_use(namespace_id)
+            if inspection is None or self._passes(inspection):
+                return _with_tier_3(match, on_disk) if on_disk else match
 
     def acquire(
         self,
@@ -57,41 +143,46 @@ class Matching(Members):
         terms: LoadTerms = NO_TERMS,
         yield_idle: float | None = None,
     ) -> tuple[Match, Grant | None]:
-        """Match, and reserve the rest of ``total_page_count`` pages; None if it can't be had.
+        """Matches, and reserves the rest of ``total_page_count`` pages, or None of them.
 
-        With ``yield_idle`` neither, where another reservation that advanced within so many
-        seconds is to compute more of the sequence: the answer tells of it. Loaded and
-        looked at as a match is. Raises, besides what the core raises, StoreDraining.
+        Loads and verifies as ``match`` does. With ``yield_idle`` it neither pins nor reserves
+        if another reservation, which advanced within so many seconds, is to compute more of
+        the sequence; the answer reports it. Raises StoreDraining, besides the errors of the
+        core.
         """
-        on_disk = self._bring(caller, namespace_id, sequence, options, terms)
-
-        def ask() -> tuple[Match, Grant | None]:
-            match, grant = self._cache.acquire(
-                caller,
-                namespace_id,
-                sequence,
-                options,
-                reservation_id=reservation_id,
-                total_page_count=total_page_count,
-                now=self._clock(),
-                to_verify=True,
-                yield_idle=yield_idle,
-            )
-            lacking = 0
-            if grant is None and (yield_idle is None or match.in_flight is None):
-                lacking = total_page_count - sum(len(run.indexes) for run in match.runs)
-            if lacking:
-                # What it matched is to stay, whatever else goes for the rest.
-                kept = sum(len(run.indexes) for run in match.runs if run.tier == 1)
-                self._note(namespace_id, lacking, kept)
-            elif grant is not None and grant.runs:
-                # A whole hit takes no slot, and lacks none.
-                self._note(namespace_id)
-            self._note_use(namespace_id)
-            return match, grant
-
-        match, grant = self._verifier.answer(ask, caller, options)
-        return _with_tier_3(match, on_disk) if on_disk else match, grant
+        if self._leases.draining:
+            raise StoreDraining
+        state, on_disk = self._cache.state, 0
+        has_lower = state.disk is not None or state.wanted is not None
+        if has_lower:
+            on_disk = self._bring(caller, namespace_id, sequence, options, terms)
+        while True:
+            with self._mutex:
+                match, grant, inspection = self._cache.acquire_with_checks(
+                    caller,
+                    namespace_id,
+                    sequence,
+                    options,
+                    reservation_id=reservation_id,
+                    total_page_count=total_page_count,
+                    now=self._clock(),
+                    pick=self._sampler.pick if self._sampler.rate else None,
+                    yield_idle=yield_idle,
+                )
+                lacking = 0
+                if grant is None and (yield_idle is None or match.in_flight is None):
+                    lacking = total_page_count - sum(len(run.indexes) for run in match.runs)
+                if lacking:
+                    # What it matched stays, whatever is evicted for the rest.
+                    kept = sum(len(run.indexes) for run in match.runs if run.tier == 1)
+                    self._note(namespace_id, lacking, kept)
+                elif grant is not None and grant.runs:
+                    # A whole hit takes no slot, and lacks none.
+                    self._note(namespace_id)
+                if has_lower:
+                    self._note_use(namespace_id)
+            if inspection is None or self._passes(inspection):
+                return _with_tier_3(match, on_disk) if on_disk else match, grant
 
     def _bring(
         self,
@@ -101,47 +192,112 @@ class Matching(Members):
         options: MatchOptions,
         terms: LoadTerms,
     ) -> int:
-        """Brings what lower tiers have of a sequence nearer; returns the tokens that tier 3 has.
+        """Brings pages of lower tiers nearer; returns the number of tokens that tier 3 has.
 
-        Raises StoreDraining.
+        Raises StoreDraining if the device failed for good meanwhile.
         """
-        self._require_open()
         on_disk = 0
         if self._cache.state.disk is not None:
-            on_disk = self.tier3.loader.load(caller, namespace_id, sequence, options, terms)
-        if self._cache.state.wanted is not None:
-            self._promote(caller, namespace_id, sequence, options)
-        # The device may have failed for good since the match began.
-        self._require_open()
-        return on_disk
-
-    def _promote(
-        self, caller: Caller, namespace_id: bytes, sequence: Sequence, options: MatchOptions
-    ) -> None:
-        """Copies what a match would find in tier 2 alone to tier 1, where that is wanted.
-
-        What is wrong with a call is the match's to say, which may have been answered before.
-        """
+            on_disk = self._tier3.loader.load(caller, namespace_id, sequence, options, terms)
         if self._cache.state.tier_policy.promote:
             moves: list[Move] = []
+            # An error of the call is the match's to raise: a repeated call has its answer.
             with suppress(KVStoreError), self._mutex:
                 moves = self._cache.plan_promotion(caller, namespace_id, sequence, options)
-            self.mover.carry_out(moves)
+            self._mover.carry_out(moves)
+        self._leases.require_open()
+        return on_disk
 
     def _note_use(self, namespace_id: bytes) -> None:
-        """Have pages moved that the match made nearer, or further, to other tiers."""
+        """Wakes whoever moves pages, after a match changed what is near and what is far."""
         if self._cache.state.wanted is not None:
-            # What is promoted wants slots, of which there may be none.
+            # Promotions need slots, and there may be none.
             self._note(namespace_id)
-            self.mover.note()
+            self._mover.note()
         if self._cache.state.disk is not None:
-            self.tier3.keeper.note()
+            self._tier3.keeper.note()
 
     def _note(self, namespace_id: bytes, wanted: int = 0, kept: int = 0) -> None:
-        self.growth.note(self._cache.namespaces[namespace_id].arena, wanted, kept)
+        self._growth.note(self._cache.namespaces[namespace_id].arena, wanted, kept)
+
+    def _passes(self, inspection: Inspection) -> bool:
+        """Reads the pages of an inspection. Returns False if the answer has to be found anew.
+
+        By then, a page of the answer has left the index. Raises what ``settle`` raises, and
+        StoreDraining if the pages' device has failed for good.
+        """
+        with tracing.span("verify", pages=len(inspection.pages)):
+            corrupt, read_count = self._read(inspection)
+        if self._memory.device.lost:
+            with self._mutex:
+                self._cache.withdraw(inspection)
+            raise StoreDraining
+        removed: list[PageCheck] = []
+        try:
+            with self._mutex:
+                removed = self._cache.remove_corrupt(inspection, corrupt, read_count)
+                return self._cache.settle(inspection, corrupt)
+        finally:
+            if corrupt:
+                self._tier3.removals.settle()
+            for page in removed:
+                self._log(log.error, "page_corrupt", inspection, page)
+
+    def _read(self, inspection: Inspection) -> tuple[list[PageCheck], int]:
+        """Returns the pages that cannot be trusted, and how many pages were read.
+
+        These are pages with other bytes than were written, and pages that a working device cannot
+        read. If the device has failed for good, a failed read says nothing about its pages.
+        """
+        corrupt, read_count = [], 0
+        extent_id, reader = -1, None
+        for page in inspection.pages:
+            slot, _, checksum, _, _ = page
+            if slot >> INDEX_BITS != extent_id:
+                extent_id = slot >> INDEX_BITS
+                reader = self._memory.reader(extent_id)
+            if reader is None:
+                continue
+            try:
+                content = reader(slot & INDEX_MASK)
+            except CudaFailed as error:
+                if self._memory.device.is_lost(error):
+                    return [], 0
+                read_count += 1
+                corrupt.append(page)
+                self._log(log.warning, "page_unreadable", inspection, page, why=str(error))
+                continue
+            if content is not None:
+                read_count += 1
+                if xxh3_64_intdigest(content) != checksum:
+                    corrupt.append(page)
+        return corrupt, read_count
+
+    def _log(
+        self,
+        write: Callable[..., object],
+        event: str,
+        inspection: Inspection,
+        page: PageCheck,
+        **fields: object,
+    ) -> None:
+        """Logs what is wrong with a page, without its tokens and its bytes.
+
+        Bounded: a tenant that gives wrong checksums could cause a line with each call.
+        """
+        with self._log_lock:
+            self._lines.write(
+                write,
+                event,
+                namespace_id=inspection.namespace_id.hex(),
+                extent_id=page.slot >> INDEX_BITS,
+                slot=page.slot & INDEX_MASK,
+                page_position=page.page_position,
+                **fields,
+            )
 
 
 def _with_tier_3(match: Match, token_count: int) -> Match:
-    """Says which of the first ``token_count`` tokens tier 3 has that a match does not hand out."""
+    """Adds how many of the first ``token_count`` tokens tier 3 has beyond the match."""
     beyond = token_count - match.matched_token_count
     return match._replace(tier_3_token_count=beyond) if beyond > 0 else match

@@ -1,8 +1,7 @@
-"""The one owner of the cache: one mutex, one clock, every verb.
+"""The store: one cache, one mutex, one clock, and every verb in one list.
 
-Each call is one method of the core under the mutex, with the time of the moment.
-Whatever takes long is done outside it: memory is allocated, lines are logged and
-listeners are woken before or after, never within.
+Each call is one method of the core under the mutex, with the time of the moment. Slow work is
+done outside of the mutex: allocating memory, reading pages, logging, and waking listeners.
 """
 
 import secrets
@@ -33,19 +32,18 @@ from kvstore.core import (
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace
 from kvstore.errors import NamespaceNotFound, PoolExhausted
+from kvstore.service.admin import Administration, Listing, NamedPinKeeper
 from kvstore.service.clock import Clock
 from kvstore.service.events import EventWatches
-from kvstore.service.listing import Listing
-from kvstore.service.matching import Matching
+from kvstore.service.leases import Leases
+from kvstore.service.matching import Matching, Sampler
 from kvstore.service.memory.growth import WATERMARK, Growth
-from kvstore.service.named_pins import NamedPinKeeper
 from kvstore.service.tenancy.rate_limit import Traffic
 from kvstore.service.thrash import ThrashWatch
 from kvstore.service.tiers.disk import Disk
 from kvstore.service.tiers.disk_tier import Tier3
 from kvstore.service.tiers.mover import Mover
 from kvstore.service.timing import CallTimes
-from kvstore.service.verification import Sampler, Verifier
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
 from kvstore.storage.slab.policy import WriteAdmission
@@ -53,17 +51,21 @@ from kvstore.storage.tiers import Tiers
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# What ``extents`` answers is part of what the wire works with.
+# The wire describes these, as ``extents`` answers them.
 __all__ = ["CudaIpcExport", "ExtentDescription", "HostExport", "KVStore"]
 
 NAMESPACE_ID_BYTES = 16
-# Of an extent, by tier: what is left when the next is allocated. In tier 2 a whole one, for there
-# nobody asks again: what finds no room makes some.
+# Allocate the next extent when this fraction of one is left, by tier. Tier 2 grows a whole extent
+# ahead: demotions evict rather than wait.
 WATERMARKS = {1: WATERMARK, 2: 1.0}
 
 
-class KVStore(Matching):
-    """The store as a whole, for any thread. Raises what the core's methods raise."""
+class KVStore:
+    """The store as a whole, made of parts over one cache and one mutex. Thread-safe.
+
+    Each verb is the method of the part that has it, or orchestrates several parts here.
+    Raises what the core's methods raise.
+    """
 
     def __init__(
         self,
@@ -81,13 +83,18 @@ class KVStore(Matching):
 
         Without ``sampler`` the store verifies no page. ``prefix_cache_backend`` names the index.
         """
-        super().__init__(cache, Lock(), clock)
+        self._cache = cache
+        self._mutex = mutex = Lock()
+        self._clock = clock
         self.prefix_cache_backend = prefix_cache_backend
         self.limits: Limits = cache.limits
         self._memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
         self.device = self._memory.device
-        self.device.on_lost(self.begin_draining)
         self.started_at = clock()
+        leases, admin = Leases(cache, mutex, clock), Administration(cache, mutex, clock)
+        self._leases, self._admin = leases, admin
+        self.announcer = leases.announcer
+        self.device.on_lost(leases.begin_draining)
         self.growths = [
             Growth(
                 cache,
@@ -102,11 +109,11 @@ class KVStore(Matching):
         self.growth = self.growths[0]
         self.mover = Mover(cache, self._mutex, memory=self._memory, clock=clock, took=self._took)
         self.listing = Listing(cache, self._mutex, clock)
-        self.events = EventWatches(cache, self._mutex, self._require_open)
+        self.events = EventWatches(cache, self._mutex, leases.require_open)
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
         self.thrash = ThrashWatch(cache, self._mutex, clock)
         self.traffic = Traffic(cache.state.quotas, clock)
-        # By what calls come over; what is not there when their server is made is not timed.
+        # By transport. A transport without an entry when its server is made is not timed.
         self.call_times: dict[str, CallTimes] = {}
         self.tier3 = Tier3(
             cache,
@@ -118,14 +125,44 @@ class KVStore(Matching):
             admission=admission,
         )
         self._sampler = sampler or Sampler()
-        self._verifier = Verifier(
+        matching = Matching(
             cache,
-            self._mutex,
-            arenas=self._memory,
-            sampler=self._sampler,
+            mutex,
             clock=clock,
-            removed=self.tier3.removals.settle,
+            leases=leases,
+            memory=self._memory,
+            sampler=self._sampler,
+            growth=self.growth,
+            mover=self.mover,
+            tier3=self.tier3,
         )
+        # Leases and their processes.
+        self.begin_draining = leases.begin_draining
+        self.wait_drained = leases.wait_drained
+        self.grant = leases.grant
+        self.renew = leases.renew
+        self.revoke = leases.revoke
+        self.require_feature = leases.require_feature
+        self.expire = leases.expire
+        self.bind = leases.bind
+        self.acknowledge = leases.acknowledge
+        self.unmapped = leases.unmapped
+        self.extents_to_unmap = leases.extents_to_unmap
+        self.disconnected = leases.disconnected
+        self.process_died = leases.process_died
+        self.attached_process_ids = leases.attached_process_ids
+        self.watched_process_ids = leases.watched_process_ids
+        # The request path. The other verbs of it are below.
+        self.match = matching.match
+        self.acquire = matching.acquire
+        # Administration.
+        self.responds = admin.responds
+        self.stats = admin.stats
+        self.holds = admin.holds
+        self.prefixes = admin.prefixes
+        self.totals = admin.totals
+        self.tree_rows = admin.tree_rows
+        self.first_tokens = admin.first_tokens
 
     @property
     def epoch(self) -> int:
@@ -138,14 +175,14 @@ class KVStore(Matching):
         return self._cache.state.quotas
 
     def change_rates(self, quotas: QuotaTable) -> None:
-        """Let tenants ask as often as ``quotas`` says from now on; other quotas stay."""
+        """Replaces the request rates of the tenants. All other quotas stay as they are."""
         with self._mutex:
             self._cache.change_rates(quotas)
             changed = self._cache.state.quotas
         self.traffic.change_rates(changed)
 
     def change_verify_rate(self, rate: float) -> None:
-        """Looks at another part of the pages that a match answers, from 0 to 1."""
+        """Sets the share of answered pages that are read first, from 0 to 1."""
         with self._mutex:
             self._sampler.rate = rate
 
@@ -155,7 +192,7 @@ class KVStore(Matching):
 
     @property
     def tier_bytes(self) -> dict[int, int]:
-        """How many bytes each memory tier may take."""
+        """The number of bytes that each memory tier may take."""
         return {each.tier: each.budget_bytes for each in self._memory.arenas}
 
     # Namespaces and memory.
@@ -165,12 +202,11 @@ class KVStore(Matching):
     ) -> Namespace:
         """Returns the namespace of this identity, whose arena has at least one extent.
 
-        The lease's processes are owed its arena's extents from now on. Raises,
-        besides what the core raises, StoreDraining, or PoolExhausted where no
-        memory can be had for the first extent; the namespace is open then, and
-        opening it again tries again.
+        The lease's processes are owed its arena's extents from now on. Raises StoreDraining,
+        besides the errors of the core. Raises PoolExhausted if no memory is available for the
+        first extent; the namespace is open then, and opening it again tries again.
         """
-        self._require_open()
+        self._leases.require_open()
         fresh_id = secrets.token_bytes(NAMESPACE_ID_BYTES)
         with self._mutex:
             namespace = self._cache.open_namespace(
@@ -178,7 +214,7 @@ class KVStore(Matching):
             )
         self.growth.begin(namespace.arena)
         for growth, arena in zip(self.growths[1:], namespace.arenas()[1:], strict=True):
-            # Without memory in tier 2 pages stay in tier 1, or go.
+            # Without memory in tier 2, pages stay in tier 1 or are evicted.
             with suppress(PoolExhausted):
                 growth.begin(arena)
         self.announcer.announce()
@@ -187,9 +223,9 @@ class KVStore(Matching):
     def hand_out(
         self, process_id: int, but: Collection[int] = (), *, most: int | None = None
     ) -> list[ExtentDescription]:
-        """Returns the extents that a process is to map and has not acknowledged, ``most`` at most.
+        """Returns at most ``most`` extents that a process is to map and has not acknowledged.
 
-        It counts as given them from now on, and is given none of ``but``.
+        They count as given to it from now on. Leaves out those of ``but``.
         """
         with self._mutex:
             owed = [each for each in self._cache.extents_owed(process_id) if each not in but]
@@ -205,21 +241,21 @@ class KVStore(Matching):
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
         """Removes all pages that hold a prefix's last token, and all that continues them.
 
-        Of tier 3 too, before this returns: they do not come back by a restart.
+        They have left tier 3 too when this returns, so no restart brings them back.
         """
-        removed = super().evict_prefix(identity, namespace_id, tokens)
+        removed = self._admin.evict_prefix(identity, namespace_id, tokens)
         self.tier3.removals.settle()
         return removed
 
     def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
-        """Forgets a namespace with all its pages; one that is not there has none.
+        """Removes a namespace with all its pages, in tier 3 too. An unknown one succeeds.
 
-        Of tier 3 too, before this returns. One line in the log.
+        Logs one line.
         """
         try:
-            removed = super().delete_namespace(identity, namespace_id)
+            removed = self._admin.delete_namespace(identity, namespace_id)
         except NamespaceNotFound:
-            # Its deletion may be what is repeated: tier 3 has to have forgotten it too.
+            # A repeated call: tier 3 has to have removed it too before this returns.
             self.tier3.removals.settle()
             return Removed(0, 0)
         self.tier3.removals.settle()
@@ -236,7 +272,7 @@ class KVStore(Matching):
     # The request path.
 
     def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Peeked:
-        """Returns what a match would cover, and what tier 3 has. No effect at all."""
+        """Returns what a match would cover, and what tier 3 has. Changes nothing."""
         with self._mutex:
             peeked = self._cache.peek(identity, namespace_id, tokens, self._clock())
         tier_3 = self.tier3.leading_tokens(identity, namespace_id, tokens)
@@ -245,7 +281,7 @@ class KVStore(Matching):
     def reserve(
         self, caller: Caller, namespace_id: bytes, requests: Items[ReservationRequest]
     ) -> list[Grant]:
-        """Reserves slots for all requests, making room first, or raises PoolExhausted."""
+        """Reserves slots for all requests, evicting as needed, or raises PoolExhausted."""
         with self._mutex:
             try:
                 grants = self._cache.reserve(caller, namespace_id, requests, self._clock())
@@ -266,7 +302,7 @@ class KVStore(Matching):
         checksums: Items[int] = (),
         hint: ReuseHint | None = None,
     ) -> Inserted:
-        """Publishes the next pages of a reservation; what was inserted before is answered again."""
+        """Publishes the next pages of a reservation. Pages inserted before are answered again."""
         with self._mutex:
             inserted = self._cache.insert(
                 caller,
@@ -291,8 +327,11 @@ class KVStore(Matching):
         """Ends reservations; each id leaves a tombstone, known or not."""
         with self._mutex:
             changes = self._cache.abort(caller, reservation_ids, self._clock())
-        self._report(changes)
+        self._leases.report(changes)
         self._look()
+
+    def _note(self, namespace_id: bytes, wanted: int = 0) -> None:
+        self.growth.note(self._cache.namespaces[namespace_id].arena, wanted)
 
     def _took(self, arena: Arena) -> None:
         self.growths[arena.tier - 1].note(arena)

@@ -139,12 +139,6 @@ class Lease:
         self.pins[pin.hold_id] = pin
         self.owner.hold_count += 1
 
-    def tie(self, pin_id: int, reservation_id: int) -> None:
-        """Ties a reservation to a pin whose match is unanswered, if there is such a pin."""
-        pin = self.pins.get(pin_id)
-        if isinstance(pin, Pin) and pin.unanswered is not None:
-            pin.unanswered.reservation_id = reservation_id
-
     def drop_pin(self, pin: Pin | SourcePin) -> None:
         """Releases a pin."""
         del self.pins[pin.hold_id]

@@ -2,6 +2,7 @@
 
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.usage import note_use
+from kvstore.core.leases.holds import Pin
 from kvstore.core.leases.lease import Lease, LeaseState
 from kvstore.core.leases.mappings import Mappings
 from kvstore.core.leases.named_pins import NamedPinTable
@@ -13,12 +14,12 @@ from kvstore.core.pool.pages import remove
 from kvstore.core.pool.placement import FIRST, LOWER
 from kvstore.core.pool.tenant import ByTenant
 from kvstore.core.pool.tier_policy import TierPolicy, WantedMoves
-from kvstore.core.values.counters import Counters
+from kvstore.core.values.counters import Counters, count_lookup
 from kvstore.core.values.events import Cause, EventLog
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import Caller, Identity, Removed
 from kvstore.core.values.tokens import token_count
-from kvstore.errors import LimitExceeded, NamespaceNotFound, StaleEpoch
+from kvstore.errors import LeaseNotFound, LimitExceeded, NamespaceNotFound, StaleEpoch
 
 ONE_TIER = TierPolicy()
 
@@ -95,7 +96,9 @@ class CacheState:
         """
         if caller.epoch != self.epoch:
             self.require_epoch(caller.epoch)
-        lease = self.table.find(caller)
+        lease = self.table.leases.get((caller.identity.tenant, caller.lease_id))
+        if lease is None or not lease.knows(caller):
+            raise LeaseNotFound(lease_id=caller.lease_id.hex())
         if lease.state is LeaseState.EXPIRED or not lease.processes:
             lease.require_active()
             lease.require_attached()
@@ -124,6 +127,12 @@ class CacheState:
         """Returns the arenas that the identity may see."""
         mine = self.arenas if identity.admin else self.arenas_of.of(identity.tenant)
         return list(mine.values())
+
+    def count_answer(self, lease: Lease, pin: Pin) -> None:
+        """Counts a match that was held back and whose answer is given now."""
+        assert pin.unanswered is not None  # the caller knows
+        count_lookup(pin.unanswered.lookup, self.counters, pin.namespace.counters, lease.counters)
+        pin.unanswered = None
 
     def length(self, tokens: bytes, position: int) -> int:
         """Returns the number of tokens of a sequence whose ``tokens`` start at ``position``.

@@ -103,7 +103,8 @@ def longest(
     depth = node.start + pages
     if depth > matchable:
         at, depth = ancestor(at, matchable), matchable
-    if not wants_source or depth * page_tokens >= length - 1:
+    ends = at.pages == len(at.node.slots) and not at.node.children
+    if not wants_source or ends or depth * page_tokens >= length - 1:
         return Found(at, None, 0, None, tiers)
     rest = rest_of(namespace, depth, sequence, length - 1)
     return _with_source(reader, namespace, at, tiers, rest)

@@ -1,7 +1,10 @@
 """Match: the longest cached prefix of a sequence, pinned and counted."""
 
 from array import array
+from collections.abc import Callable
+from collections.abc import Sequence as Items
 from math import inf
+from typing import TypeAlias
 
 from kvstore.core.leases.holds import Pin, SourcePin, Unanswered
 from kvstore.core.leases.lease import Lease
@@ -12,7 +15,11 @@ from kvstore.core.values.requests import Caller, InFlight, Match, MatchOptions, 
 from kvstore.core.values.runs import runs_of
 from kvstore.core.values.tokens import TOKEN_BYTES, matchable_pages
 from kvstore.core.verbs.lookup import Found, in_flight_beyond, longest
+from kvstore.core.verbs.verify import Inspection, inspection_of
 from kvstore.errors import IdReused, Tombstoned
+
+# Picks some numbers below a page count, in rising order.
+Pick: TypeAlias = Callable[[int], Items[int]]
 
 
 class Matching:
@@ -28,23 +35,30 @@ class Matching:
         sequence: Sequence,
         options: MatchOptions,
         now: float,
-        *,
-        to_verify: bool = False,
     ) -> Match:
-        """Pins the longest cached prefix and returns it. A miss takes no pin.
+        """Pins the longest cached prefix and returns it. A miss takes no pin."""
+        return self.match_with_checks(caller, namespace_id, sequence, options, now)[0]
 
-        With ``to_verify`` the caller must not give the answer to anybody before some of its
-        pages were read. ``Verifying.inspect`` comes next.
+    def match_with_checks(
+        self,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        options: MatchOptions,
+        now: float,
+        pick: Pick | None = None,
+    ) -> tuple[Match, Inspection | None]:
+        """Does as ``match``. Returns an inspection too if pages are to be read before the answer.
+
+        ``pick`` chooses among the pages in place, followed by the source page. Chosen pages
+        without a checksum are left out. A match that was answered before is not inspected again.
         """
         lease = self._state.member(caller)
         namespace = self._state.own(lease, namespace_id)
         lease.require_pins_alive(options)
         if options.pin_id not in lease.pins:
             lease.require_room(options.hold_count)
-        match = self.match_in(lease, namespace, sequence, options, now)
-        if not to_verify:
-            self.tell(lease, options.pin_id)
-        return match
+        return self.match_in(lease, namespace, sequence, options, now, pick)
 
     def match_in(
         self,
@@ -53,9 +67,10 @@ class Matching:
         sequence: Sequence,
         options: MatchOptions,
         now: float,
+        pick: Pick | None = None,
         yield_idle: float | None = None,
-    ) -> Match:
-        """Does as ``match``, after the checks of the lease, its pins and their number.
+    ) -> tuple[Match, Inspection | None]:
+        """Does as ``match_with_checks``, after the checks of the lease, its pins and their number.
 
         With ``yield_idle`` it does nothing if more of the sequence is in flight, under a
         reservation that advanced within so many seconds.
@@ -65,7 +80,7 @@ class Matching:
         if pin is not None:
             if not isinstance(pin, Pin) or not took(pin, namespace, sequence, options):
                 raise IdReused(id=pin_id)
-            return match_of(lease, pin)
+            return match_of(lease, pin), self._inspect_again(lease, pin, options, pick)
         if source_pin_id == pin_id or source_pin_id in lease.pins:
             raise IdReused(id=source_pin_id)
         asked = self._state.length(sequence.tokens, sequence.position)
@@ -84,28 +99,32 @@ class Matching:
             for counters in (self._state.counters, namespace.counters, lease.counters):
                 counters.yielded_count += 1
             matched = found.at.depth * namespace.layout.page_tokens
-            return Match(matched, (), in_flight=in_flight)
+            return Match(matched, (), in_flight=in_flight), None
         node, pages = found.at
         depth = node.start + pages
         lookup = _lookup(namespace, found, depth, asked, options)
         if not depth and found.source is None:
             count_lookup(lookup, self._state.counters, namespace.counters, lease.counters)
-            return Match(0, (), in_flight=in_flight)
+            return Match(0, (), in_flight=in_flight), None
         fingerprint = fingerprint_of(namespace, sequence, options, depth)
         pin = self._pin(lease, namespace, found, options, fingerprint, now)
-        pin.unanswered = Unanswered(lookup)
-        return match_of(lease, pin, in_flight)
+        inspection = None if pick is None else _inspection(lease, pin, options, pick)
+        if inspection is None:
+            count_lookup(lookup, self._state.counters, namespace.counters, lease.counters)
+        else:
+            pin.unanswered = Unanswered(lookup)
+        return match_of(lease, pin, in_flight), inspection
 
-    def tell(self, lease: Lease, pin_id: int) -> None:
-        """Counts a match whose answer is given now for the first time.
-
-        Does nothing without a pin: ``match_in`` counted the miss.
-        """
-        pin = lease.pins.get(pin_id)
-        if isinstance(pin, Pin) and pin.unanswered is not None:
-            sinks = self._state.counters, pin.namespace.counters, lease.counters
-            count_lookup(pin.unanswered.lookup, *sinks)
-            pin.unanswered = None
+    def _inspect_again(
+        self, lease: Lease, pin: Pin, options: MatchOptions, pick: Pick | None
+    ) -> Inspection | None:
+        """Returns the inspection of a repeated match, or None if it may be answered."""
+        if pin.unanswered is None:
+            return None
+        inspection = _inspection(lease, pin, options, pick)
+        if inspection is None:
+            self._state.count_answer(lease, pin)
+        return inspection
 
     def _pin(
         self,
@@ -133,6 +152,14 @@ class Matching:
             source = SourcePin(source_pin_id, namespace, found.source, valid, now, found.tiers)
             lease.add_pin(source)
         return pin
+
+
+def _inspection(
+    lease: Lease, pin: Pin, options: MatchOptions, pick: Pick | None
+) -> Inspection | None:
+    """Returns the inspection of the pages that ``pick`` chooses, or None without any to read."""
+    chosen = pick(pin.held_end + (pin.source_id in lease.pins)) if pick is not None else ()
+    return inspection_of(lease, pin, options, chosen) if chosen else None
 
 
 def _lookup(

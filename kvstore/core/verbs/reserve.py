@@ -19,8 +19,9 @@ from kvstore.core.values.requests import (
 from kvstore.core.values.runs import runs_of
 from kvstore.core.values.slots import Slots, SlotState
 from kvstore.core.verbs.insert import announce
-from kvstore.core.verbs.match import Matching
+from kvstore.core.verbs.match import Matching, Pick
 from kvstore.core.verbs.release import require_batch
+from kvstore.core.verbs.verify import Inspection
 from kvstore.errors import IdReused, InvalidField, LimitExceeded, PoolExhausted
 
 
@@ -64,7 +65,6 @@ class Reserving:
         reservation_id: int,
         total_page_count: int,
         now: float,
-        to_verify: bool = False,
         yield_idle: float | None = None,
     ) -> tuple[Match, Grant | None]:
         """Matches, and reserves the rest of ``total_page_count`` pages, or None of them.
@@ -72,9 +72,34 @@ class Reserving:
         Announces the whole pages of the rest, so that the matches of others report them. With
         ``yield_idle`` it pins and reserves nothing if a prefill that advanced within so many
         seconds is announced already; the answer reports that prefill. If the first call made a
-        reservation and no pin, a repeated call gets that first call's miss. ``to_verify`` is as
-        for ``match``.
+        reservation and no pin, a repeated call gets that first call's miss.
         """
+        match, grant, _ = self.acquire_with_checks(
+            caller,
+            namespace_id,
+            sequence,
+            options,
+            reservation_id=reservation_id,
+            total_page_count=total_page_count,
+            now=now,
+            yield_idle=yield_idle,
+        )
+        return match, grant
+
+    def acquire_with_checks(
+        self,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        options: MatchOptions,
+        *,
+        reservation_id: int,
+        total_page_count: int,
+        now: float,
+        pick: Pick | None = None,
+        yield_idle: float | None = None,
+    ) -> tuple[Match, Grant | None, Inspection | None]:
+        """Does as ``acquire``. Returns an inspection too, as ``match_with_checks`` does."""
         lease = self._state.member(caller)
         namespace = self._state.own(lease, namespace_id)
         pin_id = options.pin_id
@@ -87,12 +112,14 @@ class Reserving:
         if existing is None:
             lease.require_room(1 if pin_id in lease.pins else 1 + options.hold_count)
         if existing is not None and pin_id not in lease.pins:
-            match = Match(0, ())
+            match, inspection = Match(0, ()), None
         else:
             yields = yield_idle if existing is None else None
-            match = self._matching.match_in(lease, namespace, sequence, options, now, yields)
+            match, inspection = self._matching.match_in(
+                lease, namespace, sequence, options, now, pick, yields
+            )
             if yields is not None and match.in_flight is not None:
-                return match, None
+                return match, None, None
         if existing is None:
             start = match.matched_token_count // namespace.layout.page_tokens
             missing = max(total_page_count - start, 0)
@@ -102,11 +129,9 @@ class Reserving:
             if missing:
                 reservation = lease.reservations[reservation_id]
                 announce(lease, sequence, pin_id, reservation)
-            if to_verify:
-                lease.tie(pin_id, reservation_id)
-        if not to_verify:
-            self._matching.tell(lease, pin_id)
-        return match, grant
+            if inspection is not None and inspection.pin.unanswered is not None:
+                inspection.pin.unanswered.reservation_id = reservation_id
+        return match, grant, inspection
 
     def _grant_of(
         self,

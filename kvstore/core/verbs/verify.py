@@ -1,13 +1,13 @@
 """Verify answers: some pages are read before an answer is given, to see if they are intact.
 
-An answer is found and pinned (``match`` or ``acquire`` with ``to_verify``). ``inspect`` picks
-some of its pages, and the caller reads them. ``remove_corrupt`` removes damaged ones from the
-index. ``settle`` then says if the answer may be given or has to be asked for again. The pin
-keeps the pages from being recycled while they are read.
+``match_with_checks`` and ``acquire_with_checks`` return an inspection beside their answer if
+pages of it are to be read first. The caller reads them. ``remove_corrupt`` removes damaged ones
+from the index. ``settle`` then says if the answer may be given or has to be asked for again.
+The pin keeps the pages from being recycled while they are read.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
@@ -20,13 +20,9 @@ from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.namespace import namespace_of
 from kvstore.core.pool.pages import remove_corrupt
 from kvstore.core.values.events import Cause
-from kvstore.core.values.requests import Caller, MatchOptions
+from kvstore.core.values.requests import MatchOptions
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, NO_CHECKSUM
-from kvstore.core.verbs.match import Matching
 from kvstore.errors import LeaseNotFound, PageCorrupt
-
-# Picks some numbers below a page count, in rising order.
-Pick = Callable[[int], Items[int]]
 
 
 class PageCheck(NamedTuple):
@@ -63,28 +59,10 @@ class Inspection(NamedTuple):
 
 
 class Verifying:
-    """Holds an answer back until some of its pages were read."""
+    """Concludes inspections: removes damaged pages, and says if the answer may be given."""
 
-    def __init__(self, state: CacheState, matching: Matching) -> None:
+    def __init__(self, state: CacheState) -> None:
         self._state = state
-        self._matching = matching
-
-    def inspect(self, caller: Caller, options: MatchOptions, pick: Pick) -> Inspection | None:
-        """Returns the pages of a match to read before its answer, or None to answer at once.
-
-        Called right after the match, which knew the caller. ``pick`` chooses among the pages in
-        place, followed by the source page. Pages without a checksum are left out. A match that was
-        answered before is not inspected again.
-        """
-        lease = self._state.table.leases[caller.identity.tenant, caller.lease_id]
-        pin = lease.pins.get(options.pin_id)
-        if not isinstance(pin, Pin) or pin.unanswered is None:
-            return None
-        pages = _checks(lease, pin, pick)
-        if pages:
-            return Inspection(lease, pin, options, pages)
-        self._matching.tell(lease, options.pin_id)
-        return None
 
     def remove_corrupt(
         self, inspection: Inspection, corrupt: Items[PageCheck], read_count: int
@@ -142,7 +120,7 @@ class Verifying:
         source = lease.pins.get(pin.source_id or 0)
         anchors = pin.anchors if source is None else [*pin.anchors, *source.anchors]
         if True not in [anchor.node.detached for anchor in anchors]:
-            self._matching.tell(lease, pin.hold_id)
+            self._state.count_answer(lease, pin)
             return True
         self.withdraw(inspection)
         return False
@@ -178,13 +156,21 @@ class Verifying:
             self._state.disk.remove_prefix(pin.namespace, hold.tokens()[: page.end * width])
 
 
-def _checks(lease: Lease, pin: Pin, pick: Pick) -> list[PageCheck]:
-    """Returns the checks of a match's pages that ``pick`` chooses and that have a checksum."""
+def inspection_of(
+    lease: Lease, pin: Pin, options: MatchOptions, chosen: Items[int]
+) -> Inspection | None:
+    """Returns the inspection of the chosen pages of a match, or None if none has a checksum.
+
+    ``chosen`` are numbers, in rising order, of the pages in place followed by the source page.
+    """
+    pages = _checks(lease, pin, chosen)
+    return Inspection(lease, pin, options, pages) if pages else None
+
+
+def _checks(lease: Lease, pin: Pin, chosen: Items[int]) -> list[PageCheck]:
+    """Returns the checks of those of a match's chosen pages that have a checksum."""
     source = None if pin.source_id is None else lease.pins.get(pin.source_id)
     count = pin.held_end
-    chosen = pick(count + (source is not None))
-    if not chosen:
-        return []
     picked = [each + 1 for each in chosen]
     checks: list[PageCheck] = []
     if source is not None and picked[-1] > count:

@@ -13,8 +13,9 @@ from kvstore.core.leases.lease import Lease, LeaseChange
 from kvstore.core.leases.lifecycle import Lifecycle
 from kvstore.core.values.requests import Caller, Grant, Match, MatchOptions, Sequence
 from kvstore.core.values.tokens import TOKEN_BYTES
+from kvstore.core.verbs.verify import Inspection
 from kvstore.errors import KVStoreError
-from kvstore.service.store import KVStore
+from kvstore.service.leases import Leases
 from kvstore.storage.slab.reader import PageRead, ReadAnswer
 from kvstore.storage.slab.slab import Slab
 
@@ -35,7 +36,7 @@ def _dead_writer_published() -> None:
 
     def faulty(cache: PrefixCache, *arguments: Any, **named: Any) -> None:  # noqa: ANN401
         build(cache, *arguments, **named)
-        acquire, process_died = cache.acquire, cache.process_died
+        acquire, process_died = cache.acquire_with_checks, cache.process_died
 
         def remembering(
             caller: Caller,
@@ -43,14 +44,14 @@ def _dead_writer_published() -> None:
             sequence: Sequence,
             options: MatchOptions,
             **rest: Any,  # noqa: ANN401
-        ) -> tuple[Match, Grant | None]:
-            match, grant = acquire(caller, namespace_id, sequence, options, **rest)
+        ) -> tuple[Match, Grant | None, Inspection | None]:
+            match, grant, inspection = acquire(caller, namespace_id, sequence, options, **rest)
             if grant is not None:
                 start = grant.start_page * PAGE_TOKENS
                 base = options.pin_id if start else None
                 tokens = sequence.tokens[start * TOKEN_BYTES :]
                 wanted[rest["reservation_id"]] = caller, Sequence(tokens, start, base)
-            return match, grant
+            return match, grant, inspection
 
         def publishing(process_id: int, now: float) -> list[LeaseChange]:
             process = cache.table.processes.get(process_id)
@@ -61,7 +62,7 @@ def _dead_writer_published() -> None:
                         cache.insert(caller, reservation_id, sequence, now)
             return process_died(process_id, now)
 
-        cache.acquire = remembering
+        cache.acquire_with_checks = remembering
         cache.process_died = publishing
 
     PrefixCache.__init__ = faulty  # type: ignore[method-assign,assignment]
@@ -74,7 +75,7 @@ def _held_pages_evicted() -> None:
 
 def _deaths_unnoticed() -> None:
     """A dead process's lease lives on."""
-    KVStore.process_died = lambda *_: None  # type: ignore[method-assign]
+    Leases.process_died = lambda *_: None  # type: ignore[method-assign]
 
 
 def _loads_unread() -> None:

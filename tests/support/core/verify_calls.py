@@ -26,8 +26,9 @@ def ask(worker: Worker, letters: str, pin_id: int = 1) -> tuple[Match, Inspectio
     """Match ``letters`` to be verified; return the answer kept back, and what to look at."""
     sequence, options = worker.sequence(letters), MatchOptions(pin_id)
     now = worker.world.now
-    match = worker.cache.match(worker.caller, NAMESPACE_ID, sequence, options, now, to_verify=True)
-    inspection = worker.cache.inspect(worker.caller, options, everything)
+    match, inspection = worker.cache.match_with_checks(
+        worker.caller, NAMESPACE_ID, sequence, options, now, everything
+    )
     assert inspection is not None
     return match, inspection
 

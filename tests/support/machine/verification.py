@@ -54,8 +54,7 @@ def verify_a_match(
         write_over(machine, data.draw(st.sampled_from(near)))
     asked = Sequence(tokens), machine.options(data)
     while True:
-        expected, match = ask(machine, lease, asked)
-        inspection = machine.cache.inspect(machine.caller(lease), asked[1], range)
+        expected, match, inspection = ask(machine, lease, asked)
         if inspection is None:
             machine.check_match(lease, expected, asked, match)
             return
@@ -80,16 +79,16 @@ def verify_a_match(
 
 def ask(
     machine: MachineState, lease: ModelLease, asked: tuple[Sequence, MatchOptions]
-) -> tuple[Expected, Match]:
-    """Match, to be verified, and say what was to be found."""
+) -> tuple[Expected, Match, Inspection | None]:
+    """Returns what is to be found, and a match with its inspection."""
     sequence, options = asked
     path = machine.model.longest(sequence.tokens, len(sequence.tokens) // machine.model.width)
     expected = machine.model.expect(lease, sequence, b"", options, path)
     caller = machine.caller(lease)
-    match = machine.cache.match(
-        caller, machine.namespace_id, sequence, options, machine.now, to_verify=True
+    match, inspection = machine.cache.match_with_checks(
+        caller, machine.namespace_id, sequence, options, machine.now, range
     )
-    return expected, match
+    return expected, match, inspection
 
 
 def judge(

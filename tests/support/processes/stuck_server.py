@@ -19,7 +19,7 @@ from kvstore.core.values.requests import Identity
 from kvstore.rpc.fair_queue import CallThreads
 from kvstore.rpc.health.watchdog import Health
 from kvstore.rpc.server import MAX_CALLS
-from kvstore.service.store import KVStore
+from kvstore.service.admin import Administration
 
 # Longer than any thread is silent by itself, which is a second.
 SILENCE = 1.5
@@ -29,18 +29,18 @@ PROGRAM = (str(Path(__file__)),)
 
 def main() -> int:
     """Runs kvstore-server."""
-    folder, stats = Path(os.environ[FOLDER]), KVStore.stats
+    folder, stats = Path(os.environ[FOLDER]), Administration.stats
 
-    def stuck_stats(store: KVStore, identity: Identity) -> Stats:
+    def stuck_stats(admin: Administration, identity: Identity) -> Stats:
         _stand_still(folder / "calls")
-        with store._mutex:
+        with admin._mutex:
             _stand_still(folder / "owner")
-        return stats(store, identity)
+        return stats(admin, identity)
 
     judged_soon: Callable[..., Health] = partial(Health, stale_after=SILENCE)
     one_thread = partial(CallThreads, 1, MAX_CALLS)
     with (
-        patch.object(KVStore, "stats", stuck_stats),
+        patch.object(Administration, "stats", stuck_stats),
         patch.object(program, "Health", judged_soon),
         patch.object(program, "call_threads", one_thread),
         patch.object(program, "STOP_PATIENCE", 1.0),

@@ -12,9 +12,9 @@ from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import Caller, Identity, Sequence
+from kvstore.service.matching import Sampler
 from kvstore.service.store import KVStore
 from kvstore.service.tiers.disk import Disk
-from kvstore.service.verification import Sampler
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.cuda.arena import CudaDevice
 from kvstore.storage.extent import MemorySource

@@ -70,15 +70,14 @@ def test_checksums_are_kept() -> None:
     world = kept("ab")
     load = begun(world, "ab")
     world.cache.finish_read(load, 2, [5, 6])
-    world.cache.match(
+    _, inspection = world.cache.match_with_checks(
         world.worker.caller,
         NAMESPACE_ID,
         world.worker.sequence("ab"),
         MatchOptions(1),
         world.now,
-        to_verify=True,
+        range,
     )
-    inspection = world.cache.inspect(world.worker.caller, MatchOptions(1), range)
     assert inspection is not None
     assert sorted(page.checksum for page in inspection.pages) == [5, 6]
 
@@ -261,8 +260,9 @@ def inspected(world: ThirdWorld, pin_id: int) -> Inspection:
     """Match "abcd" to be looked at."""
     caller, options = world.worker.caller, MatchOptions(pin_id)
     sequence = world.worker.sequence("abcd")
-    world.cache.match(caller, NAMESPACE_ID, sequence, options, world.now, to_verify=True)
-    inspection = world.cache.inspect(caller, options, range)
+    _, inspection = world.cache.match_with_checks(
+        caller, NAMESPACE_ID, sequence, options, world.now, range
+    )
     assert inspection is not None
     return inspection
 

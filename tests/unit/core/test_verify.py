@@ -43,8 +43,9 @@ def test_only_picked_pages_are_looked_at(picked: Items[int], expected: str) -> N
     options = MatchOptions(1)
     sequence = world.worker.sequence("abcd")
     caller = world.worker.caller
-    world.cache.match(caller, NAMESPACE_ID, sequence, options, world.now, to_verify=True)
-    inspection = world.cache.inspect(caller, options, lambda _: picked)
+    _, inspection = world.cache.match_with_checks(
+        caller, NAMESPACE_ID, sequence, options, world.now, lambda _: picked
+    )
     pages = () if inspection is None else inspection.pages
     assert "".join(chr(each.checksum) for each in pages) == expected
     assert world.cache.counters.lookup_count == (2 if expected else 3)
@@ -61,8 +62,11 @@ def test_a_good_answer_is_given_and_counts_then() -> None:
     counters = world.worker.lease.counters
     assert (counters.lookup_count, counters.full_hit_count) == (lookups + 1, 1)
     assert (counters.verified_page_count, counters.corrupt_page_count) == (2, 0)
-    assert world.worker.match("ab", 1) == match
-    assert world.cache.inspect(world.worker.caller, MatchOptions(1), everything) is None
+    sequence = world.worker.sequence("ab")
+    again = world.cache.match_with_checks(
+        world.worker.caller, NAMESPACE_ID, sequence, MatchOptions(1), world.now, everything
+    )
+    assert again == (match, None)
     assert counters.lookup_count == lookups + 1
     world.laws.check()
 
@@ -94,10 +98,10 @@ def test_a_first_page_found_bad_leaves_nothing() -> None:
     _, inspection = ask(world.worker, "ab")
     assert not conclude(world.worker, inspection, "a")
     sequence = world.worker.sequence("ab")
-    match = world.cache.match(
-        world.worker.caller, NAMESPACE_ID, sequence, MatchOptions(1), world.now, to_verify=True
+    answer = world.cache.match_with_checks(
+        world.worker.caller, NAMESPACE_ID, sequence, MatchOptions(1), world.now, everything
     )
-    assert match == Match(0, ())
+    assert answer == (Match(0, ()), None)
     assert world.worker.lease.pins == {}
     assert world.states() == {"FREE": 8}
     world.laws.check()
@@ -173,7 +177,7 @@ class Acquiring:
 
     def ask(self) -> tuple[Match, Grant | None]:
         """Acquires under pin 1 and reservation 2, to be verified."""
-        answer = self.world.cache.acquire(
+        match, grant, self.inspection = self.world.cache.acquire_with_checks(
             self.caller,
             NAMESPACE_ID,
             self.worker.sequence("abcd"),
@@ -181,10 +185,9 @@ class Acquiring:
             reservation_id=2,
             total_page_count=4,
             now=self.world.now,
-            to_verify=True,
+            pick=everything,
         )
-        self.inspection = self.world.cache.inspect(self.caller, MatchOptions(1), everything)
-        return answer
+        return match, grant
 
 
 def test_an_acquire_reserves_again_from_where_its_match_ends() -> None:
@@ -271,8 +274,7 @@ def test_a_source_page_is_looked_at_too() -> None:
     options = MatchOptions(5, 6, accept_next_token=True)
 
     def ask_again() -> tuple[Match, Inspection | None]:
-        match = cache.match(caller, NAMESPACE_ID, asked, options, world.now, to_verify=True)
-        return match, cache.inspect(caller, options, everything)
+        return cache.match_with_checks(caller, NAMESPACE_ID, asked, options, world.now, everything)
 
     match, inspection = ask_again()
     assert (match.next_token, match.matched_token_count) == (3, 0)

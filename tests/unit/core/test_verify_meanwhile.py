@@ -161,8 +161,8 @@ def test_a_superseded_page_found_bad_takes_its_next_token_along(*, bad: bool) ->
     cache.insert(caller, 1, Sequence(page[:8]), world.now, checksums=[11], next_token=3)
     options = MatchOptions(5, 6, accept_next_token=True)
     asked = (caller, NAMESPACE_ID, Sequence(page[:8]), options, world.now)
-    assert cache.match(*asked, to_verify=True).next_token == 3
-    inspection = cache.inspect(caller, options, range)
+    match, inspection = cache.match_with_checks(*asked, range)
+    assert match.next_token == 3
     assert inspection is not None
     cache.insert(caller, 2, Sequence(page), world.now, checksums=[12])
     corrupt = inspection.pages if bad else ()

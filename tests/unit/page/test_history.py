@@ -6,7 +6,7 @@ import pytest
 
 from kvstore.core.values.counters import Counters
 from kvstore.page.history import COARSE_COUNT, FINE_COUNT, History, Sample, sample_of
-from kvstore.service.administration import Totals
+from kvstore.service.admin import Totals
 
 
 def sample(time: float, uses: int = 0) -> Sample:

@@ -7,12 +7,12 @@ import pytest
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.requests import Caller, Identity, Removed, ReservationRequest
 from kvstore.errors import NamespaceNotFound
-from kvstore.service import administration
-from kvstore.service.administration import NODES_AT_ONCE
+from kvstore.service import admin
+from kvstore.service.admin import NODES_REMOVED_AT_ONCE
 from stores.store_world import World, Worlds, sequence_of
 
 OWNER = Identity("uid-1")
-NODES = 3 * NODES_AT_ONCE
+NODES = 3 * NODES_REMOVED_AT_ONCE
 
 
 def fill(world: World, caller: Caller, namespace_id: bytes, numbers: range) -> None:
@@ -29,7 +29,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], N
     """Have something done whenever the store leaves its mutex alone."""
 
     def meanwhile(do: Callable[[], None]) -> None:
-        monkeypatch.setattr(administration, "sleep", lambda _: do())
+        monkeypatch.setattr(admin, "sleep", lambda _: do())
 
     return meanwhile
 
@@ -61,7 +61,7 @@ def test_calls_get_in_between(
         removed = world.store.delete_namespace(OWNER, namespace_id)
     else:
         removed = world.store.evict_prefix(OWNER, namespace_id, b"")
-    assert left[0] == NODES - NODES_AT_ONCE + 1
+    assert left[0] == NODES - NODES_REMOVED_AT_ONCE + 1
     assert removed == Removed(NODES + len(left), 0)
     assert world.cache.counters.removed_page_count == NODES + len(left)
     Invariants(world.cache).check()

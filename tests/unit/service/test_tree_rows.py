@@ -9,7 +9,7 @@ from kvstore.core.stats import COLUMNS
 from kvstore.core.values.requests import Identity
 from kvstore.page.outline import Outline
 from kvstore.page.site import PageSite
-from kvstore.service import administration
+from kvstore.service import admin
 from stores.page_world import PageWorld
 from stores.store_world import make_world
 
@@ -20,8 +20,8 @@ def read_while(
     monkeypatch: pytest.MonkeyPatch, page: PageWorld, between: Callable[[], None]
 ) -> Outline:
     """Reads the tree a node at a time, with something happening after each."""
-    monkeypatch.setattr(administration, "ROWS_AT_ONCE", 1)
-    monkeypatch.setattr(administration, "sleep", lambda _: between())
+    monkeypatch.setattr(admin, "NODES_READ_AT_ONCE", 1)
+    monkeypatch.setattr(admin, "sleep", lambda _: between())
     rows = page.world.store.tree_rows(ADMIN, page.namespace_id)
     numbers = list(rows[:: len(COLUMNS)])
     assert numbers == sorted(set(numbers))

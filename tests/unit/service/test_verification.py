@@ -21,7 +21,7 @@ from kvstore.core.values.requests import (
     Sequence,
 )
 from kvstore.errors import LeaseNotFound
-from kvstore.service.verification import Sampler
+from kvstore.service.matching import Sampler
 from kvstore.storage.arenas import POISON
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.extent import HostExport, SlotReader

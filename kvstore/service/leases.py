@@ -1,4 +1,4 @@
-"""Who is in: leases and their processes under the store's mutex, and whether new ones may come."""
+"""Leases and their processes, under the store's mutex, and the drain that waits for their end."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
@@ -9,13 +9,12 @@ import structlog
 from kvstore.core import Caller, PrefixCache
 from kvstore.core.leases.lease import LeaseChange
 from kvstore.errors import FeatureUnsupported, StoreDraining
-from kvstore.service.administration import Administration
 from kvstore.service.clock import Clock
 from kvstore.service.events import Announcer
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# What a lease's change is called in the log.
+# The log's event for each change of a lease.
 EVENTS = {
     "expired": "lease_expired",
     "returned": "quarantine_returned",
@@ -23,33 +22,40 @@ EVENTS = {
 }
 
 
-class Members(Administration):
-    """Leases through their life, and the drain that waits for their end."""
+class Leases:
+    """Leases through their life. Thread-safe. Raises what the core's methods raise.
+
+    ``mutex`` is the store's, under which ``cache`` may be used. ``announcer`` is woken when
+    a lease or a process changes. ``draining`` says that the store takes no new work.
+    """
 
     def __init__(self, cache: PrefixCache, mutex: Lock, clock: Clock) -> None:
-        super().__init__(cache, mutex, clock)
         self.announcer = Announcer()
+        self.draining = False
+        self._cache = cache
+        self._mutex = mutex
+        self._clock = clock
         self._lease_ended = Condition(mutex)
-        self._draining = False
 
     # Life of the store.
 
     def begin_draining(self) -> None:
-        """Takes no new work: what is held may be finished, inserted and let go.
+        """Takes no new work. Clients may finish, insert and release what they hold.
 
-        No lease is granted or renewed, no namespace opened, nothing matched. A client
-        that is told so lets go of its lease as soon as nothing is held under it.
+        From now on no lease is granted or renewed, no namespace is opened, and nothing is
+        matched. A client that is refused for this ends its lease once it holds nothing.
         """
-        self._draining = True
+        self.draining = True
 
     def wait_drained(self, timeout: float) -> int:
-        """Waits until no lease is left, ``timeout`` seconds at most; returns how many are."""
+        """Waits until no lease is left, at most ``timeout`` seconds; returns how many are left."""
         with self._lease_ended:
             self._lease_ended.wait_for(lambda: not self._cache.table.leases, timeout)
             return len(self._cache.table.leases)
 
-    def _require_open(self) -> None:
-        if self._draining:
+    def require_open(self) -> None:
+        """Raises StoreDraining if the store takes no new work."""
+        if self.draining:
             raise StoreDraining
 
     # Membership.
@@ -57,11 +63,11 @@ class Members(Administration):
     def grant(
         self, caller: Caller, *, ttl: float | None, display_name: str, features: Items[str]
     ) -> float:
-        """Grants a lease, or renew the one of this id; returns its TTL in seconds.
+        """Grants a lease, or renews the one of this id; returns its TTL in seconds.
 
-        Raises, besides what the core raises, StoreDraining.
+        Raises StoreDraining, besides the errors of the core.
         """
-        self._require_open()
+        self.require_open()
         with self._mutex:
             return self._cache.grant(
                 caller,
@@ -74,22 +80,22 @@ class Members(Administration):
     def renew(self, caller: Caller) -> float:
         """Counts the lease's TTL from now on and returns it, in seconds.
 
-        Raises, besides what the core raises, StoreDraining.
+        Raises StoreDraining, besides the errors of the core.
         """
-        self._require_open()
+        self.require_open()
         with self._mutex:
             return self._cache.renew(caller, self._clock())
 
     def revoke(self, caller: Caller) -> None:
-        """Ends the caller's own lease; from an admin without its secret, expire it."""
+        """Ends the caller's own lease. For an admin without its secret, expires it."""
         with self._mutex:
             changes = self._cache.revoke(caller, self._clock())
-        self._report(changes)
+        self.report(changes)
 
     def require_feature(self, caller: Caller, feature: str) -> None:
-        """Raises FeatureUnsupported where the caller's lease did not declare a feature.
+        """Raises FeatureUnsupported unless the caller's lease declared a feature.
 
-        Raises, besides, what the core raises where it is no lease of the caller's.
+        Raises the core's errors if the caller has no such lease.
         """
         with self._mutex:
             declared = self._cache.table.find(caller).features
@@ -97,25 +103,25 @@ class Members(Administration):
             raise FeatureUnsupported(feature=feature, why="the lease did not declare it")
 
     def expire(self) -> None:
-        """Let time pass: expire leases past their TTL, drop old tombstones."""
+        """Expires the leases past their TTL, and drops old tombstones."""
         with self._mutex:
             changes = self._cache.expire(self._clock())
-        self._report(changes)
+        self.report(changes)
 
     def bind(self, caller: Caller, *, process_id: int, pid: int, uid: int) -> None:
-        """Attaches a process to the caller's lease; again under the same number: reconnected."""
+        """Attaches a process to the caller's lease. The same number again reconnects it."""
         with self._mutex:
             self._cache.bind(caller, process_id=process_id, pid=pid, uid=uid)
 
     def acknowledge(self, process_id: int, extent_ids: Items[int]) -> list[int]:
-        """Count on a process having mapped extents, and return them; unknown ones are ignored."""
+        """Records that a process mapped extents, and returns these. Ignores unknown ones."""
         with self._mutex:
             self._cache.acknowledge(process_id, extent_ids)
             process = self._cache.table.processes.get(process_id)
             return [] if process is None else [e for e in extent_ids if e in process.mapped]
 
     def unmapped(self, process_id: int, extent_ids: Items[int]) -> None:
-        """Counts no more on a process having mapped extents; some may be destroyed now."""
+        """Records that a process unmapped extents; some may be destroyed now."""
         with self._mutex:
             self._cache.unmapped(process_id, extent_ids)
         self.announcer.announce()
@@ -126,16 +132,16 @@ class Members(Administration):
             return self._cache.extents_to_unmap(process_id)
 
     def disconnected(self, process_id: int) -> None:
-        """Notes that a process, alive as far as is known, lost its attach connection."""
+        """Records that a process lost its attach connection. It may be alive."""
         with self._mutex:
             self._cache.disconnected(process_id)
         self.announcer.announce()
 
     def process_died(self, process_id: int) -> None:
-        """Forgets a process proven dead; the last of a lease ends it."""
+        """Removes a process that is proven dead. The last process of a lease ends it."""
         with self._mutex:
             changes = self._cache.process_died(process_id, self._clock())
-        self._report(changes)
+        self.report(changes)
         self.announcer.announce()
 
     def attached_process_ids(self) -> set[int]:
@@ -144,12 +150,12 @@ class Members(Administration):
             return set(self._cache.table.processes)
 
     def watched_process_ids(self) -> set[int]:
-        """Returns those, and of processes whose lease ended all that may have memory mapped."""
+        """Returns the attached processes, and those of ended leases that may have memory mapped."""
         with self._mutex:
             return self._cache.table.processes.keys() | self._cache.state.mappings.process_ids
 
-    def _report(self, changes: Iterable[LeaseChange]) -> None:
-        """Logs what happened to leases, and wake who listens if any did."""
+    def report(self, changes: Iterable[LeaseChange]) -> None:
+        """Logs changes of leases, and wakes all listeners if there were any."""
         for change in changes:
             fields = change._asdict() | {"lease_id": change.lease_id.hex()}
             log.info(EVENTS[fields.pop("change")], **fields)

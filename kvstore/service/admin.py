@@ -1,0 +1,277 @@
+"""The calls of administrators: statistics, lists, removals and named pins.
+
+All of them take the store's mutex for a part of the work at a time, and calls go on between
+the parts.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
+from itertools import islice
+from threading import Lock
+from time import sleep
+from typing import Generic, NamedTuple, TypeVar
+
+import structlog
+
+from kvstore.core import Identity, NamedPinRequest, PrefixCache, Removed
+from kvstore.core.leases.lease import Lease, LeaseState
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.stats import (
+    HoldStats,
+    LeaseStats,
+    NamedPinStats,
+    NamespaceStats,
+    PrefixStats,
+    Stats,
+    count_pins,
+    first_tokens,
+    hold_stats,
+    lease_stats,
+    named_pin_stats,
+    namespace_stats,
+    overdue_holds,
+    prefixes,
+    snapshot,
+    tree_rows,
+)
+from kvstore.core.values.counters import Counters
+from kvstore.core.values.events import Cause
+from kvstore.service.clock import Clock
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# Nodes of a tree that are read while all calls wait: two milliseconds.
+NODES_READ_AT_ONCE = 1000
+# Nodes of a tree that are removed while all calls wait: some milliseconds.
+NODES_REMOVED_AT_ONCE = 64
+# Leases, or namespaces, that are read while all calls wait: a millisecond.
+ROWS_AT_ONCE = 64
+# Leases whose pins are counted at a time, by their namespaces alone.
+HOLDERS_AT_ONCE = 512
+# Seconds between two parts, in which others get the mutex.
+PAUSE = 0.0005
+NOTHING = Removed(0, 0)
+
+
+class Totals(NamedTuple):
+    """What was counted by one moment: everything, and how often pages were used."""
+
+    counters: Counters
+    use_count: int
+
+
+class Administration:
+    """Statistics, lists and removals, under the mutex that all calls of a store share."""
+
+    def __init__(self, cache: PrefixCache, mutex: Lock, clock: Clock) -> None:
+        self._cache = cache
+        self._mutex = mutex
+        self._clock = clock
+
+    def responds(self, timeout: float) -> bool:
+        """Returns whether the mutex could be had within ``timeout`` seconds: calls get through."""
+        if not self._mutex.acquire(timeout=timeout):
+            return False
+        self._mutex.release()
+        return True
+
+    def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
+        """Removes all pages that hold a prefix's last token, and all that continues them.
+
+        The mutex is taken for a part of many at a time: calls go on meanwhile, and find what is
+        left.
+        """
+        before = self._thin(identity, namespace_id, tokens, Cause.REMOVED)
+        with self._mutex:
+            self._cache.events.now = self._clock()
+            return before.plus(self._cache.evict_prefix(identity, namespace_id, tokens))
+
+    def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
+        """Forgets a namespace with all its pages; raises NamespaceNotFound.
+
+        A large one goes part by part, as in ``evict_prefix``.
+        """
+        before = self._thin(identity, namespace_id, b"", Cause.NAMESPACE_DELETED)
+        with self._mutex:
+            self._cache.events.now = self._clock()
+            return before.plus(self._cache.delete_namespace(identity, namespace_id))
+
+    def _thin(
+        self, identity: Identity, namespace_id: bytes, tokens: bytes, cause: Cause
+    ) -> Removed:
+        """Removes nearly all that ``evict_prefix`` would, part by part; returns what went."""
+        removed = NOTHING
+        with self._mutex:
+            count = len(self._cache.namespace(identity, namespace_id).index.nodes)
+        # Each part has a node at least; what comes meanwhile cannot make it go on for ever.
+        for _ in range(count):
+            with self._mutex:
+                self._cache.events.now = self._clock()
+                part = self._cache.thin(
+                    identity, namespace_id, tokens, NODES_REMOVED_AT_ONCE, cause
+                )
+            if part is None:
+                break
+            removed = removed.plus(part)
+            sleep(PAUSE)
+        return removed
+
+    def stats(self, identity: Identity) -> Stats:
+        """Returns one consistent snapshot of what the identity may see."""
+        with self._mutex:
+            return snapshot(self._cache, identity, self._clock())
+
+    def holds(self, identity: Identity, lease_id: bytes, tenant: str) -> list[HoldStats]:
+        """Returns what a lease holds, by number; raises LeaseNotFound or InvalidField."""
+        with self._mutex:
+            lease = self._cache.table.listed(identity, lease_id, tenant)
+            return hold_stats(lease, self._clock())
+
+    def prefixes(
+        self, identity: Identity, namespace_id: bytes, *, after: int, count: int, max_tokens: int
+    ) -> list[PrefixStats]:
+        """Returns up to ``count`` nodes of a namespace's tree with numbers above ``after``."""
+        with self._mutex:
+            namespace = self._cache.namespace(identity, namespace_id)
+            return prefixes(namespace, after=after, count=count, max_tokens=max_tokens)
+
+    def totals(self) -> Totals:
+        """Returns the store's counters, of all tenants. The cost is that of a copy of them."""
+        with self._mutex:
+            return Totals(self._cache.counters.copy(), self._cache.state.use_count)
+
+    def tree_rows(self, identity: Identity, namespace_id: bytes) -> "array[int]":
+        """Returns a namespace's tree, a row for each node, as ``core.tree_rows`` has them.
+
+        The mutex is taken for a part at a time, so calls go on meanwhile, and what they change
+        is in the answer or not: a picture of the tree, and no snapshot. Raises NamespaceNotFound.
+        """
+        with self._mutex:
+            namespace = self._cache.namespace(identity, namespace_id)
+            numbers = list(namespace.index.nodes)
+            leases = self._cache.table.leases.values()
+            late = [each for each in leases if each.state is LeaseState.EXPIRED]
+            overdue = overdue_holds(late, namespace)
+        rows = array("q")
+        for first in range(0, len(numbers), NODES_READ_AT_ONCE):
+            part = numbers[first : first + NODES_READ_AT_ONCE]
+            with self._mutex:
+                rows += tree_rows(namespace, part, numbers[-1], overdue)
+            sleep(PAUSE)
+        return rows
+
+    def first_tokens(
+        self, identity: Identity, namespace_id: bytes, numbers: Items[int], max_tokens: int
+    ) -> dict[int, bytes]:
+        """Returns the first tokens of some nodes of a namespace; raises NamespaceNotFound."""
+        with self._mutex:
+            namespace = self._cache.namespace(identity, namespace_id)
+            return first_tokens(namespace, numbers, max_tokens)
+
+
+Row = TypeVar("Row")
+Listed = TypeVar("Listed", Lease, Namespace)
+
+
+class ListPage(NamedTuple, Generic[Row]):
+    """Some rows of a list, by number; ``last`` is where to go on after, 0 at the end."""
+
+    rows: list[Row]
+    last: int
+
+
+class Listing:
+    """What lists show. Thread-safe; ``mutex`` is the store's, under which ``cache`` may be used.
+
+    Each row is of one moment, and not all are of the same: the mutex is taken for a part of
+    them at a time. What goes meanwhile may be in it or not. ``GetStats`` is for a snapshot.
+    """
+
+    def __init__(self, cache: PrefixCache, mutex: Lock, clock: Clock) -> None:
+        self._cache = cache
+        self._mutex = mutex
+        self._clock = clock
+
+    def leases(self, identity: Identity, *, after: int, count: int) -> ListPage[LeaseStats]:
+        """Returns up to ``count`` leases that an identity may see, of numbers above ``after``."""
+        with self._mutex:
+            visible = self._cache.table.visible(identity)
+        chosen, last = _page_of(visible, after, count)
+        rows: list[LeaseStats] = []
+        for part in _parts(chosen, ROWS_AT_ONCE):
+            with self._mutex:
+                now = self._clock()
+                rows += [lease_stats(each, now) for each in part if self._is_held(each)]
+        return ListPage(rows, last)
+
+    def namespaces(self, identity: Identity, *, after: int, count: int) -> ListPage[NamespaceStats]:
+        """Returns up to ``count`` namespaces that an identity may see, as :meth:`leases` does."""
+        with self._mutex:
+            visible = self._cache.visible_namespaces(identity)
+            holders = self._cache.table.visible(identity)
+        chosen, last = _page_of(visible, after, count)
+        pins: Counter[bytes] = Counter()
+        for holding in _parts(holders, HOLDERS_AT_ONCE):
+            with self._mutex:
+                count_pins(holding, pins)
+        rows: list[NamespaceStats] = []
+        for part in _parts(chosen, ROWS_AT_ONCE):
+            with self._mutex:
+                now = self._clock()
+                rows += [namespace_stats(each, pins, now) for each in part if not each.deleted]
+        return ListPage(rows, last)
+
+    def _is_held(self, lease: Lease) -> bool:
+        return self._cache.table.leases.get((lease.tenant, lease.lease_id)) is lease
+
+
+def _parts(listed: list[Listed], size: int) -> Iterator[list[Listed]]:
+    """Yields what is listed a part at a time, with a moment in between."""
+    for first in range(0, len(listed), size):
+        if first:
+            sleep(PAUSE)
+        yield listed[first : first + size]
+
+
+def _page_of(visible: list[Listed], after: int, count: int) -> tuple[list[Listed], int]:
+    found = list(islice((each for each in visible if each.number > after), count + 1))
+    return found[:count], found[count - 1].number if len(found) > count else 0
+
+
+class NamedPinKeeper:
+    """Makes, ends and lists named pins, for any thread. Raises what the core's methods raise.
+
+    ``mutex`` is the store's, under which ``cache`` may be used.
+    """
+
+    def __init__(self, cache: PrefixCache, mutex: Lock, clock: Clock) -> None:
+        self._cache = cache
+        self._mutex = mutex
+        self._clock = clock
+
+    def pin(self, identity: Identity, namespace_id: bytes, request: NamedPinRequest) -> int:
+        """Pins what is cached of a prefix's whole pages; returns how many tokens that is."""
+        with self._mutex:
+            return self._cache.pin_prefix(identity, namespace_id, request, self._clock())
+
+    def unpin(self, identity: Identity, namespace_id: bytes, name: str) -> None:
+        """Ends a named pin; one that is not there succeeds."""
+        with self._mutex:
+            self._cache.unpin_prefix(identity, namespace_id, name)
+
+    def visible(self, identity: Identity, namespace_id: bytes | None) -> list[NamedPinStats]:
+        """Returns the named pins of a namespace, None for all, in the order of their making."""
+        with self._mutex:
+            now = self._clock()
+            pins = self._cache.visible_named_pins(identity, namespace_id)
+            return [named_pin_stats(each, now) for each in pins]
+
+    def expire(self) -> None:
+        """Ends the named pins past their time to live, with a line in the log for each."""
+        with self._mutex:
+            ended = self._cache.expire_named_pins(self._clock())
+        for pin in ended:
+            namespace_id = pin.namespace.namespace_id.hex()
+            log.info("named_pin_expired", name=pin.name, namespace_id=namespace_id)
