@@ -86,7 +86,7 @@ def test_a_pin_outlives_the_workers_that_wrote_it(store: RunningStore, tmp_path:
     """Made from the command line, it keeps a dead worker's pages for those that come later."""
     prompt = tmp_path / "prompt"
     prompt.write_text(" ".join(map(str, TOKENS)), encoding="utf-8")
-    command = [sys.executable, "-m", "kvstore_ctl.app", "pin", "system"]
+    command = [sys.executable, "-m", "kvstore_ctl", "pin", "system"]
     command += ["--tokens", str(prompt), "--require-all", "--runtime-dir", str(store.runtime_dir)]
     with ClientProcess(store.runtime_dir) as writer:
         writer.ask("write")

@@ -56,7 +56,7 @@ def fetch(port: str, path: str) -> str:
 @pytest.mark.slow
 def test_the_wheel_alone_serves(wheel: Path, folder: Path) -> None:
     """Server with its page, kvstore-ctl and a worker run as the README says, without torch."""
-    installed = InstalledWheel(wheel, "server", folder)
+    installed = InstalledWheel(wheel, "server,ctl", folder)
     where = installed.run("python", "-c", "import kvstore; print(kvstore.__file__)")
     assert Path(where.strip()).is_relative_to(folder / ".venv")
     for program in PROGRAMS:
