@@ -14,6 +14,7 @@ def main() -> None:
     """Runs the program. Exits with ``USAGE_STATUS`` if a package is not installed."""
     try:
         program = import_module(PROGRAM)
+        program.main()
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if not missing or missing in OURS:
@@ -23,7 +24,6 @@ def main() -> None:
             "the extra 'ctl' has it (pip install '.[ctl]' from a checkout)\n"
         )
         sys.exit(USAGE_STATUS)
-    program.main()
 
 
 if __name__ == "__main__":

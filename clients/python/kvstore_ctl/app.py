@@ -23,6 +23,7 @@ from kvstore_ctl.commands.tree import tree
 from kvstore_ctl.console import AsJson, RuntimeDirOption, Wide, connected, show, show_json
 from kvstore_ctl.doctor.command import doctor
 from kvstore_ctl.message_json import plain
+from kvstore_ctl.page.command import page
 from kvstore_ctl.top.command import top
 
 # What the commands are listed under in --help.
@@ -95,6 +96,7 @@ app.add_typer(token.app, name="token", rich_help_panel=OPERATE)
 PANELS: Mapping[str, tuple[Callable[..., None], ...]] = {
     LOOK: (
         top,
+        page,
         tree,
         stats,
         leases,
