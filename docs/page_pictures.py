@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from docs.browser import Browser, browsing  # noqa: E402  # a folder of the tree, and no package
-from stores.page_stage import address_of, page_store  # noqa: E402
+from stores.page_stage import page_of, page_store  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 MODEL = "tiny"
@@ -37,13 +37,14 @@ SIZES = {"page-1280": (1280, 900, "light"), "page-375": (375, 800, "light")} | {
 
 
 def main() -> None:
-    """Runs the demo's prompts on two workers, and take the pictures before they let go."""
+    """Runs the demo's prompts on two workers, and takes the pictures before they end."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=IMAGES, help="the folder of the pictures")
     out: Path = parser.parse_args().out
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         store = stack.enter_context(page_store(*SIZE))
+        address = stack.enter_context(page_of(store))
         log = stack.enter_context((folder / "workers.log").open("wb"))
         workers = {
             name: stack.enter_context(
@@ -55,7 +56,7 @@ def main() -> None:
             each.wait_ready()
         browser = stack.enter_context(browsing(folder))
         browser.resize(1280, 900)
-        browser.open(address_of(store))
+        browser.open(address)
         play(workers, DemoScript(load_tokenizer(model_folder(MODEL))))
         show(browser)
         for name, (width, height, scheme) in SIZES.items():
@@ -66,7 +67,7 @@ def main() -> None:
 
 
 def play(workers: dict[str, LineProcess], script: DemoScript) -> None:
-    """Asks the demo's questions and have its chat; worker A keeps a pin, for a hold to be seen."""
+    """Asks the demo's questions and its chat; worker A keeps a pin, so that a hold is shown."""
 
     def ask(turn: DemoTurn, prompt_ids: list[int]) -> list[int]:
         Event().wait(PAUSE)

@@ -36,7 +36,6 @@ from kvstore.files import RuntimeDir, UnusableRuntimeDir
 from kvstore.http.address import UnusableHttpAddress
 from kvstore.http_listeners import listen_for_http
 from kvstore.logs import configure_logging
-from kvstore.page_listener import show_page
 from kvstore.process import (
     InstanceLock,
     InstanceRunning,
@@ -289,7 +288,6 @@ def start(
     )
     port = None if config.listen is None else listen(server, config.listen, access.tls)
     listen_for_http(config, store, health, owner, clock, stack)
-    show_page(config, store, health, clock, stack)
     server.start()
     stack.callback(lambda: server.stop(CALL_GRACE).wait())
     stack.callback(store.events.close)

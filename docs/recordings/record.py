@@ -15,7 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 DEMO = (sys.executable, "-m", "inference_worker", "demo", "--model", "tiny")
-CTL = (sys.executable, "-m", "kvstore_ctl.app")
+CTL = (sys.executable, "-m", "kvstore_ctl")
 TOP = ("top", "--count", "600", "--interval", "1")
 TREE = ("tree", "--tokenizer", "bytes", "--depth", "6", "--width", "4")
 DOCTOR = ("doctor",)

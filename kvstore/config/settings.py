@@ -24,7 +24,6 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from kvstore.config.about import AT_SIGHUP, CONTENT_AT_ONCE, CONTENT_AT_SIGHUP, Shown, Values
 from kvstore.config.sources import ConfigFile
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
-from kvstore.http.address import is_loopback, parse_address
 
 # A page of the machine's own memory: who sets less has forgotten the unit. Not more, since
 # tests fill stores of some pages of small models.
@@ -437,18 +436,6 @@ class AccessSettings(BaseSettings):
         return self
 
 
-def _loopback(value: str) -> str:
-    if not is_loopback(parse_address(value).host):
-        raise ValueError(
-            f"has to be of this host alone, such as 127.0.0.1:7402, and is {value!r}: "
-            "`ssh -L` brings it to another"
-        )
-    return value
-
-
-LoopbackAddress = Annotated[ListenAddress, AfterValidator(_loopback)]
-
-
 class HttpSettings(BaseSettings):
     """Where people and Prometheus look at a server."""
 
@@ -462,29 +449,6 @@ class HttpSettings(BaseSettings):
     free; the log's `http_listening` says which. Wrong when Prometheus shows the target as down.
     Absent: no metrics. Start with: 127.0.0.1:7401, or an address that the scraper alone reaches.
     """
-
-    page_listen: Annotated[LoopbackAddress | None, Shown(log="http_listening")] = None
-    """HOST:PORT of loopback where a browser finds a page of what the store does.
-
-    Every user of this host can read it, without a credential: figures, and the names of
-    tenants, namespaces and leases. It changes nothing, and other hosts see it by `ssh -L`
-    alone. Port 0 is any that is free; the log's `http_listening` says which. docs/page.md
-    has what it shows. Wrong when the browser is told "ask for localhost".
-    Absent: no page. Start with: 127.0.0.1:7402, while somebody looks.
-    """
-
-    page_tokens: Annotated[bool, Shown(log="http_listening")] = False
-    """Show the first token ids of each prefix on the page, which are what users wrote.
-
-    Needs `page_listen`, and is for a host that only its operators can use. Wrong when
-    anybody else can. Start with: false.
-    """
-
-    @model_validator(mode="after")
-    def _require_page(self) -> Self:
-        if self.page_tokens and self.page_listen is None:
-            raise ValueError("page_tokens says what the page shows: set page_listen, or leave it")
-        return self
 
 
 PROGRAM = "kvstore-server"

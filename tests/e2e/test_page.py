@@ -12,7 +12,7 @@ from docs.browser import MISSING, Browser, browsing, chromium
 from kvstore_client.testing import RunningStore
 from pages.stamped_pages import PART_PAGES, PART_TOKENS, prompt
 from processes.page_process import PageProcess
-from stores.page_stage import HOSTILE, address_of, converse, joined, page_store, run
+from stores.page_stage import HOSTILE, converse, joined, page_of, page_store, run
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason=MISSING)
 
@@ -28,7 +28,7 @@ WIDE, NARROW = (1280, 900), (375, 800)
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[RunningStore]:
-    """A store that has a page."""
+    """A store of the page's size."""
     with page_store() as running:
         yield running
 
@@ -37,6 +37,8 @@ def store() -> Iterator[RunningStore]:
 def page(store: RunningStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """The page, once all of it is drawn: two namespaces, two leases, a pin that is held."""
     with ExitStack() as stack:
+        # Before the prompts: the history begins with the page.
+        address = stack.enter_context(page_of(store))
         namespace = stack.enter_context(joined(store, "tiny", "worker A"))
         other = stack.enter_context(joined(store, HOSTILE, HOSTILE))
         longest = converse(namespace)
@@ -45,7 +47,7 @@ def page(store: RunningStore, tmp_path_factory: pytest.TempPathFactory) -> Itera
         stack.enter_context(namespace.match(longest))
         browser = stack.enter_context(browsing(tmp_path_factory.mktemp("browser")))
         browser.resize(*WIDE)
-        browser.open(address_of(store))
+        browser.open(address)
         browser.wait(f"{BARS} > 5")
         browser.wait("document.querySelectorAll('#hit-rate path.line').length === 1")
         yield browser
@@ -86,15 +88,6 @@ def test_what_is_held_is_marked_by_a_pattern(page: Browser) -> None:
     assert "Held by 1 hold" in page.look(
         "document.querySelector('.mark').parentNode.getAttribute('aria-label')"
     )
-
-
-def test_colour_is_of_hits_or_of_age(page: Browser) -> None:
-    """The other choice has another legend."""
-    before = page.look("document.querySelector('#tree-legend').innerText")
-    page.click("#tree-colour input[value=age]")
-    page.wait("document.querySelector('#tree-legend').innerText.includes('1 min')")
-    page.click("#tree-colour input[value=hits]")
-    page.wait(f"document.querySelector('#tree-legend').innerText === {json.dumps(before)}")
 
 
 def test_the_sliders_change_the_result(page: Browser) -> None:
@@ -229,7 +222,7 @@ def test_the_rest_is_one_bar_that_leads_to_the_next(page: Browser) -> None:
 
 
 def test_a_worker_that_hangs_is_seen(page: Browser, store: RunningStore) -> None:
-    """Its lease comes first, what it had reserved is in quarantine, what it holds is marked."""
+    """Its lease comes first, and what it had reserved is in quarantine."""
     alarm = "document.querySelector('#figures .alarm dd')"
     hung = PageProcess(store.runtime_dir, "hung", ttl=3.0)
     try:
@@ -241,12 +234,6 @@ def test_a_worker_that_hangs_is_seen(page: Browser, store: RunningStore) -> None
         page.wait(f"{first}.innerText.includes('hung')")
         assert "past its time" in page.look(f"{first}.innerText")
         page.wait("document.querySelector('#tiers').innerText.includes('in quarantine')")
-        page.look(
-            "(() => { const choice = document.querySelector('#tree-namespace');"
-            "choice.selectedIndex = [...choice.options].findIndex((each) =>"
-            " each.text.startsWith('stamped')); choice.dispatchEvent(new Event('change')); })()"
-        )
-        page.wait("document.querySelector('#tree-picture .mark[fill=\"url(#overdue)\"]')")
     finally:
         hung.kill()
     page.wait(f"{alarm} === null")

@@ -1,12 +1,11 @@
-"""The page in a browser when its server goes away, and comes back with nothing."""
+"""The page in a browser when its store goes away, and comes back empty."""
 
-import socket
 from pathlib import Path
 
 import pytest
 
 from docs.browser import MISSING, browsing, chromium
-from stores.page_stage import address_of, joined, page_store, run
+from stores.page_stage import joined, page_of, page_store, run
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason=MISSING)
 
@@ -15,14 +14,15 @@ BARS = "document.querySelectorAll('#tree-picture .bar').length"
 
 def test_it_says_when_the_server_is_gone_and_goes_on_by_itself(tmp_path: Path) -> None:
     """The banner comes and goes; another store, which is empty, says how it gets pages."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
-    with page_store("--page-tokens", listen=listen) as store, browsing(tmp_path) as browser:
+    with (
+        page_store() as store,
+        page_of(store, "--tokens") as address,
+        browsing(tmp_path) as browser,
+    ):
         with joined(store, "tiny") as namespace:
             run(namespace, list(range(64)))
-            browser.open(address_of(store))
+            browser.open(address)
             browser.wait(f"{BARS} === 1")
-            # As this operator wants it.
             detail = "document.querySelector('#tree-detail').innerText"
             assert "First tokens: 0 1 2 3 " in browser.look(detail)
             assert "shows tokens of prompts" in browser.look("document.body.innerText")

@@ -187,7 +187,7 @@ def test_the_runtime_dir_may_come_from_the_environment(
     """Without --runtime-dir a command looks where the environment says, as a process does too."""
     monkeypatch.setenv("KVSTORE_RUNTIME_DIR", str(store.runtime_dir))
     assert CliRunner().invoke(app, ["leases"]).exit_code == 0
-    command = [sys.executable, "-m", "kvstore_ctl.app", "leases", "--json"]
+    command = [sys.executable, "-m", "kvstore_ctl", "leases", "--json"]
     result = subprocess.run(command, capture_output=True, check=True)
     assert isinstance(json.loads(result.stdout), list)
 

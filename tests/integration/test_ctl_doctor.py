@@ -12,7 +12,7 @@ from kvstore_client import Client, Namespace
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore, wait_until
 from kvstore_ctl.app import app
-from kvstore_ctl.doctor import store as ctl_checks_store
+from kvstore_ctl.doctor import store as store_checks
 from kvstore_ctl.doctor.findings import Finding, Outcome
 from kvstore_ctl.doctor.host import HostFacts, descriptors_check, server_pid, socket_check
 from pages.stamped_pages import (
@@ -101,7 +101,7 @@ def test_descriptors_that_run_out_are_seen(store: RunningStore) -> None:
 
 def finding_of(client: Client, name: str, **settings: float) -> Finding:
     """Returns what a check makes of the store as it is now."""
-    return getattr(ctl_checks_store, f"{name}_check")(client.admin.stats(), **settings)  # type: ignore[no-any-return]
+    return getattr(store_checks, f"{name}_check")(client.admin.stats(), **settings)  # type: ignore[no-any-return]
 
 
 def test_holds_that_are_forgotten_are_seen(client: Client, namespace: Namespace) -> None:
@@ -116,7 +116,7 @@ def test_holds_that_are_forgotten_are_seen(client: Client, namespace: Namespace)
 
 def test_few_hits_are_seen(client: Client, namespace: Namespace) -> None:
     """Once there were enough lookups to say so."""
-    for number in range(1000, 1000 + ctl_checks_store.FEW):
+    for number in range(1000, 1000 + store_checks.FEW):
         namespace.match(prompt(number)).release()
     finding = finding_of(client, "hit_rate")
     assert (finding.outcome, "kvstore-ctl identity" in finding.advice) == (Outcome.WARNING, True)
@@ -145,7 +145,7 @@ def test_a_pool_that_is_held_is_seen(client: Client, namespace: Namespace) -> No
     assert finding_of(client, "room").outcome is Outcome.OK
     assert wait_until(lambda: is_whole(client, namespace))
     with namespace.reserve(start_page=0, page_count=SLOTS):
-        for number in range(2000, 2000 + ctl_checks_store.FEW):
+        for number in range(2000, 2000 + store_checks.FEW):
             namespace.acquire(prompt(number), total_page_count=4).release()
         finding = finding_of(client, "room")
     assert (finding.outcome, "kvstore-ctl leases" in finding.advice) == (Outcome.WARNING, True)
@@ -156,7 +156,7 @@ def test_salts_that_use_up_namespaces_are_seen(client: Client) -> None:
     salted = [client.namespace(replace(IDENTITY, salt=bytes([n])), LAYOUT) for n in range(3)]
     assert all(each.wait_open(30) for each in salted)
     listed = client.admin.namespaces()
-    check = ctl_checks_store.namespaces_check
+    check = store_checks.namespaces_check
     assert check(listed, 10_000).outcome is Outcome.OK
     many = check(listed, 10_000, many_salts=4)
     assert (many.outcome, "4 differ by their salts" in many.found) == (Outcome.WARNING, True)

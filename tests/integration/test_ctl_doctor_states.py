@@ -13,8 +13,8 @@ import pytest
 from kvstore.v1 import store_pb2
 from kvstore_client import Admin, Client, connect_admin, errors
 from kvstore_client.testing import running_store, wait_until
-from kvstore_ctl.doctor import command as ctl_doctor
-from kvstore_ctl.doctor import store as ctl_checks_store
+from kvstore_ctl.doctor import command
+from kvstore_ctl.doctor import store as store_checks
 from kvstore_ctl.doctor.findings import Outcome
 from pages.stamped_pages import (
     IDENTITY,
@@ -42,7 +42,7 @@ def test_late_workers_and_a_store_s_end_are_seen(monkeypatch: pytest.MonkeyPatch
         worker.signal(signal.SIGSTOP)
         assert wait_until(lambda: [each.state for each in fleet.leases("late")] == [EXPIRED])
         stats = fleet.stats()
-        for check in (ctl_checks_store.expired_check, ctl_checks_store.quarantine_check):
+        for check in (store_checks.expired_check, store_checks.quarantine_check):
             finding = check(stats)
             assert (finding.outcome, f"pid {worker.pid}" in finding.advice) == (
                 Outcome.WARNING,
@@ -53,7 +53,7 @@ def test_late_workers_and_a_store_s_end_are_seen(monkeypatch: pytest.MonkeyPatch
         status, found = diagnose(store.runtime_dir)
         assert (status, found["readiness"]["outcome"]) == (1, "failed")
         assert found["liveness"]["outcome"] == "ok"
-        monkeypatch.setattr(ctl_doctor, "TIMEOUT", 0.5)
+        monkeypatch.setattr(command, "TIMEOUT", 0.5)
         store.suspend()
         status, found = diagnose(store.runtime_dir)
         assert (status, outcomes(found, SERVER_CHECKS)) == (1, {"failed"})

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from kvstore_client import Client
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from kvstore_ctl.app import app
-from kvstore_ctl.bench import replay as ctl_replay
+from kvstore_ctl.bench import replay
 from kvstore_ctl.bench.load import CALLS
 from kvstore_ctl.bench.scratch import Scratch
 from kvstore_ctl.bench.trace import BLOCK_TOKENS, Prompt
@@ -113,7 +113,7 @@ def test_a_load_that_would_take_too_much_is_refused(store: RunningStore, others:
 @contextmanager
 def loading(store: RunningStore, others: Client) -> Iterator["subprocess.Popen[bytes]"]:
     """Runs a long bench from when it has pages until the block ends."""
-    command = [sys.executable, "-m", "kvstore_ctl.app", "bench", "--seconds", "300", *SMALL]
+    command = [sys.executable, "-m", "kvstore_ctl", "bench", "--seconds", "300", *SMALL]
     command += ["--share", "0.25", "--runtime-dir", str(store.runtime_dir)]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
@@ -221,7 +221,7 @@ def test_the_pool_of_a_replay_is_what_it_grew_to(
     trace.write_text("\n".join(json.dumps({"tokens": each}) for each in prompts))
     extent = PAGES * LAYOUT.page_bytes
     sizes = ("--tier1-bytes", str(4 * extent), "--extent-bytes", str(extent))
-    ask = ctl_replay._ask
+    ask = replay._ask
 
     def ask_and_wait(made: Scratch, prompt: Prompt, counts: Counter[str]) -> None:
         """Fills the pool, and waits until it has grown: it does so beside the calls."""
@@ -229,7 +229,7 @@ def test_the_pool_of_a_replay_is_what_it_grew_to(
         extents = min(counts["requests"] + 1, 4)
         assert wait_until(lambda: mapped(made.client) == [extents])
 
-    monkeypatch.setattr(ctl_replay, "_ask", ask_and_wait)
+    monkeypatch.setattr(replay, "_ask", ask_and_wait)
     with running_store(*sizes) as store:
         command = ("replay", str(trace), "--page-bytes", str(LAYOUT.page_bytes))
         answer = json.loads(run(store, *command, "--json").stdout)

@@ -226,7 +226,7 @@ def heard(terminal: int) -> Iterator[bytes]:
 def test_a_last_frame_names_no_keys(idle: RunningStore) -> None:
     """It stays on the terminal when the program that took them is gone."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "kvstore_ctl.app", "top", "--once", "--interval", "0.1"]
+    command = [sys.executable, "-m", "kvstore_ctl", "top", "--once", "--interval", "0.1"]
     environment = {**os.environ, "KVSTORE_RUNTIME_DIR": str(idle.runtime_dir), "TERM": "xterm"}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
@@ -244,7 +244,7 @@ def test_a_last_frame_names_no_keys(idle: RunningStore) -> None:
 def test_a_terminal_is_shown_frames_in_place(idle: RunningStore) -> None:
     """S sorts by the next column, a store that restarts is waited for, and q quits."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "kvstore_ctl.app", "top", "--interval", "0.1"]
+    command = [sys.executable, "-m", "kvstore_ctl", "top", "--interval", "0.1"]
     environment = {**os.environ, "KVSTORE_RUNTIME_DIR": str(idle.runtime_dir), "TERM": "xterm"}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)

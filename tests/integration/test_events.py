@@ -41,7 +41,7 @@ def run(store: RunningStore, *arguments: str) -> Result:
 @contextmanager
 def following(store: RunningStore, *more: str) -> Iterator["subprocess.Popen[str]"]:
     """Runs ``kvstore-ctl events --follow`` in a process of its own, told of what comes next."""
-    command = [sys.executable, "-m", "kvstore_ctl.app", "events", "--follow", *more]
+    command = [sys.executable, "-m", "kvstore_ctl", "events", "--follow", *more]
     with subprocess.Popen(
         [*command, "--runtime-dir", str(store.runtime_dir)],
         stdout=subprocess.PIPE,

@@ -109,7 +109,7 @@ def said(worker: AttachedWorker, service: str) -> str:
 
 def ctl_health(store: RunningStore, *arguments: str) -> tuple[int, str]:
     """Returns the status and the words of kvstore-ctl."""
-    command = ["-m", "kvstore_ctl.app", "health", "--runtime-dir", str(store.runtime_dir)]
+    command = ["-m", "kvstore_ctl", "health", "--runtime-dir", str(store.runtime_dir)]
     result = subprocess.run(
         [sys.executable, *command, *arguments], capture_output=True, text=True, check=False
     )

@@ -84,7 +84,7 @@ def test_a_pin_outlives_the_workers_that_wrote_it(
     """Made from the command line, it keeps a dead worker's pages for those that come later."""
     prompt = tmp_path / "prompt"
     prompt.write_text(" ".join(map(str, TOKENS)), encoding="utf-8")
-    command = [sys.executable, "-m", "kvstore_ctl.app", "pin", "system"]
+    command = [sys.executable, "-m", "kvstore_ctl", "pin", "system"]
     command += [
         "--tokens",
         str(prompt),

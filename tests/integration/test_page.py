@@ -1,30 +1,34 @@
-"""The page of a real server: where it listens, who is answered, and what calls notice of it."""
+"""kvstore-ctl page beside a real store: its answers, its address, and its end."""
 
 import http.client
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from kvstore_client.testing import RunningStore, running_store
-from stores.page_stage import address_of, converse, joined, page_store
+from kvstore_client.testing import wait_until
+from stores.page_stage import converse, joined, page_of, page_store
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A server with a page, and pages in it."""
-    with page_store() as running:
-        with joined(running, "tiny") as namespace:
+def address() -> Iterator[str]:
+    """The host and port of the page of a store with pages in it."""
+    with page_store() as store:
+        with joined(store, "tiny") as namespace:
             converse(namespace)
-        yield running
+        with page_of(store) as found:
+            yield found.split("/")[2]
 
 
 def get(
-    store: RunningStore, path: str, method: str = "GET", **headers: str
+    address: str, path: str, method: str = "GET", **headers: str
 ) -> tuple[http.client.HTTPResponse, bytes]:
     """Asks the page's address for a path."""
-    connection = http.client.HTTPConnection(address_of(store).split("/")[2], timeout=30)
+    connection = http.client.HTTPConnection(address, timeout=30)
     try:
         connection.request(method, path, headers=headers)
         response = connection.getresponse()
@@ -33,49 +37,107 @@ def get(
         connection.close()
 
 
-def get_json(store: RunningStore, path: str) -> Any:  # noqa: ANN401  # whatever the route has
-    """Returns what a route answers."""
-    response, body = get(store, path)
+def get_json(address: str, path: str) -> Any:  # noqa: ANN401  # whatever the route has
+    """Returns the JSON of a route."""
+    response, body = get(address, path)
     assert response.status == 200, body
     return json.loads(body)
 
 
-def test_the_page_shows_what_the_store_has(store: RunningStore) -> None:
-    """Its figures are those of the store, and its tree has every page."""
-    state = get_json(store, "/api/state")
+def test_the_page_shows_what_the_store_has(address: str) -> None:
+    """Its figures are the store's, and its tree has every page."""
+    state = get_json(address, "/api/state")
     [namespace] = state["namespaces"]
-    tree = get_json(store, f"/api/tree?namespace={namespace['number']}")["node"]
+    tree = get_json(address, f"/api/tree?namespace={namespace['number']}")["node"]
     assert (namespace["name"], namespace["pages"] > 0) == ("tiny", True)
     assert tree["total"] == namespace["pages"] * namespace["page_tokens"]
     assert tree["hits"] > 0
     assert state["totals"]["lookup_count"] == namespace["lookups"] > 0
 
 
-def test_the_page_is_of_this_host_alone(store: RunningStore) -> None:
-    """A site's name that leads here is refused, and nothing of it may be framed or read."""
-    response, _ = get(store, "/api/state", Host="rebound.example")
-    assert response.status == 421
-    response, _ = get(store, "/api/state", Host="localhost:7402")
+def test_the_page_is_of_this_host_alone(address: str) -> None:
+    """Another site's name for this address is refused, and no other site may frame or read it."""
+    response, _ = get(address, "/api/state", Host="rebound.example")
+    assert response.status == 400
+    response, _ = get(address, "/api/state", Host="localhost:7402")
     assert response.status == 200
     assert response.headers["Cross-Origin-Resource-Policy"] == "same-origin"
     assert response.headers["Access-Control-Allow-Origin"] is None
     assert response.headers["Set-Cookie"] is None
-    response, _ = get(store, "/")
+    response, _ = get(address, "/")
     assert "frame-ancestors 'none'" in response.headers["Content-Security-Policy"]
 
 
-def test_the_page_changes_nothing(store: RunningStore) -> None:
-    """It is read, and nothing else; what is no file of it is not found, wherever it leads."""
+def test_the_page_changes_nothing(address: str) -> None:
+    """It takes GET and HEAD alone, and has no other paths."""
     for method in ("POST", "PUT", "DELETE"):
-        assert get(store, "/api/state", method)[0].status == 405
-    for path in ("/../../etc/passwd", "/..%2fsite.py", "/static/main.js", "/api/", "/metrics"):
-        assert get(store, path)[0].status == 404
+        assert get(address, "/api/state", method)[0].status == 405
+    for path in (
+        "/../../etc/passwd",
+        "/..%2fsite.py",
+        "/%2e%2e/site.py",
+        "/static/main.js",
+        "/api/",
+        "/metrics",
+    ):
+        assert get(address, path)[0].status == 404
 
 
-def test_there_is_no_page_unless_it_is_asked_for() -> None:
-    """Nor an address of another host, which would be everybody's."""
-    with running_store("--log-format", "json") as running:
-        assert "http_listening" not in running.log
-    refused = pytest.raises(RuntimeError, match="has to be of this host alone")
-    with refused, page_store(listen="0.0.0.0:0"):
-        pass
+@pytest.mark.parametrize(
+    "listen", ["0.0.0.0:0", "[2001:db8::1]:7402", "this-host.example:7402", "127.0.0.1", "7402"]
+)
+def test_an_address_of_another_host_is_refused(listen: str) -> None:
+    """It would be everybody's; the status is that of a wrong command line."""
+    with page_store() as store:
+        where = ("--runtime-dir", str(store.runtime_dir), "--listen", listen)
+        done = run_page(*where)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "use an address of loopback, such as 127.0.0.1:7402" in done.stderr
+
+
+def test_a_port_in_use_is_refused(address: str) -> None:
+    """The reason is the kernel's."""
+    done = run_page("--listen", address)
+    assert done.returncode == 2
+    assert "Address already in use" in done.stderr
+
+
+def test_without_a_store_there_is_no_page(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The status is that of an unreachable store."""
+    nowhere = str(tmp_path_factory.mktemp("no"))
+    done = run_page("--listen", "127.0.0.1:0", "--runtime-dir", nowhere)
+    assert (done.returncode, done.stdout) == (3, "")
+
+
+def test_the_page_goes_on_after_a_restart_of_the_store() -> None:
+    """Meanwhile it answers that the store does not."""
+    with page_store() as store, page_of(store) as found:
+        address = found.split("/")[2]
+        before = get_json(address, "/api/state")["epoch"]
+        store.kill()
+        assert wait_until(lambda: get(address, "/api/state")[0].status == 503)
+        store.start()
+        assert wait_until(lambda: get(address, "/api/state")[0].status == 200)
+        assert get_json(address, "/api/state")["epoch"] != before
+
+
+def test_the_page_ends_at_sigterm() -> None:
+    """A supervisor ends it as any other program, an open connection included."""
+    with page_store() as store:
+        where = ("--runtime-dir", str(store.runtime_dir), "--listen", "127.0.0.1:0")
+        command = [sys.executable, "-m", "kvstore_ctl", "page", *where]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            address = process.stdout.readline().split("/")[2]
+            idle = http.client.HTTPConnection(address, timeout=30)
+            idle.request("GET", "/")
+            assert idle.getresponse().read()
+            process.terminate()
+            assert process.wait(30) == -signal.SIGTERM
+            idle.close()
+
+
+def run_page(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Runs the command, and returns how it ended."""
+    command = [sys.executable, "-m", "kvstore_ctl", "page", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

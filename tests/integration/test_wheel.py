@@ -6,6 +6,7 @@ dist-test` also at the worker with a model, of the archives in $KVSTORE_DIST.
 
 import os
 import re
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,13 +38,28 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-def require_pages(log: str) -> None:
-    """Raises unless the server that logged this shows its page, with all of it, and its metrics."""
+def require_metrics(log: str) -> None:
+    """Raises unless the server that logged this shows its metrics."""
     ports = {shows: port for port, shows in re.findall(r"port=(\d+) shows=(\w+)", log)}
     assert "kvstore_lookups_total" in fetch(ports["metrics"], "metrics")
-    parts = re.findall(r'(?:href|src)="([\w.]+)"', fetch(ports["page"], ""))
-    assert parts
-    assert all(fetch(ports["page"], part) for part in parts)
+
+
+def require_page(installed: InstalledWheel) -> None:
+    """Raises unless kvstore-ctl of the environment serves the page with all its files."""
+    command = [str(installed.bin / "kvstore-ctl"), "page", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(
+        command,
+        cwd=installed.folder,
+        env=installed.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        port = process.stdout.readline().strip(" /\n").rpartition(":")[2]
+        parts = re.findall(r'(?:href|src)="([\w.]+)"', fetch(port, ""))
+        assert parts
+        assert all(fetch(port, part) for part in parts)
+        process.terminate()
 
 
 def fetch(port: str, path: str) -> str:
@@ -55,15 +71,20 @@ def fetch(port: str, path: str) -> str:
 
 @pytest.mark.slow
 def test_the_wheel_alone_serves(wheel: Path, folder: Path) -> None:
-    """Server with its page, kvstore-ctl and a worker run as the README says, without torch."""
-    installed = InstalledWheel(wheel, "server", folder)
+    """Server, kvstore-ctl with its page and a worker run as the README says, without torch."""
+    installed = InstalledWheel(wheel, "server,ctl", folder)
     where = installed.run("python", "-c", "import kvstore; print(kvstore.__file__)")
     assert Path(where.strip()).is_relative_to(folder / ".venv")
     for program in PROGRAMS:
         assert installed.run(program, "--version").strip() == f"{program} {kvstore.__version__}"
-    assert installed.follow(ROOT / "README.md", require_pages) >= 3
-    look = "from importlib.util import find_spec; print(find_spec('torch'))"
-    assert installed.run("python", "-c", look).strip() == "None"
+
+    def look(log: str) -> None:
+        require_metrics(log)
+        require_page(installed)
+
+    assert installed.follow(ROOT / "README.md", look) >= 3
+    spec = "from importlib.util import find_spec; print(find_spec('torch'))"
+    assert installed.run("python", "-c", spec).strip() == "None"
 
 
 @pytest.mark.dist

@@ -53,7 +53,6 @@ ALLOWED = {
     "kvstore/service": {ERRORS, TRACING, "kvstore.core", "kvstore.storage"},
     "kvstore/http": {ERRORS, "kvstore.core", "kvstore.service"},
     "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.http", "kvstore.service"},
-    "kvstore/page": {ERRORS, VERSION, "kvstore.core", "kvstore.http", "kvstore.service"},
     "kvstore/rpc": WIRE
     | {ERRORS, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
@@ -69,8 +68,6 @@ ALLOWED = {
     | {"kvstore.service"},
     "kvstore/http_listeners.py": {"kvstore.config", "kvstore.http", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service", "kvstore.store_view"},
-    "kvstore/page_listener.py": {"kvstore.config", "kvstore.http", "kvstore.page"}
-    | {"kvstore.rpc", "kvstore.service"},
     "kvstore/reload.py": {LOGS, "kvstore.config", "kvstore.service"},
     "kvstore/store_view.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},

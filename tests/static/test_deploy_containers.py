@@ -141,7 +141,7 @@ def test_the_dockerfile_installs_the_extras_that_there_are() -> None:
     extras = project["optional-dependencies"]
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     named = re.findall(r"'\.\[([\w,]+)\]'", text)
-    assert sorted(named) == ["server", "server,cuda", "worker", "worker,cuda"]
+    assert sorted(named) == ["server,ctl", "server,ctl,cuda", "worker,ctl", "worker,ctl,cuda"]
     assert {extra for each in named for extra in each.split(",")} <= extras.keys()
     assert "torch" in extras["worker"]
     assert "torch" not in extras["server"]

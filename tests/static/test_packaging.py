@@ -162,6 +162,19 @@ def test_importing_the_client_is_light() -> None:
     assert [name for name in light if not name.startswith("kvstore.v1")] == []
 
 
+def test_the_client_and_the_probe_need_no_command_line() -> None:
+    """Every module of kvstore_client and deploy/healthcheck.py import without typer and rich."""
+    code = (
+        "import importlib, pkgutil, sys; sys.modules.update(rich=None, typer=None); "
+        "import kvstore_client; sys.path.insert(0, 'deploy'); import healthcheck; "
+        "found = pkgutil.walk_packages(kvstore_client.__path__, 'kvstore_client.'); "
+        "print(len([importlib.import_module(each.name) for each in found]))"
+    )
+    assert int(run_python("-c", code)) > 40
+    assert {"rich", "typer"} & set(PROJECT["dependencies"]) == set()
+    assert {"rich", "typer"} <= set(PROJECT["optional-dependencies"]["ctl"])
+
+
 def test_the_generator_is_the_floor_of_the_runtime() -> None:
     """grpcio-tools is pinned exactly, and grpcio is required from the same version on."""
     development = PROJECT["optional-dependencies"]["dev"]

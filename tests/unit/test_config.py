@@ -113,10 +113,6 @@ def test_the_runtime_folder_is_the_session_s(monkeypatch: pytest.MonkeyPatch) ->
         ("reaper_interval", ["--reaper-interval", "nan"]),
         ("reaper_interval", ["--reaper-interval", "1e-300"]),
         ("log_level", ["--log-level", "loud"]),
-        ("of this host alone, .* `ssh -L`", ["--page-listen", "0.0.0.0:7402"]),
-        ("of this host alone", ["--page-listen", "[2001:db8::1]:7402"]),
-        ("of this host alone", ["--page-listen", "this-host.example:7402"]),
-        ("set page_listen, or leave it", ["--page-tokens"]),
         (
             "tier3_bytes is set and tier3_path is not: set both, or neither",
             ["--tier3-bytes", "1MiB"],

@@ -34,7 +34,7 @@ def test_the_help_says_what_each_flag_takes(capsys: pytest.CaptureFixture[str]) 
     for flag in (
         *("--tier1-bytes BYTES", "--drain-grace SECONDS", "--listen HOST:PORT", "--device DEVICE"),
         *("--config-file PATH", "--verify-rate SHARE", "--socket-group GROUP"),
-        *("--log-format {console,json}", "--page-tokens, --no-page-tokens"),
+        *("--log-format {console,json}", "--insecure-tcp, --no-insecure-tcp"),
     ):
         assert f"  {flag}" in shown
     words = set(re.findall(r"--[a-z0-9-]+ ([A-Z:]+|[A-Za-z]+)", shown.partition("options:")[2]))

@@ -10,14 +10,10 @@ from typing import Annotated
 import typer
 
 from kvstore import __version__
-from kvstore_ctl import options as ctl_remote
-from kvstore_ctl import tables
-from kvstore_ctl import tables as tier_tables
+from kvstore_ctl import options, tables
 from kvstore_ctl.bench.command import bench
 from kvstore_ctl.bench.replay import replay
-from kvstore_ctl.commands import namespaces as ctl_namespaces
-from kvstore_ctl.commands import pins as ctl_pins
-from kvstore_ctl.commands import token as ctl_token
+from kvstore_ctl.commands import namespaces, pins, token
 from kvstore_ctl.commands.events import events
 from kvstore_ctl.commands.health import health
 from kvstore_ctl.commands.identity import identity
@@ -27,6 +23,7 @@ from kvstore_ctl.commands.tree import tree
 from kvstore_ctl.console import AsJson, RuntimeDirOption, Wide, connected, show, show_json
 from kvstore_ctl.doctor.command import doctor
 from kvstore_ctl.message_json import plain
+from kvstore_ctl.page.command import page
 from kvstore_ctl.top.command import top
 
 # What the commands are listed under in --help.
@@ -45,13 +42,13 @@ def _show_version(*, wanted: bool) -> None:
 def _options(
     context: typer.Context,
     *,
-    runtime_dir: ctl_remote.Folder = None,
-    address: ctl_remote.Address = "",
-    token_file: ctl_remote.TokenFile = None,
-    tls_ca: ctl_remote.TlsCa = None,
-    tls_cert: ctl_remote.TlsCert = None,
-    tls_key: ctl_remote.TlsKey = None,
-    insecure: ctl_remote.Insecure = False,
+    runtime_dir: options.Folder = None,
+    address: options.Address = "",
+    token_file: options.TokenFile = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    insecure: options.Insecure = False,
     _version: Annotated[
         bool,
         typer.Option(
@@ -63,7 +60,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    ctl_remote.choose(
+    options.choose(
         context,
         runtime_dir=runtime_dir,
         address=address,
@@ -86,7 +83,7 @@ def stats(
         return
     show(
         tables.totals_table(snapshot),
-        tier_tables.tier_3_table(snapshot.tier_3),
+        tables.tier_3_table(snapshot.tier_3),
         tables.tenants_table(snapshot.tenants, wide=wide),
         tables.arenas_table(snapshot.arenas, wide=wide),
         tables.namespaces_table(snapshot.namespaces, wide=wide),
@@ -94,23 +91,24 @@ def stats(
     )
 
 
-app.add_typer(ctl_namespaces.app, name="namespaces", rich_help_panel=KEEP)
-app.add_typer(ctl_token.app, name="token", rich_help_panel=OPERATE)
+app.add_typer(namespaces.app, name="namespaces", rich_help_panel=KEEP)
+app.add_typer(token.app, name="token", rich_help_panel=OPERATE)
 PANELS: Mapping[str, tuple[Callable[..., None], ...]] = {
     LOOK: (
         top,
+        page,
         tree,
         stats,
         leases,
         identity,
         events,
-        ctl_pins.pins,
-        ctl_pins.peek,
+        pins.pins,
+        pins.peek,
         savings,
         doctor,
         health,
     ),
-    KEEP: (ctl_pins.pin, ctl_pins.unpin, ctl_pins.evict),
+    KEEP: (pins.pin, pins.unpin, pins.evict),
     OPERATE: (bench, replay),
 }
 for panel, listed in PANELS.items():
@@ -119,9 +117,5 @@ for panel, listed in PANELS.items():
 
 
 def main() -> None:
-    """Runs the command line and end the process with its exit status."""
+    """Runs the command line and ends the process with its exit status."""
     app()
-
-
-if __name__ == "__main__":
-    main()

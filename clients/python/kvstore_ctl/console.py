@@ -2,16 +2,24 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from threading import Lock
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console, RenderableType
 
 from kvstore_client.admin import Admin, connect_admin, connect_remote_admin
-from kvstore_client.errors import StoreError, StoreRefused
+from kvstore_client.errors import (
+    LeaseNotFound,
+    NamespaceNotFound,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
+from kvstore_client.remote import RemoteStore
 from kvstore_ctl.options import prefer_typed, remote_of, require_here
 
 EXIT_REFUSED = 1
@@ -21,6 +29,7 @@ EXIT_UNREACHABLE = 3
 TIMEOUT = 10.0
 # A pipe has no width of its own; tables of ids want room.
 PIPE_WIDTH = 260
+Result = TypeVar("Result")
 
 AsJson = Annotated[
     bool, typer.Option("--json", metavar="", help="Print one JSON value instead of tables.")
@@ -73,24 +82,61 @@ def connected(runtime_dir: Path | None, *, here: bool = False) -> Iterator[Admin
     to that, whatever address the environment has. Failures of the block end it as
     :func:`store_failures` does.
     """
-    with store_failures(), admin_of(runtime_dir, here=here) as admin:
-        yield admin
+    with store_failures():
+        remote = None
+        if here:
+            require_here()
+        else:
+            remote = remote_of()
+        with _connect(runtime_dir, remote) as admin:
+            yield admin
 
 
-@contextmanager
-def admin_of(runtime_dir: Path | None, *, here: bool = False) -> Iterator[Admin]:
-    """Connect as :func:`connected` does. Raises ``StoreError``, and ``ValueError``."""
-    remote = None
-    if here:
-        require_here()
-    else:
-        remote = remote_of()
-    with (
-        connect_admin(runtime_dir, timeout=TIMEOUT)
-        if remote is None
-        else connect_remote_admin(remote, timeout=TIMEOUT)
-    ) as admin:
-        yield admin
+class StoreConnection:
+    """A connection that is made again after an error, such as a restart. Thread-safe."""
+
+    def __init__(self, runtime_dir: Path | None) -> None:
+        """Connects at the first call. Raises ``ValueError`` for options that do not fit."""
+        self._runtime_dir = runtime_dir
+        # The options belong to this thread's context; other threads may ask.
+        self._remote = remote_of()
+        self._mutex = Lock()
+        self._connection = ExitStack()
+        self._admin: Admin | None = None
+
+    def ask(self, call: Callable[[Admin], Result]) -> Result:
+        """Returns the result of a call. Raises ``StoreError``; the next call connects again."""
+        with self._mutex:
+            if self._admin is None:
+                connection = _connect(self._runtime_dir, self._remote)
+                self._admin = self._connection.enter_context(connection)
+            admin = self._admin
+        try:
+            return call(admin)
+        except (LeaseNotFound, NamespaceNotFound):
+            raise
+        except StoreError:
+            self._drop(admin)
+            raise
+        except ValueError as error:
+            # Of gRPC: another thread's call failed and closed the channel.
+            raise StoreUnavailable(str(error)) from error
+
+    def close(self) -> None:
+        """Closes the connection. Can be repeated."""
+        self._drop(self._admin)
+
+    def _drop(self, admin: Admin | None) -> None:
+        with self._mutex:
+            if admin is self._admin:
+                self._admin = None
+                self._connection.close()
+
+
+def _connect(runtime_dir: Path | None, remote: RemoteStore | None) -> AbstractContextManager[Admin]:
+    if remote is None:
+        return connect_admin(runtime_dir, timeout=TIMEOUT)
+    return connect_remote_admin(remote, timeout=TIMEOUT)
 
 
 def confirm(question: str) -> None:

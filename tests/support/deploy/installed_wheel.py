@@ -41,7 +41,6 @@ class InstalledWheel:
             "HOME": str(folder),
             "KVSTORE_RUNTIME_DIR": str(folder / "run"),
             "KVSTORE_METRICS_LISTEN": "127.0.0.1:0",
-            "KVSTORE_PAGE_LISTEN": "127.0.0.1:0",
             "KVSTORE_TIER1_BYTES": "64MiB",
             "PATH": os.defpath,
             "TMPDIR": str(folder),

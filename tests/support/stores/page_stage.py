@@ -1,7 +1,9 @@
-"""A store whose page can be opened, with prompts in it that part here and there."""
+"""A store with prompts that fork, and its page served by kvstore-ctl."""
 
-import json
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -23,31 +25,41 @@ SLOTS: Final = 2048
 ARGUMENTS: Final = (
     *("--tier1-bytes", str(SLOTS * LAYOUT.page_bytes)),
     *("--extent-bytes", str(SLOTS // 4 * LAYOUT.page_bytes)),
-    *("--log-format", "json"),
 )
 # A name that would run, were it ever read as markup.
 HOSTILE: Final = "<script>document.title='broken'</script><img src=x onerror=alert(1)>"
 LIMIT: Final = 30.0
-LISTENING: Final = re.compile(r"\{.*\"http_listening\".*\}")
-
-
-def address_of(store: RunningStore) -> str:
-    """Returns where the store that was started last shows its page."""
-    lines = [json.loads(each) for each in LISTENING.findall(store.log)]
-    port = next(each["port"] for each in reversed(lines) if each["shows"].startswith("page"))
-    return f"http://127.0.0.1:{port}/"
+ADDRESS: Final = re.compile(r"http://127.0.0.1:\d+/")
 
 
 @contextmanager
-def page_store(*more: str, listen: str = "127.0.0.1:0") -> Iterator[RunningStore]:
-    """Runs a store with a page."""
-    with running_store(*ARGUMENTS, "--page-listen", listen, *more) as store:
+def page_store(*more: str) -> Iterator[RunningStore]:
+    """Runs a store of the page's size."""
+    with running_store(*ARGUMENTS, *more) as store:
         yield store
 
 
 @contextmanager
+def page_of(store: RunningStore, *more: str) -> Iterator[str]:
+    """Runs ``kvstore-ctl page``, and provides the page's address."""
+    where = ("--runtime-dir", str(store.runtime_dir), "--listen", "127.0.0.1:0")
+    with subprocess.Popen(
+        [sys.executable, "-m", "kvstore_ctl", "page", *where, *more],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield ADDRESS.findall(process.stdout.readline())[0]
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(LIMIT) == 0
+
+
+@contextmanager
 def joined(store: RunningStore, name: str, worker: str = "worker A") -> Iterator[Namespace]:
-    """Be a worker in the namespace of a name."""
+    """Joins the namespace of a name as a worker."""
     config = ClientConfig(call_timeout=LIMIT, display_name=worker)
     with Client(store.runtime_dir, config) as client:
         identity = NamespaceIdentity(sha256(name.encode()).digest(), display_name=name)
@@ -58,7 +70,7 @@ def joined(store: RunningStore, name: str, worker: str = "worker A") -> Iterator
 
 
 def run(namespace: Namespace, tokens: list[int]) -> None:
-    """Does as an engine does with a prompt: find what is cached, and insert the rest."""
+    """Does what an engine does with a prompt: matches it, and inserts the rest."""
     pages = len(tokens) // LAYOUT.page_tokens
     assert wait_until(lambda: _insert(namespace, tokens, pages)), "no slots"
 
@@ -78,7 +90,7 @@ def _insert(namespace: Namespace, tokens: list[int], pages: int) -> bool:
 
 
 def converse(namespace: Namespace) -> list[int]:
-    """Have a system prompt, questions on it and two chats; return the longest chat."""
+    """Inserts a system prompt, questions on it and two chats; returns the longest chat."""
     numbers = count(1)
 
     def said(length: int) -> list[int]:

@@ -5,11 +5,12 @@ from importlib.resources import files
 from itertools import pairwise
 
 import pytest
+from starlette.testclient import TestClient
 
-from kvstore.http.request import Request
-from kvstore.page.files import file_routes
+from kvstore_ctl.page.site import file_handlers
+from stores.page_world import PageWorld
 
-STATIC = files("kvstore.page") / "static"
+STATIC = files("kvstore_ctl.page") / "static"
 NAMES = sorted(each.name for each in STATIC.iterdir())
 # The name of SVG's elements, which nobody asks for.
 NOT_ASKED_FOR = "http://www.w3.org/2000/svg"
@@ -23,24 +24,27 @@ def text_of(name: str) -> str:
 
 
 def test_each_file_has_a_route_and_the_page_is_at_the_top() -> None:
-    """A path that is no file's has none."""
-    routes = file_routes()
-    assert routes.keys() == {"/", *(f"/{each}" for each in NAMES)}
-    assert routes["/"](Request("GET", "/")).body == (STATIC / "index.html").read_bytes()
+    """Each file has one path, and no other path has a file."""
+    assert file_handlers().keys() == {"/", *(f"/{each}" for each in NAMES)}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_file_may_run_and_load_its_own_alone(name: str) -> None:
-    """Whatever it is, a browser is told so, and what it is."""
-    response = file_routes()[f"/{name}"](Request("GET", f"/{name}"))
-    policy = response.headers["Content-Security-Policy"]
-    assert policy.startswith("default-src 'self';")
-    assert "frame-ancestors 'none'" in policy
-    assert "require-trusted-types-for 'script'" in policy
-    assert "unsafe" not in policy
-    sent = response.to_bytes().split(b"\r\n\r\n")[0]
-    assert b"X-Content-Type-Options: nosniff" in sent
-    assert b"Set-Cookie" not in sent
+def test_a_file_may_run_and_load_its_own_alone(page: PageWorld) -> None:
+    """Every response says so to the browser, an error's too."""
+    client = TestClient(page.site, base_url="http://localhost")
+    assert client.get("/").content == (STATIC / "index.html").read_bytes()
+    kinds = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg"}
+    for name in [*NAMES, "nothing.html"]:
+        response = client.get(f"/{name}")
+        policy = response.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'self';")
+        assert "frame-ancestors 'none'" in policy
+        assert "require-trusted-types-for 'script'" in policy
+        assert "unsafe" not in policy
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert "Set-Cookie" not in response.headers
+        if name in NAMES:
+            kind = kinds[name.rpartition(".")[2]]
+            assert response.headers["Content-Type"].startswith(kind)
 
 
 @pytest.mark.parametrize("name", NAMES)

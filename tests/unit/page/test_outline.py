@@ -1,4 +1,4 @@
-"""A tree as one can look at it."""
+"""A tree cut to a size."""
 
 import gc
 import sys
@@ -6,10 +6,10 @@ from array import array
 from collections import Counter
 from typing import Any
 
-from kvstore.page.outline import MOST_ABOVE, Outline
+from kvstore_ctl.page.outline import MAX_ABOVE, Outline
 
-# number, parent, start, tokens, hits, used, holds, overdue
-Row = tuple[int, int, int, int, int, int, int, int]
+# number, parent, start, tokens, hits, holds
+Row = tuple[int, int, int, int, int, int]
 
 
 def outline(*rows: Row) -> Outline:
@@ -19,7 +19,7 @@ def outline(*rows: Row) -> Outline:
 
 def look(tree: Outline, number: int = 0, *, count: int = 100, skip: int = 0) -> dict[str, Any]:
     """Returns what is shown of a node that is there."""
-    found = tree.look(number, count=count, skip=skip)
+    found = tree.part(number, count=count, skip=skip)
     assert found is not None
     return found
 
@@ -30,19 +30,19 @@ def ids(entry: dict[str, Any]) -> dict[int, Any]:
 
 
 FORK = (
-    (1, 0, 0, 100, 2, 5, 0, 0),
-    (2, 1, 100, 40, 1, 9, 1, 0),
-    (3, 1, 100, 60, 0, 3, 2, 1),
+    (1, 0, 0, 100, 2, 0),
+    (2, 1, 100, 40, 1, 1),
+    (3, 1, 100, 60, 0, 2),
 )
 
 
 def test_sums_are_over_all_below() -> None:
-    """Tokens, hits and holds are summed, and the last use is the latest."""
+    """Tokens, hits and holds are summed."""
     root = look(outline(*FORK))
     [top] = root["children"]
     assert (root["id"], root["tokens"], root["total"], root["nodes"]) == (0, 0, 200, 3)
     assert (top["id"], top["tokens"], top["total"], top["nodes"]) == (1, 100, 200, 2)
-    assert (top["hits"], top["used"], top["holds"], top["overdue"]) == (3, 9, 3, 1)
+    assert (top["hits"], top["holds"]) == (3, 3)
     assert [each["id"] for each in top["children"]] == [3, 2]
     assert (root["other"], top["other"], root["path"]) == (None, None, [])
 
@@ -56,17 +56,17 @@ def test_an_empty_tree_is_its_root() -> None:
 
 def test_the_largest_are_shown_and_the_rest_is_summed() -> None:
     """So many nodes as were asked for, by all that they have; never one without its parent."""
-    tree = outline(*((n, 0, 0, 10 * n, n, n, 0, 0) for n in range(1, 21)))
+    tree = outline(*((n, 0, 0, 10 * n, n, 0) for n in range(1, 21)))
     root = look(tree, count=3)
     assert [each["id"] for each in root["children"]] == [20, 19, 18]
     other = root["other"]
     assert (other["skip"], other["count"], other["total"]) == (3, 17, 10 * sum(range(18)))
-    assert (other["hits"], other["used"]) == (sum(range(18)), 17)
+    assert other["hits"] == sum(range(18))
 
 
 def test_the_rest_can_be_looked_at() -> None:
     """Skipping what was shown, the next largest come, to the end."""
-    tree = outline(*((n, 0, 0, 10 * n, 0, 0, 0, 0) for n in range(1, 8)))
+    tree = outline(*((n, 0, 0, 10 * n, 0, 0) for n in range(1, 8)))
     root = look(tree, count=3, skip=3)
     assert [each["id"] for each in root["children"]] == [4, 3, 2]
     assert (root["skipped"], root["other"]["skip"], root["other"]["count"]) == (3, 6, 1)
@@ -78,12 +78,12 @@ def test_the_rest_can_be_looked_at() -> None:
 
 def test_the_answer_is_bounded_however_large_the_tree() -> None:
     """No more nodes than asked for are in it, of many and of a deep one."""
-    wide = outline(*((n, 0, 0, 16, 0, 0, 0, 0) for n in range(1, 3000)))
+    wide = outline(*((n, 0, 0, 16, 0, 0) for n in range(1, 3000)))
     assert len(look(wide, count=50)["children"]) == 50
     # Each has a hit of its own, and so is one to be seen.
-    deep = outline(*((n, n - 1, 16 * (n - 1), 16, 1, 0, 0, 0) for n in range(1, 3000)))
+    deep = outline(*((n, n - 1, 16 * (n - 1), 16, 1, 0) for n in range(1, 3000)))
     assert _size(look(deep, count=50)) == 51
-    assert len(look(deep, 2999)["path"]) == MOST_ABOVE
+    assert len(look(deep, 2999)["path"]) == MAX_ABOVE
 
 
 def _size(entry: dict[str, Any]) -> int:
@@ -93,12 +93,12 @@ def _size(entry: dict[str, Any]) -> int:
 def test_nodes_without_a_fork_are_one() -> None:
     """As an index of a node a page has them: a run is one entry, by the number of its last."""
     tree = outline(
-        (1, 0, 0, 16, 0, 1, 0, 0),
-        (2, 1, 16, 16, 0, 1, 0, 0),
-        (3, 2, 32, 16, 1, 2, 0, 0),
-        (4, 3, 48, 16, 0, 1, 0, 0),
-        (5, 4, 64, 16, 0, 1, 0, 0),
-        (6, 3, 48, 16, 0, 1, 0, 0),
+        (1, 0, 0, 16, 0, 0),
+        (2, 1, 16, 16, 0, 0),
+        (3, 2, 32, 16, 1, 0),
+        (4, 3, 48, 16, 0, 0),
+        (5, 4, 64, 16, 0, 0),
+        (6, 3, 48, 16, 0, 0),
     )
     root = look(tree)
     assert ids(root) == {3: {5: {}, 6: {}}}
@@ -116,7 +116,7 @@ def test_a_look_costs_by_what_it_shows() -> None:
     """And not by how many nodes a run has, which an index of a node a page has by the thousand."""
 
     def calls(length: int) -> int:
-        rows = [(n, n - 1, 16 * n, 16, 0, 1, 0, 0) for n in range(1, length + 1)]
+        rows = [(n, n - 1, 16 * n, 16, 0, 0) for n in range(1, length + 1)]
         tree, counted = outline(*rows), Counter[str]()
         # A collection calls whoever listens for it, at a moment of its own.
         gc.disable()
@@ -134,27 +134,25 @@ def test_a_look_costs_by_what_it_shows() -> None:
 
 def test_a_hold_ends_a_run() -> None:
     """What is held to within a run is told apart from what is not."""
-    tree = outline((1, 0, 0, 16, 0, 1, 1, 0), (2, 1, 16, 16, 0, 1, 0, 0))
+    tree = outline((1, 0, 0, 16, 0, 1), (2, 1, 16, 16, 0, 0))
     assert ids(look(tree)) == {1: {2: {}}}
 
 
 def test_a_node_that_is_gone_is_none() -> None:
     """Whatever its number, between two or beyond all."""
-    tree = outline(*FORK, (9, 1, 100, 1, 0, 0, 0, 0))
-    assert tree.look(5, count=10) is None
-    assert tree.look(10, count=10) is None
+    tree = outline(*FORK, (9, 1, 100, 1, 0, 0))
+    assert tree.part(5, count=10) is None
+    assert tree.part(10, count=10) is None
 
 
 def test_what_hangs_on_nothing_hangs_on_the_root() -> None:
     """A parent that went while rows were read takes nothing out of the picture with it."""
-    tree = outline(
-        (3, 2, 100, 40, 0, 1, 0, 0), (4, 3, 140, 10, 0, 1, 0, 0), (5, 3, 140, 5, 0, 1, 0, 0)
-    )
+    tree = outline((3, 2, 100, 40, 0, 0), (4, 3, 140, 10, 0, 0), (5, 3, 140, 5, 0, 0))
     root = look(tree)
     assert (ids(root), root["total"]) == ({3: {4: {}, 5: {}}}, 55)
 
 
 def test_a_ring_harms_nothing() -> None:
     """No tree has one; if rows ever did, it would be found at the root, and answered."""
-    tree = outline((1, 2, 0, 10, 0, 1, 0, 0), (2, 1, 10, 10, 0, 1, 0, 0), (3, 0, 0, 5, 0, 1, 0, 0))
+    tree = outline((1, 2, 0, 10, 0, 0), (2, 1, 10, 10, 0, 0), (3, 0, 0, 5, 0, 0))
     assert {each["id"] for each in look(tree)["children"]} == {1, 2, 3}

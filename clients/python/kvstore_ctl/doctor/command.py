@@ -13,10 +13,7 @@ from kvstore_client.errors import StoreError
 from kvstore_client.remote import RemoteStore
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_ctl.console import EXIT_REFUSED, EXIT_USAGE, AsJson, RuntimeDirOption, show, show_json
-from kvstore_ctl.doctor import device as ctl_checks_device
-from kvstore_ctl.doctor import host as ctl_checks_host
-from kvstore_ctl.doctor import memory as ctl_checks_memory
-from kvstore_ctl.doctor import store as ctl_checks_store
+from kvstore_ctl.doctor import device, host, memory, store
 from kvstore_ctl.doctor.findings import (
     Finding,
     Outcome,
@@ -68,8 +65,8 @@ def doctor(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> 
 
 def _here(paths: RuntimeDir) -> Iterator[Finding]:
     facts = HostFacts()
-    pid = ctl_checks_host.server_pid(facts, paths)
-    socket, seen = ctl_checks_host.socket_check(paths), None
+    pid = host.server_pid(facts, paths)
+    socket, seen = host.socket_check(paths), None
     yield socket
     if socket.outcome is Outcome.FAILED:
         for name in (LIVENESS, READINESS, ANSWERS):
@@ -79,19 +76,17 @@ def _here(paths: RuntimeDir) -> Iterator[Finding]:
             yield from _health(channel)
         seen, answer = _ask(paths)
         yield answer
-    yield ctl_checks_host.kernel_check()
-    yield ctl_checks_host.memfd_check()
-    yield ctl_checks_host.descriptors_check(facts, pid)
-    yield ctl_checks_host.clock_check(facts)
-    device = None if seen is None else ctl_checks_device.device_of(seen.capabilities)
+    yield host.kernel_check()
+    yield host.memfd_check()
+    yield host.descriptors_check(facts, pid)
+    yield host.clock_check(facts)
+    uuid = None if seen is None else device.device_of(seen.capabilities)
     stats = store_pb2.GetStatsResponse() if seen is None else seen.stats
-    on_device, answered = device is not None, seen is not None
-    yield ctl_checks_memory.machine_memory_check(
-        facts, stats, on_device=on_device, answered=answered
-    )
-    yield ctl_checks_memory.limits_check(facts, stats, pid, on_device=on_device)
-    yield ctl_checks_device.driver_check(facts, device, answered=answered)
-    yield ctl_checks_device.ipc_check(facts, device, pid, answered=answered)
+    on_device, answered = uuid is not None, seen is not None
+    yield memory.machine_memory_check(facts, stats, on_device=on_device, answered=answered)
+    yield memory.limits_check(facts, stats, pid, on_device=on_device)
+    yield device.driver_check(facts, uuid, answered=answered)
+    yield device.ipc_check(facts, uuid, pid, answered=answered)
     if seen is not None:
         yield from _store(seen)
 
@@ -135,12 +130,12 @@ def _ask(where: RuntimeDir | RemoteStore) -> tuple[Seen | None, Finding]:
 
 def _store(seen: Seen) -> Iterator[Finding]:
     stats = seen.stats
-    yield ctl_checks_store.versions_check(seen.capabilities)
-    for check in ctl_checks_store.SNAPSHOT_CHECKS:
+    yield store.versions_check(seen.capabilities)
+    for check in store.SNAPSHOT_CHECKS:
         yield check(stats)
     limit = seen.capabilities.limits.max_namespaces
-    yield ctl_checks_store.namespaces_check(stats.namespaces, limit)
-    yield ctl_checks_store.identities_check(stats.namespaces)
+    yield store.namespaces_check(stats.namespaces, limit)
+    yield store.identities_check(stats.namespaces)
 
 
 def _summary(findings: list[Finding]) -> str:

@@ -3,18 +3,23 @@
 import json
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, closing
-from pathlib import Path
+from contextlib import closing
 from threading import Event
 from typing import Annotated, NamedTuple
 
 import typer
 from rich.live import Live
 
-from kvstore.v1 import store_pb2
 from kvstore_client.admin import Admin
 from kvstore_client.errors import StoreError
-from kvstore_ctl.console import AsJson, RuntimeDirOption, admin_of, connected, show, store_failures
+from kvstore_ctl.console import (
+    AsJson,
+    RuntimeDirOption,
+    StoreConnection,
+    connected,
+    show,
+    store_failures,
+)
 from kvstore_ctl.top.keys import keys
 from kvstore_ctl.top.rates import change_between
 from kvstore_ctl.top.view import SORTS, Frame, plain_frame, rendered
@@ -61,7 +66,7 @@ def top(  # each is an option
     looks = _Looks(interval, 1 if once else count, sort, rows)
     try:
         if sys.stdout.isatty() and not as_json:
-            with store_failures(), closing(_Store(runtime_dir)) as store:
+            with store_failures(), closing(StoreConnection(runtime_dir)) as store:
                 _live(store, looks)
         else:
             with connected(runtime_dir) as admin:
@@ -80,13 +85,13 @@ def _printed(admin: Admin, looks: _Looks, print_frame: Callable[[Frame], None]) 
         before, shown = after, shown + 1
 
 
-def _live(store: "_Store", looks: _Looks) -> None:
+def _live(store: StoreConnection, looks: _Looks) -> None:
     """Shows frames in place; a key acts at once, and the next look comes an interval later.
 
     A store that goes away is looked for until it is back, once it was there at first.
     """
     sorts = list(SORTS)
-    before, shown, trouble = store.stats(), 0, ""
+    before, shown, trouble = store.ask(Admin.stats), 0, ""
     frame = Frame(before, change_between(before, before), looks.sort, looks.rows)
     # What is counted is to be read afterwards.
     with keys() as wait_for_key, Live(auto_refresh=False, screen=not looks.frames) as screen:
@@ -99,7 +104,7 @@ def _live(store: "_Store", looks: _Looks) -> None:
                 frame = frame._replace(sort=following)
             elif not key:
                 try:
-                    after = store.stats()
+                    after = store.ask(Admin.stats)
                 except StoreError as error:
                     trouble = f"no answer, trying again: {error}"
                 else:
@@ -110,30 +115,6 @@ def _live(store: "_Store", looks: _Looks) -> None:
             more = not looks.frames or shown < looks.frames
             shown_now = rendered(frame, width=width, trouble=trouble, keys=more)
             screen.update(shown_now, refresh=True)
-
-
-class _Store:
-    """A store that is connected to anew where that is necessary."""
-
-    def __init__(self, runtime_dir: Path | None) -> None:
-        self._runtime_dir = runtime_dir
-        self._connection = ExitStack()
-        self._admin: Admin | None = None
-
-    def stats(self) -> store_pb2.GetStatsResponse:
-        """Returns a snapshot; raises ``StoreError``, and connects anew the next time then."""
-        try:
-            if self._admin is None:
-                self._admin = self._connection.enter_context(admin_of(self._runtime_dir))
-            return self._admin.stats()
-        except StoreError:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Let go of the connection. Can be repeated."""
-        self._admin = None
-        self._connection.close()
 
 
 def _print_json(frame: Frame) -> None:

@@ -9,9 +9,7 @@ import pytest
 
 from kvstore.v1 import store_pb2
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_ctl.doctor import device as ctl_checks_device
-from kvstore_ctl.doctor import host as ctl_checks_host
-from kvstore_ctl.doctor import memory as ctl_checks_memory
+from kvstore_ctl.doctor import device, host, memory
 from kvstore_ctl.doctor.findings import Finding, Outcome, failed, ok, skipped, warning, worst
 from kvstore_ctl.doctor.host import START, HostFacts
 
@@ -75,7 +73,7 @@ def test_arenas_are_weighed_against_the_machine(
 ) -> None:
     """What is on a device takes no memory of the host's."""
     facts = machine(tmp_path, meminfo(total, available))
-    finding = ctl_checks_memory.machine_memory_check(facts, ARENAS, on_device=on_device)
+    finding = memory.machine_memory_check(facts, ARENAS, on_device=on_device)
     assert says(finding, outcome, f"of {total} MiB" if total > 100 else "100 MiB")
 
 
@@ -86,18 +84,16 @@ def test_without_an_answer_nothing_is_said_of_arenas(
     """What is left of the machine's memory is, for that can be seen."""
     facts = machine(tmp_path, meminfo(100, available))
     nothing = store_pb2.GetStatsResponse()
-    finding = ctl_checks_memory.machine_memory_check(
-        facts, nothing, on_device=False, answered=False
-    )
+    finding = memory.machine_memory_check(facts, nothing, on_device=False, answered=False)
     assert says(finding, outcome, "no store says", "of 100 MiB left")
 
 
 def test_a_machine_that_says_nothing_is_skipped(tmp_path: Path) -> None:
     """No meminfo is no finding."""
     facts = HostFacts(tmp_path)
-    finding = ctl_checks_memory.machine_memory_check(facts, ARENAS, on_device=False)
+    finding = memory.machine_memory_check(facts, ARENAS, on_device=False)
     assert says(finding, Outcome.SKIPPED)
-    assert says(ctl_checks_host.clock_check(facts), Outcome.SKIPPED)
+    assert says(host.clock_check(facts), Outcome.SKIPPED)
 
 
 @pytest.mark.parametrize(
@@ -115,14 +111,14 @@ def test_limits_of_the_server_s_container_count(
 ) -> None:
     """Its arenas have to fit, and nobody should have been killed for want of memory."""
     facts = machine(tmp_path, limits)
-    finding = ctl_checks_memory.limits_check(facts, ARENAS, SERVER, on_device=False)
+    finding = memory.limits_check(facts, ARENAS, SERVER, on_device=False)
     assert says(finding, outcome, words)
 
 
 def test_a_slow_clock_is_seen(tmp_path: Path) -> None:
     """What the kernel fell back to costs each call, and what it should be is quick."""
-    assert says(ctl_checks_host.clock_check(machine(tmp_path, {CLOCK: "tsc\n"})), Outcome.OK)
-    slow = ctl_checks_host.clock_check(machine(tmp_path, {CLOCK: "hpet\n"}))
+    assert says(host.clock_check(machine(tmp_path, {CLOCK: "tsc\n"})), Outcome.OK)
+    slow = host.clock_check(machine(tmp_path, {CLOCK: "hpet\n"}))
     assert says(slow, Outcome.WARNING, "hpet", "clocksource=tsc")
 
 
@@ -132,12 +128,12 @@ def test_descriptors_that_run_out_are_seen(tmp_path: Path) -> None:
     files = {f"proc/{SERVER}/fd/{each}": "" for each in range(9)}
     files |= {"proc/self/limits": limits.format(4096, 4096)}
     facts = machine(tmp_path, files | {f"proc/{SERVER}/limits": limits.format(10, 10)})
-    assert says(ctl_checks_host.descriptors_check(facts, SERVER), Outcome.FAILED, "9 of 10")
+    assert says(host.descriptors_check(facts, SERVER), Outcome.FAILED, "9 of 10")
     facts = machine(tmp_path, {f"proc/{SERVER}/limits": limits.format(512, 512)})
-    assert says(ctl_checks_host.descriptors_check(facts, SERVER), Outcome.WARNING, "512")
-    assert says(ctl_checks_host.descriptors_check(facts, None), Outcome.OK, "4096")
+    assert says(host.descriptors_check(facts, SERVER), Outcome.WARNING, "512")
+    assert says(host.descriptors_check(facts, None), Outcome.OK, "4096")
     machine(tmp_path, {"proc/self/limits": limits.format(256, 256)})
-    assert says(ctl_checks_host.descriptors_check(facts, None), Outcome.WARNING, "process here")
+    assert says(host.descriptors_check(facts, None), Outcome.WARNING, "process here")
 
 
 @pytest.fixture
@@ -151,36 +147,36 @@ def no_descriptors() -> Iterator[None]:
 
 def test_sealed_memory_is_tried() -> None:
     """Where the kernel gives it, /dev/shm is not asked for."""
-    assert says(ctl_checks_host.memfd_check(), Outcome.OK, "shm is not used")
+    assert says(host.memfd_check(), Outcome.OK, "shm is not used")
 
 
 @pytest.mark.usefixtures("no_descriptors")
 def test_sealed_memory_that_cannot_be_had_is_seen() -> None:
     """With the kernel's own reason."""
-    assert says(ctl_checks_host.memfd_check(), Outcome.FAILED, os.strerror(24))
+    assert says(host.memfd_check(), Outcome.FAILED, os.strerror(24))
 
 
 def test_a_kernel_that_does_not_name_peers_is_seen() -> None:
     """As one before Linux 6.5: it knows no such option."""
-    assert says(ctl_checks_host.kernel_check(option=9999), Outcome.WARNING, "Linux 6.5")
-    assert ctl_checks_host.kernel_check().outcome is not Outcome.FAILED
+    assert says(host.kernel_check(option=9999), Outcome.WARNING, "Linux 6.5")
+    assert host.kernel_check().outcome is not Outcome.FAILED
 
 
 def test_a_folder_without_a_store_is_seen(tmp_path: Path) -> None:
     """None, an empty one, and one with something else in it."""
-    assert says(ctl_checks_host.socket_check(RuntimeDir(tmp_path / "no")), Outcome.FAILED, START)
+    assert says(host.socket_check(RuntimeDir(tmp_path / "no")), Outcome.FAILED, START)
     paths = RuntimeDir(tmp_path)
-    assert says(ctl_checks_host.socket_check(paths), Outcome.FAILED, "attach.sock", START)
+    assert says(host.socket_check(paths), Outcome.FAILED, "attach.sock", START)
     paths.attach_socket.touch()
     a_file = RuntimeDir(paths.attach_socket)
-    assert says(ctl_checks_host.socket_check(a_file), Outcome.FAILED, START)
-    assert says(ctl_checks_host.socket_check(paths), Outcome.FAILED, "no socket", "remove it")
-    assert ctl_checks_host.server_pid(HostFacts(), paths) is None
+    assert says(host.socket_check(a_file), Outcome.FAILED, START)
+    assert says(host.socket_check(paths), Outcome.FAILED, "no socket", "remove it")
+    assert host.server_pid(HostFacts(), paths) is None
 
 
 def test_a_server_is_known_by_the_flock_that_it_holds(tmp_path: Path) -> None:
     """A number of another pid namespace is not taken for a process of this one."""
-    paths, check = RuntimeDir(tmp_path), ctl_checks_host.server_pid
+    paths, check = RuntimeDir(tmp_path), host.server_pid
     paths.flock_file.write_text("7\n", encoding="ascii")
     held = f"1: FLOCK  ADVISORY  WRITE {{}} fe:00:{paths.flock_file.stat().st_ino} 0 EOF\n"
     other = "2: POSIX  ADVISORY  WRITE 9 fe:00:1 0 EOF\n"
@@ -200,7 +196,7 @@ def fails(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "visible", "load", "outcome"),
+    ("uuid", "visible", "load", "outcome"),
     [
         (None, [], fails, Outcome.OK),
         (None, ["dev/nvidia0"], loads, Outcome.OK),
@@ -211,12 +207,12 @@ def fails(name: str) -> None:
     ],
 )
 def test_a_device_is_looked_for(
-    tmp_path: Path, device: bytes | None, visible: list[str], load: object, outcome: Outcome
+    tmp_path: Path, uuid: bytes | None, visible: list[str], load: object, outcome: Outcome
 ) -> None:
     """A store on a device needs driver and device here; one in host memory needs neither."""
     facts = machine(tmp_path, dict.fromkeys(visible, ""))
-    words = "00010203-0405" if device else "host memory"
-    assert says(ctl_checks_device.driver_check(facts, device, load=load), outcome, words)
+    words = "00010203-0405" if uuid else "host memory"
+    assert says(device.driver_check(facts, uuid, load=load), outcome, words)
 
 
 @pytest.mark.parametrize(
@@ -232,9 +228,9 @@ def test_without_an_answer_nothing_is_said_of_pages(
 ) -> None:
     """What is wrong with this host is, and what of it can be seen."""
     facts = machine(tmp_path, dict.fromkeys(visible, ""))
-    finding = ctl_checks_device.driver_check(facts, None, answered=False, load=load)
+    finding = device.driver_check(facts, None, answered=False, load=load)
     assert says(finding, outcome, "no store says where", "visible")
-    assert says(ctl_checks_device.ipc_check(facts, None, None, answered=False), Outcome.SKIPPED)
+    assert says(device.ipc_check(facts, None, None, answered=False), Outcome.SKIPPED)
 
 
 def test_what_shares_a_device_s_memory_is_looked_for(
@@ -242,7 +238,7 @@ def test_what_shares_a_device_s_memory_is_looked_for(
 ) -> None:
     """Both namespaces have to be the server's, and no MPS in between."""
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    facts, check = HostFacts(tmp_path), ctl_checks_device.ipc_check
+    facts, check = HostFacts(tmp_path), device.ipc_check
     for pid in ("self", str(SERVER)):
         folder = tmp_path / "proc" / pid / "ns"
         folder.mkdir(parents=True)
@@ -273,6 +269,6 @@ def test_the_worst_finding_is_the_outcome() -> None:
 def test_a_store_on_a_device_is_known_by_its_extents() -> None:
     """Host memory has none, a device's UUID is told."""
     message = store_pb2.GetCapabilitiesResponse(extents=[{"host": {}}])
-    assert ctl_checks_device.device_of(message) is None
+    assert device.device_of(message) is None
     message.extents.add(cuda_ipc={"device_uuid": DEVICE})
-    assert ctl_checks_device.device_of(message) == DEVICE
+    assert device.device_of(message) == DEVICE

@@ -1,21 +1,19 @@
 // What a bar of the tree is, in words.
 
-import { ago, bytes, count, some } from "./format.js";
+import { bytes, count, some } from "./format.js";
 
 export function keyOf(bar) {
   return bar.kind === "other" ? `other-${bar.of.id}` : `node-${bar.entry.id}`;
 }
 
 export function heldBy(entry) {
-  if (entry.holds === 0) return "nobody";
-  const late = entry.overdue > 0 ? `, ${count(entry.overdue)} past its lease's time` : "";
-  return some(entry.holds, "hold") + late;
+  return entry.holds === 0 ? "nobody" : some(entry.holds, "hold");
 }
 
 export function describe(bar, namespace) {
   const { entry } = bar;
   const size = namespace?.pages > 0 ? namespace.bytes / namespace.pages / namespace.page_tokens : 0;
-  const uses = `${some(entry.hits, "hit")}, last used ${ago(entry.age)}. Held by ${heldBy(entry)}.`;
+  const uses = `${some(entry.hits, "hit")}. Held by ${heldBy(entry)}.`;
   if (bar.kind === "other") {
     return `${some(entry.count, "smaller prefix", "smaller prefixes")} with ${some(entry.total, "token")} in all: ${uses}`;
   }

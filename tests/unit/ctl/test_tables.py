@@ -8,7 +8,6 @@ from rich.console import Console, RenderableType
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
 from kvstore_ctl import tables
-from kvstore_ctl import tables as tier_tables
 from kvstore_ctl.tables import MEBIBYTE, FittedTable
 
 SPACE, LEASE = bytes(range(0xA0, 0xB0)), bytes(range(0xC0, 0xD0))
@@ -164,5 +163,5 @@ def test_pages_that_came_back_are_counted() -> None:
 def test_slots_of_tier_3_are_those_so_far() -> None:
     """More are cut as pages come: pages in all of them do not mean a full disk."""
     tier_3 = store_pb2.Tier3Stats(page_count=5, slot_count=5, size_bytes=1 << 30)
-    (line,) = [each for each in lines(tier_tables.tier_3_table(tier_3)) if "5 of 5" in each]
+    (line,) = [each for each in lines(tables.tier_3_table(tier_3)) if "5 of 5" in each]
     assert "slots so far" in line

@@ -1,19 +1,22 @@
-"""What was counted, moment by moment: a second apart for minutes, a minute apart for a day."""
+"""A store's counters over time: by the second for minutes, by the minute for a day."""
 
-from bisect import bisect_left
 from collections import deque
 from threading import Lock
 from typing import Any, NamedTuple
 
-from kvstore.service.admin import Totals
+from kvstore.v1 import store_pb2
+from kvstore_ctl.top.rates import uptime_of
 
 # Ten minutes, and a day.
-FINE_COUNT, FINE_SECONDS = 600, 1.0
+FINE_COUNT = 600
 COARSE_COUNT, COARSE_SECONDS = 1440, 60.0
 
 
 class Sample(NamedTuple):
-    """Counts since the start, at ``time`` seconds after it. Tokens ``found`` were not computed."""
+    """Counts since the store's start, at ``time`` seconds after it.
+
+    ``found`` counts the tokens that nobody had to compute.
+    """
 
     time: float
     asked: int
@@ -23,14 +26,13 @@ class Sample(NamedTuple):
     inserted: int
     evicted: int
     returned: int
-    uses: int
 
 
-def sample_of(totals: Totals, time: float) -> Sample:
-    """Returns what one moment's totals come to."""
-    counters = totals.counters
+def sample_of(stats: store_pb2.GetStatsResponse) -> Sample:
+    """Returns the sample of a snapshot."""
+    counters = stats.counters
     return Sample(
-        time=round(time, 3),
+        time=round(uptime_of(stats), 3),
         asked=counters.asked_token_count,
         found=counters.matched_token_count + counters.copied_token_count,
         lookups=counters.lookup_count,
@@ -38,27 +40,26 @@ def sample_of(totals: Totals, time: float) -> Sample:
         inserted=counters.inserted_page_count,
         evicted=counters.evicted_page_count,
         returned=counters.returned_page_count,
-        uses=totals.use_count,
     )
 
 
 class History:
-    """The last samples, bounded in number. Thread-safe."""
+    """The latest samples, bounded in number. Thread-safe."""
 
     def __init__(self) -> None:
         self._mutex = Lock()
         self._fine: deque[Sample] = deque(maxlen=FINE_COUNT)
         self._coarse: deque[Sample] = deque(maxlen=COARSE_COUNT)
 
-    def take(self, sample: Sample) -> None:
-        """Keeps a sample, which is later than all before it."""
+    def add(self, sample: Sample) -> None:
+        """Keeps a sample. Its time must be later than that of all before it."""
         with self._mutex:
             self._fine.append(sample)
             if not self._coarse or sample.time - self._coarse[-1].time >= COARSE_SECONDS:
                 self._coarse.append(sample)
 
     def since(self, time: float) -> dict[str, Any]:
-        """Returns the samples after ``time``, as JSON has them: a list of values each."""
+        """Returns the samples after ``time`` as JSON: each a list of the ``columns``' values."""
         with self._mutex:
             fine, coarse = list(self._fine), list(self._coarse)
         return {
@@ -66,16 +67,3 @@ class History:
             "fine": [each for each in fine if each.time > time],
             "coarse": [each for each in coarse if each.time > time],
         }
-
-    def age(self, use: int, now: float) -> float | None:
-        """Returns how many seconds before ``now`` the use of this number was, or None: unknown.
-
-        To the second, or the minute; of what was before all samples, how long it is at least.
-        """
-        with self._mutex:
-            fine, coarse = list(self._fine), list(self._coarse)
-        if not fine or use <= 0:
-            return None
-        samples = fine if use > fine[0].uses else coarse
-        place = bisect_left(samples, use, key=lambda each: each.uses)
-        return 0.0 if place == len(samples) else max(now - samples[place].time, 0.0)

@@ -1,4 +1,4 @@
-"""A tree as one can look at it: the largest subtrees whole, the rest of each summed up."""
+"""A tree cut to a size: the largest subtrees whole, the rest of each as one sum."""
 
 from array import array
 from collections.abc import Iterator
@@ -9,14 +9,15 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.stats import COLUMNS
-
+# The columns of a row: a node's number, its parent's (zero at the root), where its tokens start
+# in the sequence, its tokens, the hits that ended in it, and the holds that end in it.
+COLUMNS: Final = 6
 Column: TypeAlias = NDArray[np.int64]
-# An entry of an outline, as JSON has it.
+# A node, or the rest of a node's children, as JSON.
 Entry: TypeAlias = dict[str, Any]
 ROOT: Final = 0
-# Of the nodes above the one that is looked at.
-MOST_ABOVE = 32
+# Most entries of a path to the root.
+MAX_ABOVE = 32
 
 
 @dataclass(frozen=True)
@@ -26,35 +27,30 @@ class Subtrees:
     nodes: Column
     tokens: Column
     hits: Column
-    used: Column
     holds: Column
-    overdue: Column
 
 
 class Outline:
-    """The tree of a namespace, by places: the root, which has no tokens, is at 0.
+    """The tree of a namespace, by places: the root, which has no tokens, is at place 0.
 
-    Nodes without a fork, a hit or a hold between them are shown as one, by the number of the
-    last: with an index of a node a page most are.
+    Nodes without a fork, a hit or a hold between them are one run, with the number of the last.
+    An index with one node a page has long runs.
     """
 
     def __init__(self, rows: "array[int]") -> None:
-        """Takes rows as ``core.tree_rows`` gives them, in rising order of their numbers."""
-        table = np.frombuffer(rows, dtype=np.int64).reshape(-1, len(COLUMNS))
-        padded = np.vstack([np.zeros((1, len(COLUMNS)), np.int64), table])
-        self._number, parent, self._start, self._tokens, *own = padded.T
-        self._hits, used, self._holds, self._overdue = own
+        """``rows`` has ``COLUMNS`` values a node, by rising numbers."""
+        table = np.frombuffer(rows, dtype=np.int64).reshape(-1, COLUMNS)
+        padded = np.vstack([np.zeros((1, COLUMNS), np.int64), table])
+        self._number, parent, self._start, self._tokens, self._hits, self._holds = padded.T
         self._parent, depth = _places(self._number, parent)
         size = len(padded)
         self.sums = Subtrees(
             nodes=_summed(np.ones(size, np.int64), self._parent, depth),
             tokens=_summed(self._tokens, self._parent, depth),
             hits=_summed(self._hits, self._parent, depth),
-            used=_summed(used, self._parent, depth, latest=True),
             holds=_summed(self._holds, self._parent, depth),
-            overdue=_summed(self._overdue, self._parent, depth),
         )
-        # Children stand together, the largest first.
+        # All children of a node in a row, the largest first.
         self._children = np.lexsort((self._number, -self.sums.tokens, self._parent))[1:]
         above = self._parent[self._children]
         self._first = np.searchsorted(above, np.arange(size), "left")
@@ -69,11 +65,11 @@ class Outline:
     def __len__(self) -> int:
         return len(self._number) - 1
 
-    def look(self, number: int, *, count: int, skip: int = 0) -> Entry | None:
-        """Returns a node with up to ``count`` of the largest nodes below it; None: it is gone.
+    def part(self, number: int, *, count: int, skip: int = 0) -> Entry | None:
+        """Returns a node with up to ``count`` of the largest nodes below it; None if it left.
 
-        Without its ``skip`` largest children. What is left out of an entry is in its
-        ``other``; ``path`` has what is above, the nearest last.
+        The node's ``skip`` largest children are left out. An entry's ``other`` sums the children
+        that are left out. ``path`` has the entries above, the nearest last.
         """
         place = int(np.searchsorted(self._number, number))
         if place == len(self._number) or self._number[place] != number:
@@ -112,9 +108,7 @@ class Outline:
             "total": int(sums.tokens[top]),
             "nodes": int(sums.nodes[end]) - 1,
             "hits": int(sums.hits[end]),
-            "used": int(sums.used[end]),
             "holds": int(sums.holds[end]),
-            "overdue": int(sums.overdue[end]),
             "children": [],
             "other": None,
         }
@@ -130,9 +124,7 @@ class Outline:
             "count": len(rest),
             "total": int(sums.tokens[rest].sum()),
             "hits": int(sums.hits[rest].sum()),
-            "used": int(sums.used[rest].max()),
             "holds": int(sums.holds[rest].sum()),
-            "overdue": int(sums.overdue[rest].sum()),
         }
 
     def _offer(self, heap: list[tuple[int, int, int]], above: int, rank: int) -> None:
@@ -141,8 +133,8 @@ class Outline:
             heappush(heap, (-int(self.sums.tokens[child]), rank, above))
 
     def _above(self, top: int) -> Iterator[tuple[int, int, int]]:
-        """Yields what is above a run, the nearest first: each run's first and last, its tokens."""
-        for _ in range(MOST_ABOVE):
+        """Yields the runs above one, the nearest first: first place, last place, tokens."""
+        for _ in range(MAX_ABOVE):
             if top == ROOT:
                 return
             end = int(self._parent[top])
@@ -157,7 +149,7 @@ class Outline:
         return int(self._end[place] - self._first[place])
 
     def _going_on(self) -> NDArray[np.bool_]:
-        """Returns of which nodes nothing parts, ends or is held where they end."""
+        """Returns a mask of the nodes whose run continues: one child, no hit and no hold."""
         marked = (self._hits != 0) | (self._holds != 0)
         goes_on: NDArray[np.bool_] = (self._end - self._first == 1) & ~marked
         goes_on[ROOT] = False
@@ -165,9 +157,9 @@ class Outline:
 
 
 def _farthest(steps: Column) -> Column:
-    """Returns where each place leads to in the end, a step at a time; one that stays is an end."""
+    """Returns the last place of each place's chain of steps; an end is its own step."""
     while True:
-        # Each round goes twice as far.
+        # Each round doubles the length of a step.
         farther = steps[steps]
         if np.array_equal(farther, steps):
             return steps
@@ -175,14 +167,14 @@ def _farthest(steps: Column) -> Column:
 
 
 def _places(number: Column, parent: Column) -> tuple[Column, Column]:
-    """Returns the place of each node's parent, and its depth, the root's 0.
+    """Returns the place of each node's parent and the node's depth; the root's depth is 0.
 
-    A node whose parent is gone hangs on the root.
+    A node whose parent has left becomes a child of the root.
     """
     found = np.minimum(np.searchsorted(number, parent), len(number) - 1)
     above = np.where(number[found] == parent, found, ROOT)
     depth = (np.arange(len(number)) > 0).astype(np.int64)
-    # Each round looks twice as far up; whoever is not at the root by the last is in a ring.
+    # Each round doubles the distance. A node that does not reach the root is in a cycle.
     far = above.copy()
     for _ in range(len(number).bit_length()):
         depth += depth[far]
@@ -194,12 +186,11 @@ def _places(number: Column, parent: Column) -> tuple[Column, Column]:
     return above, depth
 
 
-def _summed(own: Column, parent: Column, depth: Column, *, latest: bool = False) -> Column:
-    """Returns for each node the sum over it and all below it, or the largest."""
+def _summed(own: Column, parent: Column, depth: Column) -> Column:
+    """Returns the sum over each node and all below it."""
     totals = own.copy()
     order = np.argsort(-depth, kind="stable")
     bounds = np.flatnonzero(np.diff(depth[order])) + 1
-    add = np.maximum.at if latest else np.add.at
     for level in np.split(order, bounds)[:-1]:
-        add(totals, parent[level], totals[level])
+        np.add.at(totals, parent[level], totals[level])
     return totals

@@ -2,8 +2,8 @@
 
 import { NoAnswer, Refused, ask } from "./api.js";
 import { byId, el, keyed, say, svg, table, whenSized } from "./dom.js";
-import { ago, count, short, some } from "./format.js";
-import { binNames, binOf, layOut, neighbour } from "./icicle.js";
+import { count, short, some } from "./format.js";
+import { HITS_NAMES, binOf, layOut, neighbour } from "./icicle.js";
 import { axis, patterns, torn } from "./tree_shapes.js";
 import { describe, heldBy, keyOf } from "./tree_words.js";
 
@@ -25,7 +25,6 @@ export class Tree {
   constructor() {
     this.place = byId("tree-picture");
     this.choice = byId("tree-namespace");
-    this.by = "hits";
     this.namespaces = [];
     this.answer = null;
     this.at = { node: 0, skip: 0 };
@@ -35,10 +34,6 @@ export class Tree {
     this.choice.addEventListener("change", () => {
       this.chosen = this.choice.value;
       this.go(0);
-    });
-    byId("tree-colour").addEventListener("change", (event) => {
-      this.by = event.target.value;
-      this.draw();
     });
     whenSized(this.place, () => this.draw());
   }
@@ -150,12 +145,12 @@ export class Tree {
     const top = bar.row * high;
     const height = bar.rows * high;
     const box = { x: left + 0.5, y: top + 0.5, width: Math.max(width - 1, 2), height: Math.max(height - 1, 2) };
-    const mark = bar.entry.overdue > 0 ? "overdue" : bar.entry.holds > 0 ? "held" : null;
+    const held = bar.entry.holds > 0;
     const text = this.label(bar, width);
     return svg(
       "g",
       {
-        class: `bar ${bar.kind} bin-${binOf(bar.entry, this.by)}`,
+        class: `bar ${bar.kind} bin-${binOf(bar.entry)}`,
         role: "button",
         tabindex: active ? 0 : -1,
         "data-bar": keyOf(bar),
@@ -165,7 +160,7 @@ export class Tree {
         pointerenter: () => this.tell(bar),
       },
       svg("rect", { class: "fill", ...box }),
-      mark === null ? null : svg("rect", { class: "mark", ...box, width: Math.min(BAND, box.width), fill: `url(#${mark})` }),
+      held ? svg("rect", { class: "mark", ...box, width: Math.min(BAND, box.width), fill: "url(#held)" }) : null,
       text === "" || high < 11
         ? null
         : svg("text", { x: left + BAND + 6, y: top + Math.min(height / 2 + 4, 19) }, text),
@@ -241,26 +236,23 @@ export class Tree {
   }
 
   legend(empty) {
+    const keys = [...HITS_NAMES.map((name, bin) => [`bin-${bin}`, name]), ["held", "held by a pin"]];
     byId("tree-legend").replaceChildren(
-      ...(empty ? [] : binNames(this.by)).map((name, bin) =>
-        el("span", { class: "key" }, el("i", { class: `swatch bin-${bin}`, "aria-hidden": "true" }), name),
-      ),
-      ...(empty ? [] : ["held by a pin", "held past its lease's time"]).map((name, place) =>
-        el("span", { class: "key" }, el("i", { class: `swatch ${place === 0 ? "held" : "overdue"}`, "aria-hidden": "true" }), name),
+      ...(empty ? [] : keys).map(([swatch, name]) =>
+        el("span", { class: "key" }, el("i", { class: `swatch ${swatch}`, "aria-hidden": "true" }), name),
       ),
     );
   }
 
   tabulate() {
-    const names = ["Level", "From token", "Tokens", "With all below", "Hits", "Last used", "Held by"];
-    const heads = names.map((title) => ({ title, number: title !== "Last used" && title !== "Held by" }));
+    const names = ["Level", "From token", "Tokens", "With all below", "Hits", "Held by"];
+    const heads = names.map((title) => ({ title, number: title !== "Held by" }));
     const rows = this.plan.bars.map((bar) => [
       count(bar.depth),
       bar.kind === "other" ? `${count(bar.entry.count)} more` : count(bar.from),
       bar.kind === "other" ? "–" : count(bar.entry.tokens),
       count(bar.entry.total),
       count(bar.entry.hits),
-      ago(bar.entry.age),
       heldBy(bar.entry),
     ]);
     byId("tree-table").replaceChildren(table("Prefixes", heads, rows));

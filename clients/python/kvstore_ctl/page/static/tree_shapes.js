@@ -4,15 +4,13 @@ import { svg } from "./dom.js";
 import { count } from "./format.js";
 
 export function patterns() {
-  const paper = () => svg("rect", { class: "band", width: 6, height: 6 });
-  const lines = () => svg("path", { d: "M-1 1L1 -1M0 6L6 0M5 7L7 5", class: "pattern-line" });
-  const across = svg("path", { d: "M-1 5L1 7M0 0L6 6M5 -1L7 1", class: "pattern-line" });
+  const paper = svg("rect", { class: "band", width: 6, height: 6 });
+  const lines = svg("path", { d: "M-1 1L1 -1M0 6L6 0M5 7L7 5", class: "pattern-line" });
   const size = { width: 6, height: 6, patternUnits: "userSpaceOnUse" };
   return svg(
     "defs",
     null,
-    svg("pattern", { id: "held", ...size }, paper(), lines()),
-    svg("pattern", { id: "overdue", ...size }, paper(), lines(), across),
+    svg("pattern", { id: "held", ...size }, paper, lines),
   );
 }
 

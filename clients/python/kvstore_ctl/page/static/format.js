@@ -42,11 +42,6 @@ export function duration(seconds) {
   return `${Math.floor(seconds / 86400)} days`;
 }
 
-export function ago(seconds) {
-  if (seconds === null || seconds === undefined) return "not known";
-  return seconds < 2 ? "just now" : `${duration(seconds)} ago`;
-}
-
 // "1 page", "2 pages".
 export function some(value, noun, plural = `${noun}s`) {
   return `${count(value)} ${value === 1 ? noun : plural}`;

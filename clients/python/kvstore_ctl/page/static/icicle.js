@@ -47,21 +47,12 @@ function shown(bars, end) {
   return { from, to: end, cut: from > first.from };
 }
 
-// Bins, from seldom to often, or from long ago to now; each has a colour of its own.
-export const BINS = 6;
+// Bins of hits, from few to many; each has a colour.
 const HITS = [1, 2, 5, 20, 100];
-const AGES = [3600, 600, 60, 10, 2];
+export const HITS_NAMES = ["none", "1", "2–4", "5–19", "20–99", "100 and more"];
 
-export function binOf(entry, by) {
-  if (by === "hits") return HITS.filter((least) => entry.hits >= least).length;
-  if (entry.age === null) return 0;
-  return AGES.filter((most) => entry.age <= most).length;
-}
-
-export function binNames(by) {
-  return by === "hits"
-    ? ["none", "1", "2–4", "5–19", "20–99", "100 and more"]
-    : ["over 1 h", "1 h", "10 min", "1 min", "10 s", "2 s"];
+export function binOf(entry) {
+  return HITS.filter((least) => entry.hits >= least).length;
 }
 
 // The bar that an arrow key leads to, or null.

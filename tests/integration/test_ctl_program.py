@@ -1,0 +1,35 @@
+"""kvstore-ctl where a package of its extra is not installed."""
+
+import subprocess
+import sys
+
+import pytest
+
+PATIENCE = 60.0
+BLOCKED = (
+    "import sys; sys.modules[{missing!r}] = None; sys.argv[1:] = ['--version']; "
+    "from kvstore_ctl.__main__ import main; main()"
+)
+
+
+def start(missing: str) -> "subprocess.CompletedProcess[str]":
+    """Asks the script for its version without a module, and waits for its end."""
+    command = [sys.executable, "-c", BLOCKED.format(missing=missing)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_a_missing_extra_is_named(missing: str) -> None:
+    """One line names what to install, and the status is 2."""
+    done = start(missing)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert f"needs {missing}," in line
+    assert "pip install '.[ctl]'" in line
+
+
+def test_a_module_of_ours_that_is_missing_is_no_extra() -> None:
+    """A missing module of the project is a fault of the installation, with a traceback."""
+    done = start("kvstore_ctl.app")
+    assert (done.returncode, "ModuleNotFoundError" in done.stderr) == (1, True)
+    assert start("nothing.of.the.kind").stdout.startswith("kvstore-ctl ")
