@@ -1,13 +1,12 @@
-"""``kvstore-worker``: where it starts, and what it says where the worker's extra is missing."""
+"""``kvstore-worker``: starts the program, and names a package that is missing."""
 
 import sys
 from importlib import import_module
 from typing import Final
 
-from inference_worker.device_lost import end_process
-from inference_worker.errors import DeviceLostError
+from inference_worker.errors import DeviceLostError, end_process
 
-# Of argparse and click: the command cannot be run as it was asked.
+# The status of argparse and click for a command that cannot run as given.
 USAGE_STATUS: Final = 2
 # What each command imports: ``serve`` starts sooner without the torch of the others. Its server
 # comes first, so that a package that is missing is reported before the command runs.
@@ -20,7 +19,7 @@ def main() -> None:
     """Runs the program.
 
     Exits with ``USAGE_STATUS`` if a package is not installed, and with ``DEVICE_LOST_STATUS`` if
-    its device fails for good.
+    the device fails for good.
     """
     try:
         names = PROGRAMS.get("".join(sys.argv[1:2]), PROGRAM)
@@ -31,7 +30,7 @@ def main() -> None:
             raise
         sys.stderr.write(
             f"kvstore-worker needs {missing}, which is not installed: "
-            "the extra 'worker' has it (pip install '.[worker]' from a checkout)\n"
+            "install the extra 'worker' (pip install '.[worker]' in a checkout)\n"
         )
         sys.exit(USAGE_STATUS)
     try:

@@ -5,27 +5,30 @@
     WorkerError
     ├── UnsupportedModelError       the model's keys and values do not fit a page pool
     │   └── SelfCheckError          they fit, but the logits differ from the plain forward's
-    ├── LayoutMismatchError         an extent's tensor is not what the page layout says
+    ├── LayoutMismatchError         an extent's tensor does not have the page layout
     ├── UnknownExtentError          a page names an extent that is not mapped here
     ├── ArenaExhaustedError         the private arena has too few slots left
-    ├── RequestTooLongError         prompt and output exceed what the engine was made for
-    ├── BadRequestError             what no engine of this model can continue (a ValueError)
+    ├── RequestTooLongError         prompt and output exceed the engine's longest sequence
+    ├── BadRequestError             no engine of this model can continue it (a ValueError)
     │   ├── BadPromptError          a prompt without tokens, or with an id that the model lacks
-    │   ├── BadLengthError          no token to give
-    │   └── BadSaltError            a salt that is no Unicode
-    ├── EngineBusyError             as many requests wait as may
-    ├── EngineGoneError             the engine ended, or is about to
-    ├── ProcessEndedError           a process that was to answer a line ended
-    ├── ContinuationError           a request whose process died comes out otherwise elsewhere
-    ├── StoreOptionsError           options about the store that contradict each other
-    └── BackendMismatchError        the store finds prefixes by another index than was asked for
+    │   ├── BadLengthError          fewer than one token to generate
+    │   └── BadSaltError            a salt that is not valid Unicode
+    ├── EngineBusyError             the queue of waiting requests is full
+    ├── EngineGoneError             the engine ended, or is about to end
+    ├── ProcessEndedError           a process ended instead of answering a line
+    ├── ContinuationError           another process gives other tokens for a request that moved
+    ├── StoreOptionsError           options about the store contradict each other
+    └── BackendMismatchError        the store has another index than the one asked for
 
     DeviceLostError                 the process has to end (a BaseException)
 """
 
-from typing import ClassVar, Final
+import os
+import sys
+from contextlib import suppress
+from typing import ClassVar, Final, NoReturn
 
-# EX_IOERR of sysexits.h. Only a process that lost its device ends with it.
+# EX_IOERR of sysexits.h. Only a process that lost its device exits with it.
 DEVICE_LOST_STATUS: Final = 74
 
 
@@ -33,28 +36,28 @@ class DeviceLostError(BaseException):
     """The device has failed for good in this process, which has to end.
 
     CUDA repeats an error such as an illegal address or an ECC error at every later call of the
-    process. The process then cannot wait for its kernels, so it cannot give pages back: the store
-    takes its pins back once it is dead. Raised from the error of CUDA. Like ``SystemExit`` it is no
-    ``Exception``, so that no handler of one request's errors catches it.
+    process. The process then cannot wait for its kernels, so it cannot release pages. The store
+    releases its pins once the process is dead. The error of CUDA is the cause. Like ``SystemExit``
+    this is no ``Exception``, so no handler of one request's errors catches it.
     """
 
 
 class WorkerError(Exception):
-    """Any failure that the reference engine itself reports."""
+    """Any failure that the reference engine reports itself."""
 
 
 class UnsupportedModelError(WorkerError):
-    """The model cannot be served from a page pool; ``reason`` says why in one sentence."""
+    """A model that cannot be served from a page pool; ``reason`` says why in one sentence."""
 
     def __init__(self, model_type: str, reason: str) -> None:
-        """Keeps the model's type and the reason for whoever prints it."""
+        """Keeps the model's type and the reason."""
         super().__init__(f"model type {model_type!r} cannot be served from pages: {reason}")
         self.model_type = model_type
         self.reason = reason
 
 
 class SelfCheckError(UnsupportedModelError):
-    """At load the paged forward gave other logits than the model's plain forward."""
+    """The paged forward gave other logits than the model's plain forward at load."""
 
 
 class LayoutMismatchError(WorkerError):
@@ -62,7 +65,7 @@ class LayoutMismatchError(WorkerError):
 
 
 class UnknownExtentError(WorkerError):
-    """A block table names an extent that the page pool does not have (any more)."""
+    """A block table names an extent that the page pool does not have, or has no longer."""
 
     def __init__(self, extent: int) -> None:
         """Keeps the extent's key."""
@@ -71,7 +74,7 @@ class UnknownExtentError(WorkerError):
 
 
 class ArenaExhaustedError(WorkerError):
-    """The private arena has fewer unused slots than were asked for; nothing was allocated."""
+    """The private arena has fewer unused slots than requested; nothing was allocated."""
 
     def __init__(self, wanted: int, left: int) -> None:
         """Keeps both numbers of slots."""
@@ -84,7 +87,7 @@ class RequestTooLongError(WorkerError):
     """Prompt and output together are longer than the engine's longest sequence."""
 
     def __init__(self, prompt: int, output: int, longest: int) -> None:
-        """Keeps the numbers of tokens: of the prompt, of what may follow, and of the engine."""
+        """Keeps the tokens of the prompt, of the output, and of the longest sequence."""
         wanted = prompt + output
         super().__init__(
             f"the prompt has {prompt} tokens and {output} may follow: "
@@ -97,9 +100,9 @@ class RequestTooLongError(WorkerError):
 
 
 class BadRequestError(WorkerError, ValueError):
-    """A request that makes no sense to an engine, which took nothing of it.
+    """A request that no engine of this model can continue. The engine kept nothing of it.
 
-    ``param`` is the field of a request over HTTP that it is about.
+    ``param`` names the field of the HTTP request.
     """
 
     param: ClassVar[str]
@@ -112,7 +115,7 @@ class BadPromptError(BadRequestError):
 
 
 class BadLengthError(BadRequestError):
-    """Fewer than one token to give."""
+    """Fewer than one token to generate."""
 
     param = "max_tokens"
 
@@ -124,25 +127,25 @@ class BadSaltError(BadRequestError):
 
 
 class EngineBusyError(WorkerError):
-    """As many requests wait for the engine as may; another may be taken a moment later."""
+    """The queue of waiting requests is full; a retry may succeed a moment later."""
 
 
 class EngineGoneError(WorkerError):
-    """The engine ended, or takes no more requests because it is about to."""
+    """The engine ended, or accepts no more requests because it is about to end."""
 
 
 class ProcessEndedError(WorkerError):
-    """A process that was to answer a line of JSON ended instead."""
+    """A process ended instead of answering a line of JSON."""
 
     def __init__(self, name: str, status: int) -> None:
-        """Keeps the process's name and its exit status (negative: a signal)."""
+        """Keeps the process's name and its exit status, negative for a signal."""
         super().__init__(f"{name} ended with status {status}")
         self.name = name
         self.status = status
 
 
 class BackendMismatchError(WorkerError):
-    """The store was started with another index than this worker was told."""
+    """The store has another index than this worker was started with."""
 
     def __init__(self, wanted: str, found: str) -> None:
         """Keeps both names."""
@@ -155,10 +158,10 @@ class BackendMismatchError(WorkerError):
 
 
 class ContinuationError(WorkerError):
-    """Another process draws other tokens for a request than the one that died under it."""
+    """Another process generates other tokens for a request than the process that died."""
 
     def __init__(self, given: int) -> None:
-        """Keeps how many tokens were given before."""
+        """Keeps how many tokens the caller already has."""
         super().__init__(
             f"the engine process ended after {given} tokens, and another one draws others from the "
             "same seed: the request cannot go on"
@@ -168,3 +171,21 @@ class ContinuationError(WorkerError):
 
 class StoreOptionsError(WorkerError):
     """Options about the store contradict each other."""
+
+
+def end_process(error: DeviceLostError) -> NoReturn:
+    """Writes one line to standard error and ends with ``DEVICE_LOST_STATUS``, at once.
+
+    Python's ordinary exit would call CUDA once more. CUDA's error there would abort the process
+    with another status.
+    """
+    try:
+        with suppress(OSError, ValueError):  # standard output is closed
+            sys.stdout.flush()
+        sys.stderr.write(
+            f"device_lost: {error}; the process ends, and the store takes back what it held\n"
+        )
+        sys.stderr.flush()
+    finally:
+        # The status tells the same if standard error is closed.
+        os._exit(DEVICE_LOST_STATUS)

@@ -20,11 +20,11 @@ ATTENTION_KEYWORD: Final = "kvstore_attention"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How a layer attends.
+    """The parameters of a layer's attention.
 
-    Scores are multiplied by ``scale``, then bent by ``softcap * tanh(score / softcap)``; a query
-    sees itself and the ``window - 1`` tokens before it; ``sinks`` ``[heads]`` are one more score
-    of each head, without a value.
+    Scores are multiplied by ``scale``, then bent by ``softcap * tanh(score / softcap)``. A query
+    sees itself and the ``window - 1`` tokens before it. ``sinks`` ``[heads]`` are one more score of
+    each head, without a value.
     """
 
     scale: float
@@ -34,7 +34,7 @@ class Terms:
 
 
 class StepAttention(Protocol):
-    """One step's way to write its keys and values into pages and to attend to them."""
+    """Writes one step's keys and values into pages, and attends to them."""
 
     def attend(
         self,
@@ -47,27 +47,27 @@ class StepAttention(Protocol):
         """Attends causally over pages, for one layer.
 
         ``query`` is ``[heads, tokens, head_dim]``, ``key`` and ``value`` the same with the kv
-        heads; the answer is ``[tokens, heads, head_dim]``, contiguous.
-        Writes only the positions of the step's parts.
+        heads; the answer is ``[tokens, heads, head_dim]``, contiguous. Writes only the positions of
+        the step's parts.
         """
         ...
 
 
-# A few models drop keywords they do not know, so the step is reachable this way too.
+# A few models drop keywords that they do not know, so layers find the step here too.
 _current: ContextVar[StepAttention | None] = ContextVar("kvstore_attention", default=None)
 
 
 def register_attention() -> None:
-    """Makes ``ATTENTION_NAME`` known to transformers; may be repeated.
+    """Registers ``ATTENTION_NAME`` with transformers; may be repeated.
 
-    The name is left out of the mask registry on purpose: then no layer gets a mask built.
+    The name is left out of the mask registry on purpose: then no layer builds a mask.
     """
     AttentionInterface.register(ATTENTION_NAME, paged_attention)
 
 
 @contextmanager
 def running(attention: StepAttention) -> Iterator[StepAttention]:
-    """Let this thread's layers find a step's attention even where a model drops the keyword."""
+    """Makes a step's attention known to this thread's layers, even if a model drops the keyword."""
     token = _current.set(attention)
     try:
         yield attention

@@ -16,11 +16,11 @@ def attend_dense(
     terms: Terms,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attends with ``[a, b, rows, dim]`` to ``[a, b, keys, dim]``; gives what the query is like.
+    """Attends with ``[a, b, rows, dim]`` to ``[a, b, keys, dim]``; returns the query's shape.
 
     ``mask``, added to the scores, is broadcast to ``[a, b, rows, keys]`` and of the query's dtype;
-    None is a causal mask over as many keys as rows. ``sinks``, of ``terms``, are broadcast to
-    ``[a, b, rows, 1]``.
+    None is a causal mask over as many keys as rows. ``sinks``, of ``terms``, are broadcast to ``[a,
+    b, rows, 1]``.
     """
     if terms.softcap is None and sinks is None:
         return scaled_dot_product_attention(
@@ -39,7 +39,7 @@ def attend_dense(
 
 
 def mask_of(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Turns who sees whom into what is added to scores."""
+    """Turns booleans (query sees key) into values to add to scores."""
     return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
 
 
@@ -51,7 +51,7 @@ def attend_piece(
     terms: Terms,
 ) -> torch.Tensor:
     """Attends with ``[heads, queries, dim]`` of one sequence to ``[keys, kv_heads, dim]``."""
-    # A kv head's group of query heads shares its keys without a copy: batch is the kv head.
+    # The query heads of a kv head share its keys without a copy: the batch is the kv head.
     grouped = query.unflatten(0, (keys.shape[1], -1))
     keys, values = (
         x.transpose(0, 1).unsqueeze(1).expand(-1, grouped.shape[1], -1, -1) for x in (keys, values)
@@ -63,10 +63,10 @@ def attend_piece(
 def piece_mask(
     pool: PagePool, first: int, last: int, lowest: int, window: int | None
 ) -> torch.Tensor | None:
-    """Says what queries ``[first, last)`` see of keys ``[lowest, last)``; None: it is causal."""
+    """Returns the mask of queries ``[first, last)`` for keys ``[lowest, last)``; None: causal."""
     if first == lowest and (window is None or last - first <= window):
         return None
-    # All see the keys before the first of them, but for a window.
+    # Without a window, all queries see the keys before the first of them.
     begin = first if window is None else lowest
     queries = torch.arange(first, last).unsqueeze(1)
     keys = torch.arange(begin, last).unsqueeze(0)
@@ -76,7 +76,7 @@ def piece_mask(
 
 
 def lowest_seen(first: int, window: int | None) -> int:
-    """Says which is the first position that a query at ``first`` sees."""
+    """Returns the first position that a query at ``first`` sees."""
     return 0 if window is None else max(0, first - window + 1)
 
 

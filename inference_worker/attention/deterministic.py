@@ -1,4 +1,8 @@
-"""The deterministic mode's forwards: always of the same number of rows, whoever's they are."""
+"""The deterministic mode: a sequence's bits do not depend on what else is computed.
+
+Attention runs in whole pieces whose sizes depend only on their place in the sequence. Forwards
+always have the same number of rows.
+"""
 
 import hashlib
 import os
@@ -15,7 +19,7 @@ from inference_worker.attention.step import Step, StepPart
 from inference_worker.errors import UnsupportedModelError
 from inference_worker.pages.extents import ExtentRows
 
-# Queries that attend at once, from a multiple of this in their sequence.
+# Queries that attend at once; a piece begins at a multiple of this in its sequence.
 PIECE_TOKENS: Final = 16
 
 
@@ -28,7 +32,7 @@ class _Piece(NamedTuple):
 
 
 class _Keys(NamedTuple):
-    """What a piece reads in a layer of some window, and who sees what of it."""
+    """The keys that a piece reads in a layer of some window, and their mask."""
 
     pages: ExtentRows
     tokens: slice
@@ -37,12 +41,12 @@ class _Keys(NamedTuple):
 
 
 class ExactAttention:
-    """Attends so that an answer depends on the query and what it sees, to the bit.
+    """Attention whose result depends, to the bit, only on the query and the keys that it sees.
 
-    Each piece has its full number of queries, and of keys up to its end: what is not computed, or
-    not there yet, is zeros that nobody sees. So every tensor has the same shape and strides
-    whatever else is in the step. Rows behind the step's tokens are padding and answered with
-    zeros. One engine thread uses it, for one step.
+    Each piece has its full number of queries, and of keys up to its end. Positions that are not
+    computed, or not there yet, are zeros that no query sees. So every tensor has the same shape and
+    strides whatever else is in the step. Rows after the step's tokens are padding, and their answer
+    is zeros. One engine thread uses it, for one step.
     """
 
     def __init__(self, step: Step) -> None:
@@ -84,7 +88,7 @@ class ExactAttention:
         return answer
 
     def _seen_in(self, window: int | None) -> list[_Keys]:
-        """Looks up what the pieces read in layers of this window, once a step."""
+        """Returns what the pieces read in layers of this window; computed once a step."""
         if window not in self._keys:
             self._keys[window] = [self._keys_of(piece, window) for piece in self._pieces]
         return self._keys[window]
@@ -105,26 +109,26 @@ class ExactAttention:
 
 
 def _padded(tokens: torch.Tensor, count: int) -> torch.Tensor:
-    """Copies ``[tokens, kv_heads, dim]`` and put zeros behind."""
+    """Copies ``[tokens, kv_heads, dim]`` and appends zeros."""
     padded = tokens.new_zeros((count, *tokens.shape[1:]))
     padded[: tokens.shape[0]] = tokens
     return padded
 
 
-# Rows of each forward: fewer make prompts slower, more make the decoding of a few slower.
+# Rows of each forward: fewer make prompts slower, more make small batches of decodes slower.
 FORWARD_ROWS: Final = 32
-# Part of the digest: grows when a change gives other bits.
+# Part of the digest: grows with each change that gives other bits.
 VERSION: Final = 1
 WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
-# The two of cuBLAS' documentation: they use 24 MiB and 200 KiB of the device.
+# The two values of cuBLAS' documentation: they use 24 MiB and 200 KiB of the device.
 FIXED_WORKSPACES: Final = (":4096:8", ":16:8")
 EXPERT_COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def forwards_of(step: Step) -> Iterator[Step]:
-    """Cuts a step into steps of ``FORWARD_ROWS`` tokens, and a last one of what is left.
+    """Cuts a step into steps of ``FORWARD_ROWS`` tokens, and a last one with the rest.
 
-    Logits are wanted of the last of a part, where they are of the part: in the same order.
+    If logits of a part are wanted, they are those of its last row, in the same order as before.
     """
     taken: list[StepPart] = []
     room = FORWARD_ROWS
@@ -144,12 +148,12 @@ def forwards_of(step: Step) -> Iterator[Step]:
 
 
 def filled(numbers: torch.Tensor) -> torch.Tensor:
-    """Puts zeros behind int64 ``[tokens]``, up to ``FORWARD_ROWS``."""
+    """Appends zeros to int64 ``[tokens]``, up to ``FORWARD_ROWS``."""
     return torch.nn.functional.pad(numbers, (0, FORWARD_ROWS - numbers.shape[-1]))
 
 
 class RowByRow(torch.nn.Module):
-    """A language model's head that computes each row for itself, as its only one."""
+    """A language model's head that computes each row by itself, as its only row."""
 
     def __init__(self, head: torch.nn.Module) -> None:
         """Takes the head of a model."""
@@ -157,14 +161,14 @@ class RowByRow(torch.nn.Module):
         self._head = head
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Gives the logits of ``[1, rows, hidden]``."""
-        # Where a row begins in memory is the same for all, too.
+        """Returns the logits of ``[1, rows, hidden]``."""
+        # A clone begins at the same alignment in memory for every row.
         each = [self._head(row.clone()) for row in rows.split(1, dim=1)]
         return torch.cat(each, dim=1) if each else self._head(rows)
 
 
 def exact_digest(digest: str, device: torch.device) -> str:
-    """Names the model as computed exactly, as 64 hexadecimal digits: where bits may be shared.
+    """Returns the digest of a deterministic model, 64 hexadecimal digits: the key for sharing bits.
 
     Another number of threads, version of torch or kind of processor gives other bits, and so
     another digest. So does another model of GPU, version of CUDA or workspace of cuBLAS.
@@ -178,7 +182,7 @@ def exact_digest(digest: str, device: torch.device) -> str:
 
 
 def fix_workspace(device: torch.device) -> None:
-    """Fix cuBLAS's workspace, so that it computes the same bits each time. Call before CUDA starts.
+    """Fixes cuBLAS's workspace, so that it always computes the same bits. Call before CUDA starts.
 
     cuBLAS chooses among workspaces unless ``CUBLAS_WORKSPACE_CONFIG`` fixes one, and its results
     depend on the choice (cuBLAS documentation, "Results reproducibility"). Does nothing for a CPU.
@@ -190,14 +194,14 @@ def fix_workspace(device: torch.device) -> None:
     choices = " or ".join(f"{WORKSPACE}={each}" for each in FIXED_WORKSPACES)
     if WORKSPACE in os.environ:
         found = os.environ[WORKSPACE]
-        raise ValueError(f"{WORKSPACE} is {found}: for deterministic set {choices}")
+        raise ValueError(f"{WORKSPACE} is {found}: for --deterministic set {choices}")
     if torch.cuda.is_initialized():
-        raise ValueError(f"CUDA has started too early: for deterministic set {choices} before")
+        raise ValueError(f"CUDA has started already: for --deterministic set {choices} before it")
     os.environ[WORKSPACE] = FIXED_WORKSPACES[0]
 
 
 def _device_name(device: torch.device) -> str:
-    """Names a device by all that its bits depend on; torch names the kind of a CPU."""
+    """Returns a device's name, with all that its bits depend on; torch names the kind of a CPU."""
     if device.type != "cuda":
         return device.type
     major, minor = torch.cuda.get_device_capability(device)
@@ -209,7 +213,7 @@ def _device_name(device: torch.device) -> str:
 def refuse_experts(config: PreTrainedConfig) -> None:
     """Raises ``UnsupportedModelError`` for a mixture of experts.
 
-    How many rows an expert gets, and so what each comes to, depends on its neighbours.
+    The number of rows of an expert, and so each row's result, depends on the other rows.
     """
     if any(getattr(config, name, None) for name in EXPERT_COUNTS):
         reason = "which rows an expert gets depends on more than the tokens before them"

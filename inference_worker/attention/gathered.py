@@ -1,4 +1,7 @@
-"""Attention that copies a layer's pages out before it attends: for a CPU, and to fall back to."""
+"""Attention that copies a layer's pages out first: for a CPU, and if no kernel fits.
+
+A reading is a group of queries that attend together, planned once a step.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,10 +24,10 @@ from inference_worker.pages.pool import PagePool
 
 # Queries of a prefill that attend at once, to all keys that the last of them sees.
 PIECE: Final = 128
-# Decodes attend together where none has to be padded by more than this share, or these pages.
+# Decodes attend together if none needs more padding than this share, or this many pages.
 PADDING: Final = 0.25
 PADDED_PAGES: Final = 4
-# Keys copied out at once for decodes: what is read again at once is still near the processor.
+# Bytes of keys copied out at once for decodes: small enough to stay in the processor's cache.
 GROUP_BYTES: Final = 2 << 20
 
 
@@ -46,7 +49,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PrefillReading:
-    """Several tokens of one sequence: its pages are copied out once for all pieces of them."""
+    """Several tokens of one sequence; its pages are copied out once for all pieces."""
 
     pool: PagePool
     pages: ExtentRows
@@ -64,12 +67,12 @@ class PrefillReading:
 
 @dataclass(frozen=True, slots=True)
 class DecodeReading:
-    """One query each of several sequences, whose pages are padded to the same number."""
+    """One query of each of several sequences; all are padded to the same number of pages."""
 
     pool: PagePool
     queries: torch.Tensor
     pages: ExtentRows
-    # Rows of padding and of what no query sees: a slot may hold anything there.
+    # Rows of padding, and rows that no query sees: a slot may hold anything there.
     unseen: torch.Tensor
     mask: torch.Tensor
 
@@ -80,7 +83,7 @@ class DecodeReading:
             x.index_fill_(0, self.unseen, 0.0).unflatten(0, (count, -1)).transpose(1, 2)
             for x in self.pool.gather(layer, self.pages)
         )
-        # The heads that share a kv head are rows, so that its keys are read once for all.
+        # The heads that share a kv head are rows, so that its keys are read once for all of them.
         grouped = query.index_select(1, self.queries).transpose(0, 1)
         grouped = grouped.unflatten(1, (keys.shape[1], -1))
         sinks = None if terms.sinks is None else terms.sinks.view(*grouped.shape[1:3], 1)
@@ -89,14 +92,14 @@ class DecodeReading:
 
 
 def prefill_reading(pool: PagePool, part: StepPart, begin: int, window: int | None) -> Reading:
-    """Cuts a part's queries so that those of a piece share few keys that they do not need.
+    """Cuts a part's queries into pieces that read few keys in vain.
 
     The part's tokens begin at row ``begin`` of the step.
     """
     page_tokens = pool.layout.page_tokens
     first_page = lowest_seen(part.start, window) // page_tokens
     pages = slice(first_page, pool.layout.pages_for(part.end))
-    # Of the keys that torch's own causal attention leaves out, nothing is read.
+    # Torch's own causal attention does not read the keys that it masks.
     size = part.count if part.start == 0 and window is None else PIECE
     pieces = []
     for first in range(part.start, part.end, size):
@@ -115,7 +118,7 @@ def prefill_reading(pool: PagePool, part: StepPart, begin: int, window: int | No
 def decode_readings(
     pool: PagePool, parts: Sequence[StepPart], begins: Sequence[int], window: int | None
 ) -> Iterator[Reading]:
-    """Groups parts of one token each, that are at the rows ``begins`` of the step."""
+    """Groups parts of one token each, which are at the rows ``begins`` of the step."""
     page_tokens = pool.layout.page_tokens
     firsts = [lowest_seen(part.start, window) // page_tokens for part in parts]
     counts = [
@@ -124,7 +127,7 @@ def decode_readings(
     page_bytes = pool.layout.page_tokens * pool.layout.token_bytes
     for group in _groups(counts, max(1, GROUP_BYTES // page_bytes)):
         tables = [parts[i].table for i in group]
-        # Padding is the last page again.
+        # Padding repeats the last page.
         columns = torch.arange(counts[group[0]])
         own = torch.tensor([[firsts[i], counts[i], len(parts[i].table)] for i in group])
         begin = own[:, 2].cumsum(0) - own[:, 2] + own[:, 0]
@@ -143,7 +146,7 @@ def decode_readings(
 
 
 def _groups(counts: Sequence[int], most: int) -> Iterable[list[int]]:
-    """Puts what has about as many pages together, ``most`` pages at once with the padding."""
+    """Groups similar numbers of pages, at most ``most`` pages a group with the padding."""
     group: list[int] = []
     for i in sorted(range(len(counts)), key=counts.__getitem__, reverse=True):
         if group:
@@ -157,11 +160,11 @@ def _groups(counts: Sequence[int], most: int) -> Iterable[list[int]]:
 
 
 class GatheredAttention:
-    """Gathers keys and values for the layer at hand; nothing of it stays.
+    """Gathers keys and values for one layer at a time, and keeps nothing of it.
 
-    Sequences that compute one token attend together, the others one by one. What is the same in
-    each layer is looked up once a step.
-    Knows every device, page size and head size. One engine thread uses it, for one step.
+    Sequences that compute one token attend together, the others one by one. What all layers share
+    is computed once a step. Supports every device, page size and head size. One engine thread uses
+    it, for one step.
     """
 
     def __init__(self, step: Step) -> None:
@@ -188,7 +191,7 @@ class GatheredAttention:
         return answer
 
     def _readings_of(self, window: int | None) -> list[Reading]:
-        """Plans what is read in layers of this window, once a step."""
+        """Plans the readings of layers of this window, once a step."""
         if window not in self._readings:
             pool = self._step.pool
             found: list[Reading] = []

@@ -1,7 +1,7 @@
-"""Attention by Triton kernels that read every page where it lies, in whatever extent.
+"""Attention by Triton kernels that read every page in place, in any extent.
 
-Importing this needs Triton, which comes with torch for CUDA and is no requirement of ours: see
-:mod:`~inference_worker.attention.selector`.
+Importing this needs Triton, which comes with torch for CUDA and is not a requirement of this
+package: see :mod:`~inference_worker.attention.selector`.
 """
 
 from typing import Final
@@ -60,7 +60,7 @@ class KernelAttention:
 
         Raises ``UnknownExtentError`` for a page of an extent that is not mapped.
         """
-        # Kernels want the values of a head side by side.
+        # Kernels need the values of a head side by side.
         query, key, value = (
             x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value)
         )
@@ -159,7 +159,7 @@ class KernelAttention:
             HAS_WINDOW=terms.window is not None,
             HAS_SOFTCAP=terms.softcap is not None,
             HAS_SINKS=terms.sinks is not None,
-            # Of float32 alone: in three parts, so that tensor cores lose next to nothing of it.
+            # For float32 only: in three parts, so that tensor cores lose almost no precision.
             PRECISION="tf32x3",
             num_warps=shape.warps_of(rows),
             num_stages=shape.stages,

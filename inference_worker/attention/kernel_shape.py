@@ -1,4 +1,4 @@
-"""Tile sizes and compile options of the attention kernels, in one place for sweeps to replace."""
+"""Tile sizes and compile options of the attention kernels, in one place for sweeps."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -11,10 +11,10 @@ from inference_worker.pages.pool import PagePool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPart:
-    """Tokens ``[start, start + count)`` of one sequence, to be computed in this step.
+    """Tokens ``[start, start + count)`` of one sequence, to compute in this step.
 
-    Positions below ``start`` are read from the table's pages and never written; the part's own
-    are written, so the pages they lie in must be this engine's and not published.
+    Positions below ``start`` are read from the table's pages and never written. The part's own
+    positions are written, so their pages must belong to this engine and must not be published.
     """
 
     table: BlockTable
@@ -30,9 +30,9 @@ class StepPart:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A ragged batch: the parts' tokens follow each other without padding, prefills and decodes.
+    """A ragged batch: the tokens of all parts follow each other without padding.
 
-    Raises ``ValueError`` for no part, a part without a token, pages too few for a part, or of
+    Raises ``ValueError`` for no part, a part without a token, too few pages for a part, or pages of
     another size than the pool's.
     """
 
@@ -40,7 +40,7 @@ class Step:
     parts: tuple[StepPart, ...]
 
     def __post_init__(self) -> None:
-        """Refuses a step that could not be computed."""
+        """Refuses a step that cannot be computed."""
         if not self.parts:
             msg = "a step has at least one part"
             raise ValueError(msg)
@@ -50,14 +50,14 @@ class Step:
                 raise ValueError(msg)
             if part.start < 0 or part.count < 1 or part.end > part.table.token_capacity:
                 msg = (
-                    f"tokens [{part.start}, {part.end}) are no part of a table "
+                    f"tokens [{part.start}, {part.end}) are outside a table "
                     f"of {part.table.token_capacity} tokens"
                 )
                 raise ValueError(msg)
 
     @property
     def token_count(self) -> int:
-        """All tokens computed in this step."""
+        """All tokens of this step."""
         return sum(part.count for part in self.parts)
 
     def position_ids(self) -> torch.Tensor:

@@ -1,4 +1,10 @@
-"""The tables that a step's kernels read besides keys and values: made on the host, sent at once."""
+"""The tables that a step's kernels read besides keys and values, and the plan of their work.
+
+As FlashInfer's plan and FlashAttention 3's scheduler metadata do, the host cuts the keys of a step
+into shares of about equal size before the launch. A program's time grows with its keys, so one long
+context among short ones would leave most of a GPU idle. The tables are made on the host and sent at
+once.
+"""
 
 from bisect import bisect_left
 from typing import Final, NamedTuple

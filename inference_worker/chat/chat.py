@@ -1,4 +1,4 @@
-"""A conversation with a model, each turn of which reuses the turns before."""
+"""A conversation with a model, in which each turn reuses the turns before."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ ANSWER_TOKENS: Final = 256
 class ChatTurn:
     """One answer; ``alone_ms`` is the time to its first token without the store, if measured.
 
-    ``stopped``: it was ended before its end.
+    ``stopped`` is whether the user ended it early.
     """
 
     question: str
@@ -39,9 +39,9 @@ class Chat:
         answer_tokens: int = ANSWER_TOKENS,
         compare: bool = False,
     ) -> None:
-        """Begin with nothing said; with ``compare`` each prompt is prefilled without the store too.
+        """Starts empty; with ``compare`` each prompt is also prefilled without the store.
 
-        An answer ends at the model's end, the format's, or after ``answer_tokens``.
+        An answer ends at an end id of the model or of the format, or after ``answer_tokens``.
         """
         self._engine = engine
         self._tokenizer = model.tokenizer
@@ -53,7 +53,7 @@ class Chat:
         self._past: list[Exchange] = []
 
     def forget(self) -> None:
-        """Begins anew."""
+        """Removes all turns."""
         self._past.clear()
 
     def say(
@@ -62,11 +62,10 @@ class Chat:
         put: Callable[[str], None],
         stopped: Callable[[], bool] = lambda: False,
     ) -> ChatTurn:
-        """Answers, with ``put`` called for each piece of text as it comes.
+        """Answers a question, and calls ``put`` with each piece of text as it comes.
 
-        Where ``stopped``, asked after each token, says so, the answer is what there is by then.
-
-        Raises ``RequestTooLongError`` where the chat has grown too long; nothing was said then.
+        Asks ``stopped`` after each token, and ends the answer if it returns True. Raises
+        ``RequestTooLongError`` if the chat has become too long; the chat is unchanged then.
         """
         ids = self._format.prompt_ids(self._past, question)
         pieces: list[str] = []
@@ -81,7 +80,7 @@ class Chat:
             if token not in self._stop_ids:
                 stream.add(token)
 
-        # Where there is room for none, the engine says so.
+        # If there is no room, the engine raises.
         room = max(1, min(self._answer_tokens, self._engine.longest - len(ids)))
         generation = self._engine.generate(
             ids,

@@ -1,4 +1,4 @@
-"""How a chat becomes the ids that a model continues."""
+"""Chat formats: convert a conversation to the ids that a model continues."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,21 +8,21 @@ from inference_worker.model.tokenizer import Tokenizer
 
 
 class Exchange(NamedTuple):
-    """A question and the ids of its answer, without what ended it."""
+    """A question and the ids of its answer, without the end id."""
 
     question: str
     answer_ids: list[int]
 
 
 class Message(NamedTuple):
-    """What somebody said: ``role`` is system, user or assistant."""
+    """One message: ``role`` is system, user or assistant."""
 
     role: str
     content: str
 
 
 class ChatFormat(Protocol):
-    """A way to write chats."""
+    """Converts conversations to ids."""
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -30,29 +30,29 @@ class ChatFormat(Protocol):
         ...
 
     def prompt_ids(self, past: Sequence[Exchange], question: str) -> list[int]:
-        """Gives all of a chat, up to where the next answer begins."""
+        """Returns the ids of a chat, up to where the next answer begins."""
         ...
 
     def message_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Gives all of a chat whose answers are text, up to where the next answer begins.
+        """Returns the ids of a chat whose answers are text, up to where the next answer begins.
 
-        The ids of a chat that grows begin with those that it had. Raises ``ValueError`` for
-        messages that the format has no place for.
+        The ids of a chat that grows begin with its earlier ids. Raises ``ValueError`` for messages
+        that the format cannot express.
         """
         ...
 
 
 class TemplateFormat:
-    """The template that came with a tokenizer."""
+    """The template of a tokenizer."""
 
     stop_ids: frozenset[int] = frozenset()
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Takes a tokenizer that has one."""
+        """Takes a tokenizer that has a template."""
         self._tokenizer = tokenizer
 
     def prompt_ids(self, past: Sequence[Exchange], question: str) -> list[int]:
-        """Renders the whole chat anew: answers go in as text, as the template wants them."""
+        """Renders the whole chat again, with answers as text, as the template requires."""
         messages: list[Message] = []
         for each in past:
             messages.append(Message("user", each.question))
@@ -60,7 +60,7 @@ class TemplateFormat:
         return self.message_ids([*messages, Message("user", question)])
 
     def message_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Renders the whole chat; what the template says against it is a ``ValueError``."""
+        """Renders the whole chat; an error of the template is a ``ValueError``."""
         ids = self._tokenizer.render_chat([each._asdict() for each in messages])
         assert ids is not None  # it has a template
         return ids
@@ -68,10 +68,10 @@ class TemplateFormat:
 
 @dataclass(frozen=True, slots=True)
 class TurnFormat:
-    """Turns between fixed ids: an answer's own ids go in as they are, so that all is reused.
+    """Turns between fixed ids. An answer's own ids are kept, so that all of them are reused.
 
-    What the system says is a line of its own where ``before_system`` begins it, else the
-    beginning of the question after it.
+    A system message is a line of its own after ``before_system``. If that is None, it begins the
+    next question.
     """
 
     tokenizer: Tokenizer
@@ -82,19 +82,19 @@ class TurnFormat:
     before_system: list[int] | None = None
 
     def prompt_ids(self, past: Sequence[Exchange], question: str) -> list[int]:
-        """Puts one turn behind the other."""
+        """Joins the turns."""
         ids = list(self.tokenizer.begin_ids)
         for each in past:
             ids += self._asked(each.question) + each.answer_ids + self.after_answer
         return ids + self._asked(question)
 
     def message_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Puts one turn behind the other; the last has to be a question."""
+        """Joins the turns; the last one must be a question."""
         if not messages or messages[-1].role != "user":
-            raise ValueError("the last message has to be the user's")
+            raise ValueError("the last message must be the user's")
         ids = list(self.tokenizer.begin_ids)
         told = ""
-        # Whether the ids end where an answer begins.
+        # Whether the ids end at the beginning of an answer.
         asked = False
         for role, content in messages:
             if asked and role != "assistant":
@@ -105,7 +105,7 @@ class TurnFormat:
                 told, asked = "", True
             elif role == "assistant":
                 if not asked:
-                    raise ValueError("an assistant's message has to follow a user's")
+                    raise ValueError("an assistant's message must follow a user's")
                 ids += [*self.tokenizer.encode(content), *self.after_answer]
                 asked = False
             elif self.before_system is None:
@@ -122,8 +122,8 @@ class TurnFormat:
 def chat_format(tokenizer: Tokenizer, end_ids: frozenset[int]) -> ChatFormat:
     """Chooses a tokenizer's own template, else Gemma's turns, else plain text.
 
-    Gemma's turns are for a model that was taught them, which ends what it says with their mark: one
-    that only knows the mark's id repeats the question. In plain text an answer is one line.
+    Gemma's turns are for a model that ends its output with their mark. A model that only has the
+    mark's id in its vocabulary repeats the question. In plain text an answer is one line.
     """
     if tokenizer.render_chat([{"role": "user", "content": "?"}]) is not None:
         return TemplateFormat(tokenizer)

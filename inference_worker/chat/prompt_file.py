@@ -1,4 +1,4 @@
-"""The prompts that ``kvstore-worker warm`` reads: JSON lines."""
+"""The prompts of ``kvstore-worker warm``: JSON lines."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,20 +11,20 @@ from inference_worker.model.tokenizer import Tokenizer
 from kvstore_client.tokens import pack_tokens
 
 Render = Callable[[Sequence[Message]], list[int]]
-"""Gives the ids of a chat up to where its next answer begins."""
+"""Returns the ids of a chat up to where its next answer begins."""
 
 KINDS: Final = ("prompt", "messages", "prompt_ids")
 SHOWN: Final = '{"prompt": "..."}, {"messages": [...]} or {"prompt_ids": [...]}'
-# What a user may begin with, as unlike as can be: where all of these agree, anything does.
+# Very different beginnings of a user's message: ids that all of these share do not depend on it.
 BEGINNINGS: Final = ("A", "b", "7", "?", " x", "\n", "É", "\u4e2d", "<")
 NAME_DIGITS: Final = 12
 
 
 class PromptFileError(ValueError):
-    """A line of the file is no prompt."""
+    """A line of the file is not a valid prompt."""
 
     def __init__(self, line: int, why: str) -> None:
-        """Says where, and why."""
+        """Keeps the line's number and the reason."""
         super().__init__(f"line {line}: {why}")
         self.line = line
 
@@ -42,8 +42,8 @@ def read_prompts(
 ) -> list[WarmPrompt]:
     """Reads one prompt from each line that is not blank.
 
-    A pin's name is the line's ``name``, else a digest of its ids, with ``pin_prefix`` before it.
-    Raises ``PromptFileError``, also for a name that two lines have.
+    A pin's name is ``pin_prefix`` and the line's ``name``, or a digest of its ids. Raises
+    ``PromptFileError``, also for a name that two different prompts have.
     """
     found: list[WarmPrompt] = []
     for number, line in enumerate(lines, 1):
@@ -64,10 +64,10 @@ def read_prompts(
 
 
 def chat_prefix(messages: Sequence[Message], render: Render) -> list[int]:
-    """Returns the ids of a chat as far as its messages decide them.
+    """Returns the ids of a chat that its messages determine.
 
-    A chat that ends with a user's message is rendered whole, as it is asked. Any other ends where
-    the next user's words begin: what is the same whatever they are.
+    A chat that ends with a user's message is rendered completely. Any other chat ends where the
+    next user's words begin: at the ids that all possible words share.
     """
     if messages and messages[-1].role == "user":
         return render(messages)

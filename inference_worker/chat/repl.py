@@ -1,4 +1,4 @@
-"""A chat over lines: each is a turn, and after each answer come its figures."""
+"""A chat over lines: each line is a turn, and figures follow each answer."""
 
 import json
 import re
@@ -16,14 +16,14 @@ from inference_worker.model.text import terminal_text
 
 
 class Interrupt:
-    """Whether SIGINT came."""
+    """Records whether SIGINT arrived."""
 
     def __init__(self) -> None:
-        """Starts without."""
+        """Starts without a SIGINT."""
         self.came = False
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Takes a SIGINT; raises ``KeyboardInterrupt`` for the second."""
+        """Handles SIGINT; raises ``KeyboardInterrupt`` for the second."""
         del number, frame
         if self.came:
             raise KeyboardInterrupt
@@ -32,7 +32,7 @@ class Interrupt:
 
 @contextmanager
 def noted_interrupt() -> Iterator[Interrupt]:
-    """Have the first SIGINT noted instead of raised; for the main thread."""
+    """Records the first SIGINT instead of raising it; for the main thread."""
     interrupt = Interrupt()
     before = signal.signal(signal.SIGINT, interrupt.note)
     try:
@@ -46,7 +46,7 @@ ANEW: Final = "/new"
 HELP: Final = "/help"
 COMMANDS: Final = f"{ANEW} begins another chat, {QUIT} ends, {HELP} says this"
 _BEGIN: Final = f"; {ANEW} begins anew"
-# A path, or a fraction, is no command.
+# A path or a fraction is not a command.
 _COMMAND: Final = re.compile(r"/[a-z]+")
 
 
@@ -62,10 +62,10 @@ class ChatRepl:
         interactive: bool = False,
         told_without_store: bool = False,
     ) -> None:
-        """Begins; if ``interactive`` a first SIGINT ends the answer alone.
+        """Takes a chat and a console; if ``interactive``, a first SIGINT ends the answer only.
 
-        ``told_without_store``: why there is no store was said, and is not again until there was
-        one.
+        ``told_without_store``: the user knows why there is no store. The reason is not repeated
+        until there was a store.
         """
         self._chat = chat
         self._console = console
@@ -74,7 +74,7 @@ class ChatRepl:
         self._told_without_store = told_without_store
 
     def run(self, lines: Iterable[str]) -> None:
-        """Answers each line until there are no more, or to ``/quit``; ``/new`` forgets the turns.
+        """Answers each line until the end or ``/quit``; ``/new`` removes the turns.
 
         As JSON a turn is one line: the fields of a generation with ``question``, ``text`` and
         ``alone_ms``, or ``{"question", "error"}``, or ``{"question", "help"}``.
@@ -116,7 +116,7 @@ class ChatRepl:
 
     def _show(self, text: str) -> None:
         if not self._as_json:
-            # No wrapping and no markup: the text is the model's.
+            # No wrapping and no markup, because the text is the model's.
             shown = terminal_text(text) if self._console.is_terminal else text
             self._console.out(shown, end="", highlight=False)
             self._console.file.flush()
@@ -127,7 +127,7 @@ class ChatRepl:
 
 
 def figures(turn: ChatTurn, *, with_failure: bool = True) -> str:
-    """Says in one line what a turn reused, ran and took."""
+    """Returns one line about a turn: tokens reused and computed, and times."""
     found = turn.generation
     reused = found.matched_tokens + found.copied_tokens
     ran = f"prefilled {found.prefilled_tokens} of {found.prompt_tokens} tokens"

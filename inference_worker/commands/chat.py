@@ -64,11 +64,11 @@ def chat(  # noqa: PLR0913 - each is an option
     dtype: Dtype = None,
     json_lines: Json = False,
 ) -> None:
-    """Chat with a model; after each answer stands what was reused and when it began.
+    """Chat with a model; each answer is followed by its reused tokens and times.
 
     Each line is a turn, from a terminal or a pipe. /new begins another chat, /quit ends, /help
-    says so. On a terminal Ctrl-C stops an answer, and at the prompt the chat.
-    Without a store it goes on without, and attaches when there is one.
+    lists these. On a terminal Ctrl-C stops an answer, and at the prompt the chat.
+    Without a store the chat works too, and attaches once a store starts.
     """
     end_on_sigterm()
     console, notes = Console(soft_wrap=True), Console(stderr=True)

@@ -27,9 +27,9 @@ from inference_worker.model.device import threads_for, use_threads
 from inference_worker.model.names import GEMMA
 from kvstore_client.testing import running_store
 
-# In one extent, so that no run waits for memory.
+# One extent, so that no run waits for memory.
 STORE_BYTES = "512MiB"
-# Where no terminal says how wide it is.
+# The width of a table without a terminal.
 TABLE_WIDTH = 120
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
@@ -37,7 +37,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
 @app.command()
 def saved_prefill(*, model: Model = GEMMA, threads: Threads = None, as_json: Json = False) -> None:
-    """Count the positions that the model runs for a prompt of which most was asked before.
+    """Count the positions that the model runs for a prompt that is mostly cached.
 
     Exits 1 if they are more than the prompt's own and the decoding's, or the outputs differ.
     """
@@ -54,7 +54,7 @@ def chat_turns(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Time the first token of two turns of a chat, with the cache and without.
+    """Time the first token of two turns of a chat, with the cache and without it.
 
     Exits 1 if the second turn does not reuse the first, or the outputs differ.
     """
@@ -65,7 +65,7 @@ def chat_turns(
 
 @contextmanager
 def _worker(model: str, threads: int | None, longest: int) -> Iterator[LocalWorker]:
-    """Run a store and a worker on it."""
+    """Runs a store and a worker on it."""
     end_on_sigterm()
     use_threads(threads_for(model, threads))
     with (
@@ -89,7 +89,7 @@ def _show(
     *,
     as_json: bool,
 ) -> None:
-    """Prints a report, and what is wrong with it; exits with its status."""
+    """Prints a report and its faults; exits with status 1 if there are faults."""
     if as_json:
         sys.stdout.write(json.dumps(report) + "\n")
     else:

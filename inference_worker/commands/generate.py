@@ -58,9 +58,9 @@ def generate(  # noqa: PLR0913 - each is an option
     deterministic: Deterministic = False,
     as_json: Json = False,
 ) -> None:
-    """Continues one prompt and print the text; with --json also what was reused and when it began.
+    """Continue one prompt and print the text; --json adds the reused tokens and times.
 
-    The prompt is text as it stands, without a chat's turns.
+    The prompt is used as it is, without a chat format.
     """
     end_on_sigterm()
     notes = Console(stderr=True)
@@ -92,7 +92,7 @@ def generate(  # noqa: PLR0913 - each is an option
 def _print(
     worker: LocalWorker, prompt: str, max_tokens: int, sampling: SamplingOptions, *, as_json: bool
 ) -> None:
-    """Prints a prompt's continuation as it comes, or whole as JSON."""
+    """Prints a prompt's continuation as it comes, or complete as JSON."""
     tokenizer = worker.model.tokenizer
     pieces: list[str] = []
 

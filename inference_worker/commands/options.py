@@ -1,4 +1,4 @@
-"""What the commands of ``kvstore-worker`` share: options, and how an end is told."""
+"""Options that the commands of ``kvstore-worker`` share, and how a command ends."""
 
 import signal
 import sys
@@ -35,8 +35,8 @@ Backend = Annotated[
     PrefixCacheBackend | None,
     typer.Option(
         "--prefix-cache-backend",
-        help="The index that the store has to have, looked at when it starts; none: no store is "
-        "used. Default: any.",
+        help="The index that the store must have, checked at the start; none: use no store. "
+        "Default: any.",
     ),
 ]
 PageTokens = Annotated[int, typer.Option(help="Tokens in a page.", min=1)]
@@ -49,9 +49,7 @@ Longest = Annotated[
         min=1,
     ),
 ]
-Device = Annotated[
-    str, typer.Option(help="cpu, or cuda:N, whose store has its pages there: its --device.")
-]
+Device = Annotated[str, typer.Option(help="cpu, or cuda:N, the --device of the store.")]
 Dtype = Annotated[
     DtypeName | None,
     typer.Option(
@@ -65,22 +63,22 @@ Deterministic = Annotated[
     typer.Option(
         "--deterministic",
         metavar="",
-        help="The same bits whatever else is computed, more slowly; own pages.",
+        help="The same bits in any batch; slower, and with pages of its own.",
     ),
 ]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)]
 Temperature = Annotated[float, typer.Option(help="0: always the best token.")]
-TopP = Annotated[float, typer.Option(help="Of the best tokens, as many as add up to this.")]
-TopK = Annotated[int, typer.Option(help="So many of the best tokens; 0: all.")]
+TopP = Annotated[float, typer.Option(help="The best tokens whose probabilities add up to this.")]
+TopK = Annotated[int, typer.Option(help="How many of the best tokens to draw from; 0: all.")]
 Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable.")]
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON on standard output.")]
 
 
 @contextmanager
 def told_failures(console: Console) -> Iterator[None]:
-    """End the program with a line, no traceback, where what it was asked cannot be.
+    """Ends the program with one line, without a traceback, for an expected error.
 
-    The status is 1, and 2 where options would have to be others.
+    The status is 2 if other options would help, otherwise 1.
     """
     try:
         yield
@@ -99,7 +97,7 @@ def told_failures(console: Console) -> Iterator[None]:
 def sampling_options(
     temperature: float, top_p: float, top_k: int, seed: int | None
 ) -> SamplingOptions:
-    """Makes a request's sampling of the options; raises ``typer.BadParameter``, status 2."""
+    """Returns a request's sampling; raises ``typer.BadParameter``, status 2."""
     try:
         return SamplingOptions(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
     except ValueError as error:
@@ -107,7 +105,7 @@ def sampling_options(
 
 
 def end_on_sigterm() -> None:
-    """Have SIGTERM end this process as an exception does: what it started is ended too."""
+    """Makes SIGTERM raise ``SystemExit``, so that started processes are ended too."""
 
     def end(number: int, frame: FrameType | None) -> None:
         del frame

@@ -34,7 +34,7 @@ from inference_worker.model.device import threads_for, use_threads
 from inference_worker.model.names import CPU, GEMMA
 from kvstore import __version__
 
-# Of the demo's table where no terminal says how wide it is.
+# The width of the demo's table without a terminal.
 TABLE_WIDTH = 120
 
 app = typer.Typer(name="kvstore-worker", add_completion=False, no_args_is_help=True)
@@ -65,7 +65,7 @@ def program(
         ),
     ] = False,
 ) -> None:
-    """Have an option of its own before the commands."""
+    """Keeps ``--version`` before the commands."""
     del show_version
 
 
@@ -107,7 +107,7 @@ def demo(
 def run(
     model: Model = GEMMA,
     runtime_dir: StoreDir = None,
-    name: Annotated[str, typer.Option(help="A name for people: lists of leases, logs.")] = "worker",
+    name: Annotated[str, typer.Option(help="The name in lists of leases and in logs.")] = "worker",
     page_tokens: PageTokens = PAGE_TOKENS,
     longest: Longest = None,
     threads: Threads = None,
@@ -116,10 +116,10 @@ def run(
     *,
     deterministic: Deterministic = False,
 ) -> None:
-    """Answer requests, lines of JSON on standard input, on the pages of a store.
+    """Answer requests, which are lines of JSON on standard input, on the pages of a store.
 
     The lines are described in inference_worker/demo/line_worker.py. Without a store it
-    answers the same, and attaches when there is one.
+    gives the same answers, and attaches once a store starts.
     """
     use_threads(threads_for(model, threads))
     disable_progress_bar()

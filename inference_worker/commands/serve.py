@@ -81,11 +81,11 @@ def serve(  # noqa: PLR0913 - each is an option
         float, typer.Option(help="Seconds that running requests get after SIGTERM.", min=0)
     ] = GRACE_SECONDS,
 ) -> None:
-    """Answers OpenAI's requests over HTTP, with several engines on one store.
+    """Serve OpenAI's API over HTTP, with several engines on one store.
 
-    Each engine is a process with a lease of its own; what one computes the others find. Where
-    one dies, its requests go on on another and it is started again. SIGTERM lets running
-    requests end. Without a store it goes on without, and attaches when there is one.
+    Each engine is a process with its own lease; all find what one has computed. If one dies,
+    its requests continue on another and it is started again. SIGTERM lets running requests
+    end. Without a store the engines work too, and attach once a store starts.
     """
     log_to_stderr(logging.INFO)
     with told_failures(Console(stderr=True)):

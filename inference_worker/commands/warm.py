@@ -1,4 +1,4 @@
-"""``kvstore-worker warm``."""
+"""``kvstore-worker warm``: computes prompts in advance, and pins them in the store."""
 
 import json
 import sys
@@ -41,15 +41,15 @@ from kvstore_client import Admin
 from kvstore_client.errors import IdReused, PrefixNotCached, StoreError
 from kvstore_ctl.values import STDIN, span_of
 
-# Of a pin that is there for two calls: if this process dies between them it ends by itself.
+# The lifetime of a temporary pin for two calls: it expires if this process dies between them.
 BESIDE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmed:
-    """What came of one prompt; ``failure`` says why it is not pinned whole, or is None.
+    """The result of one prompt; ``failure`` says why it is not pinned completely, or is None.
 
-    ``computed_tokens`` are positions that the model ran. Pins are of whole pages.
+    ``computed_tokens`` are positions that the model ran. Only full pages are pinned.
     """
 
     line: int
@@ -67,16 +67,16 @@ class Warmer:
     def __init__(
         self, worker: LocalWorker, admin: Admin, namespace_id: bytes, page_tokens: int
     ) -> None:
-        """Takes a worker whose namespace is open, and whoever may pin there."""
+        """Takes a worker whose namespace is open, and an admin that may pin there."""
         self._worker = worker
         self._admin = admin
         self._namespace_id = namespace_id
         self._page_tokens = page_tokens
 
     def warm(self, prompt: WarmPrompt, *, ttl: float | None = None) -> Warmed:
-        """Computes what is not cached of a prompt and pin its whole pages, for ``ttl`` seconds.
+        """Computes the uncached tokens of a prompt and pins its full pages, for ``ttl`` seconds.
 
-        Where all is cached nothing is computed, and the pin is renewed.
+        If everything is cached, nothing is computed and the pin is renewed.
         """
         begin = time.perf_counter()
         computed = pinned = 0
@@ -99,18 +99,19 @@ class Warmer:
         )
 
     def _compute(self, ids: list[int], whole: int) -> int:
-        """Have all whole pages of a prompt cached; returns the positions that were computed."""
+        """Caches all full pages of a prompt; returns the positions that were computed."""
         namespace = self._worker.namespace
         assert namespace is not None  # it is open
-        # A match leaves the last token to compute, and so does its count.
+        # A match leaves the last token to compute, and so does ``peek``.
         if namespace.peek(ids) >= min(whole, len(ids) - 1):
             return 0
         return self._worker.engine.generate(ids, 1).computed_tokens
 
     def _pin(self, prompt: WarmPrompt, ttl: float | None) -> int:
-        """Pin or renew; a pin of this name that holds something else, or less, is replaced.
+        """Pins or renews; replaces a pin of this name that holds other or fewer pages.
 
-        Only once all of the prompt is held by another name, so that a failure leaves what was.
+        The old pin goes only once a temporary pin holds the whole prompt, so a failure changes
+        nothing.
         """
         try:
             return self._ask(prompt.name, prompt, ttl)
@@ -160,7 +161,7 @@ def warm(  # noqa: PLR0913 - each is an option
     deterministic: Deterministic = False,
     as_json: Json = False,
 ) -> None:
-    """Computes prompts and pin them at the store, so that the first who asks finds them cached.
+    """Compute prompts and pin them in the store, so that their first request finds them cached.
 
     Each line of FILE is {"prompt": text}, {"messages": [...]} or {"prompt_ids": [...]}, and may
     have a "name" for its pin. Messages are rendered as by the HTTP server; where the last is not

@@ -1,1 +1,1 @@
-"""The demo, the reference worker and experiments."""
+"""The demo, its reference worker, and experiments."""

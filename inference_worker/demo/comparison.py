@@ -1,9 +1,9 @@
-"""Whether a worker's tokens are those of stock transformers.
+"""Comparison of a worker's tokens with stock transformers, and of its hits with an ideal store.
 
-"Identical" is meant literally. A differing token is accepted only at a near tie: where the
-reference's own best two logits are less than ``NEAR_TIE`` apart, either is greedy, and the
-reference goes on from ours. Such tokens are counted, and more than ``ACCEPTED_SHARE`` of a run's
-are a failure.
+"Identical" is meant literally. A differing token is accepted only at a near tie: if the reference's
+own best two logits differ by less than ``NEAR_TIE``, either is greedy, and the reference continues
+from ours. Such tokens are counted, and more than ``ACCEPTED_SHARE`` of a run's tokens are a
+failure.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Ask = Callable[..., dict[str, Any]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """The reference's ids for one request, and where ours differ at a near tie."""
+    """The reference's ids for one request, and the near ties at which ours differ."""
 
     reference_ids: list[int]
     stock_ttft_ms: float
@@ -29,7 +29,7 @@ class Comparison:
 
 
 def compare(reference: Ask, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> Comparison:
-    """Asks the reference for as many ids and compare, going on from ours at near ties.
+    """Asks the reference for as many ids, and compares them, continuing from ours at near ties.
 
     ``reference`` takes ``prompt_ids``, ``max_tokens`` and ``forced_ids`` and answers as
     :mod:`inference_worker.demo.reference` does.
@@ -53,26 +53,26 @@ def compare(reference: Ask, prompt_ids: Sequence[int], output_ids: Sequence[int]
 
 
 class ComputedPrompts:
-    """The sequences that were computed so far, and how much of a new one they cover."""
+    """All sequences computed so far: the hits of a store of endless size."""
 
     def __init__(self) -> None:
-        """Starts with none."""
+        """Starts without sequences."""
         self._computed: list[list[int]] = []
         self._ends: set[tuple[int, ...]] = set()
 
     def add(self, computed: Sequence[int], *ends: int) -> None:
-        """Notes the ids whose keys and values were computed and published.
+        """Adds ids whose keys and values were computed and published.
 
-        ``ends`` are the numbers of tokens after which the next one became known too.
+        ``ends`` are numbers of tokens after which the next token is known too.
         """
         self._computed.append(list(computed))
         self._ends.update(tuple(computed[:end]) for end in ends)
 
     def shared(self, prompt_ids: Sequence[int]) -> int:
-        """Says how many tokens of a greedy prompt need not run, pages or no pages.
+        """Returns how many tokens of a greedy prompt need not run, regardless of pages.
 
-        All of them where the next token is known, else all but one at most: that one's logits
-        are wanted.
+        Returns all of them if the next token is known, else at most all but one, whose logits are
+        wanted.
         """
         if tuple(prompt_ids) in self._ends:
             return len(prompt_ids)
@@ -80,7 +80,7 @@ class ComputedPrompts:
         return min(longest, len(prompt_ids) - 1)
 
     def reused(self, prompt_ids: Sequence[int]) -> int:
-        """Says how many tokens of a greedy prompt an engine does not run: few are not worth it."""
+        """Returns how many tokens an engine reuses: a few tokens are not worth a copy."""
         shared = self.shared(prompt_ids)
         return shared if shared >= LEAST_COPIED or shared == len(prompt_ids) else 0
 

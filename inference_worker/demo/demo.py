@@ -54,7 +54,7 @@ class Demo:
     near_ties: int = 0
 
     def warm_up(self, prompt_ids: list[int]) -> None:
-        """Have each process answer a prompt in each of its ways, which no row is of."""
+        """Lets each process answer one prompt in each way; these are not in the report."""
         request = {"op": "generate", "prompt_ids": prompt_ids, "max_tokens": OUTPUT_TOKENS}
         for name, worker in self.workers.items():
             self._note_published(name, worker.ask(**request))
@@ -62,7 +62,7 @@ class Demo:
         self.reference.ask(prompt_ids=prompt_ids, max_tokens=OUTPUT_TOKENS)
 
     def ask(self, turn: DemoTurn, prompt_ids: list[int]) -> list[int]:
-        """Runs one request all three ways, note its row, and returns its output ids."""
+        """Runs one request in all three ways, adds its row, and returns its output ids."""
         worker = self.workers[turn.worker]
         request = {"op": "generate", "prompt_ids": prompt_ids, "max_tokens": OUTPUT_TOKENS}
         answer = worker.ask(**request)
@@ -105,9 +105,9 @@ class Demo:
         return list(answer["output_ids"])
 
     def kill(self, turn: DemoTurn, prompt_ids: list[int]) -> None:
-        """Have a worker kill itself after the first insert of a request; wait for the store.
+        """Lets a worker kill itself after the first insert of a request; waits for the store.
 
-        Raises ``WorkerError`` if it lives on, or if the store does not notice.
+        Raises ``WorkerError`` if the worker stays alive, or if the store does not notice.
         """
         worker = self.workers[turn.worker]
         answer = worker.ask(
@@ -147,10 +147,10 @@ def run_demo(
 ) -> dict[str, Any]:
     """Runs the demo and returns its report; with ``leak`` worker A keeps one pin on purpose.
 
-    Each process computes with ``threads``, by default one for a tiny model and else one for
-    each core. The store's pages are on ``device``, and all compute there.
-    Raises ``WorkerError`` where a process fails, what loading the model raises, and ``ValueError``
-    for a device that is not there.
+    Each process computes with ``threads``, by default one for a tiny model and else one for each
+    core. The store's pages are on ``device``, and all processes compute there. Raises
+    ``WorkerError`` if a process fails, the errors of loading the model, and ``ValueError`` for a
+    missing device.
     """
     device = str(find_device(device))
     placed = () if device == CPU else ("--device", device)
@@ -210,7 +210,7 @@ def _play(demo: Demo, script: DemoScript, *, leak: bool) -> dict[str, Any]:
         history += turn.ids
         history += demo.ask(turn, history)
     stats_running = demo.stats()
-    # Shares no page with the rest: turned round, the document is new to the store.
+    # The reversed document shares no page with the other prompts.
     last = script.last_words()
     prompt_ids = script.document[::-1] + last.ids
     demo.kill(last, prompt_ids)
@@ -231,9 +231,9 @@ def _play(demo: Demo, script: DemoScript, *, leak: bool) -> dict[str, Any]:
 
 
 def verdict(report: dict[str, Any], *, leak: bool) -> list[str]:
-    """Returns what is wrong with a report, in sentences; nothing where the demo shows its point.
+    """Returns the faults of a report in sentences; empty if the demo succeeded.
 
-    Times are not judged here: they are this machine's.
+    Times are not judged, because they depend on the machine.
     """
     wrong = [
         f"{row['kind']} on {row['worker']}: other tokens than stock transformers'"

@@ -1,9 +1,12 @@
-"""An experiment: how many positions the model runs, with the cache and without.
+"""Two experiments: the first token of each turn of a chat, and the positions that the model runs.
 
-A prompt of 97 tokens that an earlier request had too, and 5 of its own, is continued by 20 tokens
-in pages of 16: one comes of the prefill, the others take a step of decoding each. Without a cache
-that is 102 + 19 positions. Reuse in whole pages leaves 25, which a teaching engine published; to
-the token it leaves 24.
+Chat turns: each chat has two turns. Its first line is unique, so its first turn is cold; the second
+turn continues the first. Chats with the cache and without it alternate, and medians count.
+
+Saved prefill: a prompt of 97 tokens that an earlier request shares, and 5 of its own, is continued
+by 20 tokens in pages of 16. The first token comes from the prefill, each other one from a decoding
+step. Without a cache that is 102 + 19 positions. Reuse in whole pages leaves 25, which a teaching
+engine published; reuse to the token leaves 24.
 """
 
 from statistics import median
@@ -30,7 +33,7 @@ SECOND: Final = "And when may we come, and what does it cost for my two children
 
 
 def measure_chat_turns(worker: LocalWorker, runs: int = RUNS) -> dict[str, Any]:
-    """Have ``runs`` chats with the cache and as many without, in turn; gives the report."""
+    """Runs ``runs`` chats with the cache and as many without it, in turn; returns the report."""
     alone = Engine(worker.model, None, longest=CHAT_LONGEST)
     kinds = {"with": worker.engine, "without": alone}
     # The first forward of a length pays for what all later ones find done.
@@ -52,7 +55,7 @@ def measure_chat_turns(worker: LocalWorker, runs: int = RUNS) -> dict[str, Any]:
 
 
 def chat_turns_faults(report: dict[str, Any]) -> list[str]:
-    """Says what of a report is not as it has to be, in sentences; times are the machine's."""
+    """Returns the faults of a report in sentences; times are not judged."""
     wrong = [] if report["identical"] else ["the outputs differ"]
     second = report["turns"][1]
     known = second["prompt_tokens"] - second["prefilled_tokens"]
@@ -123,7 +126,7 @@ def measure_saved_prefill(worker: LocalWorker) -> dict[str, Any]:
 
 
 def saved_prefill_faults(report: dict[str, Any]) -> list[str]:
-    """Says what of a report is not as it has to be, in sentences."""
+    """Returns the faults of a report in sentences."""
     wrong = []
     if report["store_failure"] is not None:
         wrong.append(f"the store failed: {report['store_failure']}")
@@ -137,7 +140,7 @@ def saved_prefill_faults(report: dict[str, Any]) -> list[str]:
 
 
 def _prompts(model: PagedModel) -> tuple[list[int], list[int]]:
-    """Gives two prompts that share exactly their first tokens, of the demo's text."""
+    """Returns two prompts of the demo's text that share exactly their first tokens."""
     text = DemoScript(model.tokenizer).document
     mine = text[: SHARED_TOKENS + OWN_TOKENS]
     # From further on, where the text goes on with another token.

@@ -1,4 +1,4 @@
-"""The other end of a process that answers lines of JSON."""
+"""A process that answers lines of JSON, as its client sees it."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from inference_worker.model.names import CPU
 
 
 class LineProcess:
-    """A Python module run as a process; one request at a time is under way.
+    """A Python module run as a process; it answers one request at a time.
 
-    It is started at once and answers from :meth:`wait_ready` on. Its standard error goes to
-    ``log``. A context manager: at its end the process is given no more lines and waited for, and
-    killed if it does not end.
+    It starts at once and answers once :meth:`wait_ready` returns. Its standard error goes to
+    ``log``. A context manager: at its end the process's input is closed; it is killed if it does
+    not end.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class LineProcess:
             raise WorkerError(f"{self.name} did not end within {timeout} s") from None
 
     def kill(self) -> None:
-        """Sends SIGKILL, from any thread; whoever waits for its answer is told that it ended."""
+        """Sends SIGKILL, from any thread; a caller that waits gets ``ProcessEndedError``."""
         self._process.kill()
 
     def close(self, timeout: float = 30.0) -> None:
-        """Ends it: no more lines, then SIGKILL; nothing the second time."""
+        """Closes its input, then sends SIGKILL if needed; does nothing the second time."""
         assert self._process.stdin is not None  # pipes
         assert self._process.stdout is not None
         if not self._process.stdin.closed:

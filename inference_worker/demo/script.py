@@ -1,4 +1,4 @@
-"""What the demo asks: a real text, questions on it, and a chat that changes worker."""
+"""The demo's requests: questions on a text, and a chat that changes its worker."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ AGAIN: Final = "again"
 
 @dataclass(frozen=True)
 class DemoTurn:
-    """One request: who is asked, what about, and the ids that come after what went before."""
+    """One request: its worker, its kind, its text, and the ids after the ids before."""
 
     worker: str
     kind: str
@@ -32,7 +32,7 @@ class DemoScript:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Reads and encode what is shipped with the package."""
+        """Reads and encodes the text that is shipped with the package."""
         data = files("inference_worker") / "data"
         text = (data / "demo_text.txt").read_text(encoding="utf-8")
         self._asked = json.loads((data / "demo_questions.json").read_text(encoding="utf-8"))
@@ -42,7 +42,7 @@ class DemoScript:
         self.document = [*tokenizer.begin_ids, *ids[:limit]]
 
     def warm_up(self) -> list[int]:
-        """Returns a prompt that begins as no other of the demo does: out of the text's middle."""
+        """Returns a prompt from the middle of the text, which no other prompt begins with."""
         middle = len(self.document) // 2
         return self.document[middle : middle + WARM_UP_TOKENS]
 

@@ -1,4 +1,4 @@
-"""The demo's table, growing as the requests are answered."""
+"""The demo's table, which grows as requests are answered."""
 
 from statistics import median
 from types import TracebackType
@@ -86,13 +86,13 @@ class DemoTable:
 
 
 def _sooner(row: dict[str, Any]) -> str:
-    """Says how much sooner the first token came; nothing where nothing was reused."""
+    """Returns the speedup of the first token, or "-" if nothing was reused."""
     reused = row["matched_tokens"] + row["copied_tokens"]
     return f"{row['ttft_ms_without'] / row['ttft_ms']:.1f}x" if reused else "-"
 
 
 def summary(report: dict[str, Any]) -> list[str]:
-    """Says in sentences what the table shows: medians, and what was left over."""
+    """Returns sentences about the table: medians, identical outputs, and leaks."""
     rows = report["requests"]
     exact = sum(
         row["matched_tokens"] + row["copied_tokens"] == row["shared_tokens"] for row in rows

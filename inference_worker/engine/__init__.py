@@ -1,1 +1,1 @@
-"""The engine: requests, scheduling, steps and sampling."""
+"""The engine: requests, scheduling, batches and sampling."""

@@ -1,4 +1,4 @@
-"""What an event loop asks of an engine, wherever it runs. It needs no torch."""
+"""The interface of an engine for an event loop, whether thread or process. Needs no torch."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from inference_worker.engine.request import FinishReason, Generation, Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """What an engine does now, and the totals since it was made.
+    """The state of an engine now, and its totals since it was made.
 
-    ``waiting`` requests hold nothing; ``running`` ones have pages. ``held_sequences`` counts
-    those that hold something, which are those that run. Of all prompts' ``prompt_tokens``,
-    ``matched_tokens`` were used in place and ``copied_tokens`` from a copy when their requests
-    first ran, and ``prefilled_tokens`` are the rest. ``computed_tokens`` counts all positions that
-    the model ran: decoding, and what was computed again, included. ``yielded`` requests waited
-    for what another computed, or for their namespace.
+    ``waiting`` requests hold nothing; ``running`` requests have pages. ``held_sequences`` counts
+    the sequences that hold pages: those that run. ``prompt_tokens`` counts the tokens of all
+    prompts. Of these, ``matched_tokens`` were used in place and ``copied_tokens`` from a copy when
+    their requests first ran; ``prefilled_tokens`` are the rest. ``computed_tokens`` counts all
+    positions that the model ran, including decoding and repeated work. ``yielded`` requests waited
+    for another worker's prefill, or for their namespace.
 
-    Of engines that are processes, ``engines`` serve now, and ``engines_attached`` of them have a
-    store; ``engine_restarts`` were started in place of one that ended, and ``moved_requests``
-    counts how often a request went on in another one.
+    The last fields are about engine processes. ``engines`` serve now, and ``engines_attached`` of
+    them are attached to a store. ``engine_restarts`` counts processes that replaced one that ended.
+    ``moved_requests`` counts how often a request continued in another process.
     """
 
     waiting: int
@@ -42,10 +42,11 @@ class EngineStats:
 
 
 class Piece(NamedTuple):
-    """What came of a request since the piece before it.
+    """The tokens of a request since the piece before it.
 
-    The last one has the generation and why it ended. ``reused_tokens`` is how many of the prompt's
-    were matched or copied, in each piece with tokens, so that who stops early knows it too.
+    The last piece has the generation and the reason why it ended. ``reused_tokens`` is how many
+    tokens of the prompt were matched or copied. Each piece with tokens has it, for a caller that
+    stops early.
     """
 
     token_ids: list[int]
@@ -55,27 +56,27 @@ class Piece(NamedTuple):
 
 
 class AsyncEngine(Protocol):
-    """An engine on a thread or in a process of its own. One event loop uses it."""
+    """An engine in a thread or a process. One event loop uses it."""
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence, prompt and output together."""
+        """The longest sequence in tokens, prompt and output together."""
         ...
 
     @property
     def ready(self) -> bool:
-        """Whether it takes requests."""
+        """Whether the engine accepts requests."""
         ...
 
     def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Gives a request's tokens as they come; closing it aborts the request.
+        """Yields a request's tokens as they are generated; closing it aborts the request.
 
-        Raises ``RequestTooLongError``, ``BadRequestError`` for what the engine cannot continue,
-        ``EngineBusyError`` where too many wait, ``EngineGoneError`` where it ended, and what made
-        the request fail.
+        Raises ``RequestTooLongError``, ``BadRequestError`` for a request that the engine cannot
+        continue, ``EngineBusyError`` if its queue is full, ``EngineGoneError`` if it ended, and the
+        error that made the request fail.
         """
         ...
 
     async def stats(self) -> EngineStats:
-        """Says what the engine does now, and its totals; raises ``EngineGoneError``."""
+        """Returns the engine's state and totals; raises ``EngineGoneError``."""
         ...

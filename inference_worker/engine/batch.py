@@ -1,4 +1,4 @@
-"""One batch of an engine: what is computed, chosen, told and published."""
+"""One batch of an engine: computes its parts, chooses tokens, reports and publishes."""
 
 from collections.abc import Callable
 
@@ -18,8 +18,8 @@ from kvstore_client.errors import PageRecycled
 class BatchRunner:
     """Runs the parts that a scheduler planned. One engine thread uses it.
 
-    What fails of one request fails that one; what fails of the whole batch fails all that were
-    in it. Each gives back what it held.
+    An error of one request ends that request; an error of the whole batch ends all its requests.
+    Each request releases what it held.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class BatchRunner:
         self._on_first_token = on_first_token
 
     def run(self, parts: list[Part]) -> None:
-        """Computes the parts of the requests that are still there, and tells what came of it."""
+        """Computes the parts of requests that have not ended, and reports the results."""
         batch = self._batch(parts)
         if batch:
             self._compute(batch)
 
     def _batch(self, parts: list[Part]) -> list[tuple[RequestRun, Part, StepPart]]:
-        """Gives the parts of the requests that are still there, ready to be computed."""
+        """Returns the parts of requests that have not ended, ready to be computed."""
         batch = []
         for part in parts:
             run = self._table.runs.get(part.number)
@@ -60,17 +60,17 @@ class BatchRunner:
                 batch.append((run, part, run.part(part.token_count)))
             except PageRecycled as error:
                 self._distrust(run, error)
-            except Exception as error:  # noqa: BLE001 - it is this request's own
+            except Exception as error:  # noqa: BLE001 - fails this request only
                 self._table.fail(run, error)
         return batch
 
     def _compute(self, batch: list[tuple[RequestRun, Part, StepPart]]) -> None:
-        """Runs a batch, and tells the tokens that came of it; then the store is told."""
+        """Runs a batch, reports its tokens, then publishes its pages to the store."""
         try:
             ids = [id_ for run, part, _ in batch for id_ in run.next_ids(part.token_count)]
             step = Step(self._pool, tuple(step_part for _, _, step_part in batch))
             logits = self._model.forward(step, torch.tensor(ids))
-        except Exception as error:  # noqa: BLE001 - it is theirs who were in the step
+        except Exception as error:  # noqa: BLE001 - fails the requests of the step
             for run, _, _ in batch:
                 self._table.fail(run, error)
             return
@@ -85,14 +85,14 @@ class BatchRunner:
                 self._publish(run, ended.get(run.number))
 
     def _choose(self, runs: list[RequestRun], logits: torch.Tensor) -> dict[int, FinishReason]:
-        """Chooses and report the next token of each row's request; returns who ended, and why.
+        """Chooses and reports the next token of each request. Returns who ended, and why.
 
-        Waits for the device once, then compares each request's pages with the pages that it read.
-        Chooses no token from pages that the store gave to others.
+        Waits for the device once, then checks the generation of each page that a request read.
+        Chooses no token from pages that the store recycled.
         """
         try:
             self._wait_for_device()
-        except Exception as error:  # noqa: BLE001 - it is theirs who were in the step
+        except Exception as error:  # noqa: BLE001 - fails the requests of the step
             for run in runs:
                 self._table.fail(run, error)
             return {}
@@ -101,13 +101,13 @@ class BatchRunner:
         try:
             rows = logits if all(current) else logits[torch.tensor(current, device=logits.device)]
             choices = choose_all(rows, [run.sampler for run in runs]) if runs else []
-        except Exception as error:  # noqa: BLE001 - it is theirs who were in the step
+        except Exception as error:  # noqa: BLE001 - fails the requests of the step
             for run in runs:
                 self._table.fail(run, error)
             return {}
         reasons = {}
         for run, choice in zip(runs, choices, strict=True):
-            if run.number in self._table.aborted:  # by the listener of another
+            if run.number in self._table.aborted:  # by another request's listener
                 continue
             if isinstance(choice, Exception):
                 self._table.fail(run, choice)
@@ -124,7 +124,7 @@ class BatchRunner:
             run.require_current()
         except PageRecycled as error:
             self._distrust(run, error)
-        except Exception as error:  # noqa: BLE001 - it is this request's own
+        except Exception as error:  # noqa: BLE001 - fails this request only
             self._table.fail(run, error)
         else:
             return True
@@ -136,7 +136,7 @@ class BatchRunner:
             return
         try:
             run.publish()
-        except Exception as error:  # noqa: BLE001 - it is this request's own
+        except Exception as error:  # noqa: BLE001 - fails this request only
             self._table.fail(run, error)
 
     def _distrust(self, run: RequestRun, why: PageRecycled) -> None:

@@ -1,4 +1,4 @@
-"""The reference engine: many sequences a step, on the store's pages."""
+"""The reference engine: computes many sequences in each step, on the store's pages."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -41,8 +41,8 @@ from inference_worker.pages.private_arena import PRIVATE_EXTENT, PrivateArena
 # tokens are about 65 TFLOP, so the GPU computes for longer than that. vLLM uses 8,192 on large
 # GPUs, with twice the memory for activations.
 CUDA_STEP_TOKENS: Final = 4096
-# Neither the model nor the store can use the private arena's memory: at most a sixteenth of the
-# device, and at most 4 GiB. That is 29,120 tokens of Qwen3-8B on a GPU of 64 GiB or more.
+# Neither the model nor the store can use the private arena's memory. It is at most a sixteenth of
+# the device, and at most 4 GiB: 29,120 tokens of Qwen3-8B on a GPU of 64 GiB or more.
 PRIVATE_SHARE: Final = 16
 PRIVATE_BYTES: Final = 4 << 30
 
@@ -53,10 +53,10 @@ def step_tokens(device: torch.device) -> int:
 
 
 def longest_sequence(model: PagedModel, page_tokens: int) -> int:
-    """Returns the longest sequence in tokens that an engine accepts.
+    """Returns the longest sequence in tokens that an engine accepts by default.
 
-    On a CPU, whose memory is allocated when it is touched, the model's longest. On a GPU at most as
-    many tokens as fit into the private arena.
+    On a CPU, which allocates memory when it is touched, it is the model's longest. On a GPU it is
+    bounded by the private arena.
     """
     if model.device.type != "cuda":
         return model.max_tokens
@@ -65,7 +65,7 @@ def longest_sequence(model: PagedModel, page_tokens: int) -> int:
 
 
 def longest_within(most_tokens: int, layout: PageLayout, device_bytes: int) -> int:
-    """Returns ``most_tokens``, or fewer: whole pages in the private share of a GPU's memory."""
+    """Returns the smaller of ``most_tokens`` and the whole pages in the private share of a GPU."""
     room = min(PRIVATE_BYTES, device_bytes // PRIVATE_SHARE)
     return min(most_tokens, max(1, room // layout.page_bytes) * layout.page_tokens)
 
@@ -82,9 +82,9 @@ def _ignore(what: object) -> None:
 class Engine:
     """Generates for many requests at once, one step after the other.
 
-    Without a namespace, or where the store fails, it computes the same on its private arena; so it
-    does for a request that used pages which the store gave away.
-    Not thread-safe: one engine thread uses it.
+    Without a namespace it computes on its private arena. It also does so if the store fails, and
+    for a request that used pages which the store recycled. Not thread-safe: one engine thread uses
+    it.
     """
 
     def __init__(
@@ -102,15 +102,17 @@ class Engine:
 
         A step computes at most ``max_step_tokens``, by default ``step_tokens``, besides one token
         of each request that decodes. At most ``max_running`` requests have pages at a time.
-        ``private_tokens`` is the engine's own room, by default for one sequence of the longest
-        length; raises ``ValueError`` for less.
+        ``private_tokens`` is the size of the private arena, by default ``longest``. Raises
+        ``ValueError`` if it is less.
         """
         self._model = model
         self._speed = PrefillSpeed()
         self._longest = longest or longest_sequence(model, page_tokens)
         private_tokens = private_tokens or self._longest
         if private_tokens < self._longest:
-            raise ValueError(f"{private_tokens} tokens are no room for one of {self._longest}")
+            raise ValueError(
+                f"private_tokens is {private_tokens}: one sequence needs {self._longest}"
+            )
         layout = model.layout(page_tokens)
         self._pool = PagePool(layout, model.device)
         self._private = PrivateArena(layout, private_tokens, model.device)
@@ -128,7 +130,7 @@ class Engine:
             self._pool,
             self._scheduler,
             self._table,
-            # An event on the stream that is current where the engine computes.
+            # Records its event on the stream that is current when the engine computes.
             wait_for_device=lambda: DeviceWork(model.device).wait(),
             on_first_token=self._note_speed,
         )
@@ -137,17 +139,17 @@ class Engine:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence, prompt and output together."""
+        """The longest sequence in tokens, prompt and output together."""
         return self._longest
 
     @property
     def max_running(self) -> int:
-        """How many requests have pages at a time, at most."""
+        """The most requests that have pages at a time."""
         return self._scheduler.max_running
 
     @property
     def private_slots_used(self) -> int:
-        """Slots of the private arena that sequences have now."""
+        """Slots of the private arena that sequences hold now."""
         return self._private.used_count
 
     @property
@@ -157,13 +159,13 @@ class Engine:
 
     @property
     def next_look(self) -> float | None:
-        """Seconds until a step may have something to do, where all wait for another's prefill."""
+        """Seconds until a step can do something, if all requests wait for another's prefill."""
         look_at = self._scheduler.next_look
         return None if look_at is None else max(look_at - time.monotonic(), 0.0)
 
     @property
     def stats(self) -> EngineStats:
-        """What it does now, and the totals."""
+        """The engine's state and totals."""
         totals = {f"{name}_tokens": count for name, count in self._table.totals.items()}
         return EngineStats(
             waiting=self._scheduler.waiting_count,
@@ -184,19 +186,19 @@ class Engine:
         on_published: OnPublished = _ignore,
         use_store: bool = True,
     ) -> int:
-        """Have a request wait for its steps; gives its number within this engine.
+        """Adds a request to the queue. Returns its number within this engine.
 
         ``on_published`` is called after each insert that the store answered, with its pages.
-        Without ``use_store`` it has private pages alone.
-        Raises ``RequestTooLongError``, ``BadPromptError`` for an empty prompt or an id that the
-        model does not have, ``BadLengthError`` for no token to give, ``BadSaltError`` for a salt
-        that is no Unicode, and ``TypeError`` for an id that is no integer.
+        Without ``use_store`` the request has private pages only. Raises ``RequestTooLongError``,
+        ``BadPromptError`` for an empty prompt or an id that the model lacks, ``BadLengthError`` for
+        fewer than one token to generate, ``BadSaltError`` for a salt that is not valid Unicode, and
+        ``TypeError`` for an id that is not an integer.
         """
         ids = self._checked(request.prompt_ids, request.max_tokens)
         try:
-            request.cache_salt.encode()  # later it would be nobody's to refuse
+            request.cache_salt.encode()  # nothing refuses it later
         except UnicodeEncodeError as error:
-            raise BadSaltError(f"a salt that is no Unicode: {error.reason}") from error
+            raise BadSaltError(f"the salt is not valid Unicode: {error.reason}") from error
         self._added += 1
         number = self._added
 
@@ -204,7 +206,7 @@ class Engine:
 
         def published(pages: list[PageRef]) -> None:
             said = len(run.generation.output_ids)
-            if said <= 1:  # what others may begin with
+            if said <= 1:  # other prompts may begin with these pages
                 self._scheduler.published(prompt=said == 1)
             on_published(pages)
 
@@ -214,14 +216,14 @@ class Engine:
         return number
 
     def generation(self, number: int) -> Generation:
-        """Says what came so far of a request that has not ended; raises ``KeyError``."""
+        """Returns the results so far of a request that has not ended; raises ``KeyError``."""
         return self._table.runs[number].generation
 
     def abort(self, number: int) -> None:
-        """Ends a request wherever it is; nothing if it has ended.
+        """Ends a request, whatever its state. Does nothing if it has ended.
 
-        What it computed is the store's, and its listener has its end: at once or, where a
-        listener calls this, before the step goes on.
+        The store keeps what it computed. The listener receives the end at once. If a listener calls
+        this, it receives the end before the step continues.
         """
         run = self._table.runs.get(number)
         if run is None:
@@ -258,12 +260,12 @@ class Engine:
         on_published: OnPublished = _ignore,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Generation:
-        """Continues a prompt by ``max_tokens`` ids, or to the first of ``stop_ids``.
+        """Continues a prompt by ``max_tokens`` ids, or until the first of ``stop_ids``.
 
-        Calls ``stopped`` after each id, and ends sooner if it returns True. ``on_token`` is
-        called with each id as soon as it is chosen, and ``on_published`` as in :meth:`add`. Gives
-        everything back at the end, also if it raises: the errors of ``add``, and the error that
-        made the request fail. ``DeviceLostError`` gives nothing back.
+        Calls ``on_token`` with each id as soon as it is chosen, then ``stopped``, and ends if that
+        returns True. ``on_published`` is called as in :meth:`add`. Releases everything at the end,
+        also if it raises. Raises the errors of ``add``, and the error that made the request fail.
+        ``DeviceLostError`` releases nothing.
         """
         request = Request(
             prompt_ids=prompt_ids,
@@ -298,18 +300,18 @@ class Engine:
                 self._table.end(run, FinishReason.ABORT)
 
     def _note_speed(self, run: RequestRun) -> None:
-        """Measures how fast prompts are computed, and tells the store with the next request."""
+        """Measures the prefill speed, and tells the store with the next request."""
         self._speed.note(run.generation.computed_tokens, run.seconds_of_prompt)
         if self._namespaces is not None:
             self._namespaces.state_speed(self._speed.tokens_per_second)
 
     def _checked(self, prompt_ids: Sequence[int], max_tokens: int) -> list[int]:
-        """Returns the prompt as a list of its own, if it can be computed; raises as `add`."""
+        """Returns a copy of the prompt as a list, if it can be computed; raises as `add`."""
         ids = [index(each) for each in prompt_ids]
         if not ids:
-            raise BadPromptError("a prompt without tokens")
+            raise BadPromptError("the prompt has no tokens")
         if max_tokens < 1:
-            raise BadLengthError(f"{max_tokens} tokens to give")
+            raise BadLengthError(f"max_tokens is {max_tokens}: it must be at least 1")
         if min(ids) < 0 or max(ids) >= self._model.vocabulary:
             last = self._model.vocabulary - 1
             raise BadPromptError(f"this model's token ids are from 0 to {last}")

@@ -1,4 +1,4 @@
-"""A model, an engine and, where there is one, a store: all that answers in this process."""
+"""A model, an engine and, if available, a store: a whole worker in this process."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,13 +19,13 @@ from inference_worker.store.backend import PrefixCacheBackend, check_backend
 from kvstore import __version__, tracing
 from kvstore_client.runtime_dir import RuntimeDir
 
-# How long a store that is there is waited for; where there is none, it is attached to later.
+# How long to wait for a store that has a socket. A store that starts later is attached later.
 ATTACH_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class LocalWorker:
-    """An engine with what it was made of; without a client it uses no store."""
+    """An engine with its parts; without a client it uses no store."""
 
     model: PagedModel
     engine: Engine
@@ -34,7 +34,7 @@ class LocalWorker:
 
     @property
     def without_store(self) -> str | None:
-        """Why it goes on without a store just now, in words, or None where it has one."""
+        """Why the worker has no store now, in words; None if it has one."""
         if self.namespace is None:
             return "the store is not used"
         failure = self.namespace.failure
@@ -46,8 +46,8 @@ def model_namespace(
 ) -> kvstore_client.Namespace:
     """Returns the namespace of a model's pages of ``page_tokens`` tokens.
 
-    Its identity is the digest of the model's weights and configuration, never a name.
-    It opens in the background, in each session of the client.
+    Its identity is the digest of the model's weights and configuration, never a name. It opens in
+    the background, in each session of the client.
     """
     layout = model.layout(page_tokens)
     content = kvstore_client.PagedContent(
@@ -81,13 +81,14 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
     cache_salt: str = "",
     model_name: str | None = None,
 ) -> Iterator[LocalWorker]:
-    """Load a model (what ``load_model`` takes) and attach to the store in ``runtime_dir``.
+    """Loads a model (as ``load_model``) and attaches to the store in ``runtime_dir``.
 
-    Waits ``attach_seconds`` for the store, by default not at all where it has no socket, and goes
-    on without. ``backend`` is the index that the store has to have; absent: whichever it has.
-    With a ``cache_salt`` it uses the pages of requests that name it, and no others.
-    After a ``DeviceLostError`` the client stays open: the process ends, and the store sees that.
-    Raises what ``load_model`` and ``check_backend`` raise, and ``ValueError`` for a path too long.
+    Waits ``attach_seconds`` for the store, then continues without it. By default it does not wait
+    if the store has no socket. ``backend`` is the index that the store must have; None accepts any.
+    With a ``cache_salt`` it uses the pages of requests with that salt only. After a
+    ``DeviceLostError`` the client stays open: the process ends, and the store notices that. Raises
+    the errors of ``load_model`` and ``check_backend``, and ``ValueError`` for a path that is too
+    long.
     """
     with tracing.exported("kvstore-worker", __version__):
         if backend is not PrefixCacheBackend.NONE:
@@ -123,6 +124,7 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
             try:
                 yield LocalWorker(loaded, make_engine(namespace), client, namespace)
             except DeviceLostError:
-                # A close waits for what is held, and for a thread that may be in a call of CUDA.
+                # Closing would wait for the pages held, and for a thread that may be in a call of
+                # CUDA.
                 stack.pop_all()
                 raise

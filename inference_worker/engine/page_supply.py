@@ -1,4 +1,4 @@
-"""The pages of all requests that run: got from the store and from the private arena."""
+"""The pages of all running requests, from the store and from the private arena."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,17 +15,20 @@ from inference_worker.pages.private_arena import PrivateArena
 from inference_worker.pages.sequence import SequencePages
 from kvstore import tracing
 
-# A prompt of fewer tokens says more of what a step costs at all.
+# Fewer tokens measure the fixed cost of a step rather than the speed.
 LEAST_TOKENS: Final = 64
-# Of what was measured before, what counts still beside one more prompt.
+# The weight of earlier measurements when a prompt is added.
 FADING: Final = 0.8
 
-# Of an engine that computed no prompt yet: that of a small model on two cores.
+# Before the first prompt: the speed of a small model on two cores.
 UNKNOWN_SPEED: Final = 200.0
 
 
 class PrefillSpeed:
-    """Tokens a second, over the latest prompts, the longer ones counting more. Not thread-safe."""
+    """Prefill speed in tokens a second over the latest prompts.
+
+    Longer prompts count more. Not thread-safe.
+    """
 
     def __init__(self) -> None:
         self._tokens = 0.0
@@ -33,35 +36,37 @@ class PrefillSpeed:
 
     @property
     def tokens_per_second(self) -> float:
-        """As far as was measured; 0 before the first prompt."""
+        """The measured speed; 0 before the first prompt."""
         return self._tokens / self._seconds if self._seconds else 0.0
 
     def seconds_for(self, token_count: int) -> float:
-        """Says how long so many tokens take, as far as is known."""
+        """Estimates how long a prefill of ``token_count`` tokens takes, in seconds."""
         return token_count / (self.tokens_per_second or UNKNOWN_SPEED)
 
     def note(self, token_count: int, seconds: float) -> None:
-        """Takes in a prompt of which ``token_count`` tokens were computed, in so many seconds."""
+        """Adds a prompt of which ``token_count`` tokens were computed in ``seconds``."""
         if token_count >= LEAST_TOKENS and seconds > 0:
             self._tokens = self._tokens * FADING + token_count
             self._seconds = self._seconds * FADING + seconds
 
 
-OPENING: Final = "a namespace that is being opened"
-# Between two looks at what another computes: a share of what computing it takes, within bounds.
+OPENING: Final = "a namespace that opens"
+# The interval between two checks of another worker's prefill: a share of the time that the prefill
+# takes, within bounds.
 LOOK_SHARE: Final = 0.05
 LOOK_SECONDS: Final = (0.005, 0.05)
-# In seconds: what takes less is computed before another's end would be seen.
+# In seconds. A shorter prefill is computed before another worker's end would be noticed.
 WORTH_WAITING: Final = 0.01
-# However well another gets on, nobody waits for it longer than computing all of it so many times:
-# for one that dies, and one that takes over. Then one of those that wait computes it.
+# A request waits for another worker's prefill at most this many times its own prefill time. Then
+# one of the waiting requests computes it. The other worker may be dead, and a successor needs time
+# as well.
 MOST_WAITS: Final = 3.0
 
 
 class PageSupply:
-    """What the scheduler asks for pages, over an engine's requests. One engine thread uses it.
+    """Pages for the scheduler, over an engine's requests. One engine thread uses it.
 
-    A failure of one request fails that one, and is none here.
+    An error in one request ends that request only.
     """
 
     def __init__(
@@ -72,7 +77,7 @@ class PageSupply:
         table: RequestTable,
         speed: PrefillSpeed,
     ) -> None:
-        """Looks requests up in ``table``; without ``namespaces`` all pages are private."""
+        """Finds requests in ``table``; without ``namespaces`` all pages are private."""
         self._pool = pool
         self._private = private
         self._namespaces = namespaces
@@ -80,7 +85,7 @@ class PageSupply:
         self._speed = speed
 
     def peek(self, number: int) -> int:
-        """Asks the store what is cached; zero for a request that takes no part in it."""
+        """Returns how many tokens the store has cached; 0 for a request that does not use it."""
         run = self._table.runs[number]
         namespace = self._namespace(run)
         if namespace is None or not run.shares_cache:
@@ -89,10 +94,10 @@ class PageSupply:
             return namespace.peek(run.ids)
 
     def admit(self, number: int, *, may_yield: bool) -> Admitted | Elsewhere | NotAdmitted:
-        """Matches all ids of a request and have pages for them.
+        """Matches all ids of a request and acquires pages for them.
 
-        Of the store's and, where it has too few, private ones; where nothing else runs there is
-        always room. A token that the store knows is said at once.
+        Pages come from the store and, if it has too few, from the private arena. If nothing else
+        runs there is always room. A next token that the store knows is reported at once.
         """
         run = self._table.runs[number]
         if number in self._table.aborted:
@@ -102,7 +107,7 @@ class PageSupply:
             opening = self._opening(run) if may_yield and namespace is not None else None
             with tracing.span("lookup", run.span):
                 found = opening or self._open(run, namespace, may_yield=may_yield)
-        except Exception as error:  # noqa: BLE001 - it is this request's own
+        except Exception as error:  # noqa: BLE001 - fails this request only
             self._table.fail(run, error)
             return NotAdmitted.ENDED
         if isinstance(found, Elsewhere):
@@ -122,24 +127,24 @@ class PageSupply:
         return Admitted(len(run.ids), run.computed)
 
     def grow(self, wanted: Sequence[tuple[int, int]]) -> bool:
-        """Have pages for each request's tokens: one call to the store where any lacks some."""
+        """Acquires pages for each request's tokens: one call to the store if any lacks some."""
         pages = [(self._pages(number), tokens) for number, tokens in wanted]
         private = [each for each in pages if each[0].has_private]
         stored = [each for each in pages if not each[0].has_private]
-        # Each has its pages afterwards, or none of them is sure to.
+        # Both sides run: the result is True only if every request has its pages.
         return grow_together(stored) & all(self._allocate(*each) for each in private)
 
     def grow_private(self, number: int, token_count: int) -> bool:
-        """Have private pages for what a request lacks."""
+        """Acquires private pages for the missing tokens of a request."""
         return self._allocate(self._pages(number), token_count)
 
     def give_way(self, number: int) -> None:
-        """Puts what is complete into the store, and releases all."""
+        """Publishes a request's complete pages, then releases all its pages."""
         run = self._table.runs[number]
         run.generation.preemptions += 1
         try:
             run.give_back(publish=True)
-        except Exception as error:  # noqa: BLE001 - it is this request's own
+        except Exception as error:  # noqa: BLE001 - fails this request only
             self._table.fail(run, error)
 
     def _namespace(self, run: RequestRun) -> kvstore_client.Namespace | None:
@@ -151,7 +156,7 @@ class PageSupply:
         return {each.request.cache_salt for each in self._table.runs.values()}
 
     def _opening(self, run: RequestRun) -> Elsewhere | None:
-        """Returns whether a request's namespace is about to be open."""
+        """Returns a wait if a request's namespace is about to open."""
         salt = run.request.cache_salt
         if self._namespaces is None or not self._namespaces.is_opening(salt):
             return None
@@ -160,7 +165,7 @@ class PageSupply:
     def _open(
         self, run: RequestRun, namespace: kvstore_client.Namespace | None, *, may_yield: bool
     ) -> SequencePages | Elsewhere | None:
-        """Match, and reserve what is missing; None where there is no room."""
+        """Matches, and reserves the missing pages; returns None if there is no room."""
         worth = self._speed.seconds_for(len(run.ids))
         pages = SequencePages(
             self._pool,
@@ -189,7 +194,7 @@ class PageSupply:
     def _computed_elsewhere(
         self, run: RequestRun, pages: SequencePages, other: kvstore_client.InFlight
     ) -> Elsewhere:
-        """Have a request look again when the other may have come some way."""
+        """Returns the wait for another worker's prefill, until it has made progress."""
         run.generation.store_seconds += pages.store_seconds
         pages.close()
         missing = self._speed.seconds_for(other.token_count - other.inserted_token_count)

@@ -1,4 +1,4 @@
-"""What is asked of an engine, and who is told what comes of it."""
+"""Requests, their listeners and their results. Needs no torch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -7,19 +7,19 @@ from typing import Any, Final, Protocol
 
 from inference_worker.pages.layout import PageRef
 
-# As vLLM has it: dividing by less overflows, and nothing but the best token would ever be drawn.
+# As in vLLM: dividing by less overflows, and only the best token would ever be drawn.
 GREEDY_BELOW: Final = 1e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """What a request says about the choice of its tokens.
+    """How a request chooses its tokens.
 
-    ``temperature`` 0 is greedy, whatever the rest says. Otherwise the logits are divided by it,
-    the ``top_k`` best are kept (0: all), then the fewest of them whose probabilities add up to
-    ``top_p``, and one is drawn: the order of transformers and of vLLM. ``seed`` makes the draws
-    the same each time; without one they differ.
-    Raises ``ValueError`` for a value that makes no sense.
+    ``temperature`` 0 is greedy, and ignores the other fields. Otherwise the logits are divided by
+    the temperature. The ``top_k`` best are kept (0: all), then the fewest whose probabilities add
+    up to ``top_p``, and one is drawn. This is the order of transformers and of vLLM. ``seed`` makes
+    the draws repeatable; without a seed they differ. Raises ``ValueError`` for a value out of
+    range.
     """
 
     temperature: float = 0.0
@@ -28,19 +28,19 @@ class SamplingOptions:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what no distribution follows from."""
+        """Refuses values from which no distribution follows."""
         if not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"a temperature is 0 or more, not {self.temperature}")
+            raise ValueError(f"temperature is {self.temperature}: it must be 0 or more")
         if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is above 0 and at most 1, not {self.top_p}")
+            raise ValueError(f"top_p is {self.top_p}: it must be above 0 and at most 1")
         if self.top_k < 0:
-            raise ValueError(f"top_k is 0, for all, or more, not {self.top_k}")
+            raise ValueError(f"top_k is {self.top_k}: it must be 0 (all) or more")
         if self.seed is not None and not 0 <= self.seed < 1 << 63:
-            raise ValueError(f"a seed has 63 bits, not {self.seed}")
+            raise ValueError(f"seed is {self.seed}: it must be from 0 to 2**63 - 1")
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the best token is taken each time: then a stored next token may be used."""
+        """Whether the best token is always chosen: then a stored next token may be used."""
         return self.temperature < GREEDY_BELOW
 
 
@@ -49,19 +49,17 @@ GREEDY: Final = SamplingOptions()
 
 @dataclass(kw_only=True)
 class Generation:
-    """What came of a request, and what it took.
+    """The results of a request, and what it cost.
 
     ``matched_tokens`` were used in place and ``copied_tokens`` from a copy of a cached page;
     ``prefilled_tokens`` are the rest of the prompt. ``computed_tokens`` counts all positions that
-    the model ran, decoding included.
-    ``source_page`` is where the copy came from.
-    ``recycled_pages`` counts pages that the store gave away while they were used, by a bug: then
-    nothing of the store's is used, and what is above of it counts as prefilled.
-    ``preemptions`` counts how often it gave way to older requests; what was matched when it went
-    on is not counted above.
-    ``published_pages`` are those that the answers of this request's inserts named as its own.
-    ``time_to_first_token`` is in seconds, from the request to the first output id.
-    ``store_seconds`` is how long the request waited for the store's answers, over all its calls.
+    the model ran, including decoding. ``source_page`` is the page that was copied.
+    ``recycled_pages`` counts pages that the store, by a bug, gave to others while they were in use.
+    Such a request then uses nothing of the store, and its matched and copied tokens count as
+    prefilled. ``preemptions`` counts how often it gave way to older requests; tokens matched
+    afterwards are not counted above. ``published_pages`` are the pages that the answers to its
+    inserts named as its own. ``time_to_first_token`` is in seconds, from the request to the first
+    output id. ``store_seconds`` is the time spent waiting for the store, over all calls.
     """
 
     output_ids: list[int] = field(default_factory=list)
@@ -80,7 +78,7 @@ class Generation:
     store_failure: str | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Gives all of it as JSON has it: pages as ``[extent, slot]``, times in milliseconds."""
+        """Returns all fields for JSON: pages as ``[extent, slot]``, times in milliseconds."""
         return {
             "output_ids": list(self.output_ids),
             "prompt_tokens": self.prompt_tokens,
@@ -101,11 +99,11 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A prompt to continue by ``max_tokens`` ids, or to the first of ``stop_ids``.
+    """A prompt to continue by ``max_tokens`` ids, or until the first of ``stop_ids``.
 
-    With ``cache_prefix`` off it is neither matched nor inserted, as is a prompt of fewer than
-    ``min_cache_tokens`` ids. Requests of different ``cache_salt`` share nothing. Where requests
-    are traced, ``traceparent`` names whose part it is.
+    With ``cache_prefix`` off the prompt is neither matched nor inserted. The same is true of a
+    prompt of fewer than ``min_cache_tokens`` ids. Requests of different ``cache_salt`` share
+    nothing. If requests are traced, ``traceparent`` names the parent span.
     """
 
     prompt_ids: Sequence[int]
@@ -119,7 +117,7 @@ class Request:
 
 
 class FinishReason(StrEnum):
-    """Why a request got no more tokens: one of its stop ids, all it asked for, or its abort."""
+    """Why a request ended: one of its stop ids, its ``max_tokens``, or its abort."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -127,21 +125,22 @@ class FinishReason(StrEnum):
 
 
 class RequestListener(Protocol):
-    """Is told of one request, on the engine's thread; the last call is the end or the failure.
+    """Receives the events of one request, on the engine's thread. The last is its end or failure.
 
-    Each may add requests and abort any. What ``on_token`` raises fails this request alone.
+    Each method may add requests and abort any. An error that ``on_token`` raises ends this request
+    only.
     """
 
     def on_token(self, token: int) -> None:
-        """Takes the next id, as soon as it is chosen."""
+        """Receives the next id, as soon as it is chosen."""
         ...
 
     def on_end(self, generation: Generation, reason: FinishReason) -> None:
-        """Takes all that came of it; everything it held is given back."""
+        """Receives the results; everything that the request held is released."""
         ...
 
     def on_failure(self, error: Exception) -> None:
-        """Takes what made it fail; everything it held is given back."""
+        """Receives the error; everything that the request held is released."""
         ...
 
 
@@ -149,31 +148,31 @@ class RequestOutcome:
     """A listener that keeps the end or the failure of a request."""
 
     def __init__(self, on_token: Callable[[int], None]) -> None:
-        """Hands each token on."""
+        """Passes each token to ``on_token``."""
         self._on_token = on_token
         self._generation: Generation | None = None
         self._error: Exception | None = None
 
     @property
     def there(self) -> bool:
-        """Whether the request has come to its end."""
+        """Whether the request has ended."""
         return self._generation is not None or self._error is not None
 
     def on_token(self, token: int) -> None:
-        """Hands it on."""
+        """Passes the token on."""
         self._on_token(token)
 
     def on_end(self, generation: Generation, reason: FinishReason) -> None:
-        """Keeps what came of it."""
+        """Keeps the results."""
         del reason
         self._generation = generation
 
     def on_failure(self, error: Exception) -> None:
-        """Keeps why it failed."""
+        """Keeps the error."""
         self._error = error
 
     def generation(self) -> Generation:
-        """Gives what came of it; raises what made it fail."""
+        """Returns the results; raises the error that made the request fail."""
         if self._error is not None:
             raise self._error
         assert self._generation is not None  # it is there

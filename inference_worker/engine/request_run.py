@@ -1,4 +1,4 @@
-"""One request while it is in an engine: what is computed, chosen and told to the store."""
+"""One request while an engine has it: its ids, its pages and its results."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,8 @@ OnPublished = Callable[[list[PageRef]], None]
 class RequestRun:
     """A request's ids and, while it runs, its pages. One engine thread uses it.
 
-    It can give its pages back and go on later on others, behind all ids that it has by then.
+    A preempted request releases its pages and continues later on other pages, after all ids that it
+    has by then.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class RequestRun:
         self.listener: Final = listener
         self.ids = prompt_ids
         self.pages: SequencePages | None = None
-        # Off too where the store turned out to give pages away.
+        # Also off once the store turned out to recycle pages in use.
         self.uses_store = uses_store
         self.generation = Generation(
             prompt_tokens=len(prompt_ids),
@@ -45,19 +46,20 @@ class RequestRun:
             prefilled_tokens=len(prompt_ids),
             matched_pages=[],
         )
-        # Whether it waited for what is done elsewhere.
+        # Whether it waited for another worker's prefill or for its namespace.
         self.yielded = False
         self._on_published = on_published
         self.sampler: Final = Sampler(request.sampling)
         self._computed = 0
         self._computed_here = 0
-        # What the model likes best after the prompt and after all that was computed.
+        # The argmax after the prompt and after all computed ids, by the number of ids before it.
         self._next_tokens: dict[int, int] = {}
         self._added = time.perf_counter()
         # When it first had pages, and how long it had waited for the store by then.
         self._began: float | None = None
         self._waited_before = 0.0
-        # Of its whole life, and from its first pages to its first token; None: not traced.
+        # The spans of the whole request, and from its first pages to its first token. None if not
+        # traced.
         self.span: Final = tracing.begin(
             "request", remote=request.traceparent, prompt_tokens=len(prompt_ids)
         )
@@ -65,23 +67,23 @@ class RequestRun:
 
     @property
     def longest(self) -> int:
-        """Tokens that it can come to have in pages: the last one given is not computed."""
+        """Tokens that its pages can come to hold: the last token is not computed."""
         return self.generation.prompt_tokens + self.request.max_tokens - 1
 
     @property
     def shares_cache(self) -> bool:
-        """Whether it is matched and inserted; else the store gives it slots alone."""
+        """Whether it is matched and inserted; otherwise the store only gives it slots."""
         enough = self.generation.prompt_tokens >= self.request.min_cache_tokens
         return self.request.cache_prefix and enough
 
     @property
     def computed(self) -> int:
-        """How many of its ids are in its pages."""
+        """How many of its ids its pages hold."""
         return self._computed
 
     @property
     def seconds_of_prompt(self) -> float:
-        """From where it first had pages to its first token, less the waits for the store."""
+        """Seconds from its first pages to its first token, without the waits for the store."""
         first = self._added + self.generation.time_to_first_token
         waited = self.generation.store_seconds - self._waited_before
         if self.pages is not None:
@@ -89,7 +91,10 @@ class RequestRun:
         return first - (self._began or first) - waited
 
     def open(self, pages: SequencePages) -> bool:
-        """Goes on behind what ``pages`` have of all ids; tells whether these are the first."""
+        """Continues after the ids that ``pages`` hold.
+
+        Returns whether these are its first pages.
+        """
         self.pages = pages
         self._computed = pages.matched_tokens + pages.copied_tokens
         self._computed_here = 0
@@ -113,9 +118,9 @@ class RequestRun:
         return True
 
     def part(self, count: int) -> StepPart:
-        """Have the next ``count`` ids computed; only the last id's logits are wanted.
+        """Returns the next ``count`` ids as a part of a step; only the last id's logits are wanted.
 
-        Raises ``PageRecycled`` where the copy that it begins with is not of its source.
+        Raises ``PageRecycled`` if the source was recycled before its copy was complete.
         """
         assert self.pages is not None  # it runs
         end = self._computed + count
@@ -128,11 +133,11 @@ class RequestRun:
         )
 
     def next_ids(self, count: int) -> list[int]:
-        """Gives the next ``count`` ids to be computed."""
+        """Returns the next ``count`` ids to compute."""
         return self.ids[self._computed : self._computed + count]
 
     def advance(self, count: int) -> None:
-        """Takes in that the next ``count`` ids were computed."""
+        """Notes that the next ``count`` ids were computed."""
         self._computed += count
         self._computed_here += count
         self.generation.computed_tokens += count
@@ -140,22 +145,22 @@ class RequestRun:
     def require_current(self) -> None:
         """Raises ``PageRecycled`` if the store gave some of the pages that were read to others.
 
-        Call it after the device's work on the pages is done.
+        Must be called after the device's work on the pages is done.
         """
         assert self.pages is not None  # it runs
         self.pages.require_current()
 
     def chosen(self, choice: Choice) -> None:
-        """Takes in the next token, chosen from the last id's logits."""
+        """Adds the next token, chosen from the last id's logits."""
         prompt = self.generation.prompt_tokens
-        # Never a sample: whoever finds it decodes greedily.
+        # Never a sampled token: a request that finds it decodes greedily.
         best = {self._computed: choice.argmax}
         kept = {end: each for end, each in self._next_tokens.items() if end == prompt}
         self._next_tokens = kept | best
         self.say(choice.token)
 
     def say(self, token: int) -> None:
-        """Takes in a token that was chosen, or known."""
+        """Adds a token that was chosen, or that the store knew."""
         said = self.generation.output_ids
         if not said:
             self.generation.time_to_first_token = time.perf_counter() - self._added
@@ -164,14 +169,14 @@ class RequestRun:
         self.ids.append(token)
 
     def end_after(self, token: int) -> FinishReason | None:
-        """Returns whether the last token said ends the request, and why."""
+        """Returns why ``token``, the last one, ends the request; None if it does not."""
         if token in self.request.stop_ids:
             return FinishReason.STOP
         said = len(self.generation.output_ids)
         return FinishReason.LENGTH if said == self.request.max_tokens else None
 
     def publish(self) -> None:
-        """Tell the store the pages that are complete; at its prompt's end what follows that."""
+        """Publishes the complete pages and, at the prompt's end, the next token."""
         if self.pages is not None and self._computed_here:
             at_prompt = self._computed == self.generation.prompt_tokens
             token = self._next_tokens.get(self._computed) if at_prompt else None
@@ -179,15 +184,15 @@ class RequestRun:
                 self._note(self.pages.publish(self.ids, self._computed, token))
 
     def give_back(self, *, publish: bool) -> None:
-        """Releases all pages; with ``publish`` the store is told the rest of what was computed.
+        """Releases all pages; with ``publish`` it first publishes the rest of what was computed.
 
-        That is the last page, however full, and the next tokens.
+        The rest is the last page, which may be partial, and the next tokens.
         """
         pages = self.pages
         if pages is None:
             return
         try:
-            # Else its first page may lack the tokens of the source.
+            # Otherwise its first page may lack the tokens of the source.
             if publish and self._computed_here:
                 ends = {end: t for end, t in self._next_tokens.items() if end <= self._computed}
                 with tracing.inside(self.span):
@@ -199,16 +204,17 @@ class RequestRun:
             pages.close()
 
     def end(self) -> None:
-        """Ends its trace, where it has one: it ended, however."""
+        """Ends its trace, if it has one, whatever the outcome."""
         self._end_prefill()
         if self.span is not None:
             self.span.set_attribute("output_tokens", len(self.generation.output_ids))
             self.span.end()
 
     def distrust(self, why: PageRecycled) -> None:
-        """Releases all pages, and compute all ids anew without the store.
+        """Releases all pages, and computes all ids again without the store.
 
-        Each token was chosen before the store's pages were found recycled, and holds.
+        Tokens chosen so far stay valid: each was chosen before the store's pages were found
+        recycled.
         """
         self.give_back(publish=False)
         self.uses_store = False

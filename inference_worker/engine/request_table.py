@@ -1,4 +1,4 @@
-"""All requests of an engine, and what their listeners are told."""
+"""All requests of an engine, and the reports to their listeners."""
 
 import logging
 from collections.abc import Callable
@@ -25,17 +25,17 @@ class RequestTable:
         on_gone: Callable[[int], None],
         check_error: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        """Calls ``on_gone`` with the number of each that ended, ``check_error`` with each error."""
+        """Calls ``on_gone`` with each request's number at its end, ``check_error`` with errors."""
         self.runs: dict[int, RequestRun] = {}
         self.totals = dict.fromkeys(("prompt", "matched", "copied", "prefilled", "computed"), 0)
-        # Requests that are to end as soon as a step can do without them; none is told a token.
+        # Requests that end as soon as the step allows; their listeners receive no more tokens.
         self.aborted: set[int] = set()
         self.yielded_count = 0
         self._on_gone = on_gone
         self._check_error = check_error
 
     def opened(self, run: RequestRun, pages: SequencePages) -> None:
-        """Hands a request its pages, and count what the first ones had of it."""
+        """Gives a request its pages, and counts what its first pages held."""
         if run.open(pages):
             found = run.generation
             self.totals["prompt"] += found.prompt_tokens
@@ -44,32 +44,32 @@ class RequestTable:
             self.totals["prefilled"] += found.prefilled_tokens
 
     def yielded(self, run: RequestRun) -> None:
-        """Counts a request that waits for what is done elsewhere, once."""
+        """Counts a request that waits for another worker's prefill, once."""
         self.yielded_count += not run.yielded
         run.yielded = True
 
     def tell(self, run: RequestRun) -> FinishReason | None:
-        """Tell the last token said; gives why it is the last of all, where it is."""
+        """Reports the last token. Returns why the request ends with it, or None."""
         token = run.generation.output_ids[-1]
         try:
             run.listener.on_token(token)
-        except Exception as error:  # noqa: BLE001 - it is this request's own
+        except Exception as error:  # noqa: BLE001 - fails this request only
             self.fail(run, error)
             return None
         return run.end_after(token)
 
     def end(self, run: RequestRun, reason: FinishReason) -> None:
-        """Tell the store the rest of a request, release all that it holds, and tell its end."""
+        """Publishes the rest of a request, releases its pages and reports its end."""
         try:
             self.release(run, publish=True)
-        except Exception as error:  # noqa: BLE001 - it is this request's own
+        except Exception as error:  # noqa: BLE001 - fails this request only
             self._check_error(error)
             _tell(partial(run.listener.on_failure, error))
         else:
             _tell(partial(run.listener.on_end, run.generation, reason))
 
     def fail(self, run: RequestRun, error: Exception) -> None:
-        """Releases all that a request holds, and tells why."""
+        """Releases all that a request holds, and reports the error."""
         self._check_error(error)
         try:
             self.release(run, publish=False)
@@ -79,14 +79,14 @@ class RequestTable:
         _tell(partial(run.listener.on_failure, error))
 
     def distrust(self, run: RequestRun, why: PageRecycled) -> None:
-        """Have a request compute all it has anew, without the store."""
+        """Makes a request compute all its ids again, without the store."""
         try:
             run.distrust(why)
-        except Exception as error:  # noqa: BLE001 - it is this request's own
+        except Exception as error:  # noqa: BLE001 - fails this request only
             self.fail(run, error)
 
     def release(self, run: RequestRun, *, publish: bool) -> None:
-        """Forgets a request and releases all that it holds, telling nobody."""
+        """Removes a request and releases all that it holds, without a report."""
         del self.runs[run.number]
         self._on_gone(run.number)
         try:
@@ -96,7 +96,7 @@ class RequestTable:
 
 
 def _tell(call: Callable[[], None]) -> None:
-    """Tell a listener its last; what it raises is nobody's who runs."""
+    """Makes the last call to a listener; an error that it raises is only logged."""
     try:
         call()
     except Exception:

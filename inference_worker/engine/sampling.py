@@ -1,4 +1,4 @@
-"""How the next token is chosen from a model's logits."""
+"""The choice of the next token from a model's logits."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,14 +18,14 @@ __all__ = ["GREEDY", "Choice", "Sampler", "SamplingOptions"]
 
 
 class Choice(NamedTuple):
-    """The token chosen, and the best one: only ``argmax`` may ever be stored as a next token."""
+    """The token chosen, and the best one. Only ``argmax`` may be stored as a next token."""
 
     token: int
     argmax: int
 
 
 class Sampler:
-    """Chooses the tokens of one request, in order; its draws are of a generator of its own.
+    """Chooses the tokens of one request, in order, with its own random generator.
 
     Not thread-safe.
     """
@@ -49,7 +49,7 @@ class Sampler:
     def choose(self, logits: torch.Tensor) -> Choice:
         """Chooses from raw logits ``[vocabulary]``, on any device; waits for that device.
 
-        Raises what a draw raises.
+        Raises the error of a draw.
         """
         (choice,) = choose_all(logits.unsqueeze(0), [self])
         if isinstance(choice, Exception):
@@ -58,13 +58,13 @@ class Sampler:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether it takes the best token each time, and draws nothing."""
+        """Whether it always chooses the best token, and draws nothing."""
         return self._options.is_greedy
 
     def draw(self, logits: torch.Tensor) -> int:
         """Draws a token from raw logits ``[1, vocabulary]``, float32 on the CPU.
 
-        Raises ``RuntimeError`` where they are no distribution, as of NaN.
+        Raises ``RuntimeError`` if they are no distribution, such as NaN.
         """
         scores = self._warpers(None, logits)
         return int(torch.multinomial(scores.softmax(-1), 1, generator=self._generator))
@@ -73,21 +73,21 @@ class Sampler:
 def choose_all(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[Choice | Exception]:
     """Chooses for each request of a batch from its row of raw logits ``[rows, vocabulary]``.
 
-    The best tokens of all rows are looked for at once; who draws does so from its row alone, so
-    that a seed gives the same tokens in a batch as without one. A draw that fails gives what it
-    raised in its place, and the others theirs. Waits for the logits' device.
-    Raises ``ValueError`` where there are not as many rows as samplers.
+    The best tokens of all rows are found at once. A request that draws uses its own row only, so a
+    seed gives the same tokens in a batch as without one. A draw that fails returns its error in its
+    place and does not affect the others. Waits for the logits' device. Raises ``ValueError`` if the
+    numbers of rows and samplers differ.
     """
     best: list[int] = logits.argmax(-1).tolist()
     chosen: list[Choice | Exception] = [Choice(token, token) for token in best]
     pairs = enumerate(zip(best, samplers, strict=True))
     drawing = [row for row, (_, sampler) in pairs if not sampler.is_greedy]
     if drawing:
-        # On the CPU, whose generator gives the same on every machine.
+        # On the CPU, whose generator gives the same numbers on every machine.
         drawn_from = logits[drawing].float().cpu().split(1)
         for row, scores in zip(drawing, drawn_from, strict=True):
             try:
                 chosen[row] = Choice(samplers[row].draw(scores), best[row])
-            except Exception as error:  # noqa: BLE001 - it is this row's own
+            except Exception as error:  # noqa: BLE001 - fails this row only
                 chosen[row] = error
     return chosen

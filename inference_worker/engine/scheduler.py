@@ -1,8 +1,8 @@
-"""Which tokens each step computes, and who gives way when slots are short.
+"""Schedules requests: which tokens each step computes, and who gives way when slots are short.
 
-Pure: no torch, no store, no clock. What it decides about pages it asks of a :class:`Supply`, and
-times are handed in. As vLLM's scheduler does, a step goes on with those that run before it admits
-others, and the latest gives way; as SGLang's, it admits those first of which most is cached.
+Pure: no torch, no store, no clock. It asks a :class:`Supply` for pages, and times are arguments. As
+in vLLM's scheduler, a step first continues the running requests before it admits others, and the
+youngest gives way. As in SGLang's, the request with most tokens cached is admitted first.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -19,25 +19,26 @@ class Part(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """A request has pages: of its ``token_count`` tokens the first ``computed`` are in them."""
+    """A request has pages; they hold the first ``computed`` of its ``token_count`` tokens."""
 
     token_count: int
     computed: int
 
 
 class NotAdmitted(Enum):
-    """Why a request did not come to run: no pages for its tokens just now, or it has ended."""
+    """Why a request does not run: too few pages for its tokens now, or it has ended."""
 
     NO_ROOM = 1
     ENDED = 2
 
 
 class Elsewhere(NamedTuple):
-    """A request holds nothing, for what it lacks is being done elsewhere.
+    """A request holds nothing, because another worker computes the tokens that it lacks.
 
-    Requests of one ``prefix`` lack the same. It is worth another look after ``look_after``
-    seconds, and waits ``at_most`` seconds from its first look on; then it does without. Where
-    ``one_is_enough`` it does so for all of the prefix: the others' wait begins anew.
+    Requests of one ``prefix`` lack the same tokens. A retry makes sense after ``look_after``
+    seconds. The request waits ``at_most`` seconds from its first try, then computes the tokens
+    itself. If ``one_is_enough``, one request does so for the whole prefix, and the wait of the
+    others begins again.
     """
 
     prefix: Hashable
@@ -47,48 +48,48 @@ class Elsewhere(NamedTuple):
 
 
 class Supply(Protocol):
-    """Gets and gives back the pages of requests, by their numbers."""
+    """Acquires and releases the pages of requests, by their numbers."""
 
     def peek(self, number: int) -> int:
         """Returns how many of a waiting request's tokens are cached; holds nothing."""
         ...
 
     def admit(self, number: int, *, may_yield: bool) -> Admitted | Elsewhere | NotAdmitted:
-        """Matches a waiting request and have pages for all its tokens; else hold nothing.
+        """Matches a waiting request and acquires pages for all its tokens, or holds nothing.
 
-        Only with ``may_yield`` may the answer be that they are computed elsewhere.
+        The answer is ``Elsewhere`` only with ``may_yield``.
         """
         ...
 
     def grow(self, wanted: Sequence[tuple[int, int]]) -> bool:
-        """Have pages for each ``(number, tokens)``; tells whether all have theirs.
+        """Acquires pages for each ``(number, tokens)``; returns whether all requests have theirs.
 
-        The store's, and private ones for those alone that have private ones already.
+        The pages are the store's. A request that has private pages already gets more private pages.
         """
         ...
 
     def grow_private(self, number: int, token_count: int) -> bool:
-        """Have pages of the engine's own for what a request lacks, all or none; tells which."""
+        """Acquires private pages for what a request lacks, all or none; returns which."""
         ...
 
     def give_way(self, number: int) -> None:
-        """Puts what is complete of a request into the store, and gives back all that it holds."""
+        """Publishes a request's complete pages, then releases all that it holds."""
         ...
 
 
-# Of so many that are admitted, at least one is the oldest that waits.
+# Of this many admitted requests, at least one is the oldest that waits.
 PATIENCE: Final = 8
-# Each asks the store something: about 0.3 ms.
+# Each peek is a call to the store: about 0.3 ms.
 PEEKS_A_STEP: Final = 4
-# Others publish too, and the store evicts.
+# A peek is outdated after this time: other workers publish, and the store evicts.
 PEEK_SECONDS: Final = 2.0
 
 
 @dataclass(slots=True)
 class Waiting:
-    """A request that holds nothing: its ids, and what is known of where they are cached.
+    """A request that holds nothing: its ids, and how many of them are cached.
 
-    ``resumes`` is whether it ran before. ``cached`` is what the last peek said.
+    ``resumes`` is whether it ran before. ``cached`` is the result of the last peek.
     """
 
     number: int
@@ -98,7 +99,7 @@ class Waiting:
     cached: int = 0
     _peeked_at: float | None = None
     _peeked_version: int = 0
-    # Where what it lacks is done elsewhere: until when it is left alone, and since when it waits.
+    # If another worker computes what it lacks: when to try again, and since when it waits.
     prefix: Hashable | None = None
     look_at: float = 0.0
     one_is_enough: bool = False
@@ -106,27 +107,27 @@ class Waiting:
 
     @property
     def lacking(self) -> int:
-        """Tokens to be computed, as far as is known; one at least."""
+        """Tokens to compute, as far as is known; at least one."""
         return max(self.token_count - self.cached, 1)
 
     def is_stale(self, version: int, now: float) -> bool:
-        """Returns whether another peek may say something else."""
+        """Returns whether another peek may give another result."""
         if self._peeked_at is None:
             return True
         return self._peeked_version != version or now - self._peeked_at >= PEEK_SECONDS
 
     def peeked(self, cached: int, version: int, now: float) -> None:
-        """Takes in what a peek said."""
+        """Stores the result of a peek."""
         self.cached, self._peeked_version, self._peeked_at = cached, version, now
 
     @property
     def peek_order(self) -> tuple[float, int]:
-        """Those that were never peeked first, then the longest ago."""
+        """Sort key: requests that were never peeked first, then the longest ago."""
         peeked_at = float("-inf") if self._peeked_at is None else self._peeked_at
         return peeked_at, self.number
 
     def put_off(self, found: Elsewhere, now: float) -> None:
-        """Leaves it alone for a while, or for good have it wait for nobody."""
+        """Delays the next try. Once it has waited too long, it waits for nobody any more."""
         if self.prefix is None:
             self._waits_since = now
         self.prefix, self.one_is_enough = found.prefix, found.one_is_enough
@@ -135,69 +136,69 @@ class Waiting:
         self.look_at = min(now + found.look_after, gives_up_at) if self.may_yield else now
 
     def wait_anew(self, now: float) -> None:
-        """Begins the wait again: another one does now what it waits for."""
+        """Begins the wait again: another request now computes the prefix."""
         self._waits_since = now
 
 
 class WaitingQueue:
     """The requests that hold nothing.
 
-    Those that ran before go first, the oldest of them first of all. Then the one of which most
-    tokens are cached: those are what an eviction could take from it, and what must be computed
-    again then; a share of the prompt would say as much for ten tokens as for ten thousand. Of
-    every :data:`PATIENCE` so admitted one is the oldest, whatever it finds: nobody starves, and
-    a long queue does not fall back to the order of arrival. One engine thread uses it.
+    Requests that ran before go first, the oldest of them first of all. Next is the request with the
+    most cached tokens: an eviction could remove those, and they would have to be computed again. A
+    share of the prompt would rate ten tokens like ten thousand. Of every :data:`PATIENCE` requests
+    admitted this way, one is the oldest, whatever it has cached. So no request starves, and a long
+    queue does not fall back to the order of arrival. One engine thread uses it.
     """
 
     def __init__(self) -> None:
-        """Starts with none."""
+        """Starts empty."""
         self._jobs: dict[int, Waiting] = {}
         self._passes = 0
-        # Grows when something was published here.
+        # Grows with each publication of this engine.
         self._version = 0
 
     def __len__(self) -> int:
-        """Counts them."""
+        """Counts the waiting requests."""
         return len(self._jobs)
 
     def add(self, number: int, token_count: int, *, resumes: bool = False) -> None:
-        """Have a request wait."""
+        """Adds a request."""
         self._jobs[number] = Waiting(number, token_count, resumes)
 
     def remove(self, number: int) -> None:
-        """Forgets a request; nothing where it does not wait."""
+        """Removes a request; does nothing if it does not wait."""
         self._jobs.pop(number, None)
 
     def published(self) -> None:
-        """Takes in that this engine published pages, which those that wait may lack."""
+        """Notes that this engine published pages, which waiting requests may lack."""
         self._version += 1
 
     def look_again(self) -> None:
-        """Takes in that what is waited for may be done, or given up: it was this engine's own."""
+        """Ends all delays: a prefill of this engine may be done or given up."""
         for job in self._jobs.values():
             job.look_at = 0.0
 
     def next_look(self) -> float | None:
-        """Tell when the first of those is looked at that wait for another's work; None: none."""
+        """Returns when the first delayed request may be tried again; None if none is delayed."""
         return min((job.look_at for job in self._lookers()), default=None)
 
     def peek(self, supply: Supply, now: float) -> None:
-        """Asks what is cached of a few, where that is not known or may have changed."""
+        """Asks the supply what is cached of a few requests whose result is missing or stale."""
         jobs = [job for job in self._ready(now) if not job.resumes]
         stale = [job for job in jobs if job.is_stale(self._version, now)]
         for job in sorted(stale, key=lambda each: each.peek_order)[:PEEKS_A_STEP]:
             job.peeked(supply.peek(job.number), self._version, now)
 
     def total_lacking(self, now: float) -> int:
-        """Counts the tokens that those lack who can be admitted now."""
+        """Counts the tokens that the requests lack that can be admitted now."""
         return sum(job.lacking for job in self._ready(now))
 
     def ready_count(self, now: float) -> int:
-        """Counts those that can be admitted now."""
+        """Counts the requests that can be admitted now."""
         return len(self._ready(now))
 
     def next(self, now: float, most_lacking: int | None) -> Waiting | None:
-        """Name who is to be admitted now, of those that lack so few tokens; None: nobody."""
+        """Returns the request to admit now, lacking at most ``most_lacking`` tokens, or None."""
         ready = self._ready(now)
         if not ready:
             return None
@@ -211,7 +212,7 @@ class WaitingQueue:
         return min(fits, key=lambda job: (-job.cached, job.number), default=None)
 
     def admitted(self, job: Waiting, now: float) -> None:
-        """Takes in that a request waits no more; nothing where it was removed."""
+        """Removes an admitted request; does nothing if it was removed before."""
         if self._jobs.get(job.number) is not job:
             return
         if not job.resumes:
@@ -220,7 +221,7 @@ class WaitingQueue:
         del self._jobs[job.number]
 
     def takes_over(self, job: Waiting, now: float) -> None:
-        """Takes in that a request came to run: if it gave up, others wait for it from now on."""
+        """Notes that a request runs. If it gave up its wait, others wait for it from now on."""
         if job.may_yield or not job.one_is_enough:
             return
         for other in self._jobs.values():
@@ -228,12 +229,12 @@ class WaitingQueue:
                 other.wait_anew(now)
 
     def _ready(self, now: float) -> list[Waiting]:
-        """Gives those that can be admitted; of those that wait for the same work, one looks."""
+        """Returns the requests that can be admitted; of those with one prefix, one tries."""
         free = [job for job in self._jobs.values() if job.prefix is None]
         return free + [job for job in self._lookers() if job.look_at <= now]
 
     def _lookers(self) -> list[Waiting]:
-        """Gives the oldest of each prefix that is computed elsewhere."""
+        """Returns the oldest request of each prefix that another worker computes."""
         first: dict[Hashable, Waiting] = {}
         for job in self._jobs.values():
             if job.prefix is not None:
@@ -245,15 +246,15 @@ class WaitingQueue:
 
 MAX_STEP_TOKENS: Final = 512
 MAX_RUNNING: Final = 64
-# So many at most are looked at in a step that wait for what is done elsewhere.
+# The most requests of one step that are found to wait for another worker.
 LOOKS_A_STEP: Final = 8
-# Where slots were short, others on the same store may have given some back by then.
+# If slots were short, others on the same store may have released some by then.
 REOPEN_SECONDS: Final = 0.1
 
 
 @dataclass(slots=True)
 class _Job:
-    """A request that runs: how many ids it has, and how many of them are computed."""
+    """A running request: how many ids it has, and how many of them are computed."""
 
     number: int
     token_count: int
@@ -265,12 +266,12 @@ class _Job:
 
 
 class Scheduler:
-    """Keeps the requests that wait and those that run, and plans one step after the other.
+    """Keeps the waiting and the running requests, and plans one step after the other.
 
-    Requests have numbers that grow as they come: the lower one is the older. Of those that run
-    the oldest always gets its pages, since each younger one gives way to it; one that gave way
-    goes before all that never ran. So there is always progress, whatever other engines hold of
-    the same store: nobody waits for slots while it holds some. One engine thread uses it.
+    Requests have growing numbers: the lower number is the older request. The oldest running request
+    always gets its pages, since each younger one gives way to it. A request that gave way goes
+    before all that never ran. So there is always progress, whatever other engines hold of the same
+    store: no request waits for slots while it holds some. One engine thread uses it.
     """
 
     def __init__(
@@ -288,7 +289,7 @@ class Scheduler:
 
     @property
     def waiting_count(self) -> int:
-        """Requests that hold nothing yet, or nothing any more."""
+        """Requests that hold nothing, or nothing any more."""
         return len(self._queue)
 
     @property
@@ -298,46 +299,46 @@ class Scheduler:
 
     @property
     def next_look(self) -> float | None:
-        """When a step can do something again, where all wait for another's work; else None."""
+        """When a step can do something again, if all wait for another's prefill; else None."""
         return None if self._running else self._queue.next_look()
 
     def add(self, number: int, token_count: int) -> None:
-        """Have a request of so many ids wait; its number is above all before it."""
+        """Adds a request of ``token_count`` ids; its number is above all before it."""
         self._queue.add(number, token_count)
 
     def remove(self, number: int) -> None:
-        """Forgets a request, whatever became of it; nothing the second time."""
+        """Removes a request, whatever its state; does nothing the second time."""
         self._queue.remove(number)
         if self._running.pop(number, None) is not None:
             self._closed_until = 0.0
             self.published(prompt=True)
 
     def computed(self, part: Part) -> None:
-        """Takes in that a part was computed."""
+        """Notes that a part was computed."""
         self._running[part.number].computed += part.token_count
 
     def extended(self, number: int) -> None:
-        """Takes in that a running request has one id more, to be computed too."""
+        """Notes that a running request has one more id to compute."""
         self._running[number].token_count += 1
 
     def published(self, *, prompt: bool) -> None:
-        """Takes in that this engine published pages; with ``prompt`` the last of a prompt's."""
+        """Notes that this engine published pages; with ``prompt`` the last of a prompt's."""
         self._queue.published()
         if prompt:
             self._queue.look_again()
 
     def restart(self, number: int) -> None:
-        """Have a running request that holds nothing any more wait again, before the others."""
+        """Moves a running request that released its pages to the front of the queue."""
         job = self._running.pop(number, None)
-        if job is not None:  # nothing failed on the way
+        if job is not None:  # it has not failed meanwhile
             self._queue.add(number, job.token_count, resumes=True)
             self._queue.look_again()
 
     def plan(self, supply: Supply, now: float) -> list[Part]:
-        """Admits what has room, and choose the parts of the next step, all with their pages.
+        """Admits requests that have room, and returns the parts of the next step, with their pages.
 
-        First the next token of each request that decodes, then what is missing of prompts,
-        within the step's tokens. No part where nothing can be done at ``now``, in seconds.
+        First the next token of each request that decodes, then the missing parts of prompts, within
+        the step's tokens. Returns no part if nothing can be done at ``now``, in seconds.
         """
         if not self._running or now >= self._closed_until:
             self._admit(supply, now)
@@ -365,7 +366,7 @@ class Scheduler:
                 self._queue.takes_over(job, now)
 
     def _order_matters(self, now: float) -> bool:
-        """Returns whether what is cached decides who of the waiting is admitted now."""
+        """Returns whether the cached tokens decide which requests are admitted now."""
         count, room = self._queue.ready_count(now), self._room()
         if count <= 1 or room <= 0:
             return count > 0 >= room
@@ -379,25 +380,25 @@ class Scheduler:
         return self._queue.next(now, room) if room > 0 else None
 
     def _room(self) -> int:
-        """Counts the tokens of the next step that nobody needs who runs."""
+        """Counts the tokens of the next step that no running request needs."""
         return self._max_step_tokens - sum(job.missing for job in self._running.values())
 
     def _room_beside(self) -> int:
-        """Counts those that a step has for short prompts beside a long one."""
+        """Counts the tokens of a step for short prompts beside a long one."""
         decodes = [job for job in self._running.values() if job.missing == 1]
         beside = (self._max_step_tokens - len(decodes)) // 2
         prompts = [job for job in self._running.values() if job.missing > 1]
         return beside - sum(job.missing for job in _short(prompts, beside))
 
     def _parts(self) -> Iterator[Part]:
-        """Chooses what is computed: what decodes, short rests of prompts, then the oldest prompts.
+        """Chooses what is computed: decodes, then short rests of prompts, then the oldest prompts.
 
-        A prompt of which most is cached does not wait for a long one; that has half the step.
+        A mostly cached prompt does not wait for a long one, which has half the step.
         """
         jobs = [self._running[number] for number in sorted(self._running)]
         decodes = [job for job in jobs if job.missing == 1]
         yield from (Part(job.number, 1) for job in decodes)
-        # However many decode, a prompt goes on.
+        # However many requests decode, a prompt makes progress.
         left = max(self._max_step_tokens - len(decodes), 1)
         prompts = [job for job in jobs if job.missing > 1]
         short = _short(prompts, left // 2)
@@ -408,7 +409,7 @@ class Scheduler:
             left -= count
 
     def _provide(self, parts: list[Part], supply: Supply, now: float) -> list[Part]:
-        """Have pages for all parts; where there are too few, the youngest requests give way."""
+        """Acquires pages for all parts; if there are too few, the youngest requests give way."""
         if not parts or supply.grow([self._wanted(part) for part in parts]):
             return parts
         for part in sorted(parts):

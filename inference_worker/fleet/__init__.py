@@ -1,1 +1,1 @@
-"""Engine processes behind one front."""
+"""Engine processes behind one server."""

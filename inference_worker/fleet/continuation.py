@@ -1,4 +1,4 @@
-"""A request's way over the engine processes that die under it."""
+"""A request that moves to another engine process when its process dies."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,14 +8,14 @@ from inference_worker.errors import ContinuationError
 
 
 class Continuation:
-    """What of a request was given, and what another process is asked that takes it over.
+    """The tokens of a request so far, and the request for the next process that continues it.
 
-    Greedy, or drawn without a seed: to go on behind the tokens given. Drawn with a seed: all of it
-    anew, with the same draws; what was given already is compared, and not given twice.
+    A greedy request, or one drawn without a seed, continues after the tokens given. A request with
+    a seed is repeated with the same draws; tokens given already are compared, and not given twice.
     """
 
     def __init__(self, request: Request) -> None:
-        """Nothing is given yet."""
+        """Starts without tokens."""
         self._request = request
         self._given: list[int] = []
         self._repeated = 0
@@ -25,7 +25,7 @@ class Continuation:
 
     @property
     def given(self) -> Sequence[int]:
-        """The tokens that its caller has."""
+        """The tokens that the caller has."""
         return self._given
 
     @property
@@ -34,7 +34,7 @@ class Continuation:
         return not sampling.is_greedy and sampling.seed is not None
 
     def next_request(self) -> Request:
-        """Returns what a process is to be asked now; not where :attr:`ended` says it is over."""
+        """Returns the request for the next process; not allowed once :attr:`ended` is set."""
         if not self._given or self._repeats:
             self._repeated = 0
             return self._request
@@ -46,9 +46,9 @@ class Continuation:
         )
 
     def take(self, token_ids: Sequence[int]) -> list[int]:
-        """Takes a process's next tokens and returns those that were not given before.
+        """Adds a process's next tokens and returns those that were not given before.
 
-        Raises ``ContinuationError`` where a repetition differs from what was given.
+        Raises ``ContinuationError`` if a repetition differs from the tokens given.
         """
         known = self._given[self._repeated : self._repeated + len(token_ids)]
         if list(token_ids[: len(known)]) != known:
@@ -60,19 +60,19 @@ class Continuation:
 
     @property
     def ended(self) -> FinishReason | None:
-        """Why nothing is left to compute, though no process said so; None where something is."""
+        """Why the request is complete although no process reported it; None if it is not."""
         if self._given and self._given[-1] in self._request.stop_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self._given) >= self._request.max_tokens else None
 
     def reused(self, tokens: int | None) -> int | None:
-        """Returns how many of its own prompt's tokens a process reused that reused so many."""
+        """Returns how many of the prompt's own tokens a process reused, of all that it reused."""
         return None if tokens is None else min(tokens, len(self._request.prompt_ids))
 
     def whole(self, last: Generation | None) -> Generation:
-        """Returns what came of the request, with what its last process did for the prompt.
+        """Returns the results of the request, with its last process's figures for the prompt.
 
-        Without a ``last`` that came to tell, all of the prompt counts as computed.
+        Without a ``last`` generation the whole prompt counts as computed.
         """
         prompt = len(self._request.prompt_ids)
         found = last or Generation(

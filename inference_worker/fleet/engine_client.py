@@ -1,4 +1,4 @@
-"""A serving process's end of one engine process."""
+"""The serving process's connection to one engine process."""
 
 import asyncio
 import socket
@@ -20,16 +20,16 @@ from inference_worker.fleet.protocol import (
     stats_of,
 )
 
-# Behind what a process said of a request when its socket closed.
+# Follows the last frame of a request when the process's socket closes.
 GONE: Final = Frame({"op": "gone"})
 
 
 @asynccontextmanager
 async def both_ways(sock: socket.socket) -> AsyncGenerator[tuple[StreamReader, StreamWriter], None]:
-    """Provides what reads a connected socket and what writes it, and closes them in the end.
+    """Yields a reader and a writer of a connected socket, and closes them at the end.
 
-    Each has a descriptor of its own. A transport that writes to who is gone is closed at
-    once, with all that came and was not read: the last that a process said before it died.
+    Each has its own descriptor. A transport that writes to a closed peer is closed at once, with
+    everything that was not read: the last frames of a process before it died.
     """
     reader, reading = await asyncio.open_unix_connection(sock=sock)
     with closing(reading):
@@ -40,14 +40,14 @@ async def both_ways(sock: socket.socket) -> AsyncGenerator[tuple[StreamReader, S
 
 
 class EngineClient:
-    """Asks one engine process, and hears it, until its socket closes.
+    """Sends requests to one engine process and receives its answers, until its socket closes.
 
-    ``outstanding_tokens`` is what it has still to compute for what it was asked. One event loop
-    uses it.
+    ``outstanding_tokens`` is how many tokens the process still has to compute. One event loop uses
+    it.
     """
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """Takes both ways of a socket; nothing is read before :meth:`serve`."""
+        """Takes a socket's reader and writer; reads nothing before :meth:`serve`."""
         self._reader = reader
         self._writer = writer
         self._numbers = count(1)
@@ -56,7 +56,7 @@ class EngineClient:
         self.open = True
 
     async def serve(self) -> None:
-        """Hands each answer to who waits for it, until the process is gone; then tells all."""
+        """Passes each answer to its request until the process ends; then ends all requests."""
         try:
             while (frame := await read_frame(self._reader)) is not None:
                 heard = self._heard.get(frame.fields["id"])
@@ -69,9 +69,9 @@ class EngineClient:
                 heard.put_nowait(GONE)
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Yields a request's tokens as they come; closed before its end, it is aborted.
+        """Yields a request's tokens as they come; closing it early aborts the request.
 
-        Raises what the engine raised, and ``EngineGoneError`` where the process ended.
+        Raises the engine's error, and ``EngineGoneError`` if the process ended.
         """
         number, heard = self._listen()
         left = len(request.prompt_ids) + request.max_tokens
@@ -100,7 +100,7 @@ class EngineClient:
                 self._send(Frame({"op": "abort", "id": number}))
 
     async def stats(self) -> EngineStats:
-        """Asks what it counts; raises ``EngineGoneError`` where it ended."""
+        """Returns the engine's statistics; raises ``EngineGoneError`` if it ended."""
         number, heard = self._listen()
         try:
             self._send(Frame({"op": "stats", "id": number}))
@@ -112,7 +112,7 @@ class EngineClient:
         return stats_of(frame.fields)
 
     def stop(self) -> None:
-        """Have it abort what is under way, give all back and end."""
+        """Asks the process to abort its requests, release everything and end."""
         if self.open:
             self._send(Frame({"op": "stop"}))
 
@@ -124,7 +124,7 @@ class EngineClient:
         return number, heard
 
     def _send(self, frame: Frame) -> None:
-        # What a process that died does not read, the end of what it says answers.
+        # A write to a dead process needs no error: the end of its socket fails the request.
         self._writer.write(frame.pack())
 
 

@@ -1,7 +1,8 @@
-"""One engine as a process: ``kvstore-worker serve`` has some.
+"""One engine as a process of ``kvstore-worker serve``.
 
-``python -m inference_worker.fleet.engine_process FD`` speaks on the socket FD as engine_messages.py
-says, and ends when that closes.
+``python -m inference_worker.fleet.engine_process FD`` speaks the protocol of
+inference_worker/fleet/protocol.py on the socket FD, and ends when the socket closes. Each request
+is a task, whose tokens are written as they come.
 """
 
 import asyncio
@@ -20,11 +21,10 @@ from typing import Any
 from transformers.utils.logging import disable_progress_bar
 
 import kvstore_client
-from inference_worker.device_lost import end_process
 from inference_worker.engine.async_engine import AsyncEngine
 from inference_worker.engine.engine import PAGE_TOKENS, longest_sequence
 from inference_worker.engine.local_worker import ATTACH_SECONDS, local_worker
-from inference_worker.errors import DeviceLostError, EngineGoneError, WorkerError
+from inference_worker.errors import DeviceLostError, EngineGoneError, WorkerError, end_process
 from inference_worker.fleet.engine_thread import MAX_WAITING, EngineThread
 from inference_worker.fleet.log import log_to_stderr
 from inference_worker.fleet.protocol import (
@@ -53,7 +53,7 @@ class EngineServer:
         writer: StreamWriter,
         attached: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Takes an engine that is ready, the socket, and what says whether it has a store now."""
+        """Takes a ready engine, the socket, and a function that returns if a store is attached."""
         self._engine = engine
         self._attached = attached
         self._reader = reader
@@ -62,7 +62,7 @@ class EngineServer:
         self._gone = asyncio.Event()
 
     async def serve(self) -> None:
-        """Answer until the other end says stop, or either is gone; then abort what is under way."""
+        """Answers until the peer sends ``stop`` or either side ends; then aborts all requests."""
         ends = [asyncio.create_task(self._read()), asyncio.create_task(self._gone.wait())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -101,10 +101,10 @@ class EngineServer:
                     if piece.generation is not None:
                         assert piece.reason is not None  # the last has both
                         self._put(end_frame(number, piece.generation, piece.reason))
-        except Exception as error:  # noqa: BLE001 - whatever it was, the client is told
+        except Exception as error:  # noqa: BLE001 - the client receives it
             self._put(failure_frame(number, error))
             if isinstance(error, EngineGoneError):
-                # Its successor is a process of its own.
+                # A new process replaces it.
                 self._gone.set()
 
     async def _count(self, number: int) -> None:
@@ -112,12 +112,12 @@ class EngineServer:
         self._put(stats_frame(number, stats))
 
     def _put(self, frame: Frame) -> None:
-        """Writes without waiting: what is not read is some tokens of each request at most."""
+        """Writes without waiting: at most some tokens of each request stay unread."""
         self._writer.write(frame.pack())
 
 
 async def main(sock: socket.socket) -> int:
-    """Load, start once the store's place is known, and answer; return the exit status.
+    """Loads the model, attaches to the store, and answers; returns the exit status.
 
     Raises ``DeviceLostError`` if the device has failed for good.
     """
@@ -149,7 +149,7 @@ async def _serve(settings: EngineSettings, reader: StreamReader, writer: StreamW
         device=settings.device,
         dtype=settings.dtype,
         deterministic=settings.deterministic,
-        # Text is the serving process' business.
+        # The serving process converts text.
         tokenizer=ByteTokenizer(),
     )
     page_tokens = settings.page_tokens or PAGE_TOKENS
@@ -195,7 +195,7 @@ async def _serve(settings: EngineSettings, reader: StreamReader, writer: StreamW
 
 
 if __name__ == "__main__":
-    # A service manager and a terminal signal all of a group: the serving process decides.
+    # A service manager and a terminal signal the whole group: the serving process decides.
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
     log_to_stderr(logging.WARNING)

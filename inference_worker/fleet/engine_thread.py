@@ -1,4 +1,4 @@
-"""An engine on a thread of its own, for an event loop."""
+"""An engine in a thread of its own, for an event loop."""
 
 import asyncio
 import logging
@@ -16,16 +16,16 @@ from inference_worker.errors import DeviceLostError, EngineBusyError, EngineGone
 
 
 class EngineStream:
-    """A listener whose tokens an event loop takes; what came together is taken together.
+    """A listener that passes a request's tokens to an event loop, several at once if it is slow.
 
-    ``on_token``, ``on_end`` and ``on_failure`` are called on the engine's thread, all else on
-    the loop's.
+    ``on_token``, ``on_end`` and ``on_failure`` are called on the engine's thread, everything else
+    on the loop's.
     """
 
     def __init__(self, request: Request, reused_tokens: Callable[["EngineStream"], int]) -> None:
-        """Begins on the running loop; ``reused_tokens`` is asked with the first token."""
+        """Starts on the running loop; calls ``reused_tokens`` with the first token."""
         self.request = request
-        # Of the engine's thread: the request's number within its engine.
+        # Used by the engine's thread: the request's number within its engine.
         self.number: int | None = None
         self._reused_tokens = reused_tokens
         self._loop = asyncio.get_running_loop()
@@ -37,7 +37,7 @@ class EngineStream:
         self._error: Exception | None = None
 
     def on_token(self, token: int) -> None:
-        """Hands a token over; raises ``RuntimeError`` where the loop is closed."""
+        """Passes a token on; raises ``RuntimeError`` if the loop is closed."""
         if self._reused is None:
             self._reused = self._reused_tokens(self)
         with self._mutex:
@@ -45,24 +45,24 @@ class EngineStream:
         self._loop.call_soon_threadsafe(self._came.set)
 
     def on_end(self, generation: Generation, reason: FinishReason) -> None:
-        """Hands the end over."""
+        """Passes the end on."""
         self._end = generation, reason
         self._wake()
 
     def on_failure(self, error: Exception) -> None:
-        """Hands over why there is no more."""
+        """Passes the error on."""
         self._error = error
         self._wake()
 
     @property
     def ended(self) -> bool:
-        """Whether no token comes any more."""
+        """Whether no more tokens follow."""
         return self._end is not None or self._error is not None
 
     async def next(self) -> Piece:
-        """Waits for what comes next; raises what made the request fail."""
+        """Waits for the next piece; raises the error that made the request fail."""
         while True:
-            # First the end, then the tokens: none is added after it.
+            # Reads the end before the tokens: no token is added after the end.
             end, error = self._end, self._error
             with self._mutex:
                 tokens, self._tokens = self._tokens, []
@@ -75,22 +75,22 @@ class EngineStream:
             self._came.clear()
 
     def _wake(self) -> None:
-        # A loop that is closed waits for nothing.
+        # Nobody waits on a closed loop.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._came.set)
 
 
 MAX_WAITING: Final = 256
-# Between two looks of an engine that has work and cannot do it, where it does not say when.
+# The pause of an engine that has work but cannot do it, if it does not name a time.
 STALLED_SECONDS: Final = 0.05
-# A step takes far less; whoever waits for the thread's end gives up after it.
+# A step takes far less; ``close`` stops waiting for the thread after this time.
 END_SECONDS: Final = 60.0
 
 _logger = logging.getLogger(__name__)
 
 
 class _Order(NamedTuple):
-    """What the thread is to do about a stream: add its request, or abort it."""
+    """An order for the thread about a stream: add its request, or abort it."""
 
     stream: EngineStream
     adds: bool
@@ -99,24 +99,24 @@ class _Order(NamedTuple):
 class EngineThread:
     """An :class:`~inference_worker.engine.async_engine.AsyncEngine` in this process.
 
-    The thread sleeps while there is nothing to do. A failure of a request is its own; what the
-    engine itself raises ends the thread, fails all requests, and :attr:`ready` says so.
+    The thread sleeps while it has nothing to do. An error of a request ends that request only. An
+    error of the engine itself ends the thread and fails all requests; :attr:`ready` is then False.
     """
 
     def __init__(self, engine: Engine, *, max_waiting: int = MAX_WAITING) -> None:
-        """Starts the thread, which alone uses ``engine`` from now on.
+        """Starts the thread, which is the only user of ``engine`` from now on.
 
-        At most ``max_waiting`` requests wait besides those that the engine has places for, which
-        a step gives them; raises ``ValueError`` for less than 1.
+        At most ``max_waiting`` requests wait besides those that the engine has places for, which a
+        step gives them. Raises ``ValueError`` for less than 1.
         """
         if max_waiting < 1:
-            raise ValueError(f"at least one request may wait, not {max_waiting}")
+            raise ValueError(f"max_waiting is {max_waiting}: it must be at least 1")
         self._engine = engine
         self._longest = engine.longest
         self._most = max_waiting + engine.max_running
         self._changed = Condition()
         self._orders: list[_Order] = []
-        # Requests of orders that the counts do not have yet.
+        # Requests of orders that the statistics do not include yet.
         self._unseen = 0
         self._counts = engine.stats
         self._open: set[EngineStream] = set()
@@ -135,11 +135,11 @@ class EngineThread:
 
     @property
     def ready(self) -> bool:
-        """Whether it takes requests: not once it is closed, nor after the thread's end."""
+        """Whether it accepts requests: not once it is closed, nor after the thread's end."""
         return self._accepting and self.failure is None
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Gives a request's tokens as they come; closing it aborts the request.
+        """Yields a request's tokens as they come; closing it aborts the request.
 
         Raises as :class:`~inference_worker.engine.async_engine.AsyncEngine` says.
         """
@@ -160,7 +160,7 @@ class EngineThread:
                 self._order(stream, adds=False)
 
     async def stats(self) -> EngineStats:
-        """Says what the engine did up to its last step, and who waits for it now."""
+        """Returns the engine's state after its last step, with the requests that wait now."""
         with self._changed:
             return replace(self._counts, waiting=self._counts.waiting + self._unseen)
 
@@ -169,7 +169,7 @@ class EngineThread:
         await asyncio.shield(asyncio.wrap_future(self._failed))
 
     async def close(self, grace: float = 0.0) -> None:
-        """Takes no more, let what runs end within ``grace`` seconds, abort the rest.
+        """Accepts no more requests, waits ``grace`` seconds for running ones, then aborts the rest.
 
         Returns when the engine holds nothing and its thread has ended; may be repeated.
         """
@@ -217,11 +217,11 @@ class EngineThread:
                 self._count(0)
                 if not moved:
                     self._pause()
-        except BaseException as error:  # noqa: BLE001 - whoever waits has to be told
+        except BaseException as error:  # noqa: BLE001 - fails all waiting requests
             self._fail(error, streams)
 
     def _wait(self) -> bool:
-        """Sleeps until there is something to do; False where there never will be."""
+        """Sleeps until there is work; returns False if there never will be."""
         with self._changed:
             while not self._orders and not self._engine.has_work:
                 if self._stopping:
@@ -230,7 +230,7 @@ class EngineThread:
         return True
 
     def _pause(self) -> None:
-        """Sleeps until the engine may have something to do, or somebody orders."""
+        """Sleeps until the engine may have something to do, or an order arrives."""
         seconds = self._engine.next_look
         with self._changed:
             if not self._orders:
@@ -247,7 +247,7 @@ class EngineThread:
                 continue
             try:
                 stream.number = self._engine.add(stream.request, stream)
-            except Exception as error:  # noqa: BLE001 - it is this request's own
+            except Exception as error:  # noqa: BLE001 - fails this request only
                 stream.on_failure(error)
         self._count(sum(each.adds for each in orders))
 
@@ -258,7 +258,7 @@ class EngineThread:
             self._unseen -= seen
 
     def _reused_tokens(self, stream: EngineStream) -> int:
-        """Says what the cache spared a request that has its first token, and so waits no more."""
+        """Returns how many tokens the cache saved a request that has its first token."""
         assert stream.number is not None  # it was added
         self._count(0)
         found = self._engine.generation(stream.number)

@@ -1,4 +1,4 @@
-"""Several engine processes behind one front: the requests of one that dies go on on another."""
+"""Several engine processes as one engine; requests of a process that dies move to another."""
 
 import asyncio
 import time
@@ -17,10 +17,10 @@ from inference_worker.fleet.supervisor import PROGRAM, EngineSupervisor, FindSto
 
 
 def choose_engine(clients: Iterable[EngineClient], request: Request) -> EngineClient | None:
-    """Chooses the one with the fewest tokens to compute, the first of several; None of none.
+    """Returns the process with the fewest tokens to compute, the first of several, or None.
 
-    What each has in its own memory does not count: what one has computed of a prompt, all find at
-    the store.
+    Pages in a process's own memory do not count: prompts computed by one process are cached for all
+    in the store.
     """
     del request
     return min(
@@ -30,7 +30,7 @@ def choose_engine(clients: Iterable[EngineClient], request: Request) -> EngineCl
     )
 
 
-# What is so now and ends with a process; all other fields are totals, which only grow.
+# Fields that describe the present and end with a process; all others are totals.
 NOW: Final = frozenset(
     {"waiting", "running", "held_sequences", "private_slots_used", "engines", "engines_attached"}
 )
@@ -38,15 +38,15 @@ NOTHING: Final = EngineStats(**dict.fromkeys((each.name for each in fields(Engin
 
 
 class FleetCounts:
-    """Adds up counts; of a process that ended, what it told last stays in the totals."""
+    """Adds up statistics; a process that ended keeps its last totals in the sum."""
 
     def __init__(self) -> None:
-        """Nothing is counted yet."""
+        """Starts at zero."""
         self._past = NOTHING
         self._last: dict[EngineClient, EngineStats] = {}
 
     def add(self, told: Mapping[EngineClient, EngineStats]) -> EngineStats:
-        """Takes what the living told and returns the sums."""
+        """Stores the statistics of the living processes and returns the sums."""
         for ended in self._last.keys() - {each for each in self._last if each.open}:
             last = self._last.pop(ended)
             self._past = added([self._past, replace(last, **dict.fromkeys(NOW, 0))])
@@ -55,7 +55,7 @@ class FleetCounts:
 
 
 def added(each: Iterable[EngineStats]) -> EngineStats:
-    """Adds counts field by field."""
+    """Adds statistics field by field."""
     all_of_them = list(each)
     return EngineStats(
         **{
@@ -65,13 +65,13 @@ def added(each: Iterable[EngineStats]) -> EngineStats:
     )
 
 
-# Processes that may die under one request before it is held to be what kills them.
+# Deaths of processes under one request before the request itself is the suspect.
 MOST_MOVES: Final = 2
-# How long a request whose process died waits for one that serves, where none does.
+# Seconds that a request whose process died waits for another process, if none serves.
 MOVE_SECONDS: Final = 120.0
-# Between two looks of a begun request for room in a queue.
+# Seconds between two tries of a started request to enter a full queue.
 FULL_SECONDS: Final = 0.2
-# Whoever reads counts does not wait for a process that is stopped.
+# Seconds to wait for the statistics of a process, which may be stopped.
 STATS_SECONDS: Final = 2.0
 
 
@@ -84,7 +84,7 @@ class Fleet:
         find_store: FindStore,
         program: Sequence[str] = PROGRAM,
     ) -> None:
-        """Starts nothing; ``find_store`` is asked as each process has loaded its model."""
+        """Starts nothing; calls ``find_store`` when a process has loaded its model."""
         self._changed = asyncio.Event()
         self.supervisors = [
             EngineSupervisor(each, find_store, self._note, program) for each in engines
@@ -93,9 +93,9 @@ class Fleet:
         self._moves = 0
 
     async def start(self) -> LoadedModel:
-        """Starts all, wait for the first that serves, and returns what it loaded.
+        """Starts all processes and waits for the first that serves; returns its loaded model.
 
-        Raises ``WorkerError`` where one cannot be had, as of a model that is not there.
+        Raises ``WorkerError`` if a process cannot start, for example because its model is missing.
         """
         for each in self.supervisors:
             each.start()
@@ -103,7 +103,7 @@ class Fleet:
         return next(each.loaded for each in self.supervisors if each.loaded is not None)
 
     async def wait_serving(self, count: int) -> None:
-        """Waits until ``count`` processes serve; raises ``WorkerError`` where they will not."""
+        """Waits until ``count`` processes serve; raises ``WorkerError`` if they cannot."""
         while sum(1 for _ in self._clients()) < count:
             for each in self.supervisors:
                 if each.failure is not None:
@@ -111,12 +111,12 @@ class Fleet:
             await self._changed.wait()
 
     async def close(self) -> None:
-        """Aborts what is under way, give all back, and end the processes."""
+        """Aborts all requests, releases everything, and ends the processes."""
         await asyncio.gather(*(each.stop() for each in self.supervisors))
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence, prompt and output together; 0 before one is loaded."""
+        """The longest sequence in tokens, with its output; 0 before a model is loaded."""
         return next(
             (each.loaded.longest for each in self.supervisors if each.loaded is not None), 0
         )
@@ -127,12 +127,11 @@ class Fleet:
         return next(self._clients(), None) is not None
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Yields a request's tokens as they come, each once, whatever dies meanwhile.
+        """Yields a request's tokens as they come, each once, even if processes die meanwhile.
 
-        Closed before its end, the request is aborted. Raises what the engine raises,
-        ``EngineBusyError`` only where the queues of all are full and it was not begun,
-        ``EngineGoneError`` where no process serves or several died under it, and
-        ``ContinuationError``.
+        Closing it early aborts the request. Raises the engine's errors, ``EngineBusyError`` only if
+        all queues are full and the request has not started, ``EngineGoneError`` if no process
+        serves or several died under it, and ``ContinuationError``.
         """
         begin = time.perf_counter()
         way = Continuation(request)
@@ -162,9 +161,9 @@ class Fleet:
         yield Piece([], way.whole(None), ended)
 
     async def stats(self) -> EngineStats:
-        """Adds up what all processes count, those that ended included.
+        """Adds up the statistics of all processes, including those that ended.
 
-        Of one that does not answer in time, and of one that ended, it is what it told last.
+        A process that ended, or does not answer in time, counts with its last statistics.
         """
         clients = list(self._clients())
         asked = (asyncio.wait_for(each.stats(), STATS_SECONDS) for each in clients)
@@ -184,7 +183,7 @@ class Fleet:
     async def _choose(
         self, request: Request, way: Continuation, full: set[EngineClient]
     ) -> EngineClient:
-        """Returns who takes a request; one that was begun waits for it, where nobody serves."""
+        """Returns the process for a request; a request that moved waits for one if none serves."""
         client = choose_engine((each for each in self._clients() if each not in full), request)
         if client is None and way.moves:
             try:
@@ -198,7 +197,7 @@ class Fleet:
         return client
 
     async def _may_have_room(self, way: Continuation, full: set[EngineClient]) -> bool:
-        """Returns whether any has room besides those; one that was begun waits until they have."""
+        """Returns whether another queue may have room; a request that moved waits until one has."""
         if full.issuperset(self._clients()):
             if not way.moves:
                 return False
@@ -211,6 +210,6 @@ class Fleet:
         return (each for each in clients if each is not None and each.open)
 
     def _note(self) -> None:
-        """Wakes whoever waits for a change."""
+        """Wakes all that wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()

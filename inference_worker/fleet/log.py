@@ -1,4 +1,4 @@
-"""The log of a serving process and its engines, in lines as kvstore-server's."""
+"""The log of a serving process and its engines, in the format of kvstore-server."""
 
 import logging
 import sys
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 class _Lines(logging.Formatter):
-    """The time in UTC and the level as kvstore-server writes them, and who says it."""
+    """The time in UTC and the level as kvstore-server writes them, then the logger's name."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s")
@@ -21,7 +21,7 @@ class _Lines(logging.Formatter):
 
 
 def log_to_stderr(level: int) -> None:
-    """Have what this process logs, from ``level`` on, on standard error."""
+    """Writes this process's log, from ``level`` on, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines())
     logging.basicConfig(level=level, handlers=[handler])

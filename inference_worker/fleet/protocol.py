@@ -1,8 +1,9 @@
-"""What a serving process and its engine processes tell each other, as frames.
+"""The protocol between a serving process and its engine processes: frames on a socket.
 
-Down go ``load``, ``begin``, ``generate``, ``abort``, ``stats`` and ``stop``; up come ``loaded``,
-``ready``, ``refused``, ``tokens``, ``end``, ``failed`` and ``stats``. Requests have a number, which
-the serving process counts up.
+A frame is JSON, with token ids as bytes. The serving process sends ``load``, ``begin``,
+``generate``, ``abort``, ``stats`` and ``stop``. An engine process sends ``loaded``, ``ready``,
+``refused``, ``tokens``, ``end``, ``failed`` and ``stats``. The serving process numbers the
+requests.
 """
 
 import json
@@ -32,10 +33,10 @@ from inference_worker.pages.layout import PageRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One engine process: its model, and the bounds of its engine; None is the engine's default.
+    """The settings of one engine process; None is the engine's default.
 
-    ``threads`` are what it computes with; None: one for a tiny model, else its share of the cores
-    beside all ``processes``. With ``awaits_store`` it waits a while for one that is not there.
+    ``threads`` None is one for a tiny model, otherwise an equal share of the cores among all
+    ``processes``. With ``awaits_store`` the process waits for a store that does not run yet.
     """
 
     model: str
@@ -55,7 +56,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """What a process says of its model: the HTTP server needs no more, and no torch."""
+    """An engine process's description of its model, so that the HTTP server needs no torch."""
 
     folder: str
     longest: int
@@ -63,34 +64,34 @@ class LoadedModel:
     page_bytes: int
 
 
-# Bytes of the JSON, then of the token ids behind it.
+# The number of bytes of the JSON, then of the token ids after it.
 HEAD: Final = Struct("<II")
-# More than the longest prompt has; a length beyond it is no frame of ours.
+# More than the longest prompt needs; a larger length is not a valid frame.
 MOST_BYTES: Final = 1 << 28
 
 
 class Frame(NamedTuple):
-    """One message: its fields, and token ids where it is about some."""
+    """One message: its fields, and token ids if it has some."""
 
     fields: dict[str, Any]
     token_ids: Sequence[int] = ()
 
     def pack(self) -> bytes:
-        """Writes it as it travels; raises ``BadPromptError`` for an id that is no uint32."""
+        """Returns the frame's bytes; raises ``BadPromptError`` for an id that is not a uint32."""
         told = json.dumps(self.fields).encode()
         try:
             ids = array("I", self.token_ids)
         except OverflowError:
-            raise BadPromptError("a token id is from 0 to 4294967295") from None
+            raise BadPromptError("a token id must be from 0 to 4294967295") from None
         if sys.byteorder == "big":
             ids.byteswap()
         return HEAD.pack(len(told), len(ids) * ids.itemsize) + told + ids.tobytes()
 
 
 async def read_frame(reader: StreamReader) -> Frame | None:
-    """Reads the next message, or None where the other end is gone, in the middle of one too.
+    """Reads the next frame; returns None if the peer closed the socket, also within a frame.
 
-    Raises ``ValueError`` for bytes that are none.
+    Raises ``ValueError`` for invalid bytes.
     """
     try:
         told_bytes, id_bytes = HEAD.unpack(await reader.readexactly(HEAD.size))
@@ -106,12 +107,12 @@ async def read_frame(reader: StreamReader) -> Frame | None:
     return Frame(json.loads(told), ids)
 
 
-# What a client did wrong, by its name on the way.
+# Errors of a client's request, by their names in a frame.
 _BAD: Final = {each.param: each for each in (BadPromptError, BadLengthError, BadSaltError)}
 
 
 def request_frame(number: int, request: Request) -> Frame:
-    """Writes a request down."""
+    """Converts a request to a frame."""
     told = {each.name: getattr(request, each.name) for each in fields(request)}
     del told["prompt_ids"]
     told |= {"sampling": asdict(request.sampling), "stop_ids": sorted(request.stop_ids)}
@@ -119,7 +120,7 @@ def request_frame(number: int, request: Request) -> Frame:
 
 
 def request_of(frame: Frame) -> Request:
-    """Reads what :func:`request_frame` wrote."""
+    """Converts a frame of :func:`request_frame` back."""
     told = {name: value for name, value in frame.fields.items() if name not in {"op", "id"}}
     told["sampling"] = SamplingOptions(**told["sampling"])
     told["stop_ids"] = frozenset(told["stop_ids"])
@@ -127,12 +128,12 @@ def request_of(frame: Frame) -> Request:
 
 
 def end_frame(number: int, generation: Generation, reason: FinishReason) -> Frame:
-    """Writes down what came of a request."""
+    """Converts the results of a request to a frame."""
     return Frame({"op": "end", "id": number, "reason": reason, "generation": asdict(generation)})
 
 
 def end_of(told: Mapping[str, Any]) -> tuple[Generation, FinishReason]:
-    """Reads what :func:`end_frame` wrote."""
+    """Converts the fields of :func:`end_frame` back."""
     found = dict(told["generation"])
     for name in ("matched_pages", "published_pages"):
         found[name] = [PageRef(*page) for page in found[name]]
@@ -142,7 +143,7 @@ def end_of(told: Mapping[str, Any]) -> tuple[Generation, FinishReason]:
 
 
 def failure_frame(number: int, error: Exception) -> Frame:
-    """Writes down what made a request fail."""
+    """Converts the error of a request to a frame."""
     told: dict[str, Any] = {"op": "failed", "id": number, "message": str(error), "kind": ""}
     match error:
         case RequestTooLongError():
@@ -161,7 +162,7 @@ def failure_frame(number: int, error: Exception) -> Frame:
 
 
 def failure_of(told: Mapping[str, Any]) -> Exception:
-    """Reads what :func:`failure_frame` wrote; what has no type of its own is a ``WorkerError``."""
+    """Converts the fields of :func:`failure_frame` back; other errors become ``WorkerError``."""
     message = str(told["message"])
     match told["kind"]:
         case "too_long":
@@ -177,10 +178,10 @@ def failure_of(told: Mapping[str, Any]) -> Exception:
 
 
 def stats_frame(number: int, stats: EngineStats) -> Frame:
-    """Writes an engine's counts down."""
+    """Converts an engine's statistics to a frame."""
     return Frame({"op": "stats", "id": number, "stats": asdict(stats)})
 
 
 def stats_of(told: Mapping[str, Any]) -> EngineStats:
-    """Reads what :func:`stats_frame` wrote."""
+    """Converts the fields of :func:`stats_frame` back."""
     return EngineStats(**told["stats"])

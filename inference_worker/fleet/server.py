@@ -20,7 +20,7 @@ from inference_worker.model.tokenizer import load_tokenizer
 from inference_worker.store.own_store import ServeStore, StoreOptions
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# As a shell reports that a signal ended a process.
+# A shell's status for a process that a signal ended is this plus the signal.
 SIGNAL_STATUS = 128
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ async def _serve(
         if store_options.used and not (await fleet.stats()).engines_attached:
             log.warning("no store at %s: computing without", store.path)
         if store_options.used and store_options.start:
-            log.info("to look at its store: KVSTORE_RUNTIME_DIR=%s kvstore-ctl top", store.path)
+            log.info("to watch its store: KVSTORE_RUNTIME_DIR=%s kvstore-ctl top", store.path)
         name = engines[0].model
         model = served_model(name, tokenizer, frozenset(loaded.end_ids), loaded.longest)
         where = listening.getsockname()
@@ -71,7 +71,7 @@ async def _serve(
 
 
 async def unless_signalled(starting: Coroutine[Any, Any, T]) -> T:
-    """Awaits a start, unless a signal to stop ends it first; returns a shell's status for it."""
+    """Awaits a start; if a stop signal arrives first, exits with a shell's status for it."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(starting)
     status = 0
 

@@ -1,4 +1,4 @@
-"""One engine of a fleet: a process, and the next one whenever it ends."""
+"""Supervises one engine of a fleet: its process, and a new one whenever it ends."""
 
 import asyncio
 import logging
@@ -21,25 +21,25 @@ from kvstore_client.calls.deadlines import Backoff
 PROGRAM: Final = ("-m", "inference_worker.fleet.engine_process")
 FIRST_WAIT: Final = 0.2
 LONGEST_WAIT: Final = 30.0
-# Starts that failed before a first one came to serve: then it is the setting, and no accident.
+# After this many failed starts without a success, the settings are the cause, not chance.
 FIRST_STARTS: Final = 3
-# For a process that was told to end: what it holds is given back, its lease revoked.
+# Seconds that a process has to end: it releases what it holds and revokes its lease.
 STOP_SECONDS: Final = 10.0
-# A process answers in microseconds, whatever its engine computes. Far longer than a machine that
-# has too much to do keeps one from running.
+# A process answers in microseconds, whatever its engine computes. The limit is far longer than an
+# overloaded machine delays a process.
 LOOK_SECONDS: Final = 5.0
 SILENT_SECONDS: Final = 60.0
 
 log = logging.getLogger(__name__)
 
 FindStore = Callable[[LoadedModel], Awaitable[Path | None]]
-"""Says where the store is, once a model is loaded; None: none is used."""
+"""Returns the store's folder once a model is loaded; None if no store is used."""
 
 
 class EngineSupervisor:
     """Keeps one engine process running. One event loop uses it.
 
-    ``client`` is there while the process serves, ``failure`` once it is plain that none will.
+    ``client`` is set while the process serves, ``failure`` once it is clear that none will.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class EngineSupervisor:
         changed: Callable[[], None],
         program: Sequence[str] = PROGRAM,
     ) -> None:
-        """Starts nothing; ``changed`` is called whenever a field did.
+        """Starts nothing; calls ``changed`` whenever a field changed.
 
-        ``program`` is what Python runs, with a socket's number behind it.
+        ``program`` is the program for Python to run; a socket's number is added.
         """
         self._program = program
         self.settings = settings
@@ -67,11 +67,11 @@ class EngineSupervisor:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins; returns at once."""
+        """Starts the process in the background."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Ends the process, by SIGKILL where it does not end by itself."""
+        """Ends the process, by SIGKILL if it does not end by itself."""
         self._stopping = True
         if self._task is None:
             return
@@ -88,7 +88,7 @@ class EngineSupervisor:
         while not self._stopping:
             try:
                 status = await self._live(backoff)
-            except Exception as error:  # noqa: BLE001 - whatever it was, the next one may serve
+            except Exception as error:  # noqa: BLE001 - the next process may serve
                 how = f"{type(error).__name__}: {error}"
                 if not self._served:
                     self.failure = error if isinstance(error, WorkerError) else WorkerError(how)
@@ -108,7 +108,7 @@ class EngineSupervisor:
             self.restarts += 1
 
     async def _live(self, backoff: Backoff) -> int:
-        """Runs one process to its end and returns its status; raises ``WorkerError``."""
+        """Runs one process until its end and returns its status; raises ``WorkerError``."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             fd = theirs.fileno()
@@ -116,7 +116,7 @@ class EngineSupervisor:
                 *tied_command(signal.SIGKILL, *self._program, str(fd)),
                 pass_fds=[fd],
                 stdin=DEVNULL,
-                # Ctrl-C is for the serving process alone.
+                # Ctrl-C must reach the serving process only.
                 start_new_session=True,
             )
             theirs.close()
@@ -152,7 +152,7 @@ class EngineSupervisor:
             watching.cancel()
 
     async def _watch(self, client: EngineClient, process: Process) -> None:
-        """Kills a process that is stopped or stands still: its socket would stay open."""
+        """Kills a process that is stopped or hangs, because its socket would stay open."""
         with suppress(EngineGoneError, ProcessLookupError):
             attached = False
             while True:
@@ -174,7 +174,7 @@ class _EndedError(Exception):
 
 
 async def _next(reader: StreamReader) -> dict[str, Any]:
-    """Reads a process's next step; raises ``WorkerError`` with what it refuses."""
+    """Reads a process's next frame; raises ``WorkerError`` with the reason if it refuses."""
     frame = await read_frame(reader)
     if frame is None:
         raise _EndedError

@@ -1,4 +1,4 @@
-"""Who may use the HTTP server: names and their keys, out of a file."""
+"""The users of the HTTP server: names and their keys, from a file."""
 
 import hashlib
 import hmac
@@ -10,19 +10,19 @@ from typing import Final
 
 MIN_KEY_LENGTH: Final = 16
 MAX_NAME_BYTES: Final = 64
-# Others than the owner and its group get nothing, the group may read.
+# Only the owner may write the file; its group may read it, others may do neither.
 NOT_SECRET: Final = stat.S_IWGRP | stat.S_IRWXO
 
 
 class ApiKeys:
-    """Users by the digests of their keys; a key is compared in constant time with each."""
+    """Users by the digests of their keys. A key is compared with each in constant time."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:
         """Takes each user's key, by name."""
         self._digests = {name: _digest(key) for name, key in keys.items()}
 
     def user_of(self, key: str) -> str | None:
-        """Says whose key it is, or None."""
+        """Returns the user of a key, or None."""
         given, found = _digest(key), None
         for name, digest in self._digests.items():
             if hmac.compare_digest(digest, given):
@@ -31,10 +31,10 @@ class ApiKeys:
 
 
 def read_api_keys(path: Path) -> ApiKeys:
-    """Reads a file of lines ``name key``, where ``#`` begins a comment.
+    """Reads a file of lines ``name key``; ``#`` begins a comment.
 
-    Raises ``ValueError`` for a file that others may read, a line of another form, a short key, a
-    name that comes twice or no key at all; and ``OSError`` where it cannot be read.
+    Raises ``ValueError`` for a file that others can read, a malformed line, a short key, a repeated
+    name or no key at all, and ``OSError`` if it cannot be read.
     """
     with path.open(encoding="utf-8") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -61,7 +61,7 @@ def read_api_keys(path: Path) -> ApiKeys:
 def salt_of(user: str | None, cache_salt: str) -> str:
     """Joins a user's name, which has no space, and the salt of a request.
 
-    No two users share anything, whatever salts they choose.
+    Users therefore share nothing, whatever salts they choose.
     """
     return cache_salt if user is None else f"{user} {cache_salt}"
 

@@ -1,4 +1,4 @@
-"""The application: its routes, and what they have in common."""
+"""The HTTP application: its routes, its error handlers and its request counter."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -37,7 +37,7 @@ class Routes:
         drain: Drain,
         completions: Completions,
     ) -> None:
-        """Takes the parts."""
+        """Takes the parts of the application."""
         self._engine = engine
         self._model = model
         self._keys = settings.api_keys
@@ -69,7 +69,7 @@ class Routes:
         return JSONResponse(self._document())
 
     async def health(self, request: Request) -> Response:
-        """Says whether an engine takes requests; raises :class:`Problem` where not."""
+        """Answers whether an engine accepts requests; raises :class:`Problem` if none does."""
         del request
         if self._drain.draining:
             raise not_ready("the server ends")
@@ -78,12 +78,12 @@ class Routes:
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
-        """Shows what was counted, in Prometheus' text format."""
+        """Answers all metrics in Prometheus' text format."""
         del request
         try:
             self._counters.engine.stats = await self._engine.stats()
         except EngineGoneError:
-            # What is known without it is worth having.
+            # The HTTP server's own metrics are useful without the engine's.
             self._counters.engine.stats = None
         shown = generate_latest(self._counters.registry)
         return Response(shown, headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -98,7 +98,7 @@ class Routes:
         }
 
     def _user_of(self, request: Request) -> str | None:
-        """Says who asks; raises :class:`Problem` where a key is needed and not given."""
+        """Returns the user; raises :class:`Problem` if a key is required and missing or wrong."""
         if self._keys is None:
             return None
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
@@ -113,24 +113,24 @@ class Routes:
         return user
 
 
-# As nginx has it: the client went away before its answer, which nobody reads.
+# As in nginx: the client closed the connection before its answer.
 GONE_STATUS: Final = 499
-# What is answered, outside this layer, to what nobody foresaw.
+# The status of unexpected errors, which are answered outside this layer.
 FAILED_STATUS: Final = 500
 ROUTES: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/models", "/health"})
 ROUTES_BELOW: Final = "/v1/models/"
 
 
 class RequestCounter:
-    """A layer around the application; of ``/metrics`` itself nothing is counted."""
+    """Middleware that counts answers by route and status, except those of ``/metrics``."""
 
     def __init__(self, app: ASGIApp, requests: Counter) -> None:
-        """Count into ``requests``, by route and status."""
+        """Counts into ``requests``, by route and status."""
         self._app = app
         self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count when all was sent."""
+        """Counts a request once its answer was sent."""
         if scope["type"] != "http" or scope["path"] == "/metrics":
             await self._app(scope, receive, send)
             return
@@ -149,14 +149,14 @@ class RequestCounter:
 
 
 def route_of(path: str) -> str:
-    """Gives a path's route; paths that nobody serves are one."""
+    """Returns a path's route; all unknown paths are one route."""
     if path.startswith(ROUTES_BELOW):
         return f"{ROUTES_BELOW}{{model}}"
     return path if path in ROUTES else "other"
 
 
 async def answer_nobody(request: Request, error: Exception) -> Response:
-    """Answers a client that is gone."""
+    """Answers a client that closed the connection."""
     del request, error
     return Response(status_code=GONE_STATUS)
 
@@ -167,9 +167,9 @@ def build_app(
     settings: HttpSettings | None = None,
     registry: CollectorRegistry | None = None,
 ) -> Starlette:
-    """Makes the application of one model; its ``state.drain`` is how it ends.
+    """Makes the application of one model; ``state.drain`` ends it.
 
-    ``registry`` may have metrics besides, which ``/metrics`` shows too.
+    ``registry`` may have more metrics, which ``/metrics`` shows too.
     """
     settings = settings or HttpSettings()
     counters = HttpCounters(registry or CollectorRegistry())

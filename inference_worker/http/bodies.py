@@ -1,4 +1,4 @@
-"""The bodies of requests, as OpenAI has them, and what a body is that is none."""
+"""The bodies of requests as OpenAI defines them, and the errors for invalid ones."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
@@ -9,14 +9,14 @@ from pydantic_core import PydanticCustomError
 from inference_worker.chat.format import Message
 from inference_worker.http.problem import Problem
 
-# With the longest user name less than a store's bound on salts.
+# Together with the longest user name this is below a store's bound on salts.
 MAX_SALT_BYTES: Final = 128
 MAX_STOPS: Final = 4
 MAX_STOP_LENGTH: Final = 1024
 ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-# For what takes no boolean by its place.
+# A name for False, which ruff refuses as a positional argument.
 OFF: Final = False
-# What an answer of OpenAI's has besides, and gives nothing to continue where it is empty.
+# Fields of OpenAI's answers, which clients send back: accepted if they are empty.
 EMPTY_IN_MESSAGE: Final = frozenset(
     {"annotations", "audio", "function_call", "name", "refusal", "tool_calls"}
 )
@@ -25,10 +25,10 @@ Prompt: TypeAlias = str | list[int]
 
 
 def only(*values: object) -> AfterValidator:
-    """Let a field hold nothing but what changes nothing: these values, or null."""
+    """Accepts only values of a field that change nothing: these values, or null."""
 
     def check(value: object) -> object:
-        # True is no 1 here.
+        # True does not equal 1 here.
         if value is None or any(type(value) is type(v) and value == v for v in values):
             return value
         raise PydanticCustomError("unsupported_parameter", "it is not supported by this server")
@@ -45,7 +45,7 @@ def _are_ids(value: object) -> bool:
 
 
 def _prompts(value: Any) -> list[Prompt]:  # noqa: ANN401 - of JSON
-    """Takes a text, ids, or a list of either."""
+    """Accepts a text, ids, or a list of either."""
     if isinstance(value, str) or (value and _are_ids(value)):
         return [value]
     if isinstance(value, list) and value:
@@ -57,7 +57,7 @@ def _prompts(value: Any) -> list[Prompt]:  # noqa: ANN401 - of JSON
 
 
 def _stops(value: Any) -> list[str]:  # noqa: ANN401 - of JSON
-    """Takes one string or up to four."""
+    """Accepts one string, or up to four."""
     stops = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
         raise _wrong("a string or a list of strings is wanted")
@@ -71,7 +71,7 @@ def _stops(value: Any) -> list[str]:  # noqa: ANN401 - of JSON
 
 
 def _messages(value: Any) -> list[Message]:  # noqa: ANN401 - of JSON
-    """Takes a conversation."""
+    """Accepts a conversation."""
     if not isinstance(value, list) or not value:
         raise _wrong("a list of messages is wanted")
     return [_message(place, each) for place, each in enumerate(value)]
@@ -99,7 +99,7 @@ def _message(place: int, value: Any) -> Message:  # noqa: ANN401 - of JSON
 
 
 def _content(place: int, value: Any) -> str:  # noqa: ANN401 - of JSON
-    """Takes a text, or parts of text, each of which is a line or more of its own."""
+    """Accepts a text, or parts of text, which are joined by newlines."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
@@ -117,7 +117,7 @@ def _content(place: int, value: Any) -> str:  # noqa: ANN401 - of JSON
 
 
 def _salt(value: str) -> str:
-    """Takes a salt that a store takes."""
+    """Accepts a salt of at most ``MAX_SALT_BYTES`` bytes."""
     if len(value.encode()) > MAX_SALT_BYTES:
         message = "at most {bytes} bytes are wanted"
         raise PydanticCustomError("invalid_value", message, {"bytes": MAX_SALT_BYTES})
@@ -141,20 +141,20 @@ Ignored = Annotated[Any, Field(default=None)]
 
 
 class StreamOptions(BaseModel):
-    """What a stream has besides."""
+    """The options of a stream."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     include_usage: bool | None = None
-    # Of OpenAI's, against who measures the sizes of packets.
+    # OpenAI's padding against measuring the sizes of packets.
     include_obfuscation: Annotated[bool | None, only(OFF)] = None
 
 
 class GenerationBody(BaseModel):
-    """What chats and completions have in common.
+    """The fields that chats and completions share.
 
-    Fields that would change the answer and are not there are refused where they say more than
-    nothing, and so are unknown ones, as by OpenAI.
+    Unsupported fields that would change the answer are refused if they are set. Unknown fields are
+    refused as by OpenAI.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -224,7 +224,7 @@ Body = TypeVar("Body", bound=GenerationBody)
 
 
 def parse_body(kind: type[Body], content: bytes) -> Body:
-    """Reads a body; raises :class:`Problem` that names the first field that is wrong."""
+    """Parses a body; raises :class:`Problem` that names the first invalid field."""
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
@@ -233,7 +233,7 @@ def parse_body(kind: type[Body], content: bytes) -> Body:
     field = field.removeprefix(".") or "body"
     match found["type"]:
         case "json_invalid":
-            raise Problem(400, f"the body is no JSON: {found['msg']}", code="invalid_json")
+            raise Problem(400, f"the body is not valid JSON: {found['msg']}", code="invalid_json")
         case "missing":
             code, message = "missing_required_parameter", f"Missing required parameter: '{field}'."
         case "extra_forbidden":

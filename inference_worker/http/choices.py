@@ -1,4 +1,4 @@
-"""All answers to one request, and what they are together."""
+"""The answers to one request, computed concurrently: their text, tokens and usage."""
 
 import asyncio
 import time
@@ -17,14 +17,14 @@ from inference_worker.model.tokenizer import Tokenizer
 
 
 class Delta(NamedTuple):
-    """What one choice says next; the last has why it ends."""
+    """The next text of a choice; the last one has the finish reason."""
 
     text: str
     finish_reason: str | None
 
 
 class Choice:
-    """One choice: its text up to a stop string, and its tokens. One event loop uses it."""
+    """One answer: its text up to a stop string, and its tokens. One event loop uses it."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Choice:
         context: Sequence[int],
         counters: HttpCounters,
     ) -> None:
-        """Asks nothing yet."""
+        """Starts nothing."""
         self._request = request
         self._counters = counters
         self._stop_text = StopText(stops)
@@ -49,9 +49,9 @@ class Choice:
         return len(self._request.prompt_ids)
 
     async def deltas(self, engine: AsyncEngine) -> AsyncGenerator[Delta, None]:
-        """Gives the text as it comes; closing it aborts the request.
+        """Yields the text as it comes; closing it aborts the request.
 
-        Raises what ``generate`` of the engine raises, and ``EngineGoneError`` where the engine
+        Raises the errors of the engine's ``generate``, and ``EngineGoneError`` if the engine
         aborted it.
         """
         begin = time.perf_counter()
@@ -81,7 +81,7 @@ class Choice:
             self._counters.generated.inc(self.completion_tokens)
 
     def _take(self, tokens: list[int]) -> str:
-        """Takes tokens up to the one that completes a stop string; gives what may be said."""
+        """Adds tokens up to the end of a stop string; returns the text that is final."""
         said = ""
         for token in tokens:
             self.completion_tokens += 1
@@ -98,7 +98,7 @@ class Choice:
         return self._stop_text.add(text)
 
     def _end_of(self, reason: FinishReason | None) -> str | None:
-        """Says why it ends, where it does."""
+        """Returns the finish reason, or None."""
         if self._stop_text.stopped:
             return FinishReason.STOP.value
         if reason is FinishReason.ABORT:
@@ -106,7 +106,7 @@ class Choice:
         return None if reason is None else reason.value
 
     def _rest(self) -> str:
-        """Gives what is held back, which nothing follows."""
+        """Returns the text that was held back, since nothing follows it."""
         if self._stop_text.stopped:
             return ""
         self._text.end()
@@ -114,7 +114,7 @@ class Choice:
         return text if self._stop_text.stopped else text + self._stop_text.end()
 
     def _count_time(self, begin: float, tokens: int) -> float:
-        """Counts how long tokens took since those before them; gives the time now."""
+        """Observes the time since the tokens before; returns the time now."""
         if not tokens:
             return begin
         now = time.perf_counter()
@@ -126,17 +126,17 @@ class Choice:
 
 
 class ChoiceDelta(NamedTuple):
-    """What one of several choices says next."""
+    """The next text of one of several choices."""
 
     number: int
     delta: Delta
 
 
 class Choices:
-    """The answers to one request, computed beside each other. One event loop uses it."""
+    """The answers to one request, computed concurrently. One event loop uses it."""
 
     def __init__(self, prepared: Prepared, tokenizer: Tokenizer, counters: HttpCounters) -> None:
-        """Asks nothing yet."""
+        """Starts nothing."""
         self._prompt_count = prepared.prompt_count
         pairs = zip(prepared.requests, prepared.contexts, strict=True)
         self.choices = [
@@ -145,7 +145,7 @@ class Choices:
         ]
 
     async def deltas(self, engine: AsyncEngine) -> AsyncGenerator[ChoiceDelta, None]:
-        """Gives what all say as it comes; closing it aborts all. Raises the first one's failure."""
+        """Yields all texts as they come; closing it aborts all. Raises the first error."""
         came: asyncio.Queue[ChoiceDelta | Exception] = asyncio.Queue(len(self.choices))
         tasks = [
             asyncio.create_task(_follow(index, choice, engine, came))
@@ -165,7 +165,7 @@ class Choices:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def usage(self) -> dict[str, Any]:
-        """Count tokens as OpenAI does: each prompt once, and what was cached of it at first."""
+        """Counts tokens as OpenAI does: each prompt once, and its tokens cached at first."""
         first = self.choices[:: len(self.choices) // self._prompt_count]
         prompt = sum(each.prompt_tokens for each in first)
         completion = sum(each.completion_tokens for each in self.choices)
@@ -184,12 +184,12 @@ async def _follow(
         async with aclosing(choice.deltas(engine)) as deltas:
             async for each in deltas:
                 await came.put(ChoiceDelta(index, each))
-    except Exception as error:  # noqa: BLE001 - who waits is told
+    except Exception as error:  # noqa: BLE001 - raised to the caller
         await came.put(error)
 
 
 def whole(deltas: Sequence[ChoiceDelta], count: int) -> list[Delta]:
-    """Joins what each of ``count`` choices said."""
+    """Joins the texts of each of ``count`` choices."""
     return [
         Delta(
             "".join(each.delta.text for each in deltas if each.number == number),

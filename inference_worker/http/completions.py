@@ -1,4 +1,4 @@
-"""From a body to the answers, whole or as a stream."""
+"""Answers chats and completions: from a body to the answers, whole or as a stream."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -22,7 +22,7 @@ from inference_worker.http.problem import Problem, not_ready
 from inference_worker.http.settings import HttpSettings, ServedModel
 from kvstore import tracing
 
-# A longer body is read and made into tokens on a thread, so that streams go on meanwhile.
+# A longer body is parsed and tokenized in a thread, so that streams continue meanwhile.
 SHORT_BODY_BYTES: Final = 8 << 10
 
 Body = TypeVar("Body", bound=GenerationBody)
@@ -46,7 +46,7 @@ class Completions:
         self._settings = settings
         self._counters = counters
         self._drain = drain
-        # One thread: a tokenizer is not asked for two encodings at once.
+        # One thread, because a tokenizer must not encode two texts at once.
         self._encoder = ThreadPoolExecutor(1, thread_name_prefix="encoder")
 
     async def answer(
@@ -57,7 +57,7 @@ class Completions:
         prepare: Prepare[Body],
         written_as: Callable[[ServedModel], Documents],
     ) -> Response:
-        """Answers one request; raises :class:`Problem`, and what the engine raises."""
+        """Answers one request; raises :class:`Problem`, and the engine's errors."""
         settings = self._settings
         content = await read_body(request, settings.max_body_bytes, settings.body_seconds)
         if self._drain.draining or not self._engine.ready:
@@ -85,7 +85,7 @@ class Completions:
                 found = await while_there(request.receive, self._drain, _all(deltas))
                 written = whole(found, len(choices.choices))
                 return JSONResponse(documents.whole(written, choices.usage()))
-            # Before there is a token, what goes wrong is still an answer of its own.
+            # An error before the first token is still answered with its own status.
             try:
                 first = await while_there(request.receive, self._drain, _next(deltas))
             except BaseException:
@@ -102,7 +102,7 @@ class Completions:
 
 
 def traced(prepared: Prepared, traceparent: str) -> Prepared:
-    """Have requests be a part of what a client's header names."""
+    """Makes requests children of the span that a client's header names."""
     requests = [replace(each, traceparent=traceparent) for each in prepared.requests]
     return replace(prepared, requests=requests)
 
@@ -135,7 +135,7 @@ async def _chunks(
     *,
     with_usage: bool,
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Writes each delta, the first one known already, and the usage in the end."""
+    """Yields each delta, the first of which is known already, and the usage at the end."""
     begun: set[int] = set()
     more = {"usage": None} if with_usage else {}
     async with aclosing(deltas):

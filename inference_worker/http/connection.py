@@ -1,4 +1,4 @@
-"""A request's connection: its body, bounded, and whether its client is still there."""
+"""A request's connection: its body, its events, its client's leave, and the server's end."""
 
 import asyncio
 import json
@@ -13,17 +13,17 @@ from starlette.types import Receive, Scope, Send
 from inference_worker.errors import EngineGoneError
 from inference_worker.http.problem import Problem, problem_of
 
-# For clients to read why their answers ended: one that reads nothing keeps nobody.
+# Seconds for clients to read why their answers ended; a client that does not read delays no end.
 END_SECONDS: Final = 5.0
 
 
 class Drain:
-    """Counts the requests that run, and knows whether the server is to end. One event loop's."""
+    """Counts running requests, and records that the server ends. One event loop uses it."""
 
     def __init__(self) -> None:
-        """Serve."""
+        """Starts without requests."""
         self.draining = False
-        # Set when what runs has to end now.
+        # Set when running requests must end now.
         self.over = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -42,9 +42,9 @@ class Drain:
                 self._idle.set()
 
     async def drain(self, grace: float) -> None:
-        """Begins nothing new; returns when nothing runs.
+        """Refuses new requests; returns when none runs.
 
-        What runs after ``grace`` seconds is ended, and its clients are told, where they read.
+        After ``grace`` seconds it ends the running requests, and sends their clients an error.
         """
         self.draining = True
         try:
@@ -57,7 +57,7 @@ class Drain:
                     await self._wait_idle()
 
     async def _wait_idle(self) -> None:
-        # A stream is counted anew as its answer begins.
+        # A stream is counted again when its answer begins.
         while self._running:
             await self._idle.wait()
 
@@ -85,10 +85,10 @@ async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
 
 
 async def while_there(receive: Receive, drain: Drain, work: Coroutine[Any, Any, Result]) -> Result:
-    """Does what a client waits for; whose body was read.
+    """Awaits ``work`` for a client whose body was read.
 
-    Where the client goes away meanwhile, or the server ends, the work is cancelled, and
-    ``ClientDisconnect`` or ``EngineGoneError`` raised once it has ended.
+    Cancels it if the client disconnects or the server ends. Raises ``ClientDisconnect`` or
+    ``EngineGoneError`` once the work has ended.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(receive))
@@ -107,7 +107,7 @@ async def while_there(receive: Receive, drain: Drain, work: Coroutine[Any, Any, 
 
 
 async def _gone(receive: Receive) -> None:
-    """Returns when the client is gone."""
+    """Returns when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -116,12 +116,12 @@ DONE: Final = b"data: [DONE]\n\n"
 
 
 class EventStream(Response):
-    """Sends documents as they come, then ``[DONE]``; an error is the last event instead."""
+    """Sends documents as server-sent events, then ``[DONE]``; an error is the last event."""
 
     media_type = "text/event-stream"
 
     def __init__(self, documents: AsyncGenerator[Mapping[str, Any], None], drain: Drain) -> None:
-        """Sends ``documents``, which are closed in the end."""
+        """Sends ``documents``, and closes them at the end."""
         self.status_code = 200
         self.background = None
         self._documents = documents
@@ -129,7 +129,7 @@ class EventStream(Response):
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends all; where the client goes away, close the documents at once."""
+        """Sends all documents; closes them at once if the client disconnects."""
         del scope
         with self._drain.running():
             async with aclosing(self._documents):
@@ -140,7 +140,7 @@ class EventStream(Response):
                     last = DONE
                 except ClientDisconnect:
                     return
-                except Exception as error:  # noqa: BLE001 - the client is told, as far as it may be
+                except Exception as error:  # noqa: BLE001 - the client receives it as an event
                     last = event(problem_of(error).document())
                 await send({"type": "http.response.body", "body": last})
 
@@ -151,6 +151,6 @@ class EventStream(Response):
 
 
 def event(document: Mapping[str, Any]) -> bytes:
-    """Writes one event."""
+    """Returns one event's bytes."""
     written = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return f"data: {written}\n\n".encode()

@@ -1,4 +1,4 @@
-"""OpenAI's documents: answers whole, and in chunks."""
+"""OpenAI's documents: complete answers, and chunks of streams."""
 
 import time
 import uuid
@@ -11,27 +11,27 @@ Document = dict[str, Any]
 
 
 class Documents(Protocol):
-    """How one request's answers are written."""
+    """Writes the documents of one request."""
 
     def whole(self, choices: list[Delta], usage: Document) -> Document:
-        """Writes all of the answers."""
+        """Returns the complete answers."""
         ...
 
     def first(self, index: int) -> Document | None:
-        """Writes what comes before a choice's first text, if anything."""
+        """Returns the chunk before a choice's first text, if there is one."""
         ...
 
     def chunk(self, choice: ChoiceDelta) -> Document:
-        """Writes what a choice says next."""
+        """Returns the chunk with a choice's next text."""
         ...
 
     def usage(self, usage: Document) -> Document:
-        """Writes the last chunk, which has no choice."""
+        """Returns the last chunk, which has no choice."""
         ...
 
 
 class _Headed:
-    """What all documents of a request have in common."""
+    """The fields that all documents of a request share."""
 
     def __init__(self, prefix: str, model: ServedModel) -> None:
         """Names the request."""
@@ -53,20 +53,20 @@ class CompletionDocuments(_Headed):
         super().__init__("cmpl", model)
 
     def whole(self, choices: list[Delta], usage: Document) -> Document:
-        """Writes all of the answers."""
+        """Returns the complete answers."""
         written = [_completion(index, each) for index, each in enumerate(choices)]
         return self._document("text_completion", written, usage=usage)
 
     def first(self, index: int) -> None:
-        """Nothing comes before the text."""
+        """Returns None: a completion begins with its text."""
         del index
 
     def chunk(self, choice: ChoiceDelta) -> Document:
-        """Writes what a choice says next."""
+        """Returns the chunk with a choice's next text."""
         return self._document("text_completion", [_completion(*choice)])
 
     def usage(self, usage: Document) -> Document:
-        """Writes the last chunk."""
+        """Returns the last chunk."""
         return self._document("text_completion", [], usage=usage)
 
 
@@ -78,7 +78,7 @@ class ChatDocuments(_Headed):
         super().__init__("chatcmpl", model)
 
     def whole(self, choices: list[Delta], usage: Document) -> Document:
-        """Writes all of the answers."""
+        """Returns the complete answers."""
         written = [
             {
                 "index": index,
@@ -91,16 +91,16 @@ class ChatDocuments(_Headed):
         return self._document("chat.completion", written, usage=usage)
 
     def first(self, index: int) -> Document:
-        """Says whose message begins."""
+        """Returns the chunk that names the message's role."""
         return self._chunk(index, {"role": "assistant", "content": ""}, None)
 
     def chunk(self, choice: ChoiceDelta) -> Document:
-        """Writes what a choice says next."""
+        """Returns the chunk with a choice's next text."""
         text, reason = choice.delta
         return self._chunk(choice.number, {"content": text} if text else {}, reason)
 
     def usage(self, usage: Document) -> Document:
-        """Writes the last chunk."""
+        """Returns the last chunk."""
         return self._document("chat.completion.chunk", [], usage=usage)
 
     def _chunk(self, index: int, delta: Document, reason: str | None) -> Document:

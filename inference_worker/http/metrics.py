@@ -1,4 +1,4 @@
-"""What the HTTP server counts, for Prometheus; names are vLLM's where they mean the same."""
+"""The HTTP server's metrics for Prometheus; names are vLLM's for the same quantities."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -21,7 +21,7 @@ class HttpCounters:
     """The metrics of one HTTP server. One event loop uses it."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Adds them to a registry."""
+        """Registers the metrics."""
         self.registry = registry
         self.requests = Counter(
             "http_requests",
@@ -65,14 +65,14 @@ class HttpCounters:
 
 
 class EngineCollector(Collector):
-    """Shows an engine's counts as they were told last; nothing before."""
+    """Exports an engine's latest statistics; nothing before the first."""
 
     def __init__(self) -> None:
-        """Nothing was told yet."""
+        """Starts without statistics."""
         self.stats: EngineStats | None = None
 
     def collect(self) -> Iterator[Metric]:
-        """Gives what the engine counts."""
+        """Yields the engine's metrics."""
         stats = self.stats
         if stats is None:
             return

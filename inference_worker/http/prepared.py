@@ -1,4 +1,4 @@
-"""What a body asks of the engine."""
+"""Converts a body to the engine's requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from inference_worker.http.bodies import SEED_BITS, ChatBody, CompletionBody, Ge
 from inference_worker.http.problem import Problem
 from inference_worker.http.settings import ServedModel
 
-# OpenAI's for completions; a chat's answer may take all that is left.
+# OpenAI's default for completions; a chat's answer may use all remaining tokens.
 COMPLETION_TOKENS: Final = 16
 
 
@@ -18,8 +18,8 @@ COMPLETION_TOKENS: Final = 16
 class Prepared:
     """The engine's requests for one HTTP request, one for each choice, in order.
 
-    ``contexts`` are the ids before each answer that decide how its first word is spelt.
-    ``prompt_count`` prompts have as many choices each.
+    ``contexts`` are the ids before each answer, which decide the spelling of its first word. Each
+    of ``prompt_count`` prompts has the same number of choices.
     """
 
     requests: list[Request]
@@ -29,13 +29,13 @@ class Prepared:
 
 
 def prepare_chat(body: ChatBody, model: ServedModel, salt: str, max_choices: int) -> Prepared:
-    """Writes a conversation as the model reads it; raises :class:`Problem`."""
+    """Converts a conversation to ids; raises :class:`Problem`."""
     try:
         ids = model.chat_format.message_ids(body.messages)
     except ValueError as error:
         raise Problem(400, str(error), param="messages", code="invalid_value") from error
     wanted = body.max_completion_tokens or body.max_tokens
-    # Where there is room for none, the engine's bound is told.
+    # If there is no room, the engine's limit is reported.
     most = max(1, model.longest - len(ids)) if wanted is None else wanted
     stop_ids = model.end_ids | model.chat_format.stop_ids
     return _prepare(body, model, [ids], [()], most, stop_ids, salt, max_choices)
@@ -44,7 +44,7 @@ def prepare_chat(body: ChatBody, model: ServedModel, salt: str, max_choices: int
 def prepare_completion(
     body: CompletionBody, model: ServedModel, salt: str, max_choices: int
 ) -> Prepared:
-    """Takes prompts as they stand; raises :class:`Problem`."""
+    """Uses prompts without a chat format; raises :class:`Problem`."""
     tokenizer = model.tokenizer
     prompts = [
         [*tokenizer.begin_ids, *tokenizer.encode(each)] if isinstance(each, str) else each
@@ -93,7 +93,7 @@ def _prepare(
 
 
 def _sampling(body: GenerationBody, number: int) -> SamplingOptions:
-    """Gives the sampling of one of several answers to a prompt: each has a seed of its own."""
+    """Returns the sampling of one of several answers to a prompt: each has its own seed."""
     seed = None if body.seed is None else (body.seed + number) % (1 << SEED_BITS)
     return SamplingOptions(
         temperature=1.0 if body.temperature is None else body.temperature,

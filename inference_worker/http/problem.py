@@ -1,4 +1,4 @@
-"""What is wrong with a request, in OpenAI's shape."""
+"""Errors of requests, in OpenAI's format."""
 
 import logging
 from typing import Any, Final
@@ -22,10 +22,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Problem(Exception):
-    """A request that is not served, and what its client is told.
+    """A request that is refused or failed, and the error for its client.
 
-    ``param`` names the field, ``code`` the reason for programs; ``retry`` says that the same may
-    be served soon.
+    ``param`` names the field, ``code`` the reason for programs. ``retry`` says that a retry may
+    succeed soon.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Problem(Exception):
         self.retry = retry
 
     def document(self) -> dict[str, Any]:
-        """Gives it as OpenAI does."""
+        """Returns the error in OpenAI's format."""
         error = {
             "message": self.message,
             "type": self.kind,
@@ -57,7 +57,7 @@ class Problem(Exception):
         return {"error": error}
 
     def response(self) -> JSONResponse:
-        """Gives it as an answer."""
+        """Returns the error as a response."""
         headers = {"Retry-After": RETRY_SECONDS} if self.retry else {}
         if self.status == UNAUTHORIZED:
             headers["WWW-Authenticate"] = "Bearer"
@@ -65,17 +65,17 @@ class Problem(Exception):
 
 
 def not_ready(message: str) -> Problem:
-    """No engine takes requests now."""
+    """Returns the problem that no engine accepts requests now."""
     return Problem(503, message, kind="server_error", code="not_ready", retry=True)
 
 
 def is_refusal(error: Exception) -> bool:
-    """Returns whether a request was refused, and the server failed in nothing."""
+    """Returns whether an error refuses a request, and is not a failure of the server."""
     return isinstance(error, Problem | RequestTooLongError | BadRequestError | EngineBusyError)
 
 
 def problem_of(error: Exception) -> Problem:
-    """Says what a client is told of an error; of one that nobody foresaw, nothing."""
+    """Returns the problem for an error; an unexpected error is only logged in detail."""
     match error:
         case Problem():
             return error
@@ -94,13 +94,13 @@ def problem_of(error: Exception) -> Problem:
 
 
 async def answer_problem(request: Request, error: Exception) -> JSONResponse:
-    """Answers a request that raised something."""
+    """Answers a request that raised an error."""
     del request
     return problem_of(error).response()
 
 
 async def answer_http(request: Request, error: Exception) -> JSONResponse:
-    """Answers a request that has no route."""
+    """Answers a request without a route."""
     assert isinstance(error, HTTPException)  # as it is registered
     told = f"{error.detail}: {request.method} {request.url.path}"
     response = Problem(error.status_code, told, code="unknown_url").response()

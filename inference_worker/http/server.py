@@ -1,4 +1,4 @@
-"""The HTTP server, and how it ends."""
+"""Runs the HTTP application in uvicorn, and ends it."""
 
 import asyncio
 import signal
@@ -14,27 +14,31 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from inference_worker.http.connection import Drain
 from inference_worker.http.settings import GRACE_SECONDS
 
-# From a connection's begin, or the answer before, to the end of a request's head.
+# Seconds from a connection's begin, or from the answer before, to the end of a request's head.
 HEAD_SECONDS: Final = 30.0
 
 
 class RequestDeadline(H11Protocol):
-    """uvicorn's protocol, which by itself waits for a first request, or a head's end, for ever."""
+    """uvicorn's protocol, with a timeout for a request's head.
+
+    uvicorn waits for a first request, or the end of a head, without limit. Many such connections
+    would lock out other clients.
+    """
 
     _closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins to wait for a request."""
+        """Starts the timeout for the first request."""
         super().connection_made(transport)
         self._begin()
 
     def on_response_complete(self) -> None:
-        """Begins to wait for the next one."""
+        """Starts the timeout for the next request."""
         super().on_response_complete()
         self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Waits no more."""
+        """Cancels the timeout."""
         if self._closing is not None:
             self._closing.cancel()
         super().connection_lost(exc)
@@ -49,13 +53,13 @@ class RequestDeadline(H11Protocol):
             self.transport.close()
 
 
-# For connections that nobody uses, once all that ran has ended.
+# Seconds for idle connections to close, once all requests have ended.
 CLOSE_SECONDS: Final = 2
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Server(uvicorn.Server):
-    """A server whose signals are somebody else's."""
+    """A uvicorn server that leaves signals to its caller."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -64,7 +68,7 @@ class _Server(uvicorn.Server):
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Listen; port 0 is any. Raises ``OSError`` where that cannot be."""
+    """Returns a listening socket; port 0 picks a free one. Raises ``OSError`` on failure."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=2048)
 
@@ -74,8 +78,8 @@ async def serve_app(
 ) -> None:
     """Serves until SIGTERM or SIGINT; for the main thread.
 
-    Then ``/health`` and whatever is new get 503, what runs ends by itself within ``grace``
-    seconds or is ended, a second signal ends it now, and this returns.
+    After the signal, ``/health`` and new requests get 503. Running requests end by themselves
+    within ``grace`` seconds or are ended. A second signal ends them now.
     """
     loop = asyncio.get_running_loop()
     config = uvicorn.Config(

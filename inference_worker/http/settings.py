@@ -1,4 +1,4 @@
-"""The HTTP server's bounds."""
+"""The limits of the HTTP server, and the model that it serves."""
 
 import time
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ GRACE_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
-    """What bounds a request; ``api_keys`` None lets everybody in.
+    """The limits of a request; without ``api_keys`` everybody has access.
 
-    A body of more than ``max_body_bytes`` is refused before it is read whole, and one that is
-    slower than ``body_seconds`` too. Of one request at most ``max_choices`` answers are computed:
-    its prompts times ``n``.
+    A body of more than ``max_body_bytes`` is refused before it is read completely, and so is one
+    that takes longer than ``body_seconds``. One request has at most ``max_choices`` answers: its
+    prompts times ``n``.
     """
 
     api_keys: ApiKeys | None = None
@@ -29,7 +29,7 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """What of a model is needed beside its engine; ``created`` is in seconds since 1970."""
+    """A model without its engine; ``created`` is in seconds since 1970."""
 
     name: str
     tokenizer: Tokenizer
@@ -42,7 +42,7 @@ class ServedModel:
 def served_model(
     name: str, tokenizer: Tokenizer, end_ids: frozenset[int], longest: int
 ) -> ServedModel:
-    """Serves a model under a name, in the chat format that its tokenizer has."""
+    """Returns a model under a name, with its tokenizer's chat format."""
     return ServedModel(
         name=name,
         tokenizer=tokenizer,

@@ -1,4 +1,4 @@
-"""Model folders that were built on this machine."""
+"""Model folders that are built once on this machine."""
 
 import shutil
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from kvstore_transformers.cache_folder import cache_folder
 
 
 def build_once(name: str, build: Callable[[Path], None]) -> Path:
-    """Returns the cached folder ``name``, built by ``build`` in an empty folder if it is missing.
+    """Returns the cached folder ``name``; if it is missing, ``build`` fills an empty folder first.
 
-    The folder appears whole or not at all; of several processes one builds and the others wait.
-    What ``build`` raises is raised, and nothing is kept.
+    The folder appears complete or not at all. If several processes need it, one builds and the
+    others wait. Raises the error of ``build``, and keeps nothing then.
     """
     root = cache_folder()
     folder = root / name
@@ -22,7 +22,7 @@ def build_once(name: str, build: Callable[[Path], None]) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     with FileLock(root / f".{name}.lock"):
         if not folder.is_dir():
-            # A builder that was killed may have left its own.
+            # A builder that was killed may have left its unfinished folder.
             unfinished = root / f".{name}.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir()

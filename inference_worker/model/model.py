@@ -49,11 +49,10 @@ from kvstore_transformers.probe import ModelShape, probe_model
 
 
 def model_folder(source: str | Path) -> Path:
-    """Gives the model folder of ``gemma``, ``tiny``, ``tiny-gemma3``, ``tiny-llama``, or a path.
+    """Returns the model folder of ``gemma``, ``tiny``, ``tiny-gemma3``, ``tiny-llama``, or a path.
 
-    ``tiny`` is ``tiny-qwen3``.
-    The named ones are made in the cache on first use, Gemma in about half a minute.
-    Raises ``FileNotFoundError`` for a path that is no folder.
+    ``tiny`` is ``tiny-qwen3``. The named models are built in the cache on first use; Gemma takes
+    about half a minute. Raises ``FileNotFoundError`` for a path that is not a folder.
     """
     name = str(source)
     if name == GEMMA:
@@ -66,21 +65,20 @@ def model_folder(source: str | Path) -> Path:
     folder = Path(source)
     if not folder.is_dir():
         names = [GEMMA, TINY, *(f"{TINY}-{rest}" for rest in TINY_MODELS)]
-        msg = f"{name} is no folder and none of {', '.join(names)}"
+        msg = f"{name} is neither a folder nor one of {', '.join(names)}"
         raise FileNotFoundError(msg)
     return folder
 
 
-# Where a configuration names no limit.
+# For a configuration without a limit.
 DEFAULT_MAX_TOKENS: Final = 4096
 
 
 class PagedModel:
     """A model with its tokenizer, ready to run steps over a page pool.
 
-    The model is in inference mode and has no cache of its own: all that a step leaves behind is
-    in the pages.
-    Not thread-safe: one engine thread uses it.
+    The model is in inference mode and has no cache of its own: the pages hold all results of a
+    step. Not thread-safe: one engine thread uses it.
     """
 
     def __init__(
@@ -93,10 +91,10 @@ class PagedModel:
         *,
         deterministic: bool = False,
     ) -> None:
-        """Takes a module whose attention is set to the paged one, or will be before it computes.
+        """Takes a module whose attention is the paged one, or will be before it computes.
 
-        A ``deterministic`` one computes in forwards of one size, and its digest is another.
-        Raises ``ValueError`` for an attention that cannot be had.
+        A ``deterministic`` model computes in forwards of one size, and has another digest. Raises
+        ``ValueError`` for an attention that cannot run.
         """
         self._deterministic = deterministic
         self._module = module
@@ -117,37 +115,37 @@ class PagedModel:
 
     @property
     def digest(self) -> str:
-        """What the model is, as 64 hexadecimal digits: weights and configuration, not a name.
+        """The model's identity, 64 hexadecimal digits of weights and configuration, not of a name.
 
-        A deterministic one's is of what else gives other bits, too.
+        A deterministic model's digest also covers everything else that changes bits.
         """
         return exact_digest(self._digest, self.device) if self._deterministic else self._digest
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """The device that the model computes on."""
         device: torch.device = self._module.device
         return device
 
     @property
     def vocabulary(self) -> int:
-        """Token ids are below this."""
+        """All token ids are below this."""
         return int(self._module.config.get_text_config(decoder=True).vocab_size)
 
     @property
     def max_tokens(self) -> int:
-        """The longest sequence that the model was made for."""
+        """The longest sequence that the model supports, in tokens."""
         config = self._module.config.get_text_config(decoder=True)
         return int(getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_TOKENS)
 
     @property
     def end_ids(self) -> frozenset[int]:
-        """The ids after which the model says nothing more, perhaps none."""
+        """The ids that end the model's output; may be empty."""
         named = self._module.generation_config.eos_token_id
         return frozenset([named] if isinstance(named, int) else named or ())
 
     def layout(self, page_tokens: int) -> PageLayout:
-        """Says what this model's pages of ``page_tokens`` tokens look like."""
+        """Returns the layout of this model's pages of ``page_tokens`` tokens."""
         return PageLayout(
             layer_count=self._shape.layer_count,
             kv_head_count=self._shape.kv_head_count,
@@ -160,9 +158,9 @@ class PagedModel:
         """Computes a step's tokens and writes their keys and values into its pages.
 
         ``input_ids`` are int64 ``[step.token_count]``, the parts' tokens one after the other.
-        Gives float32 logits ``[rows, vocabulary]``: the last row of each part that wants them.
-        On a GPU it returns before the device is done; reading the logits waits.
-        Raises ``ValueError`` for a wrong number of ids.
+        Returns float32 logits ``[rows, vocabulary]``: the last row of each part that wants them. On
+        a GPU it returns before the device is done; reading the logits waits. Raises ``ValueError``
+        for a wrong number of ids.
         """
         if input_ids.shape != (step.token_count,):
             msg = f"{tuple(input_ids.shape)} ids for a step of {step.token_count} tokens"
@@ -175,7 +173,7 @@ class PagedModel:
         return self._compute(input_ids, step.position_ids(), step.logit_rows(), attention)
 
     def _compute_exactly(self, step: Step, input_ids: torch.Tensor) -> torch.Tensor:
-        """Computes a step of ``FORWARD_ROWS`` tokens at most, with padding behind them."""
+        """Computes a step of at most ``FORWARD_ROWS`` tokens, padded to that number."""
         positions = filled(step.position_ids())
         return self._compute(filled(input_ids), positions, step.logit_rows(), ExactAttention(step))
 
@@ -186,7 +184,7 @@ class PagedModel:
         rows: torch.Tensor,
         attention: StepAttention,
     ) -> torch.Tensor:
-        """Runs the module; gives float32 logits of ``rows``."""
+        """Runs the module; returns float32 logits of ``rows``."""
         with torch.inference_mode(), running(attention):
             answer = self._module(
                 input_ids=upload(input_ids, self.device).unsqueeze(0),
@@ -208,24 +206,24 @@ def load_model(
     tokenizer: Tokenizer | None = None,
     deterministic: bool = False,
 ) -> PagedModel:
-    """Loads what ``model_folder`` finds for ``source``: float32 on a CPU, bfloat16 on a GPU.
+    """Loads the model of ``model_folder``: float32 on a CPU, bfloat16 on a GPU.
 
-    ``dtype`` and ``attention``, if told, are others than ``weights_dtype`` and
-    ``choose_attention`` find; a ``tokenizer``, if given, stands in for the folder's, which for a
-    large vocabulary takes half a gigabyte. With ``deterministic`` no bit of a sequence depends on
-    what else is computed. Raises ``UnsupportedModelError`` with a reason if its keys and values
-    cannot live in pages or if it fails the self-check, ``FileNotFoundError`` where there is no
-    model, and ``ValueError`` for a device that is not there or an attention that cannot be had.
+    ``dtype`` and ``attention`` replace the defaults of ``weights_dtype`` and ``choose_attention``.
+    A ``tokenizer`` replaces the folder's, which takes half a gigabyte for a large vocabulary. With
+    ``deterministic`` no bit of a sequence depends on what else is computed. Raises
+    ``UnsupportedModelError`` with a reason if the model's keys and values do not fit into pages or
+    if it fails the self-check, ``FileNotFoundError`` if there is no model, and ``ValueError`` for a
+    device that is missing or an attention that cannot run.
     """
     where = find_device(device)
     folder = model_folder(source)
     digest = folder_digest(folder)
     config = AutoConfig.from_pretrained(folder)
     if type(config) not in AutoModelForCausalLM._model_mapping:  # noqa: SLF001 - no public reader
-        raise UnsupportedModelError(str(config.model_type), "it is no causal language model")
+        raise UnsupportedModelError(str(config.model_type), "it is not a causal language model")
     if deterministic:
         fix_workspace(where)
-    # Weights are mapped, in less time than a bar takes to read.
+    # Mapping the weights takes less time than reading a progress bar.
     disable_progress_bar()
     kept = weights_dtype(where, dtype)
     module = AutoModelForCausalLM.from_pretrained(folder, dtype=kept).to(where)
@@ -241,11 +239,11 @@ def page_model(
     attention: AttentionKind | None = None,
     deterministic: bool = False,
 ) -> PagedModel:
-    """Serves a model built in this process; without a tokenizer its tokens are bytes.
+    """Wraps a model built in this process; without a tokenizer its tokens are bytes.
 
-    Without a ``digest``, 64 hexadecimal digits that no other weights have, all of them are read
-    for one. Changes the module's attention and puts it in evaluation mode.
-    Raises ``UnsupportedModelError`` and ``ValueError`` as ``load_model`` does.
+    ``digest`` is 64 hexadecimal digits that no other weights have. Without it, all weights are read
+    to compute one. Changes the module's attention and puts it in evaluation mode. Raises
+    ``UnsupportedModelError`` and ``ValueError`` as ``load_model`` does.
     """
     digest = digest or module_digest(module)
     tokenizer = tokenizer or ByteTokenizer()

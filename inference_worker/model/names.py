@@ -1,4 +1,4 @@
-"""A device and a type of numbers as a user names them, without loading torch."""
+"""Names of models, devices and dtypes that a user may give. Needs no torch."""
 
 from typing import Final, Literal, TypeAlias
 

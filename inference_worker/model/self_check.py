@@ -1,4 +1,4 @@
-"""The comparison with the plain forward that every model has to pass when it is loaded."""
+"""The check of every loaded model: its paged forward against its plain forward."""
 
 from typing import Final, Protocol
 
@@ -14,13 +14,13 @@ from kvstore_transformers.probe import ModelShape
 
 PAGE_TOKENS: Final = 16
 SHORTEST: Final = 48
-# Longer windows are compared with the configuration only: 1,024 tokens take seconds on a CPU.
+# Longer windows are only read from the configuration: 1,024 tokens take seconds on a CPU.
 LONGEST_WINDOW: Final = 1024
-# Tokens beyond the window, so that some positions see less than everything.
+# Tokens beyond the window, so that some positions do not see the first tokens.
 BEYOND: Final = 24
-# The largest difference of a row of logits allowed: root mean square, as a share of their standard
-# deviation. Measured: for right models 5e-6 in float32, and 0.01 to 0.03 in bfloat16, more with
-# more layers (36 at most); for a window ignored or one token too wide 0.35 and more.
+# The largest allowed difference of a row of logits: root mean square, as a share of their standard
+# deviation. Measured: for correct models 5e-6 in float32, and 0.01 to 0.03 in bfloat16, more with
+# more layers (36 at most). For a window that is ignored or one token too wide: 0.35 and more.
 TOLERANCE: Final = {torch.float32: 3e-4, torch.bfloat16: 8e-2, torch.float16: 1e-2}
 
 
@@ -28,12 +28,12 @@ class PagedForward(Protocol):
     """A forward pass over pages, as ``PagedModel.forward``."""
 
     def __call__(self, step: Step, input_ids: torch.Tensor) -> torch.Tensor:
-        """Computes a step; gives float32 logits ``[rows, vocabulary]``."""
+        """Computes a step; returns float32 logits ``[rows, vocabulary]``."""
         ...
 
 
 def stock_rows(module: PreTrainedModel, ids: torch.Tensor, rows: list[int]) -> torch.Tensor:
-    """Gives the plain forward's float32 logits of some rows: ``[rows, vocabulary]``."""
+    """Returns the plain forward's float32 logits of some rows: ``[rows, vocabulary]``."""
     with torch.inference_mode():
         keep = torch.tensor(rows, dtype=torch.int64, device=module.device)
         answer = module(input_ids=ids.unsqueeze(0), use_cache=False, logits_to_keep=keep)
@@ -42,13 +42,13 @@ def stock_rows(module: PreTrainedModel, ids: torch.Tensor, rows: list[int]) -> t
 
 
 def check_length(shape: ModelShape) -> int:
-    """Says how many tokens the comparison takes: past the window where that is affordable."""
+    """Returns how many tokens the check computes: more than the window, unless it is long."""
     windows = [w for w in shape.windows if w is not None and w <= LONGEST_WINDOW]
     return max([SHORTEST, *(w + BEYOND for w in windows)])
 
 
 def check_ids(count: int, vocabulary: int, device: torch.device) -> torch.Tensor:
-    """Gives ``count`` token ids, spread over the vocabulary and always the same."""
+    """Returns ``count`` token ids, spread over the vocabulary and always the same."""
     return (torch.arange(count, device=device) * 7919 + 13) % vocabulary
 
 
@@ -60,10 +60,10 @@ def check_paged(
     expected: torch.Tensor,
     rows: list[int],
 ) -> None:
-    """Computes ``ids`` in steps that end at ``rows`` and compare with the plain forward's logits.
+    """Computes ``ids`` in steps that end at ``rows`` and compares them with the plain forward.
 
-    Adds the private extent to ``pool`` and removes it again.
-    Raises ``SelfCheckError`` if any row differs by more than rounding.
+    Adds the private extent to ``pool`` and removes it again. Raises ``SelfCheckError`` if any row
+    differs by more than rounding.
     """
     arena = PrivateArena(pool.layout, ids.shape[0], pool.device)
     table = BlockTable(pool.layout.page_tokens, arena.allocate(arena.slot_count))
@@ -82,10 +82,10 @@ def check_paged(
 
 
 def check_exact(model_type: str, forward: PagedForward, pool: PagePool, ids: torch.Tensor) -> None:
-    """Computes a sequence in several places of a step, beside others, and compare bit for bit.
+    """Computes a sequence in several places of a step, beside others, and compares all bits.
 
-    Adds the private extent to ``pool`` and removes it again.
-    Raises ``UnsupportedModelError`` where a row's numbers depend on the place or the neighbours.
+    Adds the private extent to ``pool`` and removes it again. Raises ``UnsupportedModelError`` if a
+    row depends on its place or on the other rows.
     """
     count = SHORTEST // 2
     pages = pool.layout.pages_for(count)
@@ -105,5 +105,5 @@ def check_exact(model_type: str, forward: PagedForward, pool: PagePool, ids: tor
     for answer in answers[1:]:
         for mine, theirs in zip(answer, answers[0], strict=True):
             if not torch.equal(mine, theirs):
-                reason = "on this machine a row's numbers depend on those beside it"
+                reason = "on this machine a row's numbers depend on the other rows"
                 raise UnsupportedModelError(model_type, f"deterministic: {reason}")

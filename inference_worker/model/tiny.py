@@ -1,7 +1,7 @@
 """Small random models whose tokens are bytes, for tests and for a demo without a download.
 
-Their weights are scaled so that attention matters and the best next token leads by far: then a
-differing token is a wrong page, not rounding.
+Their weights are scaled so that attention matters and the best next token leads by far. A differing
+token is therefore a wrong page, not rounding.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from inference_worker.model.cache import build_once
 from inference_worker.model.tokenizer import BYTE_VALUES
 
 SEED: Final = 20_250_101
-# Part of the cached folder's name: grows when a change below gives other weights.
+# Part of the cached folder's name: grows with each change below that gives other weights.
 VERSION: Final = 1
 WINDOW: Final = 32
 
@@ -46,7 +46,7 @@ _SIZES: Final = MappingProxyType(
     }
 )
 
-# Each of the next is a standard deviation of weights times the square root of their inputs.
+# Each gain is a standard deviation of weights times the square root of their inputs.
 _BRANCH_GAIN: Final = 1.0
 # Sharp attention: a query finds a few keys, so a single wrong page changes the answer.
 _QUERY_GAIN: Final = 2.0
@@ -80,11 +80,11 @@ TINY_MODELS: Final[MappingProxyType[str, Callable[[], PreTrainedModel]]] = Mappi
 
 
 def tiny_folder(name: str = "qwen3") -> Path:
-    """Gives the folder of a tiny model in the cache, built on first use; raises ``KeyError``."""
+    """Returns the cached folder of a tiny model, built on first use; raises ``KeyError``."""
     build = TINY_MODELS[name]
 
     def save(folder: Path) -> None:
-        # Written in less time than a bar takes to read.
+        # Writing takes less time than reading a progress bar.
         disable_progress_bar()
         build().save_pretrained(folder)
 
@@ -97,7 +97,7 @@ def _with_weights(module: PreTrainedModel, embedding_deviation: float = 1.0) -> 
     with torch.no_grad():
         for name, weight in sorted(module.named_parameters()):
             if weight.dim() == 1:
-                # Norms as their model starts them; query and key norms carry the sharpness.
+                # Norms keep their initial values; query and key norms sharpen the attention.
                 if name.endswith(("q_norm.weight", "k_norm.weight")):
                     weight.add_(_QUERY_GAIN**0.5 - 1)
                 continue

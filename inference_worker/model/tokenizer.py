@@ -1,4 +1,4 @@
-"""What the engine asks of a tokenizer, and the tokenizers there are."""
+"""Tokenizers: the interface that the engine's users need, and its implementations."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,52 +17,52 @@ class ByteTokenizer:
 
     @property
     def begin_ids(self) -> list[int]:
-        """None: a sequence starts with its text."""
+        """Empty: a sequence starts with its text."""
         return []
 
     def encode(self, text: str) -> list[int]:
-        """Gives the text's UTF-8 bytes."""
+        """Returns the text's UTF-8 bytes."""
         return list(text.encode())
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Gives the text of the ids below 256; what is no UTF-8 becomes a replacement character."""
+        """Returns the text of the ids below 256, with replacement characters for invalid UTF-8."""
         return bytes(i for i in ids if i < BYTE_VALUES).decode(errors="replace")
 
     def special_id(self, name: str) -> None:
-        """None: every id is a byte of text."""
+        """Returns None: every id is a byte of text."""
         del name
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> None:
-        """None: there is no template."""
+        """Returns None: there is no template."""
         del messages
 
 
-# As the tokenizers library writes it.
+# The file name of the tokenizers library.
 TOKENIZER_FILE: Final = "tokenizer.json"
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back; both directions change nothing and may be called anywhere."""
+    """Converts text to token ids and back, without side effects; any thread may call it."""
 
     @property
     def begin_ids(self) -> list[int]:
-        """The ids that a sequence starts with before any text, perhaps none."""
+        """The ids that a sequence starts with before any text; may be empty."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Gives the text's ids alone, without ``begin_ids``, so that pieces can be joined."""
+        """Returns the text's ids only, without ``begin_ids``, so that pieces can be joined."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Gives the text of any ids, special ones left out."""
+        """Returns the text of any ids, without special ones."""
         ...
 
     def special_id(self, name: str) -> int | None:
-        """Gives the id of one token by its name, such as ``<start_of_turn>``; None without it."""
+        """Returns the id of one token by its name, such as ``<start_of_turn>``, or None."""
         ...
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int] | None:
-        """Gives the ids of a chat up to where its next answer begins; None without a template.
+        """Returns the ids of a chat up to where its next answer begins; None without a template.
 
         A message has ``role`` (system, user or assistant) and ``content``. Raises ``ValueError``
         for messages that the template refuses.
@@ -74,26 +74,29 @@ class FolderTokenizer:
     """A model folder's own tokenizer, as transformers loads it."""
 
     def __init__(self, folder: Path) -> None:
-        """Loads it, which takes seconds for a large vocabulary; raises what transformers raises."""
+        """Loads it, in seconds for a large vocabulary; raises the errors of transformers."""
         self._tokenizer: Any = _loader(folder).from_pretrained(folder)
         first = self._tokenizer.encode("", add_special_tokens=True)[:1]
         self._begin_ids = [int(i) for i in first if i == self._tokenizer.bos_token_id]
 
     @property
     def begin_ids(self) -> list[int]:
-        """What the tokenizer itself puts in front, such as its beginning-of-sequence id."""
+        """The ids that the tokenizer itself puts first, such as beginning-of-sequence."""
         return list(self._begin_ids)
 
     def encode(self, text: str) -> list[int]:
-        """Gives the text's ids alone."""
+        """Returns the text's ids only."""
         return [int(i) for i in self._tokenizer.encode(text, add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Gives the text, special tokens left out."""
+        """Returns the text, without special tokens."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def special_id(self, name: str) -> int | None:
-        """Looks it up; an unknown name has the unknown token's id, which is another's."""
+        """Returns the id of a token's name, or None.
+
+        The tokenizer gives an unknown name the id of its unknown token, so the way back is checked.
+        """
         found = self._tokenizer.convert_tokens_to_ids(name)
         known = found is not None and self._tokenizer.convert_ids_to_tokens(found) == name
         return int(found) if known else None
@@ -112,7 +115,7 @@ class FolderTokenizer:
 
 
 def _loader(folder: Path) -> Any:  # noqa: ANN401 - a class of transformers, which has no types
-    """Chooses what reads a folder: a ``tokenizer.json`` says all, and is read without torch."""
+    """Returns the class that reads a folder: a ``tokenizer.json`` needs no torch."""
     if (folder / TOKENIZER_FILE).exists():
         return PreTrainedTokenizerFast
     from transformers import AutoTokenizer  # noqa: PLC0415 - imports torch, where it is there
@@ -121,7 +124,7 @@ def _loader(folder: Path) -> Any:  # noqa: ANN401 - a class of transformers, whi
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """Loads a folder's tokenizer; where it has none, its tokens are bytes."""
+    """Loads a folder's tokenizer; without one, tokens are bytes."""
     names = (TOKENIZER_FILE, "tokenizer.model", "tokenizer_config.json", "vocab.json")
     if any((folder / name).exists() for name in names):
         return FolderTokenizer(folder)

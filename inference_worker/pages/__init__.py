@@ -1,1 +1,1 @@
-"""Pages of sequences: matched, reserved, grown and published."""
+"""Pages of sequences: their memory, and their acquisition from the store."""

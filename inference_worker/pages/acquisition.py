@@ -1,4 +1,4 @@
-"""How a sequence comes to its first pages in the store."""
+"""The store's pages for sequences: the first acquisition, and growth in one call for many."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
@@ -15,17 +15,17 @@ from kvstore_client import (
 )
 from kvstore_client.errors import PoolExhausted, StoreError
 
-# Slots reserved beyond what is needed now, so that decoding asks the store once in as many pages.
+# Slots reserved ahead, so that decoding asks the store once for this many pages.
 RESERVE_AHEAD: Final = 4
-# Of a prompt of which no page is matched, fewer known tokens are computed anew: a copy of their
-# page and a chunk that is not cold cost what they save. Measured: docs/engine.md.
+# If no page of a prompt matched, fewer known tokens are computed again: copying their page and a
+# chunk that is not cold cost what they save. Measured: docs/engine.md.
 LEAST_COPIED: Final = 8
 
 
 class Acquisition(NamedTuple):
-    """What is cached of a sequence and slots for the rest, and whether more can be asked for.
+    """The match of a sequence and slots for the rest, and whether it can grow.
 
-    With ``in_flight`` nothing is held: another computes what is not cached.
+    With ``in_flight`` nothing is held: another worker computes what is not cached.
     """
 
     acquired: Acquired
@@ -36,8 +36,8 @@ class Acquisition(NamedTuple):
 def is_worth_copying(match: Match) -> bool:
     """Returns whether a match's source saves more than it costs.
 
-    It does behind matched pages, where nothing has to run then, and where it has
-    ``LEAST_COPIED`` tokens.
+    It does after matched pages, because nothing has to run then, and with at least ``LEAST_COPIED``
+    tokens.
     """
     if match.source is None:
         return False
@@ -57,10 +57,11 @@ def acquire_pages(
     yield_idle: float | None,
     budget: StoreBudget,
 ) -> Acquisition:
-    """Matches all ids, of ``page_count`` pages, and reserve the rest, some of ``page_limit`` ahead.
+    """Matches all ids, of ``page_count`` pages, and reserves the rest, with some pages ahead.
 
-    Where there is no room for that, for the ids alone, else for less of them. ``shared`` and
-    ``yield_idle`` are as in ``SequencePages``. Raises ``ValueError`` for tokens that are none.
+    No page beyond ``page_limit`` is reserved. If there is no room, it reserves for the ids only,
+    then for fewer of them. ``shared`` and ``yield_idle`` are as in ``SequencePages``. Raises
+    ``ValueError`` for invalid tokens.
     """
     if not shared:
         return _reserve_less(namespace, Match(), page_count, budget)
@@ -82,7 +83,7 @@ def acquire_pages(
 def _reserve_less(
     namespace: Namespace, match: Match, page_count: int, budget: StoreBudget
 ) -> Acquisition:
-    """Reserves behind a match; where that is not all that was wanted, nothing more is asked for."""
+    """Reserves after a match. If that is incomplete, the sequence does not grow in the store."""
     reservation = _reserve_some(namespace, match.page_count, page_count, budget)
     complete = reservation is not None and reservation.page_count == page_count
     return Acquisition(Acquired(match, reservation), grows=complete)
@@ -91,10 +92,10 @@ def _reserve_less(
 def _reserve_some(
     namespace: Namespace, start_page: int, page_count: int, budget: StoreBudget
 ) -> Reservation | None:
-    """Reserves so many pages, or less where there is no room for them.
+    """Reserves ``page_count`` pages, or fewer if there is no room for them.
 
-    Each try asks for half of the one before, down to one page: the prompt's first pages are then
-    the store's, and all behind them private. None where the store gives none.
+    Each try asks for half of the one before, down to one page. The prompt's first pages are then
+    the store's, and the pages after them private. Returns None if the store gives none.
     """
     while page_count > 0:
         try:
@@ -111,11 +112,11 @@ class Growing(Protocol):
 
     @property
     def reservation(self) -> Reservation | None:
-        """What can grow."""
+        """The reservation that can grow."""
         ...
 
     def lacking(self, token_count: int) -> int:
-        """Counts the pages that are missing for so many tokens."""
+        """Counts the pages that are missing for ``token_count`` tokens."""
         ...
 
     def ahead(self, token_count: int) -> int:
@@ -123,16 +124,16 @@ class Growing(Protocol):
         ...
 
     def take_grown(self) -> None:
-        """Takes up what came."""
+        """Adds the new pages of the reservation."""
         ...
 
 
 def grow_together(wanted: Sequence[tuple[Growing, int]]) -> bool:
-    """Have the store's pages for each sequence's tokens, several ahead where it has as many.
+    """Acquires the store's pages for each sequence's tokens, some ahead if there is room.
 
-    Nothing is asked where none lacks any. Else all are topped up in one call for each namespace
-    and session, all or none; where there is no room for that, those that lack pages have just
-    these. Tells whether nobody lacks any; a failure of the store is none.
+    Asks nothing if no sequence lacks pages. Otherwise one call for each namespace and session grows
+    all sequences, all or none. If there is no room, those that lack pages get exactly these.
+    Returns whether no sequence lacks pages; a failure of the store raises nothing.
     """
     if not any(pages.lacking(tokens) for pages, tokens in wanted):
         return True

@@ -1,4 +1,4 @@
-"""Which pages hold a sequence's keys and values."""
+"""The pages that hold a sequence's keys and values."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -13,8 +13,7 @@ __all__ = ["BlockTable", "PageRef"]
 class BlockTable:
     """A sequence's pages in order: page ``i`` holds tokens ``[i * page_tokens, ...)``.
 
-    It only names pages; who owns them is its user's business.
-    Not thread-safe: one engine thread uses it.
+    The table only names pages; its user owns them. Not thread-safe: one engine thread uses it.
     """
 
     def __init__(self, page_tokens: int, pages: Iterable[PageRef] = ()) -> None:
@@ -31,11 +30,11 @@ class BlockTable:
         return len(self._pages)
 
     def __getitem__(self, index: int) -> PageRef:
-        """Names the page at ``index``; raises ``IndexError`` outside the table."""
+        """Returns the page at ``index``; raises ``IndexError`` outside the table."""
         return self._pages[index]
 
     def __iter__(self) -> Iterator[PageRef]:
-        """Goes through the pages in order."""
+        """Iterates over the pages in order."""
         return iter(self._pages)
 
     @property
@@ -59,7 +58,7 @@ class BlockTable:
         self.version += 1
 
     def replace(self, index: int, page: PageRef) -> PageRef:
-        """Puts ``page`` at ``index``, as when the store named another as the one; returns the old.
+        """Puts ``page`` at ``index``, if the store named another page. Returns the old page.
 
         Raises ``IndexError`` outside the table.
         """

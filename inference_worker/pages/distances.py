@@ -1,4 +1,4 @@
-"""The places of block tables' pages, on the device, where kernels read them; only appended to."""
+"""The places of block tables' pages, in an append-only array on the device for kernels."""
 
 import weakref
 from collections import defaultdict
@@ -15,7 +15,7 @@ from inference_worker.pages.layout import PageLayout, PageRef
 
 # Distances are counted in this many bytes, the most that one GPU instruction moves.
 UNIT_BYTES: Final = 16
-# The smallest row has room for so many pages.
+# The smallest row has room for this many pages.
 FEWEST_PAGES: Final = 64
 
 Numbers = npt.NDArray[np.int64]
@@ -61,18 +61,18 @@ class PageDistances:
 
     A distance is counted in units of 16 bytes from :attr:`base`, which stays as long as the pool. A
     step writes only pages that were appended or replaced. A row grows by doubling. If an extent of
-    a row was removed, or mapped again, the row is written anew, so no kernel reads a distance into
+    a row was removed, or mapped again, the row is written again, so no kernel reads a distance into
     unmapped memory. A row is reused once its table is no longer referenced; the order of the
     device's stream keeps that behind the kernels that still read it. One engine thread uses this,
     on the device's current stream.
     """
 
     def __init__(self, layout: PageLayout, extents: PoolExtents, device: torch.device) -> None:
-        """Takes the extents of a pool; the array grows when tables come."""
+        """Takes the extents of a pool; the array grows with the tables."""
         dtype: torch.dtype = getattr(torch, layout.dtype)
         self._extents = extents
         self._page_units = layout.page_bytes // UNIT_BYTES
-        # It is written both in inference mode and outside it.
+        # The array is written both in inference mode and outside it.
         with torch.inference_mode(mode=False):
             self._base = torch.zeros(UNIT_BYTES // dtype.itemsize, dtype=dtype, device=device)
             self._array = torch.zeros(FEWEST_PAGES, dtype=torch.int64, device=device)
@@ -148,7 +148,7 @@ class PageDistances:
             weakref.finalize(table, self._dropped.append, row).atexit = False
         elif row.size < len(table):
             larger = self._new_row(len(table))
-            # This row, with other places, is given back at the table's end.
+            # This row object, with its new places, is given back at the table's end.
             left = _Row(row.offset, row.size)
             self._unused[left.size].append(left)
             row.offset, row.size = larger.offset, larger.size

@@ -1,4 +1,4 @@
-"""The memory that a page pool's pages lie in, by extent."""
+"""The memory of a page pool, by extent, and the rows of it that a step reads or writes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from inference_worker.pages.layout import PageLayout
 def upload(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Returns ``numbers``, which are on the CPU, on ``device``, without waiting for the device.
 
-    Memory that is not pinned would have to be waited for.
+    Uses pinned memory: a copy from pageable memory would wait.
     """
     if device.type != "cuda":
         return numbers.to(device)
     return numbers.pin_memory().to(device, non_blocking=True)
 
 
-# Up to so many neighbours in one extent are copied straight to where they belong.
+# With at most this many runs, each run is copied straight to its place.
 FEW_RUNS: Final = 8
 
 
 class Share(NamedTuple):
-    """The rows that lie in one extent, and where in the order asked for they stand."""
+    """The rows that lie in one extent, and their places in the requested order."""
 
     extent: int
     rows: torch.Tensor
@@ -41,7 +41,7 @@ class ExtentRows:
 
 
 def find_rows(extents: torch.Tensor, rows: torch.Tensor, device: torch.device) -> ExtentRows:
-    """Sorts rows by the extent that each is in: two int64 ``[count]`` on the CPU, in order."""
+    """Groups rows by extent: two int64 ``[count]`` on the CPU, in order."""
     return ExtentRows(extents.shape[0], tuple(_shares(extents, rows, device)))
 
 
@@ -101,19 +101,19 @@ class PoolExtents:
         self.removed_count += 1
 
     def use(self, key: int, pages: torch.Tensor) -> None:
-        """Adds an extent, or uses it once more.
+        """Adds an extent, or counts one more use of it.
 
         Raises as :meth:`~inference_worker.pages.pool.PagePool.use_extent`.
         """
         if key not in self._uses:
             self.add(key, pages)
         elif self._pages[key].data_ptr() != pages.data_ptr():
-            msg = f"extent {key} is still used at another place"
+            msg = f"extent {key} is still in use at another address"
             raise LayoutMismatchError(msg)
         self._uses[key] = self._uses.get(key, 0) + 1
 
     def leave(self, key: int) -> None:
-        """Ends one use of an extent, and removes it after the last; raises ``KeyError``."""
+        """Ends one use of an extent, and removes it after the last one; raises ``KeyError``."""
         self._uses[key] -= 1
         if not self._uses[key]:
             del self._uses[key]

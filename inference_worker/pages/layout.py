@@ -1,4 +1,4 @@
-"""What one page of a model's keys and values looks like in memory."""
+"""The layout of one page of a model's keys and values, and its name. Needs no torch."""
 
 from dataclasses import dataclass
 from math import prod
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 
 class PageRef(NamedTuple):
-    """One page's place: the key of its extent and its slot there."""
+    """The place of one page: the key of its extent and its slot there."""
 
     extent: int
     slot: int
@@ -17,11 +17,10 @@ DTYPE_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True, slots=True)
 class PageLayout:
-    """The model's side of a page layout: page-first, contiguous, keys before values.
+    """The layout of one page: page-first, contiguous, keys before values.
 
     A page is ``[layers, kv_factor, page_tokens, kv_heads, head_dim]`` of ``dtype``, one of
-    ``DTYPE_BYTES``.
-    Raises ``ValueError`` for another dtype or a size below one.
+    ``DTYPE_BYTES``. Raises ``ValueError`` for another dtype or a size below one.
     """
 
     layer_count: int
@@ -32,7 +31,7 @@ class PageLayout:
     kv_factor: int = 2
 
     def __post_init__(self) -> None:
-        """Refuses what no page can have."""
+        """Refuses an unknown dtype, and sizes below one."""
         if self.dtype not in DTYPE_BYTES:
             msg = f"dtype {self.dtype!r} is none of {sorted(DTYPE_BYTES)}"
             raise ValueError(msg)
@@ -63,7 +62,7 @@ class PageLayout:
 
     @property
     def token_values(self) -> int:
-        """Values that one token has in one row: all its heads of keys, or of values."""
+        """Values of one token in one row: all its heads of keys, or of values."""
         return self.kv_head_count * self.head_dim
 
     @property
@@ -72,5 +71,5 @@ class PageLayout:
         return self.token_values * DTYPE_BYTES[self.dtype]
 
     def pages_for(self, tokens: int) -> int:
-        """Says how many pages hold ``tokens`` tokens, the last one perhaps partly."""
+        """Returns how many pages hold ``tokens`` tokens; the last page may be partial."""
         return -(-tokens // self.page_tokens)

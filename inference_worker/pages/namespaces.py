@@ -1,4 +1,4 @@
-"""The namespaces of an engine: one for each salt that its requests name."""
+"""The namespaces of an engine: one for each salt of its requests."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -9,33 +9,33 @@ from typing import Final
 from kvstore_client import Namespace
 from kvstore_client.errors import StoreUnavailable
 
-# Namespaces of salts that are open at a time.
+# The most namespaces of salts that are open at a time.
 MAX_SALTS: Final = 64
-# A request whose salt is new waits so long for its namespace, in seconds, and goes without then.
+# Seconds that a request with a new salt waits for its namespace before it runs without one.
 OPENING_SECONDS: Final = 0.5
-# Of a store's namespaces: its ``max_salt_bytes`` unless set otherwise.
+# The default of the store's ``max_salt_bytes``.
 MAX_SALT_BYTES: Final = 256
 
 
 def salt_bytes(salt: str) -> bytes:
-    """Writes a salt as a store takes it: UTF-8, and of what is longer than that a digest."""
+    """Returns a salt as UTF-8, or its digest if that is longer than ``MAX_SALT_BYTES``."""
     written = salt.encode()
     return written if len(written) <= MAX_SALT_BYTES else sha256(written).digest()
 
 
 class SaltedNamespaces:
-    """Opens a namespace for each salt, in the background, and lets go of those used longest ago.
+    """Opens a namespace for each salt, in the background, and forgets the least recently used ones.
 
     One engine thread uses it.
     """
 
     def __init__(self, unsalted: Namespace) -> None:
-        """Starts with the one of no salt, which stays."""
+        """Starts with the namespace without a salt, which always stays."""
         self._unsalted = unsalted
         self._salted: OrderedDict[str, Namespace] = OrderedDict()
 
     def find(self, salt: str, used: Callable[[], AbstractSet[str]]) -> Namespace:
-        """Gives a salt's namespace, perhaps not open yet; none of ``used`` salts is let go."""
+        """Returns a salt's namespace, which may not be open yet; never forgets one of ``used``."""
         if not salt:
             return self._unsalted
         if salt not in self._salted:
@@ -45,9 +45,9 @@ class SaltedNamespaces:
         return self._salted[salt]
 
     def is_opening(self, salt: str) -> bool:
-        """Tell whether a salt's namespace is about to be open: the store is there, and it is not.
+        """Returns whether the store is attached and a salt's namespace is about to open.
 
-        One that the store refused is not waited for.
+        Returns False for a namespace that the store refused.
         """
         namespace = self._salted.get(salt)
         if namespace is None or self._unsalted.failure is not None:
@@ -55,7 +55,7 @@ class SaltedNamespaces:
         return isinstance(namespace.failure, StoreUnavailable)
 
     def state_speed(self, tokens_per_second: float) -> None:
-        """State the engine's speed in all of them."""
+        """Tells all namespaces the engine's prefill speed, for the store's decisions."""
         for namespace in (self._unsalted, *self._salted.values()):
             namespace.prefill_tokens_per_second = tokens_per_second
 

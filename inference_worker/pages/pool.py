@@ -1,4 +1,4 @@
-"""All memory that a model's pages may lie in, and the four things done to it."""
+"""All memory for a model's pages: write tokens, gather pages, copy a page, view rows."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -17,10 +17,9 @@ KV_FACTOR: Final = 2
 class PagePool:
     """Extents by key, each a tensor ``[slots, layers, 2, page_tokens, kv_heads, head_dim]``.
 
-    The tensors are views of memory that others own: the store's extents have keys from 0, the
-    engine's private arena has a negative one.
-    All extents are on one device.
-    Not thread-safe: one engine thread uses it, and it copies nothing but what it is told to.
+    The tensors are views of memory that others own. The store's extents have keys from 0, the
+    engine's private arena has a negative one. All extents are on one device. Not thread-safe: one
+    engine thread uses it.
     """
 
     def __init__(self, layout: PageLayout, device: torch.device | str = "cpu") -> None:
@@ -29,7 +28,7 @@ class PagePool:
             msg = f"this pool keeps keys and values, a kv factor of 2, not {layout.kv_factor}"
             raise ValueError(msg)
         self._layout = layout
-        # With its number, which a device may be named without.
+        # A tensor's device has a number, which ``device`` may lack.
         self._device = torch.empty(0, device=device).device
         self._dtype: torch.dtype = getattr(torch, layout.dtype)
         self._extents = PoolExtents(layout, self._device)
@@ -52,42 +51,41 @@ class PagePool:
 
     @property
     def extents(self) -> frozenset[int]:
-        """The keys of the extents there are now."""
+        """The keys of the extents in the pool now."""
         return self._extents.keys
 
     @property
     def distances(self) -> PageDistances:
-        """The places of block tables' pages, on the device; made at the first use."""
+        """The places of block tables' pages, on the device; created at the first use."""
         if self._distances is None:
             self._distances = PageDistances(self._layout, self._extents, self._device)
         return self._distances
 
     def add_extent(self, key: int, pages: torch.Tensor) -> None:
-        """Makes an extent's slots usable; its memory must stay mapped until it is removed.
+        """Adds an extent; its memory must stay mapped until it is removed.
 
-        Raises ``LayoutMismatchError`` if the tensor is not contiguous pages of this layout on
-        this device, and ``ValueError`` if the key is taken.
+        Raises ``LayoutMismatchError`` if the tensor is not contiguous pages of this layout on this
+        device, and ``ValueError`` if the key is in use.
         """
         self._extents.add(key, pages)
 
     def remove_extent(self, key: int) -> None:
         """Drops the view of an extent, so that its memory can be unmapped.
 
-        No block table may be used with a page of it any more.
-        Raises ``UnknownExtentError``.
+        Block tables with a page of it must not be used any more. Raises ``UnknownExtentError``.
         """
         self._extents.remove(key)
 
     def use_extent(self, key: int, pages: torch.Tensor) -> None:
-        """Adds an extent, or use it once more; it is removed when all have left it.
+        """Adds an extent, or counts one more use of it; the last :meth:`leave_extent` removes it.
 
-        Raises what :meth:`add_extent` raises, and ``LayoutMismatchError`` where the key is used
+        Raises the errors of :meth:`add_extent`, and ``LayoutMismatchError`` if the key is in use
         for other memory, such as that of a store before it restarted.
         """
         self._extents.use(key, pages)
 
     def leave_extent(self, key: int) -> None:
-        """Ends one use of an extent; raises ``KeyError`` where there is none."""
+        """Ends one use of an extent; raises ``KeyError`` if it is not in use."""
         self._extents.leave(key)
 
     def page(self, ref: PageRef) -> torch.Tensor:
@@ -106,11 +104,11 @@ class PagePool:
         )
 
     def page_rows(self, extents: torch.Tensor, slots: torch.Tensor) -> ExtentRows:
-        """Looks up pages, to be gathered: int64 ``[pages]`` each, as a block table names them."""
+        """Finds pages to gather: int64 ``[pages]`` each, as a block table names them."""
         return find_rows(extents, slots * self._layout.rows_per_page, self._device)
 
     def token_rows(self, spans: Iterable[tuple[BlockTable, int, int]]) -> ExtentRows:
-        """Looks up positions ``[start, end)`` of tables, one span after the other, to be written.
+        """Finds positions ``[start, end)`` of tables to write, one span after the other.
 
         Raises ``IndexError`` beyond a table.
         """
@@ -128,7 +126,7 @@ class PagePool:
         return find_rows(torch.cat(extents), torch.cat(rows), self._device)
 
     def write(self, layer: int, tokens: ExtentRows, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Puts keys and values ``[tokens, kv_heads, head_dim]`` where ``token_rows`` found them.
+        """Writes keys and values ``[tokens, kv_heads, head_dim]`` to places from ``token_rows``.
 
         Touches no other position. Raises ``LayoutMismatchError`` if the shapes do not fit, and
         ``UnknownExtentError``.
@@ -146,9 +144,10 @@ class PagePool:
                 into.index_copy_(0, places + offset, rows[ours])
 
     def gather(self, layer: int, pages: ExtentRows) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies out K and V of what ``page_rows`` found: two ``[tokens, kv_heads, head_dim]``.
+        """Copies K and V of pages from ``page_rows``: two ``[tokens, kv_heads, head_dim]``.
 
-        Tokens not written yet come with whatever their slot holds. Raises ``UnknownExtentError``.
+        Tokens that were not written yet have whatever their slot holds. Raises
+        ``UnknownExtentError``.
         """
         first = layer * self._layout.kv_factor
         return self._gather(first, pages), self._gather(first + 1, pages)

@@ -1,4 +1,4 @@
-"""The engine's own pages, for when the store cannot give any."""
+"""The engine's own pages, for sequences that get none from the store."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -12,11 +12,10 @@ PRIVATE_EXTENT: Final = -1
 
 
 class PrivateArena:
-    """Pages of the store's layout in this process's own memory, large enough for one sequence.
+    """Pages of the store's layout in this process's own memory, enough for one sequence.
 
-    With it an engine never waits for the store while it holds pages.
-    Slots are handed out lowest first, so that runs are deterministic.
-    Not thread-safe: one engine thread uses it.
+    An engine therefore never waits for the store while it holds pages. The lowest free slot is
+    always used first, so runs are deterministic. Not thread-safe: one engine thread uses it.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class PrivateArena:
 
     @property
     def slot_count(self) -> int:
-        """All slots, used or not."""
+        """The number of slots, used or not."""
         return self._tensor.shape[0]
 
     @property
@@ -48,7 +47,7 @@ class PrivateArena:
         return len(self._used)
 
     def allocate(self, count: int) -> list[PageRef]:
-        """Takes ``count`` slots, all or none; raises ``ArenaExhaustedError``."""
+        """Allocates ``count`` slots, all or none; raises ``ArenaExhaustedError``."""
         if count > len(self._unused):
             raise ArenaExhaustedError(count, len(self._unused))
         slots = [self._unused.pop() for _ in range(count)]
@@ -56,7 +55,7 @@ class PrivateArena:
         return [PageRef(PRIVATE_EXTENT, slot) for slot in slots]
 
     def release(self, pages: Iterable[PageRef]) -> None:
-        """Gives slots back, all or none; raises ``ValueError`` for one that is not allocated."""
+        """Releases slots, all or none; raises ``ValueError`` for a slot that is not allocated."""
         pages = list(pages)
         slots = {page.slot for page in pages if page.extent == PRIVATE_EXTENT}
         if len(slots) != len(pages) or not slots <= self._used:

@@ -1,4 +1,4 @@
-"""The pages of one sequence while it runs: matched, reserved, or the engine's own."""
+"""The pages of one running sequence: matched, reserved, private, and published."""
 
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -23,16 +23,15 @@ from kvstore_client.errors import StoreError
 class PagePublisher:
     """Inserts a sequence's reserved pages in order, each once.
 
-    What was inserted is never written again, so a partial page is inserted when nothing comes
-    behind it any more. A failure of the store ends the publishing and never reaches the caller:
-    what is reserved can be computed on, the store just does not get it.
-    One engine thread uses it.
+    An inserted page is never written again, so a partial page is inserted only once nothing follows
+    it. A failure of the store ends the publishing and never reaches the caller: the sequence
+    computes on, and the store misses its pages. One engine thread uses it.
     """
 
     def __init__(
         self, match: kvstore_client.Match, reservation: kvstore_client.Reservation, page_tokens: int
     ) -> None:
-        """Takes a reservation for the pages behind a match, both of which the caller holds."""
+        """Takes a reservation for the pages after a match; the caller holds both."""
         self._match = match
         self._reservation = reservation
         self._page_tokens = page_tokens
@@ -40,12 +39,12 @@ class PagePublisher:
         self._failed = False
 
     def publish(self, ids: Sequence[int], end: int, next_token: int | None = None) -> list[PageRef]:
-        """Insert the pages of the first ``end`` of ``ids`` that were not inserted and are reserved.
+        """Inserts the reserved pages of the first ``end`` of ``ids`` that were not inserted yet.
 
-        The forward that wrote them must have returned. ``end`` is a page's end, or that of all
-        that is ever computed. ``next_token`` is the argmax of what follows it.
-        Gives the pages that are the store's from now on; where another worker was first, or has a
-        fuller page, its page is the store's, and ours stays ours.
+        The forward that wrote them must have returned. ``end`` is the end of a page, or of the
+        whole sequence. ``next_token`` is the argmax after it. Returns the pages that the store now
+        owns. If another worker was first, or has a fuller page, the store keeps that worker's page
+        and ours is not returned.
         """
         start, count = self._reservation.start_page, self._reservation.page_count
         first = start + self._inserted
@@ -65,9 +64,9 @@ class PagePublisher:
         return [PageRef(page.extent_id, page.slot) for page in own if page in named]
 
     def store_next_token(self, ids: Sequence[int], end: int, next_token: int) -> None:
-        """Stores the argmax of what follows the first ``end`` of ``ids``, which were inserted.
+        """Stores the argmax after the first ``end`` of ``ids``, which were inserted.
 
-        Nothing happens where their last page was not inserted here.
+        Does nothing if their last page was not inserted here.
         """
         page = (end - 1) // self._page_tokens
         start = self._reservation.start_page
@@ -97,18 +96,17 @@ class PagePublisher:
 class SequencePages:
     """Owns what a sequence holds, from the match to the release.
 
-    Matched pages are used in place and never written. Where the store knows a page that goes on
-    as the sequence does, and parts within it, that source is copied before anything is computed,
-    or given back at once where that is not worth it.
-    Behind come slots reserved in the store or, from where the store cannot give any, slots of the
-    private arena; those are not published, nor is what follows them. A prompt that does not fit
-    has what a few tries by halves get it, for its first pages, and asks for no more.
-    The store is asked for no longer than a request's budget, whatever it does.
-    A failure of the store never reaches the caller, nor that its memory is of no use here, such as
-    on another device.
-    A context manager: at its end, on an exception too, the store's pages are released, the views
-    of its memory dropped and the private slots given back.
-    One engine thread uses it.
+    Matched pages are used in place and never written. The store may know a page that begins with
+    the next tokens and then differs. This source is copied before anything is computed, or released
+    at once if copying is not worth it. Slots reserved in the store follow. If the store cannot give
+    any, slots of the private arena follow instead; neither those nor any page after them are
+    published. A prompt that does not fit gets the pages of a few tries by halves, and does not ask
+    again. All calls of a sequence share one time budget.
+
+    A failure of the store never reaches the caller. The same holds if its memory cannot be used
+    here, for example because it is on another device. A context manager: at its end, also on an
+    exception, it releases the store's pages, drops the views of its memory and releases the private
+    slots. One engine thread uses it.
     """
 
     def __init__(
@@ -123,19 +121,19 @@ class SequencePages:
         shared: bool = True,
         yield_idle: float | None = None,
     ) -> None:
-        """Matches the prompt and reserve the rest; without a namespace all pages are private.
+        """Matches the prompt and reserves the rest; without a namespace all pages are private.
 
-        ``longest`` is how many tokens the sequence can come to have in pages: no slot is reserved
-        beyond. With ``accept_next_token`` all of the prompt may be matched, not all but one.
-        Where it is not ``shared`` nothing is matched or published: the store gives slots alone.
-        With ``yield_idle`` nothing is held where another computes more of the prompt than is
-        cached, and did so within as many seconds: :attr:`in_flight` says so.
-        Raises ``ValueError`` for tokens that are none; nothing is held then.
+        ``longest`` is the most tokens that the sequence can have in pages: no slot is reserved
+        beyond. With ``accept_next_token`` all of the prompt may be matched, otherwise all but one
+        token. If it is not ``shared``, nothing is matched or published, and the store only gives
+        slots. With ``yield_idle``, nothing is held if another worker computes more of the prompt
+        than is cached and made progress within so many seconds; :attr:`in_flight` then describes
+        it. Raises ``ValueError`` for invalid tokens; nothing is held then.
         """
         self._pool = pool
         self._private = private
         self._namespace = namespace
-        # Of all calls of the sequence: after it the store is not asked any more.
+        # For all calls of the sequence: once it is spent, the store is not asked any more.
         self._budget = None if namespace is None else namespace.new_budget()
         self._page_limit = pool.layout.pages_for(longest)
         self._views: set[int] = set()
@@ -165,7 +163,7 @@ class SequencePages:
             except LayoutMismatchError as error:
                 self._go_on_without(error)
             except BaseException:
-                self.close()  # nobody else can
+                self.close()  # the caller has no object to close
                 raise
         self.source_page = None if self._source is None else _place(self._source.page)
         self.copied_tokens = 0 if self._source is None else self._source.token_count
@@ -182,37 +180,38 @@ class SequencePages:
 
     @property
     def next_token(self) -> int | None:
-        """The best token after the prompt, where the store knows it: then nothing has to run."""
+        """The best token after the prompt, if the store knows it: then nothing has to run."""
         return None if self._acquired is None else self._acquired.match.next_token
 
     @property
     def failure(self) -> StoreError | LayoutMismatchError | None:
-        """Why the store gave nothing, where it failed or its memory does not fit."""
+        """Why the store gave nothing, if it failed or its memory does not fit."""
         return self._unfit if self._acquired is None else self._acquired.failure
 
     @property
     def store_seconds(self) -> float:
-        """How long the sequence waited for answers of the store."""
+        """Seconds that the sequence waited for the store."""
         return 0.0 if self._budget is None else self._budget.spent_seconds
 
     def ensure(self, token_count: int) -> None:
-        """Have pages for ``token_count`` tokens, and the source's tokens in the first of them.
+        """Acquires pages for ``token_count`` tokens, and copies the source into the first of them.
 
-        From the store while it gives some, then from the private arena. Raises
-        ``ArenaExhaustedError`` where that has too few, which a sequence within the engine's
-        longest never sees, and ``PageRecycled`` where the copy is not of the source.
+        Pages come from the store while it has some, then from the private arena. Raises
+        ``ArenaExhaustedError`` if that has too few, which cannot happen for a sequence within the
+        engine's longest, and ``PageRecycled`` if the source was recycled before its copy was
+        complete.
         """
         if not self.grow(token_count):
             self.grow_private(token_count)
         self._copy_source()
 
     def grow(self, token_count: int) -> bool:
-        """Have pages of the store's for ``token_count`` tokens; tells whether there are as many."""
+        """Acquires the store's pages for ``token_count`` tokens; returns if none is missing."""
         return grow_together([(self, token_count)])
 
     @property
     def reservation(self) -> kvstore_client.Reservation | None:
-        """What can grow in the store: nothing once there are private pages."""
+        """The reservation that can grow; None once there are private pages."""
         if self._acquired is None or self._private_pages or not self._grows:
             return None
         if self._budget is None or self._budget.left <= 0:
@@ -221,25 +220,25 @@ class SequencePages:
 
     @property
     def has_private(self) -> bool:
-        """Whether some pages are private; then all that follow are."""
+        """Whether some pages are private; then all later pages are."""
         return bool(self._private_pages)
 
     def lacking(self, token_count: int) -> int:
-        """Counts the pages that are missing for so many tokens."""
+        """Counts the pages that are missing for ``token_count`` tokens."""
         return max(self._pool.layout.pages_for(token_count) - len(self.table), 0)
 
     def ahead(self, token_count: int) -> int:
-        """Counts the pages to ask for, so that the store is asked once in as many."""
+        """Counts the pages to ask for: some ahead, so that the store is asked less often."""
         missing = self._pool.layout.pages_for(token_count) + RESERVE_AHEAD - len(self.table)
         most = self._page_limit - len(self.table)
         return max(self.lacking(token_count), min(missing, most), 0)
 
     def take_grown(self) -> None:
-        """Takes up the pages that the reservation has more than before.
+        """Adds the new pages of the reservation to the table.
 
-        Where their memory is of no use here, nothing more is asked for or published.
+        If their memory cannot be used here, the sequence neither grows nor publishes any more.
         """
-        assert self._acquired is not None  # it has grown
+        assert self._acquired is not None  # only a reservation that has grown calls this
         assert self._acquired.reservation is not None
         had = len(self.table) - len(self._matched)
         try:
@@ -249,9 +248,9 @@ class SequencePages:
             self._publisher = None
 
     def grow_private(self, token_count: int) -> None:
-        """Have private pages for what is missing of ``token_count`` tokens.
+        """Allocates private pages for what is missing of ``token_count`` tokens.
 
-        Raises ``ArenaExhaustedError``, and takes none then.
+        Raises ``ArenaExhaustedError``, and allocates none then.
         """
         missing = self.lacking(token_count)
         if missing > 0:
@@ -260,10 +259,10 @@ class SequencePages:
             self.table.append(*pages)
 
     def require_current(self) -> None:
-        """Raises ``PageRecycled`` if the store, by a bug, gave one of its pages to another.
+        """Raises ``PageRecycled`` if the store, by a bug, gave one of its pages to others.
 
-        Call it after the device's work on the pages is done. Everything computed since the last
-        call is then invalid: publish neither it nor anything after it.
+        Must be called after the device's work on the pages is done. Everything computed since the
+        last call is then invalid, and must not be published.
         """
         if self._acquired is not None:
             self._acquired.require_current(wait=False)
@@ -271,10 +270,10 @@ class SequencePages:
     def publish(
         self, ids: Sequence[int], computed: int, next_token: int | None = None
     ) -> list[PageRef]:
-        """Inserts the pages that the first ``computed`` of ``ids`` fill, and were not inserted.
+        """Inserts the full pages of the first ``computed`` of ``ids`` that were not inserted yet.
 
-        ``next_token`` is the argmax of what follows, and is stored where a page ends there.
-        Gives those that are the store's from now on, as ``PagePublisher.publish``.
+        ``next_token`` is the argmax after them, and is stored if a page ends there. Returns the
+        pages that the store now owns, as ``PagePublisher.publish``.
         """
         page_tokens = self._pool.layout.page_tokens
         if self._publisher is None:
@@ -286,10 +285,10 @@ class SequencePages:
     def finish(
         self, ids: Sequence[int], computed: int, next_tokens: dict[int, int]
     ) -> list[PageRef]:
-        """Inserts what is left of the first ``computed`` of ``ids``, within a page too.
+        """Inserts the rest of the first ``computed`` of ``ids``, including a partial page.
 
-        ``next_tokens`` are the argmaxes of what follows, by the number of tokens before them; all
-        of the last page was computed. Nothing can be written or published afterwards.
+        ``next_tokens`` are argmaxes by the number of tokens before them. The whole last page was
+        computed. Nothing can be written or published afterwards.
         """
         if self._publisher is None:
             return []
@@ -302,7 +301,7 @@ class SequencePages:
         return published
 
     def _go_on_without(self, error: LayoutMismatchError) -> None:
-        """Gives back what was acquired in memory that does not fit; all pages are private then."""
+        """Releases memory that does not fit; all pages are private then."""
         self.close()
         self._acquired = None
         self._unfit = error
@@ -311,7 +310,7 @@ class SequencePages:
         self.table = BlockTable(self._pool.layout.page_tokens)
 
     def _use(self, acquired: kvstore_client.Acquired) -> None:
-        """Maps what was acquired."""
+        """Maps the acquired pages."""
         self._matched = self._map(acquired.match.pages)
         self.table.append(*self._matched)
         if acquired.reservation is not None:
@@ -323,11 +322,11 @@ class SequencePages:
         if acquired.match.source is None:
             return
         if not is_worth_copying(acquired.match):
-            acquired.match.release()  # there is nothing in it but the source
+            acquired.match.release()  # the match holds only the source
             return
         try:
             self._map([acquired.match.source.page])
-        except KeyError:  # not mapped here: its tokens are computed
+        except KeyError:  # not mapped here: compute its tokens instead
             acquired.match.source.release()
         else:
             self._source = acquired.match.source
@@ -336,15 +335,15 @@ class SequencePages:
         """Copies the source, once, into the first page that is this sequence's own."""
         if self._source is not None:
             self._pool.copy_page(_place(self._source.page), self.table[len(self._matched)])
-            # Both wait for the device: the copy is complete.
+            # The check waits for the device, so the copy is complete.
             self._source.require_current()
             self._source.release()
             self._source = None
 
     def _map(self, pages: Iterable[kvstore_client.PageRef]) -> list[PageRef]:
-        """Makes the extents of the store's pages part of the pool, and name them there."""
+        """Adds the extents of the store's pages to the pool, and returns the pages' names there."""
         named = [_place(page) for page in pages]
-        assert self._namespace is not None or not named  # only the store's pages come here
+        assert self._namespace is not None or not named  # only the store's pages are mapped
         for extent in {page.extent for page in named} - self._views:
             assert self._namespace is not None
             self._pool.use_extent(extent, self._namespace.extent_tensor(extent))
@@ -352,7 +351,7 @@ class SequencePages:
         return named
 
     def close(self) -> None:
-        """Gives everything back; nothing the second time."""
+        """Releases everything; does nothing the second time."""
         for extent in self._views:
             self._pool.leave_extent(extent)
         self._views.clear()
@@ -375,5 +374,5 @@ class SequencePages:
 
 
 def _place(page: kvstore_client.PageRef) -> PageRef:
-    """Names a page of the store's as the pool does."""
+    """Returns the pool's name of a page of the store."""
     return PageRef(page.extent_id, page.slot)

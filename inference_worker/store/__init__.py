@@ -1,1 +1,1 @@
-"""The store of a serving process: its own, or one that it joins."""
+"""The store of a serving process: its own, or one that already runs."""

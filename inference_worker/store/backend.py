@@ -1,4 +1,4 @@
-"""What finds the prefixes of prompts, and whether a store has it."""
+"""The index that finds cached prefixes, and the check that a store has it."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +9,7 @@ from kvstore_client.errors import StoreError
 
 
 class PrefixCacheBackend(StrEnum):
-    """What finds the prefix of a prompt: one of a store's indexes, or nothing."""
+    """The index that finds the prefix of a prompt: one of a store's, or none."""
 
     RADIX = "radix"
     HASH = "hash"
@@ -17,15 +17,16 @@ class PrefixCacheBackend(StrEnum):
 
 
 def store_arguments(wanted: PrefixCacheBackend | None) -> tuple[str, ...]:
-    """Returns what has a kvstore-server find prefixes so; nothing: as it does by itself."""
+    """Returns kvstore-server's arguments for an index; none for its default."""
     return () if wanted is None else ("--prefix-cache-backend", wanted)
 
 
 def check_backend(runtime_dir: Path | None, wanted: PrefixCacheBackend | None) -> None:
-    """Compares ``wanted`` with the index of the store in ``runtime_dir``; None is content with any.
+    """Compares ``wanted`` with the index of the store in ``runtime_dir``; None accepts any.
 
-    A store that is not there now, or is too old to say, is not compared: both indexes find the
-    same pages. Raises ``BackendMismatchError``, and ``ValueError`` for a path too long.
+    A store that does not run now, or is too old to name its index, is not compared: both indexes
+    find the same pages. Raises ``BackendMismatchError``, and ``ValueError`` for a path that is too
+    long.
     """
     if wanted is None or wanted is PrefixCacheBackend.NONE:
         return

@@ -1,4 +1,4 @@
-"""A folder that goes with its process, and what killed ones left, which the next one removes."""
+"""Folders for a store of a serving process's own: a named one, or a temporary one."""
 
 import fcntl
 import os
@@ -16,10 +16,11 @@ OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def named_folder() -> Path | None:
-    """Returns the folder that ``$KVSTORE_RUNTIME_DIR`` names; None where it cannot be had.
+    """Returns the folder that ``$KVSTORE_RUNTIME_DIR`` names; None if it cannot be used.
 
-    It cannot where a server holds it, where it is no folder, somebody else's or open to others,
-    as a server would refuse it. Raises ``ValueError`` for a path too long for a socket.
+    It cannot be used if a server holds it, or if a server would refuse it: it is not a folder,
+    belongs to another user or is open to others. Raises ``ValueError`` for a path that is too long
+    for a socket.
     """
     named = os.environ.get(VARIABLE)
     if not named:
@@ -29,7 +30,7 @@ def named_folder() -> Path | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Returns whether a folder is this user's alone, or not there yet."""
+    """Returns whether a folder belongs to this user only, or does not exist yet."""
     try:
         status = folder.lstat()
     except FileNotFoundError:
@@ -41,7 +42,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _is_held(flock_file: Path) -> bool:
-    """Returns whether a process has a server's file locked; it is not locked after."""
+    """Returns whether a process has locked a server's file; it is not locked afterwards."""
     try:
         with flock_file.open("rb") as looked:
             fcntl.flock(looked, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -53,7 +54,7 @@ def _is_held(flock_file: Path) -> bool:
 
 
 PREFIX: Final = "kvstore-serve-"
-# In such a folder: where a store has its sockets and its lock.
+# The store's own folder within a temporary one, with its sockets and its lock.
 STORE: Final = "run"
 
 
@@ -61,17 +62,17 @@ class TemporaryFolder:
     """A new folder, locked by this process as long as it lives."""
 
     def __init__(self) -> None:
-        """Makes it, and removes those of processes that are gone."""
+        """Makes the folder, and removes those of processes that ended."""
         for each in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
             _sweep(each)
         self._locked: int | None = None
         while self._locked is None:
             self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-            # Another one may sweep it before it is locked: then there is another name.
+            # Another process may remove it before it is locked: then try another name.
             self._locked = _locked(self.path)
 
     def remove(self) -> None:
-        """Removes it with all that is in it."""
+        """Removes the folder with all its contents."""
         assert self._locked is not None  # since it was made
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._locked)
@@ -95,7 +96,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """Locks what is there and returns its descriptor; None where it is gone or another's."""
+    """Locks a path and returns its descriptor; None if it is missing or locked by others."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""A kvstore-server of a serving process's own, started, kept running and ended by it."""
+"""The store of a serving process: found, or started, kept running and ended by it."""
 
 import asyncio
 import logging
@@ -26,18 +26,18 @@ LONGEST_WAIT: Final = 30.0
 LOOK_SECONDS: Final = 0.05
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 10.0
-# Its workers are gone when it is told to end: whoever else has a lease lets go within this.
+# At its end its own workers have left; others with a lease have this long to leave.
 DRAIN_SECONDS: Final = "2"
-# One extent up to here, so that no page of a small budget is lost by dividing it.
+# Up to this size the store has one extent, so that dividing a small budget loses no page.
 LARGEST_EXTENT: Final = 1 << 30
 
 log = logging.getLogger(__name__)
 
 
 def budget_arguments(max_pages: int, page_bytes: int) -> tuple[str, ...]:
-    """Returns what keeps a kvstore-server within so many pages, all of a size.
+    """Returns kvstore-server's arguments for at most ``max_pages`` pages, all of one size.
 
-    Extents are of one size, so that it may be one page less for each GiB.
+    All extents have the same size, so up to one page for each GiB may be lost.
     """
     extents = -(-max_pages * page_bytes // LARGEST_EXTENT)
     extent_bytes = max_pages // extents * page_bytes
@@ -57,16 +57,16 @@ class OwnStore:
         """Starts nothing."""
         self.runtime_dir = runtime_dir
         self.pid: int | None = None
-        # Whether the process of that pid came to serve.
+        # Whether the process of that pid has answered.
         self.answered = False
         self._arguments = [*arguments, "--drain-grace", DRAIN_SECONDS]
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Starts it and waits until it answers.
+        """Starts the store and waits until it answers.
 
-        Raises ``WorkerError`` where it does not, as where another one serves the folder already.
+        Raises ``WorkerError`` if it does not, for example because another server holds the folder.
         """
         self.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         await self._begin()
@@ -76,7 +76,9 @@ class OwnStore:
                     assert self._process is not None
                     if self._process.returncode is not None:
                         status = self._process.returncode
-                        raise WorkerError(f"the store did not start: status {status}, see above")
+                        raise WorkerError(
+                            f"the store did not start: status {status}, see its log above"
+                        )
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             await self.close()
@@ -84,7 +86,7 @@ class OwnStore:
         self._task = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
-        """Ends it as SIGTERM does, and by SIGKILL where that takes too long."""
+        """Ends the store by SIGTERM, and by SIGKILL if that takes too long."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -112,7 +114,7 @@ class OwnStore:
         self.pid = self._process.pid
 
     def _answers(self) -> bool:
-        """Returns whether it answers, and not another one in its place."""
+        """Returns whether this store answers, and not another server in its folder."""
         try:
             holder = RuntimeDir(self.runtime_dir).flock_file.read_text(encoding="ascii").strip()
             if holder != str(self.pid):
@@ -137,7 +139,7 @@ class OwnStore:
             try:
                 await self._begin()
             except OSError as error:
-                log.warning("no process for the store: %s", error)
+                log.warning("the store could not be started: %s", error)
 
     async def _reset_once_it_answers(self, backoff: Backoff) -> None:
         while not await asyncio.to_thread(self._answers):  # noqa: ASYNC110 - of another process
@@ -148,10 +150,7 @@ class OwnStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """What a user said of the store; raises ``StoreOptionsError`` for what contradicts itself.
-
-    ``max_pages`` 0 is no store, as ``none`` is; more is the budget of a store of one's own.
-    """
+    """A user's options about the store; raises ``StoreOptionsError`` for a contradiction."""
 
     runtime_dir: Path | None = None
     backend: PrefixCacheBackend | None = None
@@ -159,31 +158,31 @@ class StoreOptions:
     max_pages: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuses a cap on somebody else's store, and one without a store."""
+        """Refuses a cap on another's store, and a cap without a store."""
         if self.max_pages and self.backend is PrefixCacheBackend.NONE:
             raise StoreOptionsError(
-                "--prefix-cache-max-pages caps a store, and with --prefix-cache-backend none "
-                "there is none"
+                "--prefix-cache-max-pages caps a store, but with --prefix-cache-backend none there "
+                "is none: leave one of them out"
             )
         if self.max_pages and not self.start:
             raise StoreOptionsError(
-                "--prefix-cache-max-pages caps a store of this command's own (--start-store); "
-                "the store that is there has its own cap: kvstore-server --tier1-bytes"
+                "--prefix-cache-max-pages needs --start-store: a store that already runs has its "
+                "own cap, kvstore-server --tier1-bytes"
             )
 
     @property
     def used(self) -> bool:
-        """Whether there is a store at all."""
+        """Whether a store is used at all."""
         return self.backend is not PrefixCacheBackend.NONE and self.max_pages != 0
 
     @property
     def asked(self) -> bool:
-        """Whether the user named a store, and did not just leave room for one."""
+        """Whether the user asked for a store explicitly."""
         return self.used and (self.start or self.runtime_dir is not None)
 
 
 class ServeStore:
-    """Finds the store, or starts one when the first model says how large its pages are.
+    """Finds the store, or starts one once the first model knows its page size.
 
     One event loop uses it.
     """
@@ -204,7 +203,7 @@ class ServeStore:
 
     @property
     def path(self) -> Path:
-        """The store's folder, where there is one or may come to be one."""
+        """The store's folder; the store may start later."""
         return self._paths.path
 
     async def find(self, loaded: LoadedModel) -> Path | None:

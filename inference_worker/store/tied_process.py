@@ -1,8 +1,8 @@
-"""Runs a Python program that does not outlive the process that started it.
+"""Runs a Python program that ends when the process that started it ends.
 
 ``python -m inference_worker.store.tied_process PARENT SIGNAL ARGUMENTS...`` becomes ``python
-ARGUMENTS...``, to which the kernel sends SIGNAL when the thread of PARENT that started it ends,
-however that ended (``prctl(2)``, ``PR_SET_PDEATHSIG``: kept over ``execve``).
+ARGUMENTS...``. The kernel sends it SIGNAL when the thread of PARENT that started it ends, for any
+reason (``prctl(2)``, ``PR_SET_PDEATHSIG``: kept over ``execve``).
 """
 
 import ctypes
@@ -12,24 +12,24 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-# Of linux/prctl.h.
+# From linux/prctl.h.
 PR_SET_PDEATHSIG: Final = 1
 
 
 def tied_command(number: signal.Signals, *arguments: str) -> list[str]:
     """Returns the command of a Python program that gets signal ``number`` when this process ends.
 
-    The thread that starts it has to live as long as it shall.
+    The thread that starts the command must live as long as the program should.
     """
     return [sys.executable, "-m", __name__, str(os.getpid()), str(int(number)), *arguments]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Becomes the program; ends at once where the parent is gone already."""
+    """Becomes the program; ends at once if the parent has already ended."""
     parent, number, *program = arguments
     if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
         sys.exit("prctl: PR_SET_PDEATHSIG was refused")
-    # Between the fork and the call it may have ended: then nothing would be sent.
+    # The parent may have ended before the call: then no signal would be sent.
     if os.getppid() == int(parent):
         os.execv(sys.executable, [sys.executable, *program])  # noqa: S606 - our own programs
 

@@ -96,7 +96,7 @@ def test_what_cannot_be_done_is_a_line(tmp_path: Path) -> None:
     none = ("--runtime-dir", str(tmp_path))
     done = worker("generate", "--model", "/nowhere", *none, "A prompt.")
     assert done.returncode == 1
-    assert "/nowhere is no folder" in done.stderr
+    assert "/nowhere is neither a folder" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -80,7 +80,7 @@ def test_it_comes_back_and_ends(
             with monkeypatch.context() as without:
                 without.setattr(sys, "executable", str(tmp_path / "python"))
                 os.kill(store.pid, signal.SIGKILL)
-                failed = "no process for the store"
+                failed = "the store could not be started"
                 assert await asyncio.to_thread(wait_until, lambda: failed in caplog.text)
 
             def came_back() -> bool:

@@ -167,7 +167,7 @@ def test_what_rows_beside_it_change_is_refused(rig: Any) -> None:
         return logits * (1 + step.token_count * 2**-20)
 
     check_exact("right", rig.paged.forward, pool, ids)
-    with pytest.raises(UnsupportedModelError, match="beside it"):
+    with pytest.raises(UnsupportedModelError, match="on the other rows"):
         check_exact("wrong", forward, pool, ids)
     assert pool.extents == frozenset()
 

@@ -129,5 +129,5 @@ def test_questions_in_a_row_are_turns() -> None:
 def test_messages_without_a_place_are_refused(messages: list[Message]) -> None:
     """An answer follows a question, and the last message is one."""
     form = chat_format(ByteTokenizer(), frozenset())
-    with pytest.raises(ValueError, match="message has to"):
+    with pytest.raises(ValueError, match="message must"):
         form.message_ids(messages)

@@ -29,8 +29,8 @@ def test_the_version_is_shown() -> None:
         (("--longest", "0", "x"), ("--longest", "1")),
         (("--threads", "0", "x"), ("--threads", "1")),
         (("--max-tokens", "0", "x"), ("--max-tokens", "1")),
-        (("--top-p", "0", "x"), ("top_p is above 0",)),
-        (("--seed", "-1", "x"), ("a seed has 63 bits",)),
+        (("--top-p", "0", "x"), ("it must be above 0",)),
+        (("--seed", "-1", "x"), ("seed is -1",)),
         (("",), ("the prompt is empty",)),
         (("--longest", "4", "Hello"), ("the prompt has 5 tokens", "longest sequence has 4")),
     ],
@@ -58,4 +58,4 @@ def test_a_model_that_is_not_there_is_a_line() -> None:
     """The worker of lines says so as the others do."""
     status, text = run("run", "--model", "/nowhere")
     assert status == 1
-    assert "/nowhere is no folder" in text
+    assert "/nowhere is neither a folder" in text

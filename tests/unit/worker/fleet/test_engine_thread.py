@@ -277,5 +277,5 @@ def test_an_engine_that_fails_fails_all(engine: GatedEngine) -> None:
 
 def test_a_queue_has_room_for_one(engine: GatedEngine) -> None:
     """Less makes no sense."""
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="at least 1"):
         EngineThread(engine, max_waiting=0)

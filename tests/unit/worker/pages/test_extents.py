@@ -33,7 +33,7 @@ def test_an_extent_in_use_is_at_one_place() -> None:
     """Other memory under a key that is used is refused, and the first stays."""
     extents, pages = PoolExtents(LAYOUT, torch.device("cpu")), memory()
     extents.use(3, pages)
-    with pytest.raises(LayoutMismatchError, match="another place"):
+    with pytest.raises(LayoutMismatchError, match="another address"):
         extents.use(3, memory())
     assert extents.pages(3) is pages
 
