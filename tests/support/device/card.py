@@ -8,7 +8,6 @@ from hashlib import shake_256
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from device.driver_stand_in import driver_library as driver_library  # noqa: PLC0414  # given on
 from device.streams import Streams
 from kvstore.storage.copies import DeviceCopy
 from kvstore.storage.cuda.runtime import DeviceRoom, Exported, address_of

@@ -6,8 +6,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from device.card import UUID, Card, driver_library
+from device.card import UUID, Card
 from device.cupy_stand_in import cupy_on
+from device.driver_stand_in import driver_library
 from kvstore.storage.copies import DeviceCopy
 from kvstore.storage.cuda import driver as cuda_driver
 from kvstore.storage.cuda.arena import CudaDevice
