@@ -3,15 +3,13 @@
 import ctypes
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from device.card import Card
 from kvstore.storage.cuda.driver import CopyAttributes
 
-if TYPE_CHECKING:
-    from device.card import Card
 
-
-def driver_library(card: "Card", batched: str = "cuMemcpyBatchAsync_v2") -> SimpleNamespace:
+def driver_library(card: Card, batched: str = "cuMemcpyBatchAsync_v2") -> SimpleNamespace:
     """Returns the driver's functions on a card, called as C functions are.
 
     ``batched`` names its batched copy, which has the arguments of that name; or is empty.
@@ -76,7 +74,7 @@ def driver_library(card: "Card", batched: str = "cuMemcpyBatchAsync_v2") -> Simp
     return library
 
 
-def _attribute(card: "Card") -> Callable[..., int]:
+def _attribute(card: Card) -> Callable[..., int]:
     """Returns the function that tells whether the card uses the host's addresses."""
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int)
@@ -88,7 +86,7 @@ def _attribute(card: "Card") -> Callable[..., int]:
     return get
 
 
-def _batched_copy(card: "Card", name: str) -> Callable[..., int]:
+def _batched_copy(card: Card, name: str) -> Callable[..., int]:
     """Returns the batched copy with the arguments of ``name``, as cuda.h has them."""
     size_p, address_p = ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_ulonglong)
     arrays = (address_p, address_p, size_p, ctypes.c_size_t)

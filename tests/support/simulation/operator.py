@@ -1,16 +1,13 @@
 """An operator: removes prefixes and namespaces, pins by name, and looks at everything."""
 
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING
 
 from kvstore_client import Admin, connect_admin
 from kvstore_client.errors import StoreError
 from kvstore_client.tokens import pack_tokens
 from simulation.kernel import Violation
 from simulation.sockets import SimProcess
-
-if TYPE_CHECKING:
-    from simulation.schedule import Schedule
+from simulation.world import World
 
 # Seconds.
 MEAN_PAUSE = 0.15
@@ -20,18 +17,18 @@ TIMEOUT = 0.3
 class Operator:
     """One thread that connects without a lease, as an admin."""
 
-    def __init__(self, schedule: "Schedule", process: SimProcess) -> None:
+    def __init__(self, world: World, process: SimProcess) -> None:
         self.process = process
         self.idle = False
-        self._schedule = schedule
+        self._world = world
         process.spawn("main", self._run)
 
     def _run(self) -> None:
-        kernel = self._schedule.kernel
-        while self._schedule.busy:
+        kernel = self._world.kernel
+        while self._world.busy:
             kernel.sleep(kernel.random.expovariate(1 / MEAN_PAUSE))
             with suppress(StoreError), self._connect() as admin:
-                while self._schedule.busy:
+                while self._world.busy:
                     self._act(admin)
                     kernel.sleep(kernel.random.expovariate(1 / MEAN_PAUSE))
         while not self.idle:
@@ -40,10 +37,10 @@ class Operator:
                 self.idle = True
 
     def _connect(self) -> AbstractContextManager[Admin]:
-        return connect_admin(self._schedule.folder, timeout=TIMEOUT)
+        return connect_admin(self._world.folder, timeout=TIMEOUT)
 
     def _act(self, admin: Admin) -> None:
-        chance = self._schedule.kernel.random
+        chance = self._world.kernel.random
         spaces = [each.namespace_id for each in admin.namespaces()]
         if not spaces:
             return

@@ -90,12 +90,16 @@ class Schedule:
         uid = 1000 if self.kernel.random.random() < 0.85 else 1001
         self.workers.append(Worker(self, f"w{next(self._names)}", uid))
 
-    def kill_worker(self, worker: Worker) -> None:
-        """Kills a worker."""
-        self.workers.remove(worker)
-        self._bury(worker.process)
+    def worker_processes(self) -> list[sockets.SimProcess]:
+        """Returns the processes of the workers that live."""
+        return [each.process for each in self.workers]
+
+    def kill_worker(self, process: sockets.SimProcess) -> None:
+        """Kills the worker of a process."""
+        self.workers = [each for each in self.workers if each.process is not process]
+        self._bury(process)
         self.count("killed_workers")
-        self.kernel.note(worker.process.name, "killed")
+        self.kernel.note(process.name, "killed")
 
     # The schedule.
 

@@ -1,11 +1,7 @@
 """What goes wrong, when, and how often: by chance, other in each schedule."""
 
-from typing import TYPE_CHECKING
-
 from kvstore.core.values.requests import Caller, Identity
-
-if TYPE_CHECKING:
-    from simulation.schedule import Schedule
+from simulation.world import World
 
 # The most likely that a call meets a fault, in a schedule with that fault.
 WIRE = {
@@ -27,13 +23,13 @@ MOST_WORKERS_STARTED = 3
 class Trouble:
     """Begins, comes again and again, and ends."""
 
-    def __init__(self, schedule: "Schedule") -> None:
-        self._schedule = schedule
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._over = False
-        chance = schedule.kernel.random
+        chance = world.kernel.random
         for name, most in WIRE.items():
             if chance.random() < 0.5:
-                setattr(schedule.faults, name, chance.random() * most)
+                setattr(world.faults, name, chance.random() * most)
         self._kinds = [each for each in MEANS if chance.random() < 0.5]
 
     def begin(self) -> None:
@@ -45,10 +41,10 @@ class Trouble:
         """Ends all of it: the network is well, and whoever is stopped goes on in its time."""
         self._over = True
         for name in WIRE:
-            setattr(self._schedule.faults, name, 0.0)
+            setattr(self._world.faults, name, 0.0)
 
     def _again(self, kind: str) -> None:
-        kernel = self._schedule.kernel
+        kernel = self._world.kernel
 
         def act() -> None:
             if not self._over:
@@ -58,52 +54,52 @@ class Trouble:
         kernel.after(kernel.random.expovariate(1 / MEANS[kind]), act)
 
     def _kill(self) -> None:
-        schedule = self._schedule
-        if schedule.workers:
-            schedule.kill_worker(schedule.kernel.random.choice(schedule.workers))
-            if schedule.counts["killed_workers"] < MOST_WORKERS_STARTED:
-                schedule.start_worker()
+        world = self._world
+        if processes := world.worker_processes():
+            world.kill_worker(world.kernel.random.choice(processes))
+            if world.counts["killed_workers"] < MOST_WORKERS_STARTED:
+                world.start_worker()
 
     def _stop(self) -> None:
-        schedule = self._schedule
-        if schedule.workers:
-            worker = schedule.kernel.random.choice(schedule.workers)
-            worker.process.stop(schedule.kernel.random.expovariate(1 / MEAN_STOP))
-            schedule.count("stopped_workers")
-            schedule.kernel.note(worker.process.name, "stopped")
+        world = self._world
+        if processes := world.worker_processes():
+            process = world.kernel.random.choice(processes)
+            process.stop(world.kernel.random.expovariate(1 / MEAN_STOP))
+            world.count("stopped_workers")
+            world.kernel.note(process.name, "stopped")
 
     def _cut(self) -> None:
-        schedule = self._schedule
-        if schedule.workers:
-            worker = schedule.kernel.random.choice(schedule.workers)
-            worker.process.hang_up()
-            schedule.count("cut_connections")
+        world = self._world
+        if processes := world.worker_processes():
+            process = world.kernel.random.choice(processes)
+            process.hang_up()
+            world.count("cut_connections")
 
     def _cut_off(self) -> None:
         """Loses all calls of all for a while."""
-        schedule, kernel = self._schedule, self._schedule.kernel
-        before = schedule.faults.lost_request
-        schedule.faults.lost_request = 1.0
-        schedule.count("outages")
+        world, kernel = self._world, self._world.kernel
+        before = world.faults.lost_request
+        world.faults.lost_request = 1.0
+        world.count("outages")
 
         def mend() -> None:
             if not self._over:
-                schedule.faults.lost_request = 0.0 if before == 1.0 else before
+                world.faults.lost_request = 0.0 if before == 1.0 else before
 
         kernel.after(kernel.random.expovariate(1 / 0.3), mend)
 
     def _expire(self) -> None:
         """Have an admin end a lease without its secret, which is an expiry."""
-        schedule = self._schedule
-        node = schedule.store()
+        world = self._world
+        node = world.store()
         leases = [] if node is None else node.leases()
         if node is not None and leases:
-            lease = schedule.kernel.random.choice(leases)
+            lease = world.kernel.random.choice(leases)
             node.store.revoke(Caller(ADMIN, lease.lease_id, b"", None))
-            schedule.count("expired_leases")
-            schedule.kernel.note(lease.display_name, "expired by an admin")
+            world.count("expired_leases")
+            world.kernel.note(lease.display_name, "expired by an admin")
 
     def _store(self) -> None:
-        schedule, kernel = self._schedule, self._schedule.kernel
-        schedule.kill_store()
-        kernel.after(kernel.random.expovariate(1 / 0.2), schedule.start_store)
+        world, kernel = self._world, self._world.kernel
+        world.kill_store()
+        kernel.after(kernel.random.expovariate(1 / 0.2), world.start_store)

@@ -1,7 +1,5 @@
 """A worker's process: a real client, a device, and engines that use them."""
 
-from typing import TYPE_CHECKING
-
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, OpaqueContent
 from kvstore_client import PageLayout as Layout
 from kvstore_client.errors import StoreError
@@ -9,9 +7,7 @@ from simulation.device import Device
 from simulation.engine import Engine
 from simulation.node import PAGE_BYTES, PAGE_TOKENS, StoreNode
 from simulation.sockets import SimProcess
-
-if TYPE_CHECKING:
-    from simulation.schedule import Schedule
+from simulation.world import World
 
 IDENTITY = NamespaceIdentity(b"a model's digest")
 LAYOUT = Layout(PAGE_TOKENS, PAGE_BYTES, OpaqueContent(b"cells", divides_by_token=True))
@@ -38,11 +34,11 @@ def config_of(name: str, device: Device | None = None) -> ClientConfig:
 class Worker:
     """A process that serves requests, in one or two threads, from its start."""
 
-    def __init__(self, schedule: "Schedule", name: str, uid: int) -> None:
+    def __init__(self, world: World, name: str, uid: int) -> None:
         self.process = SimProcess(name, uid)
         self.hit = False
         self.closed = False
-        self._schedule = schedule
+        self._world = world
         self._client: Client | None = None
         self._namespace: Namespace | None = None
         self._engines: list[Engine] = []
@@ -50,9 +46,9 @@ class Worker:
         self.process.spawn("main", self._begin)
 
     def _begin(self) -> None:
-        schedule, kernel = self._schedule, self._schedule.kernel
-        device = Device(kernel, self.process, schedule.oracle)
-        client = Client(schedule.folder, config_of(self.process.name, device))
+        world, kernel = self._world, self._world.kernel
+        device = Device(kernel, self.process, world.oracle)
+        client = Client(world.folder, config_of(self.process.name, device))
         client.start()
         self._namespace = client.namespace(IDENTITY, LAYOUT)
         self._engines = [
@@ -62,9 +58,9 @@ class Worker:
                 client,
                 self._namespace,
                 device=device,
-                oracle=schedule.oracle,
+                oracle=world.oracle,
                 number=2 * self.process.pid + number,
-                busy=lambda: schedule.busy,
+                busy=lambda: world.busy,
             )
             for number in range(kernel.random.choice((1, 1, 2)))
         ]
@@ -106,7 +102,7 @@ class Worker:
             engine.serve(prompt)
             with self._namespace.match(prompt) as match:
                 self.hit = match.token_count > 0 and match.failure is None
-            self._schedule.kernel.sleep(0.05)
+            self._world.kernel.sleep(0.05)
         self.hit = True
 
     def close(self) -> None:
