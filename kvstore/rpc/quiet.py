@@ -1,4 +1,4 @@
-"""Handlers of gRPC's own services that read their requests themselves."""
+"""Reading of requests by the handlers of gRPC's own services: health and reflection."""
 
 from collections.abc import Callable, Iterator
 from threading import Timer
@@ -14,16 +14,16 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior: TypeAlias = Callable[..., Any]
 Parse: TypeAlias = Callable[[bytes], Any]
 
-# Seconds for the one request of a call to come; whoever probes sends it at once.
+# Seconds to wait for the one request of a call; a probe sends it at once.
 PATIENCE = 1.0
-# What gRPC looks for at a method: whether it sends by itself, and whose threads call it.
-MARKS = ("experimental_non_blocking", "experimental_thread_pool")
+# The attribute by which gRPC finds the threads that run a method.
+THREADS = "experimental_thread_pool"
 
 
 def one_request(requests: Iterator[bytes]) -> bytes:
-    """Waits for the one request of a call; raises InvalidField where it ends without one.
+    """Waits for the one request of a call.
 
-    Raises ``grpc.RpcError`` where the call ends before.
+    Raises InvalidField if the call has none, and ``grpc.RpcError`` if the call ends before.
     """
     for request in requests:
         return request
@@ -31,47 +31,40 @@ def one_request(requests: Iterator[bytes]) -> bytes:
 
 
 def quiet(handler: Handler) -> Handler:
-    """Returns a handler that does the same, and ends a call whose request cannot be read.
+    """Returns a handler that reads the requests of ``handler`` itself, and ends unreadable calls.
 
-    Left to gRPC (1.85), each such request costs a traceback in the log and an
-    _RPCState that is never let go, and one that does not come costs a thread for as
-    long as its client likes, all without a credential.
+    In gRPC 1.85 an unreadable request costs a traceback in the log and an _RPCState that is never
+    freed. A request that does not arrive costs a thread. Neither needs a credential.
     """
     parse = handler.request_deserializer
-    if parse is None:  # it reads them itself already
+    if parse is None:  # it reads its requests itself already
         return handler
     if handler.unary_unary is not None:
         return grpc.stream_unary_rpc_method_handler(
             _reading(handler.unary_unary, parse), None, handler.response_serializer
         )
-    if handler.unary_stream is not None:
-        return grpc.stream_stream_rpc_method_handler(
-            _reading(handler.unary_stream, parse), None, handler.response_serializer
-        )
-    assert handler.stream_stream is not None  # neither service has a method of the fourth kind
+    assert handler.stream_stream is not None  # neither service has a method of another kind
     return grpc.stream_stream_rpc_method_handler(
         _reading_all(handler.stream_stream, parse), None, handler.response_serializer
     )
 
 
 def _reading(behavior: Behavior, parse: Parse) -> Behavior:
-    def read(requests: Iterator[bytes], context: grpc.ServicerContext, *send: Any) -> Any:  # noqa: ANN401  # gRPC's
+    def read(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:  # noqa: ANN401  # gRPC's
         try:
             request = request_in_time(requests, context)
         except InvalidField as error:
             status.abort(context, error)
-        return behavior(_parsed(request, parse, context), context, *send)
+        return behavior(_parsed(request, parse, context), context)
 
-    for mark in MARKS:
-        if hasattr(behavior, mark):
-            setattr(read, mark, getattr(behavior, mark))
+    setattr(read, THREADS, getattr(behavior, THREADS, None))
     return read
 
 
 def request_in_time(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-    """Returns a call's request; one that does not come within PATIENCE ends the call.
+    """Returns a call's request; cancels the call after PATIENCE seconds without one.
 
-    Raises what :func:`one_request` raises.
+    Raises as :func:`one_request` does.
     """
     timer = Timer(PATIENCE, context.cancel)
     timer.daemon = True

@@ -1,4 +1,4 @@
-"""Reflection that cannot take all of the server's threads."""
+"""Server reflection with a bound on its streams."""
 
 from collections.abc import Iterable, Iterator
 from threading import Semaphore
@@ -9,12 +9,12 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from kvstore.errors import QuotaExceeded
 from kvstore.rpc.wire import status
 
-# Each open stream holds a thread for as long as its client likes; tools open one for a moment.
+# An open stream occupies a thread until its client closes it. Tools open one briefly.
 MAX_STREAMS = 4
 
 
 class BoundedReflection(reflection.ReflectionServicer):  # type: ignore[misc]  # it is untyped
-    """Answers descriptors over at most ``max_streams`` streams at a time."""
+    """A reflection servicer with at most ``max_streams`` open streams."""
 
     def __init__(self, service_names: Iterable[str], max_streams: int = MAX_STREAMS) -> None:
         super().__init__(service_names)
@@ -26,7 +26,7 @@ class BoundedReflection(reflection.ReflectionServicer):  # type: ignore[misc]  #
         request_iterator: Iterator[reflection_pb2.ServerReflectionRequest],
         context: grpc.ServicerContext,
     ) -> Iterator[reflection_pb2.ServerReflectionResponse]:
-        """Answers each request of a stream; ends the call with QuotaExceeded for one too many."""
+        """Answers each request of a stream. Ends the call with QuotaExceeded above the bound."""
         if not self._available.acquire(blocking=False):
             status.abort(
                 context, QuotaExceeded(quota="reflection_streams", maximum=self._max_streams)

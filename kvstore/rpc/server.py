@@ -5,7 +5,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 import grpc
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from kvstore.core import Limits
@@ -158,6 +158,6 @@ def add_services(
     store_pb2_grpc.add_StoreServiceServicer_to_server(
         StoreServicer(store, callers, sockets.attach_path, version, sockets.features), server
     )
-    health_pb2_grpc.add_HealthServicer_to_server(health_state.servicer, server)
+    health_state.servicer.add_to(server)
     names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(BoundedReflection(names), server)

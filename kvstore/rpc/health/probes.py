@@ -1,4 +1,4 @@
-"""What shows that calls get through: the owner's mutex can be had, a thread takes a call."""
+"""Probes for the two things each call needs: the store's lock and a free thread."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,28 +10,27 @@ from kvstore.service.timing import Durations
 
 
 class Ticking(Protocol):
-    """Something that shows that it gets round: ``last_tick`` is by the store's clock."""
+    """A thread, or another part, that shows regular progress."""
 
     @property
     def last_tick(self) -> float:
-        """When it last got round, in seconds."""
+        """The time of the last progress, in seconds of the store's clock."""
         ...
 
     def is_alive(self) -> bool:
-        """Returns whether it can get round at all."""
+        """Returns False if it has ended."""
         ...
 
 
 class OwnerProbe:
-    """Ticks whenever it had the mutex that every verb of the store takes.
+    """Ticks whenever it gets the lock of the store, which every call takes. For one thread.
 
-    ``responds`` takes and gives back that mutex within a time in seconds, and
-    returns whether it could. One thread uses the probe. ``waits`` are how long it took: what
-    a call that comes at any moment waits for, since looks come at moments of their own.
+    ``responds`` takes and releases the lock, or returns False after a timeout in seconds.
+    ``waits`` has the time of each attempt. It is a sample of what calls wait for the lock.
     """
 
     def __init__(self, responds: Callable[[float], bool], clock: Clock, patience: float) -> None:
-        """``patience`` is how long one look waits for the mutex, in seconds."""
+        """``patience`` is the timeout of one attempt, in seconds."""
         self.last_tick = clock()
         self.waits = Durations()
         self._responds = responds
@@ -39,11 +38,11 @@ class OwnerProbe:
         self._patience = patience
 
     def is_alive(self) -> bool:
-        """Returns True: a mutex has no end."""
+        """Returns True: a lock does not end."""
         return True
 
     def look(self) -> None:
-        """Tries to have the mutex; waits for ``patience`` at most."""
+        """Tries to take the lock. Waits at most ``patience`` seconds."""
         began = self._clock()
         if self._responds(self._patience):
             self.last_tick = self._clock()
@@ -51,27 +50,27 @@ class OwnerProbe:
 
 
 class PoolProbe:
-    """Ticks whenever a thread of ``pool`` took up what it was given at the last look.
+    """Ticks whenever a thread of ``pool`` runs the task that the probe submitted.
 
-    One errand at a time is under way, behind the calls that wait for a thread:
-    with all threads busy its tick is as late as those calls are.
+    At most one task is submitted at a time, and it queues behind the waiting calls. With all
+    threads busy the tick is as late as those calls.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, clock: Clock) -> None:
         self.last_tick = clock()
         self._pool = pool
         self._clock = clock
-        self._errand: Future[None] | None = None
+        self._task: Future[None] | None = None
 
     def is_alive(self) -> bool:
-        """Returns True: a pool that was shut down is that of a server that stops."""
+        """Returns True: a pool only shuts down when its server stops."""
         return True
 
     def look(self) -> None:
-        """Sends an errand, unless one is under way. Does not wait."""
-        if self._errand is None or self._errand.done():
-            with suppress(RuntimeError):  # shut down: the server stops
-                self._errand = self._pool.submit(self._tick)
+        """Submits a task, unless one is still queued. Does not wait."""
+        if self._task is None or self._task.done():
+            with suppress(RuntimeError):  # the pool is shut down: the server stops
+                self._task = self._pool.submit(self._tick)
 
     def _tick(self) -> None:
         self.last_tick = self._clock()

@@ -26,6 +26,7 @@ SALT = b"a salt that is recognised"
 CACHED = TOKENS[: PAGE_TOKENS * 4]
 NAMED_PIN = "system"
 OK = "OK"
+UNIMPLEMENTED = "UNIMPLEMENTED"
 NOBODY = "CREDENTIAL_REQUIRED"
 NO_LEASE = "LEASE_NOT_FOUND"
 NO_NAMESPACE = "NAMESPACE_NOT_FOUND"
@@ -230,8 +231,10 @@ PERMISSIONS: Mapping[str, Permission] = {
     "grpc.health.v1.Health/Check": anybody(
         lambda _: health_pb2.HealthCheckRequest(), "For probes; says nothing of any tenant."
     ),
-    "grpc.health.v1.Health/Watch": anybody(
-        lambda _: health_pb2.HealthCheckRequest(), "As Check; bounded in number."
+    "grpc.health.v1.Health/Watch": Permission(
+        lambda _: health_pb2.HealthCheckRequest(),
+        *(UNIMPLEMENTED, UNIMPLEMENTED, "", UNIMPLEMENTED, UNIMPLEMENTED),
+        "Not served: probes use Check.",
     ),
     "grpc.health.v1.Health/List": anybody(
         lambda _: health_pb2.HealthListRequest(), "As Check, of all services."
