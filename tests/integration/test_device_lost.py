@@ -74,7 +74,7 @@ GOES_ON = Mutant(
     "store-goes-on",
     "kvstore.service.store",
     "KVStore.__init__",
-    "self.device.on_lost(self.begin_draining)",
+    "self.device.on_lost(leases.begin_draining)",
     "pass",
 )
 

@@ -22,8 +22,14 @@ def main(control_path: str, mutant: str, parent: int) -> int:
     """Runs the server with the command line of this process, by a clock that jumps."""
     die_with_parent(parent)
     control = Control(Path(control_path))
-    for step in SERVER_STEPS:
-        setattr(KVStore, step, _struck(control, step, getattr(KVStore, step)))
+    build = KVStore.__init__
+
+    def build_struck(store: KVStore, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        build(store, *args, **kwargs)
+        for step in SERVER_STEPS:
+            setattr(store, step, _struck(control, step, getattr(store, step)))
+
+    setattr(KVStore, "__init__", build_struck)  # noqa: B010 - mypy refuses the assignment
     if mutant:
         MUTANTS[mutant]()
     return run_server(clock=lambda: time.monotonic() + control.clock_offset)

@@ -31,7 +31,7 @@ MUTANTS: list[tuple[Mutant, tuple[str, ...]]] = [
     (
         Mutant(
             "the-longest-match-for-ever",
-            "inference_worker.engine.scheduler_queue",
+            "inference_worker.engine.scheduler",
             "WaitingQueue.next",
             "resumed or self._passes >= PATIENCE",
             "resumed",

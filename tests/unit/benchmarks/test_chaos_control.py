@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chaos.control import SERVER_POINTS, Control, Phase
-from kvstore.service.store import KVStore
+from stores.store_world import World
 
 
 def test_words_are_shared(tmp_path: Path) -> None:
@@ -43,8 +43,9 @@ def test_a_fault_can_be_taken_back(tmp_path: Path) -> None:
 
 
 def test_the_points_are_methods_of_the_store() -> None:
-    """Each is before or after a method that there is."""
+    """Each point is before or after a method of a store."""
+    store = World().store
     for point in SERVER_POINTS:
         step, _, when = point.partition(".")
-        assert callable(getattr(KVStore, step))
+        assert callable(getattr(store, step))
         assert when in ("before", "after")
