@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chaos.control import SERVER_POINTS, Control, Phase
-from stores.store_world import World
+from stores.store_world import make_world
 
 
 def test_words_are_shared(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_fault_can_be_taken_back(tmp_path: Path) -> None:
 
 def test_the_points_are_methods_of_the_store() -> None:
     """Each point is before or after a method of a store."""
-    store = World().store
+    store = make_world().store
     for point in SERVER_POINTS:
         step, _, when = point.partition(".")
         assert callable(getattr(store, step))
