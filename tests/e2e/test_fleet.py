@@ -83,7 +83,7 @@ def stage(cache: None) -> Iterator[Stage]:
                 yield Stage(fleet, store, runner)
             finally:
                 runner.run(fleet.close())
-        pids = [each.pid for each in fleet.seats]
+        pids = [each.pid for each in fleet.supervisors]
         assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
         with connect_admin(store.runtime_dir) as admin:
             assert wait_until(lambda: not admin.leases())
@@ -199,9 +199,9 @@ def killed_under(stage: Stage, prompt: list[int], beginnings: list[list[int]]) -
 
         async def prefilled() -> dict[int, int]:
             return {
-                each.pid: (await each.link.stats()).prefilled_tokens
-                for each in fleet.seats
-                if each.pid is not None and each.link is not None
+                each.pid: (await each.client.stats()).prefilled_tokens
+                for each in fleet.supervisors
+                if each.pid is not None and each.client is not None
             }
 
         async def kill(before: dict[int, int], streams: list[asyncio.Task[list[int]]]) -> int:
@@ -212,7 +212,7 @@ def killed_under(stage: Stage, prompt: list[int], beginnings: list[list[int]]) -
                 await fleet.stats()
                 (pid,) = [pid for pid, tokens in counted.items() if tokens > LONG_PROMPT / 2]
                 # Each stream went where there was none.
-                broken = streams[[each.pid for each in fleet.seats].index(pid)]
+                broken = streams[[each.pid for each in fleet.supervisors].index(pid)]
                 os.kill(pid, signal.SIGSTOP)
                 await asyncio.to_thread(os.waitid, os.P_PID, pid, STOPPED)
                 inserted = reached()
@@ -238,7 +238,7 @@ def killed_under(stage: Stage, prompt: list[int], beginnings: list[list[int]]) -
             streamed = list(await asyncio.gather(*streams))
             if not killed:
                 return None
-            assert killed not in [each.pid for each in fleet.seats if each.link is not None]
+            assert killed not in [each.pid for each in fleet.supervisors if each.client is not None]
             computed = (await fleet.stats()).prefilled_tokens - counted.prefilled_tokens
             return Outlived(prompt, beginnings, outputs, streamed, computed)
 
@@ -274,6 +274,6 @@ def busy(fleet: Fleet) -> list[int]:
     """Returns the processes that have something to compute."""
     return [
         each.pid
-        for each in fleet.seats
-        if each.link is not None and each.link.outstanding_tokens and each.pid is not None
+        for each in fleet.supervisors
+        if each.client is not None and each.client.outstanding_tokens and each.pid is not None
     ]

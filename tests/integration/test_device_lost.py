@@ -52,7 +52,7 @@ NOT_ASKED = Mutant(
 PROCESS_STAYS = Mutant(
     "process-stays",
     "inference_worker.fleet.engine_process",
-    "main",
+    "_serve",
     "if isinstance(engine.failure, DeviceLostError):\n    raise engine.failure",
     "Path(os.environ['KVSTORE_TEST_CARD_LOST'], 'failed').touch()\nawait asyncio.Event().wait()",
 )

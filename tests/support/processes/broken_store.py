@@ -19,6 +19,7 @@ from kvstore.core.values.requests import Caller, Grant, Match, Sequence
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
 from kvstore.core.verbs.insert import publish_next
 from kvstore.core.verbs.reserve import Reserving
+from kvstore.core.verbs.verify import Inspection
 from kvstore.service.processes import Process, Processes
 
 
@@ -49,7 +50,7 @@ def recycle_pinned_slots() -> None:
 
 def publish_slots_of_the_dead() -> None:
     """Have a lease's end publish what it reserved and did not insert, as LMCache's reaper does."""
-    acquire, end = Reserving.acquire, Lifecycle.end
+    acquire, end = Reserving.acquire_with_checks, Lifecycle.end
     asked: dict[int, Sequence] = {}
 
     def remember(
@@ -60,7 +61,7 @@ def publish_slots_of_the_dead() -> None:
         *rest: Any,  # noqa: ANN401  # as acquire's
         reservation_id: int,
         **named: Any,  # noqa: ANN401  # as acquire's
-    ) -> tuple[Match, Grant | None]:
+    ) -> tuple[Match, Grant | None, Inspection | None]:
         asked[reservation_id] = sequence
         return acquire(
             reserving, caller, namespace_id, sequence, *rest, reservation_id=reservation_id, **named
@@ -73,7 +74,7 @@ def publish_slots_of_the_dead() -> None:
             publish_next(lease, reservation, Sequence(tokens), tokens)
         return end(lifecycle, lease, now)
 
-    Reserving.acquire = remember  # type: ignore[method-assign]
+    Reserving.acquire_with_checks = remember  # type: ignore[method-assign]
     Lifecycle.end = publish_and_end  # type: ignore[method-assign]
 
 
