@@ -3,22 +3,19 @@
 Everything here is a copy.
 """
 
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Items
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 from math import inf
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.index.node import Node
 from kvstore.core.leases.holds import Pin, Reservation, SourcePin
 from kvstore.core.leases.lease import Lease, LeaseState
 from kvstore.core.leases.named_pins import NamedPin
 from kvstore.core.pool.arena import Arena
-from kvstore.core.pool.namespace import Namespace, namespace_of
+from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.tenant import Tenant
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.events import Cause
@@ -186,77 +183,6 @@ def tenant_stats(tenant: Tenant) -> TenantStats:
         lease_count=tenant.lease_count,
         pin_count=tenant.hold_count,
         named_pin_count=tenant.named_pin_count,
-    )
-
-
-# The columns of a row. ``parent`` is the number of the node above, or 0. ``start`` counts the
-# tokens before the node's own, which are ``tokens``. ``hits`` counts the matches that ended in
-# it, and ``used`` is the last of them, as ``CacheState.use_count`` counts. ``holds`` counts the
-# holds that end in it, ``overdue`` of them of leases past their time to live.
-COLUMNS = ("number", "parent", "start", "tokens", "hits", "used", "holds", "overdue")
-
-
-def tree_rows(
-    namespace: Namespace, numbers: Items[int], newest: int, overdue: Mapping[int, int]
-) -> "array[int]":
-    """Returns a row for each of the nodes ``numbers`` that still exists, one after the other.
-
-    Leaves out nodes with numbers above ``newest``. A node below such a node has the next node
-    above that as its parent. Parts that are read one after the other thus fit together, even if
-    pages are added meanwhile. ``overdue`` is the result of ``overdue_holds``.
-    """
-    nodes, page_tokens = namespace.index.nodes, namespace.layout.page_tokens
-    rows = array("q")
-    for number in numbers:
-        node = nodes.get(number)
-        if node is not None:
-            steps = node.steps or ()
-            row = (
-                number,
-                _number_above(node, newest),
-                node.start * page_tokens,
-                len(node.edge) // TOKEN_BYTES,
-                node.hits + sum(each.hits for each in steps),
-                max((node.last_use, *(each.last_use for each in steps))),
-                _hold_count(node),
-                overdue.get(number, 0),
-            )
-            rows.extend(row)
-    return rows
-
-
-def overdue_holds(leases: Iterable[Lease], namespace: Namespace) -> dict[int, int]:
-    """Returns, for each node of a namespace with some, how many holds of ``leases`` end in it."""
-    counts: dict[int, int] = {}
-    for lease in leases:
-        for hold in (*lease.pins.values(), *lease.reservations.values()):
-            ends = hold.anchors if hold.namespace is namespace else ()
-            for each in ends:
-                counts[each.node.number] = counts.get(each.node.number, 0) + 1
-    return counts
-
-
-def first_tokens(namespace: Namespace, numbers: Iterable[int], max_tokens: int) -> dict[int, bytes]:
-    """Returns the first ``max_tokens`` tokens of those of the nodes that still exist."""
-    nodes = namespace.index.nodes
-    found = {number: nodes.get(number) for number in numbers}
-    width = max_tokens * TOKEN_BYTES
-    return {number: node.edge[:width] for number, node in found.items() if node is not None}
-
-
-def _number_above(node: Node, newest: int) -> int:
-    above = node.parent
-    while above is not None and above.number > newest:
-        above = above.parent
-    return 0 if above is None else above.number
-
-
-def _hold_count(node: Node) -> int:
-    """Returns how many holds end in a node. A hold with copies of both tiers ends once."""
-    if namespace_of(node).lower_arena is None:
-        return len(node.anchors)
-    return sum(
-        anchor in anchor.hold.anchors for copies in node.leaves() for anchor in copies.anchors
     )
 
 

@@ -4,10 +4,8 @@ All of them take the store's mutex for a part of the work at a time, and calls g
 the parts.
 """
 
-from array import array
 from collections import Counter
 from collections.abc import Iterator
-from collections.abc import Sequence as Items
 from itertools import islice
 from threading import Lock
 from time import sleep
@@ -16,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 import structlog
 
 from kvstore.core import Identity, NamedPinRequest, PrefixCache, Removed
-from kvstore.core.leases.lease import Lease, LeaseState
+from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.stats import (
     HoldStats,
@@ -26,17 +24,13 @@ from kvstore.core.stats import (
     PrefixStats,
     Stats,
     count_pins,
-    first_tokens,
     hold_stats,
     lease_stats,
     named_pin_stats,
     namespace_stats,
-    overdue_holds,
     prefixes,
     snapshot,
-    tree_rows,
 )
-from kvstore.core.values.counters import Counters
 from kvstore.core.values.events import Cause
 from kvstore.service.clock import Clock
 
@@ -53,13 +47,6 @@ HOLDERS_AT_ONCE = 512
 # Seconds between two parts, in which others get the mutex.
 PAUSE = 0.0005
 NOTHING = Removed(0, 0)
-
-
-class Totals(NamedTuple):
-    """What was counted by one moment: everything, and how often pages were used."""
-
-    counters: Counters
-    use_count: int
 
 
 class Administration:
@@ -136,39 +123,6 @@ class Administration:
         with self._mutex:
             namespace = self._cache.namespace(identity, namespace_id)
             return prefixes(namespace, after=after, count=count, max_tokens=max_tokens)
-
-    def totals(self) -> Totals:
-        """Returns the store's counters, of all tenants. The cost is that of a copy of them."""
-        with self._mutex:
-            return Totals(self._cache.counters.copy(), self._cache.state.use_count)
-
-    def tree_rows(self, identity: Identity, namespace_id: bytes) -> "array[int]":
-        """Returns a namespace's tree, a row for each node, as ``core.tree_rows`` has them.
-
-        The mutex is taken for a part at a time, so calls go on meanwhile, and what they change
-        is in the answer or not: a picture of the tree, and no snapshot. Raises NamespaceNotFound.
-        """
-        with self._mutex:
-            namespace = self._cache.namespace(identity, namespace_id)
-            numbers = list(namespace.index.nodes)
-            leases = self._cache.table.leases.values()
-            late = [each for each in leases if each.state is LeaseState.EXPIRED]
-            overdue = overdue_holds(late, namespace)
-        rows = array("q")
-        for first in range(0, len(numbers), NODES_READ_AT_ONCE):
-            part = numbers[first : first + NODES_READ_AT_ONCE]
-            with self._mutex:
-                rows += tree_rows(namespace, part, numbers[-1], overdue)
-            sleep(PAUSE)
-        return rows
-
-    def first_tokens(
-        self, identity: Identity, namespace_id: bytes, numbers: Items[int], max_tokens: int
-    ) -> dict[int, bytes]:
-        """Returns the first tokens of some nodes of a namespace; raises NamespaceNotFound."""
-        with self._mutex:
-            namespace = self._cache.namespace(identity, namespace_id)
-            return first_tokens(namespace, numbers, max_tokens)
 
 
 Row = TypeVar("Row")

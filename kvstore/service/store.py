@@ -160,9 +160,6 @@ class KVStore:
         self.stats = admin.stats
         self.holds = admin.holds
         self.prefixes = admin.prefixes
-        self.totals = admin.totals
-        self.tree_rows = admin.tree_rows
-        self.first_tokens = admin.first_tokens
 
     @property
     def epoch(self) -> int:
