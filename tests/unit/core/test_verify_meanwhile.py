@@ -172,3 +172,18 @@ def test_a_superseded_page_found_bad_takes_its_next_token_along(*, bad: bool) ->
     assert match.source is not None
     assert (match.next_token, match.source.valid_token_count) == ((None, 1) if bad else (3, 2))
     world.laws.check()
+
+
+def test_a_repeated_call_without_checks_answers_and_counts_once() -> None:
+    """A repeat whose pages nobody picks gives the answer of the first call, which counts then."""
+    world = CoreWorld()
+    publish(world.worker, "ab")
+    lookups = world.cache.counters.lookup_count
+    match, _ = ask(world.worker, "ab")
+    sequence, options = world.worker.sequence("ab"), MatchOptions(1)
+    for _ in range(2):
+        again, inspection = world.cache.match_with_checks(
+            world.worker.caller, NAMESPACE_ID, sequence, options, world.now, lambda _: []
+        )
+        assert (again, inspection) == (match, None)
+        assert world.cache.counters.lookup_count == lookups + 1
