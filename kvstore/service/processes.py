@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Process(NamedTuple):
-    """A process as it is attached under one lease. ``pidfd`` is the table's own."""
+    """A process as it is attached under one lease. The table owns ``pidfd``."""
 
     process_id: int
     pid: int
@@ -19,8 +19,8 @@ class Process(NamedTuple):
 class Processes:
     """The processes that attached, until they died or their lease ended.
 
-    Used by one thread, the attach server's; core knows the processes by the same
-    numbers. A process under two leases stands here twice.
+    Used by one thread, the attach server's. The core knows the processes by the same numbers. A
+    process under two leases has two entries.
     """
 
     def __init__(self) -> None:
@@ -36,10 +36,10 @@ class Processes:
         return process_id in self._processes
 
     def attach(self, pid: int, pidfd: int, lease_id: bytes) -> Process:
-        """Returns the process under this lease: the one that it is already, or a new one.
+        """Returns the process under this lease: its existing entry, or a new one.
 
-        ``pidfd`` is duplicated and stays the caller's. A number of a pid that was
-        used again by another process is another one.
+        ``pidfd`` is duplicated; the caller keeps its own. A process that reuses the pid of a dead
+        one gets a new number.
         """
         key = (lease_id, _key(pid, pidfd))
         known = self._by_key.get(key)
