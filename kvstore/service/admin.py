@@ -71,9 +71,7 @@ class Administration:
         self._clock = clock
 
     def responds(self, timeout: float) -> bool:
-        """Returns whether the mutex was acquired within ``timeout`` seconds, so that calls get
-        through.
-        """
+        """Returns whether the mutex was free within ``timeout`` seconds."""
         if not self._mutex.acquire(timeout=timeout):
             return False
         self._mutex.release()

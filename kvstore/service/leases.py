@@ -109,7 +109,7 @@ class Leases:
         self.report(changes)
 
     def bind(self, caller: Caller, *, process_id: int, pid: int, uid: int) -> None:
-        """Attaches a process to the caller's lease. The same number again reconnects the process."""
+        """Attaches a process to the caller's lease, or reconnects one of the same number."""
         with self._mutex:
             self._cache.bind(caller, process_id=process_id, pid=pid, uid=uid)
 

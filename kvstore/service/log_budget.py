@@ -18,9 +18,7 @@ class LogBudget:
         self._left_out = 0
 
     def write(self, log: Callable[..., object], event: str, **fields: object) -> None:
-        """Writes a line with ``log``; ``left_out`` is the number of lines dropped since the last
-        one.
-        """
+        """Writes a line with ``log``; ``left_out`` counts the lines dropped since the last."""
         if self._bucket.wait(self._clock()) > 0:
             self._left_out += 1
             return

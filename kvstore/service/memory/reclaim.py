@@ -20,9 +20,7 @@ PATIENCE = 10.0
 
 @dataclass
 class _Departure:
-    """One retiring extent: when it retired, when it became empty, and whether its holders were
-    logged.
-    """
+    """A retiring extent: when it retired and became empty, and whether its holders were logged."""
 
     retired_at: float
     emptied_at: float | None = None
