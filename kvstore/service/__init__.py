@@ -1,1 +1,1 @@
-"""The effects around the core: one owner, one lock, one clock, and the threads that tick."""
+"""The effects around the core: one owner, one mutex, one clock, and the ticking threads."""

@@ -1,7 +1,7 @@
 """The calls of administrators: statistics, lists, removals and named pins.
 
-All of them take the store's mutex for a part of the work at a time, and calls go on between
-the parts.
+Each call takes the store's mutex for a part of its work at a time. Other calls run between the
+parts.
 """
 
 from collections import Counter
@@ -36,15 +36,15 @@ from kvstore.service.clock import Clock
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Nodes of a tree that are read while all calls wait: two milliseconds.
+# Tree nodes read under the mutex at a time: two milliseconds.
 NODES_READ_AT_ONCE = 1000
-# Nodes of a tree that are removed while all calls wait: some milliseconds.
+# Tree nodes removed under the mutex at a time: some milliseconds.
 NODES_REMOVED_AT_ONCE = 64
-# Leases, or namespaces, that are read while all calls wait: a millisecond.
+# Leases or namespaces read under the mutex at a time: one millisecond.
 ROWS_AT_ONCE = 64
 # Leases whose pins are counted at a time, by their namespaces alone.
 HOLDERS_AT_ONCE = 512
-# Seconds between two parts, in which others get the mutex.
+# Seconds between two parts, during which other calls get the mutex.
 PAUSE = 0.0005
 NOTHING = Removed(0, 0)
 
@@ -58,17 +58,17 @@ class Administration:
         self._clock = clock
 
     def responds(self, timeout: float) -> bool:
-        """Returns whether the mutex could be had within ``timeout`` seconds: calls get through."""
+        """Returns whether the mutex was free within ``timeout`` seconds."""
         if not self._mutex.acquire(timeout=timeout):
             return False
         self._mutex.release()
         return True
 
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
-        """Removes all pages that hold a prefix's last token, and all that continues them.
+        """Removes all pages that hold a prefix's last token, and every page below them.
 
-        The mutex is taken for a part of many at a time: calls go on meanwhile, and find what is
-        left.
+        A large removal takes the mutex for one part at a time. Calls between two parts find the
+        pages that are left.
         """
         before = self._thin(identity, namespace_id, tokens, Cause.REMOVED)
         with self._mutex:
@@ -76,9 +76,9 @@ class Administration:
             return before.plus(self._cache.evict_prefix(identity, namespace_id, tokens))
 
     def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
-        """Forgets a namespace with all its pages; raises NamespaceNotFound.
+        """Removes a namespace with all its pages; raises NamespaceNotFound.
 
-        A large one goes part by part, as in ``evict_prefix``.
+        A large namespace is removed part by part, as in ``evict_prefix``.
         """
         before = self._thin(identity, namespace_id, b"", Cause.NAMESPACE_DELETED)
         with self._mutex:
@@ -88,11 +88,11 @@ class Administration:
     def _thin(
         self, identity: Identity, namespace_id: bytes, tokens: bytes, cause: Cause
     ) -> Removed:
-        """Removes nearly all that ``evict_prefix`` would, part by part; returns what went."""
+        """Removes nearly all that ``evict_prefix`` would, part by part; returns what it removed."""
         removed = NOTHING
         with self._mutex:
             count = len(self._cache.namespace(identity, namespace_id).index.nodes)
-        # Each part has a node at least; what comes meanwhile cannot make it go on for ever.
+        # Each part removes at least one node, so new pages cannot make this loop endless.
         for _ in range(count):
             with self._mutex:
                 self._cache.events.now = self._clock()
@@ -111,7 +111,7 @@ class Administration:
             return snapshot(self._cache, identity, self._clock())
 
     def holds(self, identity: Identity, lease_id: bytes, tenant: str) -> list[HoldStats]:
-        """Returns what a lease holds, by number; raises LeaseNotFound or InvalidField."""
+        """Returns the holds of a lease, by number; raises LeaseNotFound or InvalidField."""
         with self._mutex:
             lease = self._cache.table.listed(identity, lease_id, tenant)
             return hold_stats(lease, self._clock())
@@ -130,17 +130,18 @@ Listed = TypeVar("Listed", Lease, Namespace)
 
 
 class ListPage(NamedTuple, Generic[Row]):
-    """Some rows of a list, by number; ``last`` is where to go on after, 0 at the end."""
+    """Some rows of a list, by number. ``last`` is the number to continue after; 0 at the end."""
 
     rows: list[Row]
     last: int
 
 
 class Listing:
-    """What lists show. Thread-safe; ``mutex`` is the store's, under which ``cache`` may be used.
+    """The lists of leases and namespaces. Thread-safe.
 
-    Each row is of one moment, and not all are of the same: the mutex is taken for a part of
-    them at a time. What goes meanwhile may be in it or not. ``GetStats`` is for a snapshot.
+    ``mutex`` is the store's; it guards ``cache``. Each row is of one moment, but rows may be of
+    different moments: the mutex is taken for a part at a time. A row removed meanwhile may be
+    listed or not. ``GetStats`` returns a snapshot.
     """
 
     def __init__(self, cache: PrefixCache, mutex: Lock, clock: Clock) -> None:
@@ -149,7 +150,7 @@ class Listing:
         self._clock = clock
 
     def leases(self, identity: Identity, *, after: int, count: int) -> ListPage[LeaseStats]:
-        """Returns up to ``count`` leases that an identity may see, of numbers above ``after``."""
+        """Returns up to ``count`` leases with numbers above ``after`` that an identity may see."""
         with self._mutex:
             visible = self._cache.table.visible(identity)
         chosen, last = _page_of(visible, after, count)
@@ -182,7 +183,7 @@ class Listing:
 
 
 def _parts(listed: list[Listed], size: int) -> Iterator[list[Listed]]:
-    """Yields what is listed a part at a time, with a moment in between."""
+    """Yields the listed entries a part at a time, with a pause between two parts."""
     for first in range(0, len(listed), size):
         if first:
             sleep(PAUSE)
@@ -197,7 +198,7 @@ def _page_of(visible: list[Listed], after: int, count: int) -> tuple[list[Listed
 class NamedPinKeeper:
     """Makes, ends and lists named pins, for any thread. Raises what the core's methods raise.
 
-    ``mutex`` is the store's, under which ``cache`` may be used.
+    ``mutex`` is the store's; it guards ``cache``.
     """
 
     def __init__(self, cache: PrefixCache, mutex: Lock, clock: Clock) -> None:
@@ -206,24 +207,24 @@ class NamedPinKeeper:
         self._clock = clock
 
     def pin(self, identity: Identity, namespace_id: bytes, request: NamedPinRequest) -> int:
-        """Pins what is cached of a prefix's whole pages; returns how many tokens that is."""
+        """Pins the cached whole pages of a prefix; returns how many tokens they hold."""
         with self._mutex:
             return self._cache.pin_prefix(identity, namespace_id, request, self._clock())
 
     def unpin(self, identity: Identity, namespace_id: bytes, name: str) -> None:
-        """Ends a named pin; one that is not there succeeds."""
+        """Ends a named pin; succeeds if no such pin exists."""
         with self._mutex:
             self._cache.unpin_prefix(identity, namespace_id, name)
 
     def visible(self, identity: Identity, namespace_id: bytes | None) -> list[NamedPinStats]:
-        """Returns the named pins of a namespace, None for all, in the order of their making."""
+        """Returns the named pins of a namespace, or of all for None, oldest first."""
         with self._mutex:
             now = self._clock()
             pins = self._cache.visible_named_pins(identity, namespace_id)
             return [named_pin_stats(each, now) for each in pins]
 
     def expire(self) -> None:
-        """Ends the named pins past their time to live, with a line in the log for each."""
+        """Ends the named pins past their time to live, and logs a line for each."""
         with self._mutex:
             ended = self._cache.expire_named_pins(self._clock())
         for pin in ended:

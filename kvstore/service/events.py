@@ -1,4 +1,4 @@
-"""Who watches what happens: each watcher waits for its own events, outside the store's mutex."""
+"""Watchers of events: each waits for its own events, outside the store's mutex."""
 
 from collections.abc import Callable
 from threading import Event, Lock
@@ -10,10 +10,10 @@ from kvstore.errors import StoreDraining
 
 
 class Announcer:
-    """A list of wake-ups. Thread-safe.
+    """A list of wake-up callbacks. Thread-safe.
 
-    Says that something changed, not what: listeners look at the store, so that
-    nothing is lost when two changes make one wake-up.
+    An announcement says that something changed, not what. Listeners read the store, so two changes
+    in one wake-up lose nothing.
     """
 
     def __init__(self) -> None:
@@ -21,35 +21,36 @@ class Announcer:
         self._wake_ups: list[Callable[[], None]] = []
 
     def subscribe(self, wake_up: Callable[[], None]) -> None:
-        """Have ``wake_up`` called at each announcement, from any thread.
+        """Calls ``wake_up`` at each announcement from now on, from any thread.
 
-        It MUST return at once, and neither raise nor call the store.
+        ``wake_up`` MUST return at once, and neither raise nor call the store.
         """
         with self._mutex:
             self._wake_ups.append(wake_up)
 
     def unsubscribe(self, wake_up: Callable[[], None]) -> None:
-        """Never call ``wake_up`` again, once this returned."""
+        """Removes ``wake_up``: no announcement calls it once this returned."""
         with self._mutex:
             self._wake_ups.remove(wake_up)
 
     def announce(self) -> None:
-        """Wakes everybody who listens."""
+        """Wakes all listeners."""
         with self._mutex:
             for wake_up in self._wake_ups:
                 wake_up()
 
 
-# Events taken at once at most: little time under the mutex.
+# Events taken at once at most, to keep the time under the mutex short.
 BATCH = 256
-# Seconds between two batches for one watcher at least, so that a burst costs a few of them.
+# Seconds between two batches for one watcher at least, so that a burst makes few batches.
 PACE = 0.02
 
 
 class Watching:
     """One watcher's events. :meth:`take` is for one thread, the rest for any.
 
-    ``draining`` says whether the store ended it; ``remembered`` is how many events were there.
+    ``draining`` says whether the store ended the watch. ``remembered`` is how many past events the
+    watch began with.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Watching:
         history: bool,
         live: bool,
     ) -> None:
-        """As ``EventWatches.begin``, which makes it."""
+        """Made by ``EventWatches.begin``, with its parameters."""
         self.draining = False
         self._cache = cache
         self._mutex = mutex
@@ -78,9 +79,9 @@ class Watching:
             self.remembered = len(self._watch)
 
     def take(self) -> Told | None:
-        """Waits for events and returns those that are there; None once it is over.
+        """Waits for events and returns them; returns None once the watch is over.
 
-        What happened before the store ended it is told first.
+        Events from before the store ended the watch are returned first.
         """
         if self._goes_on and not self._ended.is_set():
             self._due.wait()
@@ -95,24 +96,24 @@ class Watching:
         return told if told.events or more else None
 
     def pause(self) -> None:
-        """Waits a moment, for more to come, or for the end."""
+        """Waits a moment for more events, or for the end."""
         if self._goes_on:
             self._ended.wait(PACE)
 
     def end(self) -> None:
-        """Have nothing more told; can be repeated."""
+        """Ends the watch for its watcher; can be repeated."""
         self._ended.set()
         self._due.set()
 
     def forget(self) -> None:
-        """Hands it nothing more; can be repeated."""
+        """Drops all later events; can be repeated."""
         self.end()
         with self._mutex:
             self._cache.events.end(self._watch)
 
 
 class EventUse(NamedTuple):
-    """How many events there were, how many watchers lost of them, and how many watch."""
+    """Counts of events, of events that watchers lost, and of watchers."""
 
     event_count: int
     lost_count: int
@@ -122,8 +123,8 @@ class EventUse(NamedTuple):
 class EventWatches:
     """All watchers of a store. Thread-safe.
 
-    ``mutex`` is the store's, under which ``cache`` may be used; ``require_open`` raises
-    StoreDraining where nothing new may begin.
+    ``mutex`` is the store's; it guards ``cache``. ``require_open`` raises StoreDraining if the
+    store takes no new work.
     """
 
     def __init__(self, cache: PrefixCache, mutex: Lock, require_open: Callable[[], None]) -> None:
@@ -137,10 +138,10 @@ class EventWatches:
     def begin(
         self, identity: Identity, namespace_id: bytes = b"", *, history: bool, live: bool = True
     ) -> Watching:
-        """Returns what tells of what happens from now on, until :meth:`forget`.
+        """Returns a watch of all events from now on, until :meth:`forget`.
 
-        Of what ``identity`` may see, or of one namespace; with ``history`` of what is
-        remembered first, and without ``live`` of nothing else. Raises NamespaceNotFound,
+        It covers what ``identity`` may see, or one namespace. With ``history`` the remembered
+        events come first; without ``live`` nothing else comes. Raises NamespaceNotFound,
         QuotaExceeded or StoreDraining.
         """
         self._require_open()
@@ -156,19 +157,19 @@ class EventWatches:
         return watching
 
     def forget(self, watching: Watching) -> None:
-        """Ends a watch, whoever wants it; can be repeated."""
+        """Ends a watch, on behalf of anyone; can be repeated."""
         watching.forget()
         with self._state:
             self._watching.discard(watching)
 
     def use(self) -> EventUse:
-        """Returns how much is told."""
+        """Returns counts of events and watchers."""
         log = self._cache.events
         with self._state:
             return EventUse(log.count, log.lost_count, len(self._watching))
 
     def close(self) -> None:
-        """Ends all watches, and begin no other. Does not wait."""
+        """Ends all watches and refuses new ones. Does not wait."""
         with self._state:
             self._closed = True
             left = list(self._watching)

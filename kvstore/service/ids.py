@@ -1,17 +1,16 @@
-"""Ids that say nothing of how many there are."""
+"""Random ids, which do not reveal how many exist."""
 
 import secrets
 from collections.abc import Iterator
 
-# What a uint32 holds. Zero stands for none on the wire.
+# The range of a uint32. On the wire, zero stands for no id.
 LARGEST_ID = (1 << 32) - 1
 
 
 def random_ids() -> Iterator[int]:
     """Yields random ids from 1 to 2**32 - 1, none twice.
 
-    A tenant that counted ids would learn what others do: arenas and extents are
-    named by these.
+    They name arenas and extents. Sequential ids would show a tenant what others do.
     """
     used: set[int] = set()
     while True:

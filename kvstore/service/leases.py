@@ -23,10 +23,10 @@ EVENTS = {
 
 
 class Leases:
-    """Leases through their life. Thread-safe. Raises what the core's methods raise.
+    """The life of leases. Thread-safe. Raises what the core's methods raise.
 
-    ``mutex`` is the store's, under which ``cache`` may be used. ``announcer`` is woken when
-    a lease or a process changes. ``draining`` says that the store takes no new work.
+    ``mutex`` is the store's; it guards ``cache``. ``announcer`` is woken when a lease or a process
+    changes. ``draining`` says that the store takes no new work.
     """
 
     def __init__(self, cache: PrefixCache, mutex: Lock, clock: Clock) -> None:
@@ -40,15 +40,15 @@ class Leases:
     # Life of the store.
 
     def begin_draining(self) -> None:
-        """Takes no new work. Clients may finish, insert and release what they hold.
+        """Refuses new work from now on. Clients may finish, insert and release what they hold.
 
-        From now on no lease is granted or renewed, no namespace is opened, and nothing is
-        matched. A client that is refused for this ends its lease once it holds nothing.
+        The store grants and renews no lease, opens no namespace, and matches nothing. A client that
+        is refused for this ends its lease once it holds nothing.
         """
         self.draining = True
 
     def wait_drained(self, timeout: float) -> int:
-        """Waits until no lease is left, at most ``timeout`` seconds; returns how many are left."""
+        """Waits at most ``timeout`` seconds until no lease is left; returns how many are left."""
         with self._lease_ended:
             self._lease_ended.wait_for(lambda: not self._cache.table.leases, timeout)
             return len(self._cache.table.leases)
@@ -78,7 +78,7 @@ class Leases:
             )
 
     def renew(self, caller: Caller) -> float:
-        """Counts the lease's TTL from now on and returns it, in seconds.
+        """Renews the lease from now on and returns its TTL, in seconds.
 
         Raises StoreDraining, besides the errors of the core.
         """
@@ -87,7 +87,7 @@ class Leases:
             return self._cache.renew(caller, self._clock())
 
     def revoke(self, caller: Caller) -> None:
-        """Ends the caller's own lease. For an admin without its secret, expires it."""
+        """Ends the caller's own lease. An admin without its secret expires it."""
         with self._mutex:
             changes = self._cache.revoke(caller, self._clock())
         self.report(changes)
@@ -109,36 +109,36 @@ class Leases:
         self.report(changes)
 
     def bind(self, caller: Caller, *, process_id: int, pid: int, uid: int) -> None:
-        """Attaches a process to the caller's lease. The same number again reconnects it."""
+        """Attaches a process to the caller's lease, or reconnects one of the same number."""
         with self._mutex:
             self._cache.bind(caller, process_id=process_id, pid=pid, uid=uid)
 
     def acknowledge(self, process_id: int, extent_ids: Items[int]) -> list[int]:
-        """Records that a process mapped extents, and returns these. Ignores unknown ones."""
+        """Records that a process mapped extents, and returns them. Ignores unknown ones."""
         with self._mutex:
             self._cache.acknowledge(process_id, extent_ids)
             process = self._cache.table.processes.get(process_id)
             return [] if process is None else [e for e in extent_ids if e in process.mapped]
 
     def unmapped(self, process_id: int, extent_ids: Items[int]) -> None:
-        """Records that a process unmapped extents; some may be destroyed now."""
+        """Records that a process unmapped extents, of which some may be destroyed now."""
         with self._mutex:
             self._cache.unmapped(process_id, extent_ids)
         self.announcer.announce()
 
     def extents_to_unmap(self, process_id: int) -> list[int]:
-        """Returns the extents that a process was given and has to unmap."""
+        """Returns the extents that a process has mapped and must unmap."""
         with self._mutex:
             return self._cache.extents_to_unmap(process_id)
 
     def disconnected(self, process_id: int) -> None:
-        """Records that a process lost its attach connection. It may be alive."""
+        """Records that a process lost its attach connection. The process may be alive."""
         with self._mutex:
             self._cache.disconnected(process_id)
         self.announcer.announce()
 
     def process_died(self, process_id: int) -> None:
-        """Removes a process that is proven dead. The last process of a lease ends it."""
+        """Removes a process that is proven dead. A lease ends with its last process."""
         with self._mutex:
             changes = self._cache.process_died(process_id, self._clock())
         self.report(changes)
@@ -150,7 +150,7 @@ class Leases:
             return set(self._cache.table.processes)
 
     def watched_process_ids(self) -> set[int]:
-        """Returns the attached processes, and those of ended leases that may have memory mapped."""
+        """Returns attached processes, and those of ended leases that may still map memory."""
         with self._mutex:
             return self._cache.table.processes.keys() | self._cache.state.mappings.process_ids
 

@@ -1,11 +1,11 @@
-"""Lines of the log that others may cause as often as they like: few, whatever comes."""
+"""A limit on log lines that clients can cause at will."""
 
 from collections.abc import Callable
 
 from kvstore.service.clock import Clock
 from kvstore.service.tenancy.rate_limit import TokenBucket
 
-# Lines a second in the long run, and at once.
+# Lines a second on average, and in a burst.
 RATE = 10.0
 
 
@@ -18,7 +18,7 @@ class LogBudget:
         self._left_out = 0
 
     def write(self, log: Callable[..., object], event: str, **fields: object) -> None:
-        """Writes a line with ``log``; ``left_out`` in it is how many were not, since the last."""
+        """Writes a line with ``log``; ``left_out`` counts the lines dropped since the last."""
         if self._bucket.wait(self._clock()) > 0:
             self._left_out += 1
             return

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Process(NamedTuple):
-    """A process as it is attached under one lease. ``pidfd`` is the table's own."""
+    """A process as it is attached under one lease. The table owns ``pidfd``."""
 
     process_id: int
     pid: int
@@ -19,8 +19,8 @@ class Process(NamedTuple):
 class Processes:
     """The processes that attached, until they died or their lease ended.
 
-    Used by one thread, the attach server's; core knows the processes by the same
-    numbers. A process under two leases stands here twice.
+    Used by one thread, the attach server's. The core knows the processes by the same numbers. A
+    process under two leases has two entries.
     """
 
     def __init__(self) -> None:
@@ -36,10 +36,10 @@ class Processes:
         return process_id in self._processes
 
     def attach(self, pid: int, pidfd: int, lease_id: bytes) -> Process:
-        """Returns the process under this lease: the one that it is already, or a new one.
+        """Returns the process under this lease: its existing entry, or a new one.
 
-        ``pidfd`` is duplicated and stays the caller's. A number of a pid that was
-        used again by another process is another one.
+        ``pidfd`` is duplicated; the caller keeps its own. A process that reuses the pid of a dead
+        one gets a new number.
         """
         key = (lease_id, _key(pid, pidfd))
         known = self._by_key.get(key)
@@ -62,7 +62,7 @@ class Processes:
         return has_died(self._processes[process_id].pidfd)
 
     def forget(self, process_id: int) -> None:
-        """Drops a process and closes its pidfd; it MUST NOT be waited for any more."""
+        """Drops a process and closes its pidfd, which no thread may wait for any more."""
         process = self._processes.pop(process_id)
         key = self._keys.pop(process_id)
         if self._by_key.get(key) == process_id:
@@ -76,18 +76,18 @@ class Processes:
 
 
 def has_died(pidfd: int) -> bool:
-    """Returns whether the process behind a pidfd is dead: its memory is unmapped, then."""
+    """Returns whether the process behind a pidfd is dead, so that its memory is unmapped."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _key(pid: int, pidfd: int) -> Hashable:
-    """Returns what two pidfds have in common exactly if one living process is behind both.
+    """Returns a key that two pidfds share only if they belong to one living process.
 
-    Since Linux 6.9 a pidfd's inode is the process's own. Before, all have the
-    inode of anonymous files and the pid decides; a process of another pid
-    namespace has none that is known here, and is then the same as no other.
+    Since Linux 6.9 each process has its own pidfd inode. Before, all pidfds share the inode of
+    anonymous files, and the pid decides. A process of another pid namespace has no pid here, so its
+    key equals no other.
     """
     status = os.fstat(pidfd)
     if pid == 0 and status.st_dev == _anonymous_device():
@@ -96,6 +96,6 @@ def _key(pid: int, pidfd: int) -> Hashable:
 
 
 def _anonymous_device() -> int:
-    """Returns the device of files that are on no device: where pidfds used to be."""
+    """Returns the device of anonymous files, on which old kernels keep pidfds."""
     with closing(select.epoll()) as anonymous:
         return os.fstat(anonymous.fileno()).st_dev

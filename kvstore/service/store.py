@@ -51,7 +51,7 @@ from kvstore.storage.tiers import Tiers
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# The wire describes these, as ``extents`` answers them.
+# The protocol describes the extents of these tiers, as ``extents`` returns them.
 __all__ = ["CudaIpcExport", "ExtentDescription", "HostExport", "KVStore"]
 
 NAMESPACE_ID_BYTES = 16
@@ -61,10 +61,10 @@ WATERMARKS = {1: WATERMARK, 2: 1.0}
 
 
 class KVStore:
-    """The store as a whole, made of parts over one cache and one mutex. Thread-safe.
+    """The whole store, made of parts over one cache and one mutex. Thread-safe.
 
-    Each verb is the method of the part that has it, or orchestrates several parts here.
-    Raises what the core's methods raise.
+    Each verb is a method of one part, or combines several parts here. Raises what the core's
+    methods raise.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class KVStore:
 
     @property
     def epoch(self) -> int:
-        """The store's epoch, another one after every start."""
+        """The store's epoch, which differs after every start."""
         return self._cache.epoch
 
     @property
@@ -199,9 +199,9 @@ class KVStore:
     ) -> Namespace:
         """Returns the namespace of this identity, whose arena has at least one extent.
 
-        The lease's processes are owed its arena's extents from now on. Raises StoreDraining,
-        besides the errors of the core. Raises PoolExhausted if no memory is available for the
-        first extent; the namespace is open then, and opening it again tries again.
+        The lease's processes receive its arena's extents from now on. Raises StoreDraining, besides
+        the errors of the core. Raises PoolExhausted if no memory is available for the first extent.
+        The namespace is open then, and opening it again retries.
         """
         self._leases.require_open()
         fresh_id = secrets.token_bytes(NAMESPACE_ID_BYTES)
@@ -220,7 +220,7 @@ class KVStore:
     def hand_out(
         self, process_id: int, but: Collection[int] = (), *, most: int | None = None
     ) -> list[ExtentDescription]:
-        """Returns at most ``most`` extents that a process is to map and has not acknowledged.
+        """Returns at most ``most`` extents that a process must map and has not acknowledged.
 
         They count as given to it from now on. Leaves out those of ``but``.
         """
@@ -236,9 +236,9 @@ class KVStore:
             return self._memory.describe(each for arena in arenas for each in arena.extents)
 
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
-        """Removes all pages that hold a prefix's last token, and all that continues them.
+        """Removes all pages that hold a prefix's last token, and all pages below them.
 
-        They have left tier 3 too when this returns, so no restart brings them back.
+        They have left tier 3 too when this returns, so no restart restores them.
         """
         removed = self._admin.evict_prefix(identity, namespace_id, tokens)
         self.tier3.removals.settle()
@@ -252,7 +252,7 @@ class KVStore:
         try:
             removed = self._admin.delete_namespace(identity, namespace_id)
         except NamespaceNotFound:
-            # A repeated call: tier 3 has to have removed it too before this returns.
+            # A repeated call waits too until tier 3 has removed it.
             self.tier3.removals.settle()
             return Removed(0, 0)
         self.tier3.removals.settle()

@@ -1,4 +1,4 @@
-"""Says in the log when pages are evicted that would soon have been of use."""
+"""Detection of thrashing: pages evicted shortly before they would have been used."""
 
 from threading import Lock
 
@@ -10,20 +10,20 @@ from kvstore.service.log_budget import LogBudget
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Seconds that are looked at together.
+# Seconds of one measurement.
 INTERVAL = 60.0
-# Of the pages inserted in that time, which part came back after it was evicted, and
-# how many pages at least, for a line to be worth it.
+# The fraction of inserted pages that were evicted just before, and the least number of such pages,
+# for which a line is logged.
 SHARE = 0.2
 LEAST_PAGES = 64
-# Lines a second: one in ten minutes.
+# Log lines a second: one in ten minutes.
 RATE = 1 / 600
 
 
 class ThrashWatch:
-    """Compares what was inserted with what of it had just been evicted.
+    """Compares inserted pages with those among them that had just been evicted.
 
-    ``ratio`` is that part of the last minute that is over.
+    ``ratio`` is the fraction in the last complete minute.
     """
 
     def __init__(self, cache: PrefixCache, mutex: Lock, clock: Clock) -> None:
@@ -36,7 +36,7 @@ class ThrashWatch:
         self.ratio = 0.0
 
     def look(self) -> None:
-        """Logs one line if the last minute had too much of it; nothing before it is over."""
+        """Logs one line if the last minute exceeded the bound; does nothing before it is over."""
         now = self._clock()
         if now - self._began < INTERVAL:
             return

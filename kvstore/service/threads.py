@@ -1,12 +1,12 @@
-"""A thread that does its work again and again, and shows that it gets round."""
+"""The threads that run periodic work: expiry, growth, moves, and garbage collection.
 
-# The threads that let time pass: leases and named pins expire, arenas grow and give. When Python
-# looks for cycles: often among what is new, never through the whole index. A full collection
-# looks at each tracked thing: 0.3 s of standstill with a million cached pages on an idle core,
-# and it comes by itself, again and again as the index grows. So it is asked for instead, while
-# little is new, and what outlives it is looked at no more (``gc.freeze``): what is given back is
-# freed all the same, by its count of references, unless it is part of a cycle by then.
-# benchmarks/index.py measures both.
+Python's own full collection visits each tracked object: 0.3 s of standstill with a million cached
+pages on an idle core. It recurs as the index grows. The collector here collects often, while few
+objects are new, and exempts the survivors (``gc.freeze``).
+
+Frozen objects are freed by their reference counts, unless they are part of a cycle by then.
+``benchmarks/index.py`` measures both ways.
+"""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -24,9 +24,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class Ticker:
     """Ticks every ``interval`` seconds, and at once when ``due`` is set.
 
-    A tick calls each of ``works``. It outlives every exception: one is logged and
-    counted, and the next tick comes. ``failure_count`` and ``last_tick`` may be read
-    from any thread.
+    A tick calls each of ``works``. The thread survives every exception: it logs and counts it, and
+    the next tick comes. ``failure_count`` and ``last_tick`` may be read from any thread.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class Ticker:
         due: Event | None = None,
         excused: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``excused`` tells, on any thread, whether the work under way may take its time."""
+        """Makes a ticker; ``excused`` says, on any thread, whether current work may take long."""
         self.failure_count = 0
         self._failed = f"{name}_failed"
         self._works = works
@@ -53,11 +52,11 @@ class Ticker:
 
     @property
     def last_tick(self) -> float:
-        """When it last got round, by the clock; now, while its work is excused."""
+        """The clock's time at the last complete tick, or now while work is excused."""
         return self._clock() if self._excused() else self._ticked_at
 
     def start(self) -> None:
-        """Starts the thread; once."""
+        """Starts the thread. Must be called once."""
         self._thread.start()
 
     def pace(self, interval: float) -> None:
@@ -70,13 +69,13 @@ class Ticker:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Stops the thread and waits for its end; work under way is finished first."""
+        """Stops the thread and waits for its end, after work under way has finished."""
         self._closing.set()
         self._due.set()
         self._thread.join()
 
     def tick(self) -> None:
-        """Does all the work once; raises nothing."""
+        """Runs all the work once; raises nothing."""
         for work in self._works:
             try:
                 work()
@@ -93,7 +92,7 @@ class Ticker:
 
 
 class Reaper(Ticker):
-    """Ends what is past its time."""
+    """Expires leases and named pins, among other periodic work."""
 
     def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
         works = (store.expire, store.named_pins.expire, store.thrash.look)
@@ -101,7 +100,7 @@ class Reaper(Ticker):
 
 
 class MoveTicker(Ticker):
-    """Moves pages between tiers, at once when that is due."""
+    """Moves pages between tiers, at once when a move is due."""
 
     def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
         mover = store.mover
@@ -109,7 +108,7 @@ class MoveTicker(Ticker):
 
 
 class KeepTicker(Ticker):
-    """Has pages written to tier 3, at once when that is due."""
+    """Writes pages to tier 3, at once when a write is due."""
 
     def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
         keeper = store.tier3.keeper
@@ -119,9 +118,8 @@ class KeepTicker(Ticker):
 class Grower(Ticker):
     """Moves memory between the budget and the arenas, at once when that is due.
 
-    A thread of its own, for the kernel takes a second for several GiB: it is no
-    silence while memory is allocated or given up, for a minute at most, and nobody
-    waits for it.
+    It has its own thread because the kernel takes a second for several GiB. An allocation or a free
+    counts as progress for at most a minute.
     """
 
     def __init__(self, growth: Growth, *, clock: Clock, interval: float) -> None:
@@ -135,29 +133,29 @@ class Grower(Ticker):
         )
 
 
-# Allocations between two looks at the newest, and those looks between two at what
-# outlived one: Python's own numbers. The third would be a full collection.
+# Allocations between two collections of the youngest generation, and those between two of the
+# middle one. Both are Python's defaults. The third value would start a full collection.
 THRESHOLDS = (700, 10, 1 << 30)
-# So many looks at what outlived one, of some 7,000 things each, make a collection due.
+# Middle collections, of some 7,000 objects each, after which a collection is due.
 ROUNDS = 4
-# Seconds after which one is due anyway.
+# Seconds after which a collection is due in any case.
 AT_LATEST = 60.0
 
 
 class Collector:
-    """Collects what is new, in small portions. ``step`` is to be called every second or so."""
+    """Collects new objects in small portions. ``step`` is to be called about once a second."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._due_at = clock()
 
     def begin(self) -> None:
-        """Let no full collection come by itself any more. For the whole process."""
+        """Stops automatic full collections, for the whole process."""
         gc.set_threshold(*THRESHOLDS)
         self.step()
 
     def step(self) -> None:
-        """Collects what came since the last time and leave the rest alone, if that is due."""
+        """Collects the objects made since the last time, if that is due."""
         now = self._clock()
         if now >= self._due_at or gc.get_count()[2] >= ROUNDS:
             self._due_at = now + AT_LATEST

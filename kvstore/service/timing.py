@@ -1,18 +1,18 @@
-"""How long calls took, by method and outcome, without a wait on their way."""
+"""Durations of calls, by method and outcome, recorded without a wait.
 
-# How long something took, again and again: counts by buckets, as a histogram has them. A bucket's
-# bound is twice that of the one before, so that the number of a duration's bucket is that of the
-# bits of its microseconds: to look for it in a list of bounds takes, in a call that has used up
-# the processor's caches, two microseconds more.
+A histogram counts durations by buckets. Each bucket's bound is twice the one before, so a bucket's
+number is the bit length of the duration in microseconds. A search in a list of bounds takes two
+microseconds more once a call has used up the processor's caches.
+"""
 
 from itertools import accumulate
 from threading import Lock, local
 from typing import Final, NamedTuple, TypeAlias
 
 MICROSECONDS: Final = 1_000_000
-# Of the bits of a bucket's microseconds: up to 32 us are in the first, from 8 s on in the last.
+# Bit lengths of the first and the last bucket: up to 32 us, and from 8 s on.
 FEWEST_BITS, MOST_BITS = 5, 23
-# Seconds: below which durations of each bucket are. What is longer has no bound.
+# The upper bound of each bucket, in seconds. The last bucket has none.
 BOUNDS: Final = tuple((1 << bits) / MICROSECONDS for bits in range(FEWEST_BITS, MOST_BITS + 1))
 
 
@@ -25,28 +25,28 @@ def bucket_of(seconds: float) -> int:
 
 
 class DurationCounts(NamedTuple):
-    """Counts at one moment: of each bucket alone, and the seconds in all."""
+    """Counts at one moment: of each bucket alone, and the total seconds."""
 
     counts: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
     seconds: float = 0.0
 
     @property
     def total(self) -> int:
-        """How many there were."""
+        """The number of durations."""
         return sum(self.counts)
 
     def cumulative(self) -> list[int]:
-        """Returns how many were shorter than each bound, and all of them at the end."""
+        """Returns how many were below each bound, and the total at the end."""
         return list(accumulate(self.counts))
 
     def plus(self, other: "DurationCounts") -> "DurationCounts":
-        """Returns the counts of both."""
+        """Returns the sum of both counts."""
         both = zip(self.counts, other.counts, strict=True)
         return DurationCounts(tuple(a + b for a, b in both), self.seconds + other.seconds)
 
 
 class Durations:
-    """Counts durations of one thread. Others may read; they see the last one whole, or not."""
+    """Durations recorded by one thread. Other threads may read; the last one may be missing."""
 
     __slots__ = ("_counts", "_seconds")
 
@@ -55,25 +55,24 @@ class Durations:
         self._seconds = 0.0
 
     def note(self, seconds: float) -> None:
-        """Counts one."""
+        """Counts one duration."""
         self._counts[bucket_of(seconds)] += 1
         self._seconds += seconds
 
     def read(self) -> DurationCounts:
-        """Returns the counts of now."""
+        """Returns the current counts."""
         return DurationCounts(tuple(self._counts), self._seconds)
 
 
-# By method and outcome: the counts of each bucket, and the seconds in all.
+# By method and outcome: the counts of each bucket, and the total seconds.
 _Book: TypeAlias = dict[tuple[str, str], list[float]]
 
 
 class CallTimes:
-    """Counts calls of one lane. Thread-safe.
+    """Durations of the calls of one transport. Thread-safe.
 
-    Each thread writes into a book of its own, which only :meth:`read` adds up: what a call
-    pays is a look into a dict. A book stays when its thread ends; those who call are
-    threads of pools.
+    Each thread writes into its own table, which only :meth:`read` adds up, so a call pays one dict
+    lookup. A table stays when its thread ends; the callers are threads of pools.
     """
 
     def __init__(self) -> None:
@@ -91,12 +90,12 @@ class CallTimes:
         line[-1] += seconds
 
     def read(self) -> dict[tuple[str, str], DurationCounts]:
-        """Returns the counts of now, by method and outcome."""
+        """Returns the current counts, by method and outcome."""
         found: dict[tuple[str, str], DurationCounts] = {}
         with self._mutex:
             books = list(self._books)
         for book in books:
-            # A copy is one step, during which no other thread adds to it.
+            # Copying is one step, during which no other thread adds an entry.
             for key, line in book.copy().items():
                 *counts, seconds = line.copy()
                 more = DurationCounts(tuple(map(int, counts)), seconds)
@@ -104,7 +103,7 @@ class CallTimes:
         return found
 
     def _begin(self, method: str, outcome: str) -> list[float]:
-        """Returns a fresh line of this thread's book."""
+        """Adds an empty entry to this thread's table and returns it."""
         book: _Book | None = getattr(self._own, "book", None)
         if book is None:
             book = self._own.book = {}

@@ -1,10 +1,11 @@
-"""Who gives memory to whom, once a tier's budget is given out. Pure: decides, and changes nothing.
+"""Fair shares of memory: the choice of a giver once a tier's budget is used up. Pure.
 
-A tenant's share is what its quotas say, else an equal part of the budget among all
-tenants that have memory, the one that asks included. Extents are coarse, so nobody
-has exactly its share: one moves only where the giver is left with no less of its
-share than the asker comes to have, and never below a share that its quotas say.
-Each move makes the two more equal, so moving ends, whatever both still want.
+A tenant's share is what its quotas say. Without a quota it is an equal part of the budget among all
+tenants that have memory, the asker included.
+
+Extents are coarse, so no tenant has exactly its share. An extent moves only if the giver keeps at
+least the part of its share that the asker reaches. It never takes the giver below a share from its
+quotas. Each move makes the two more equal, so the moves end.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,16 +16,16 @@ from kvstore.core.pool.arena import Arena
 
 
 class Offer(NamedTuple):
-    """An arena that may give, and which of its extents: any one of them."""
+    """An arena that may give any one of the listed extents."""
 
     arena: Arena
     extent_ids: list[int]
 
 
 class Shares:
-    """How a tier's bytes are divided at one moment among the tenants of some arenas.
+    """The division of a tier's bytes at one moment among the tenants of some arenas.
 
-    ``in_use`` are the numbers of the arenas that some lease has a namespace in.
+    ``in_use`` holds the numbers of the arenas in which some lease has a namespace.
     """
 
     def __init__(
@@ -40,22 +41,22 @@ class Shares:
             self._bytes[arena.tenant] = before + arena.lasting_bytes
 
     def wealth(self, tenant: str, asker: str, gain: int = 0) -> float:
-        """Returns what part of its share a tenant has, with ``gain`` bytes more than now."""
+        """Returns the fraction of its share that a tenant would have with ``gain`` bytes more."""
         held = self._bytes.get(tenant, 0) + gain
         share = self._share(tenant, asker)
         return held / share if share else float("inf")
 
     def room(self, tenant: str) -> int:
-        """Returns the bytes that a tenant lacks of its share."""
+        """Returns how many bytes a tenant is below its share."""
         return max(int(self._share(tenant, tenant)) - self._bytes.get(tenant, 0), 0)
 
     def offers(self, asker: Arena, gain: int, *, own_only: bool = False) -> Iterator[Offer]:
-        """Yields who may give an extent to an arena that would take ``gain`` bytes, best first.
+        """Yields the arenas that may give an extent for ``gain`` bytes of an arena, best first.
 
-        First arenas of its own tenant that nobody uses; then, where its tenant is
-        below its share, the tenant that is most over its own, from an arena that
-        nobody uses or its largest; at last, where it has no extent at all, its own
-        tenant's largest. ``own_only``: its own tenant alone.
+        Unused arenas of the same tenant come first. If the tenant is below its share, the tenant
+        most above its own share follows, with an unused arena or its largest. If the arena has no
+        extent, the same tenant's largest arena comes last. ``own_only`` limits the offers to the
+        same tenant.
         """
         own = [each for each in self._ordered(asker.tenant) if each is not asker]
         yield from _offers(each for each in own if self._is_idle(each))
@@ -91,7 +92,7 @@ class Shares:
         return self._budget_bytes / len(having)
 
     def _ordered(self, tenant: str) -> list[Arena]:
-        """Returns a tenant's arenas: those that nobody uses first, then the largest."""
+        """Returns a tenant's arenas: unused ones first, then the largest."""
         mine = [each for each in self._arenas if each.tenant == tenant]
         return sorted(mine, key=lambda each: (not self._is_idle(each), -each.lasting_bytes))
 

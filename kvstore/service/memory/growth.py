@@ -1,4 +1,4 @@
-"""How arenas grow and give: an extent at a time, allocated outside the store's mutex."""
+"""Growth of arenas, one extent at a time, allocated outside the store's mutex."""
 
 import math
 from collections.abc import Iterator
@@ -20,16 +20,16 @@ from kvstore.storage.errors import BudgetExhausted, StorageError
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# An arena gets its next extent while a quarter of one is left, so that allocating it
-# and having it mapped by the workers is done before the rest is used up.
+# An arena gets its next extent while a quarter of one is left. Allocation and the workers' mapping
+# then finish before the rest is used up.
 WATERMARK = 0.25
-# Seconds after which memory that is still not there means that the kernel or the driver hangs:
-# prefaulting and pinning 64 GiB takes ten, on a busy machine some more.
+# Seconds after which an allocation counts as hung in the kernel or the driver. Prefaulting and
+# pinning 64 GiB takes ten seconds, somewhat more on a busy machine.
 ALLOCATION_LIMIT = 60.0
-# After the machine refused memory: how long nobody asks again, in seconds.
+# Seconds without another attempt after the machine refused memory.
 PATIENCE = 1.0
-# How long an arena counts as asking for memory that another has, after it last needed some, and
-# how often at most it is looked at who could give, in seconds.
+# Seconds for which an arena counts as asking for another's memory after it last needed some, and
+# seconds between two searches for a giver.
 ASK_LIFETIME = 5.0
 PACE = 0.5
 
@@ -37,11 +37,8 @@ PACE = 0.5
 class Growth:
     """Turns a tier's memory into slots, and slots into memory. Thread-safe.
 
-    One allocation at a time.
-
-    ``mutex`` is the store's, under which ``cache`` may be used; it is never held
-    while memory is allocated or given up. ``due`` is set when there is something
-    to do.
+    One allocation runs at a time. ``mutex`` is the store's; it guards ``cache`` and is never held
+    while memory is allocated or freed. ``due`` is set when there is work.
     """
 
     def __init__(
@@ -62,16 +59,16 @@ class Growth:
         self._announcer = announcer
         self._clock = clock
         self._watermark = watermark
-        # What quotas say of bytes they say of tier 1.
+        # Quotas in bytes count for tier 1.
         self._quotas = cache.state.quotas if arenas.tier == 1 else QuotaTable()
         self._growing = Lock()
         self._departures = Departures(cache, mutex, arenas=arenas, announcer=announcer, clock=clock)
         self._wanted: dict[int, int] = {}
-        # Those that have memory, as of the last step.
+        # The arenas that have memory, as of the last step.
         self._tenants: set[str] = set()
-        # When each arena last lacked memory that the budget had no more of.
+        # When each arena last lacked memory that the budget could not give.
         self._asked: dict[int, float] = {}
-        # The arenas that extents retired for, since they grew last.
+        # The arenas for which extents retired since they last grew.
         self._promised: set[int] = set()
         self._look_again = -math.inf
         self._refused = False
@@ -80,15 +77,15 @@ class Growth:
 
     @property
     def takes_its_time(self) -> bool:
-        """Whether memory is allocated or given up right now, and no longer than that may take."""
+        """Whether an allocation or a free is under way, and within its allowed time."""
         since = self._allocating_since
         return since is not None and self._clock() - since < ALLOCATION_LIMIT
 
     def begin(self, arena: Arena) -> None:
-        """Gives an arena its first extent, if it has none; takes up to half a second a GiB then.
+        """Gives an arena its first extent if it has none, which takes up to half a second a GiB.
 
-        Raises :class:`PoolExhausted` if no memory is available. Another tenant may then be asked to
-        give some. Called without the store's mutex.
+        Raises :class:`PoolExhausted` if no memory is available. The store may then ask another
+        tenant to give some. Called without the store's mutex.
         """
         if arena.lasting:
             return
@@ -98,15 +95,15 @@ class Growth:
             try:
                 self._begin(arena)
             except StorageError as error:
-                # What is left of the budget says what other tenants have taken.
+                # The remaining budget would show how much other tenants use.
                 raise PoolExhausted(requested_bytes=error.requested_bytes) from error
 
     def note(self, arena: Arena, wanted: int = 0, kept: int = 0) -> None:
-        """Looks whether an arena runs low, and set ``due`` if so; under the store's mutex.
+        """Sets ``due`` if an arena runs low. Called under the store's mutex.
 
-        ``wanted`` is the number of slots that were asked for and could not be had. What
-        all the memory that it may come to have would not satisfy makes nothing grow. All
-        that is cached counts as what may go, held or not, but ``kept`` slots of it.
+        ``wanted`` is the number of slots that a failed request asked for. A request above the
+        arena's largest possible size makes nothing grow. All cached pages, held or not, count as
+        evictable except ``kept`` slots.
         """
         if wanted > 0:
             free = arena.free_count + self._prospect(arena)
@@ -121,16 +118,16 @@ class Growth:
             self._ask(arena)
 
     def look(self) -> None:
-        """Sets ``due`` if some extent is on its way back: it may be empty, or unmapped, by now."""
+        """Sets ``due`` if an extent is retiring: it may be empty or unmapped by now."""
         if self._departures.under_way:
             self.due.set()
 
     def step(self) -> None:
-        """Continues moves of memory; then add an extent to an arena, or retire one.
+        """Continues moves of memory, then adds an extent to an arena or retires one.
 
         Takes up to half a second a GiB if it adds one. Sets ``due`` again while another step is
-        needed. Logs a refusal once and stops growing for a while: the cache continues with the
-        memory that it has.
+        needed. A refusal is logged once and stops growth for a while; the cache continues with its
+        memory.
         """
         with self._growing:
             with self._taking_its_time():
@@ -149,12 +146,12 @@ class Growth:
                 self.due.set()
 
     def _own(self) -> list[Arena]:
-        """Returns the arenas of the tier that this gives memory to."""
+        """Returns the arenas of this object's tier."""
         arenas = self._cache.arenas.values()
         return [each for each in arenas if each.tier == self._arenas.tier]
 
     def _poorest(self) -> Arena | None:
-        """Returns the arena that runs low and is to grow first: that of the poorest tenant."""
+        """Returns the arena to grow first: of those that run low, that of the poorest tenant."""
         low = [each for each in self._own() if self._runs_low(each)]
         if not low:
             if not any(self._lacks(each) for each in self._own()):
@@ -168,7 +165,7 @@ class Growth:
         )
 
     def _take(self) -> None:
-        """Have one extent retire for an arena that asks, if somebody is to give one."""
+        """Retires one extent for an arena that asks, if some arena is to give one."""
         with self._mutex:
             lines = [] if self._departures.hurried() else self._retire_one()
         for line in lines:
@@ -194,23 +191,24 @@ class Growth:
         return []
 
     def _askers(self) -> list[Arena]:
-        """Returns the arenas that lack memory and asked for some lately, the first asker first."""
+        """Returns the arenas that lack memory and asked for it lately, the first asker first."""
         oldest = self._clock() - ASK_LIFETIME
         self._asked = {key: at for key, at in self._asked.items() if at >= oldest}
         arenas = [self._cache.arenas[key] for key in self._asked if key in self._cache.arenas]
         return [each for each in arenas if self._is_short(each)]
 
     def _ask(self, arena: Arena) -> None:
-        """Notes that an arena needs memory that others have; under the store's mutex."""
+        """Records that an arena needs memory that others have. Called under the store's mutex."""
         now = self._clock()
         self._asked[arena.arena_id] = now
         if now >= self._look_again:
             self.due.set()
 
     def _is_promised(self, arena: Arena) -> bool:
-        """Returns whether what is left of the budget is for another arena, that extents retire for.
+        """Returns whether the remaining budget is reserved for another arena.
 
-        Else whoever gave an extent would have it back at once.
+        Extents retire for that arena. Without this check the giver would take its extent back at
+        once.
         """
         promised = {each.arena_id for each in self._askers()} & self._promised
         return bool(promised) and arena.arena_id not in promised
@@ -241,8 +239,8 @@ class Growth:
         return room if quota is None else min(room, quota)
 
     def _prospect(self, arena: Arena) -> int:
-        """Returns how many slots an arena may come to grow by, with what others have to give."""
-        # Not from the shares, which are made of all arenas and leases: whoever reserves asks.
+        """Returns how many slots an arena may grow by, counting what others have to give."""
+        # The shares would need all arenas and leases, and every reservation calls this.
         share: float | None = self._quotas.of(arena.tenant).share_bytes
         if share is None:
             tenants = len(self._tenants) + (arena.tenant not in self._tenants)

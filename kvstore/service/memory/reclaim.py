@@ -1,4 +1,4 @@
-"""Extents on their way back to the budget, from the moment they retire until they are destroyed."""
+"""Extents that return to the budget, from their retirement to their destruction."""
 
 from dataclasses import asdict, dataclass
 from threading import Lock
@@ -13,14 +13,14 @@ from kvstore.storage.arenas import Arenas
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# How long an extent may take before another is asked for too, and processes that have not
-# unmapped it are named in the log, in seconds: longer than a request, for most requests.
+# Seconds until another extent is asked for too, and until the log names the processes that have not
+# unmapped it: longer than most requests.
 PATIENCE = 10.0
 
 
 @dataclass
 class _Departure:
-    """One extent: since when it retires and is empty, and whether its holders were named."""
+    """A retiring extent: when it retired and became empty, and whether its holders were logged."""
 
     retired_at: float
     emptied_at: float | None = None
@@ -28,10 +28,9 @@ class _Departure:
 
 
 class Departures:
-    """Retires extents, has them unmapped, and destroys them. Used by one thread at a time.
+    """Retires extents, asks processes to unmap them, and destroys them. For one thread at a time.
 
-    ``mutex`` is the store's, under which ``cache`` may be used; it is never held
-    while memory is given up.
+    ``mutex`` is the store's; it guards ``cache`` and is never held while memory is freed.
     """
 
     def __init__(
@@ -48,16 +47,16 @@ class Departures:
         self._arenas = arenas
         self._announcer = announcer
         self._clock = clock
-        # By extent; any thread may look whether there is one.
+        # By extent. Any thread may check whether it is empty.
         self.under_way: dict[int, _Departure] = {}
 
     def hurried(self) -> bool:
-        """Returns whether an extent retired so recently that no other has to yet."""
+        """Returns whether an extent retired so recently that no second one should retire yet."""
         latest = max((each.retired_at for each in self.under_way.values()), default=None)
         return latest is not None and self._clock() < latest + PATIENCE
 
     def begin(self, arena: Arena, extent_id: int) -> dict[str, object]:
-        """Retires an extent, under the store's mutex; returns what to log of it."""
+        """Retires an extent, under the store's mutex; returns the fields to log."""
         removed = self._cache.retire_extent(arena.arena_id, extent_id)
         self.under_way[extent_id] = _Departure(self._clock())
         return {
@@ -68,7 +67,7 @@ class Departures:
         }
 
     def go_on(self) -> None:
-        """Destroys what is empty and mapped by nobody; have the rest of the empty unmapped."""
+        """Destroys empty extents that nobody maps, and asks for the others to be unmapped."""
         if not self.under_way:
             return
         now = self._clock()
@@ -96,7 +95,7 @@ class Departures:
         self._name_holders(holders, now)
 
     def _name_holders(self, holders: dict[int, list[int]], now: float) -> None:
-        """Log, once, who is asked to unmap an extent and does not."""
+        """Logs once the processes that were asked to unmap an extent and did not."""
         for extent_id, departure in self.under_way.items():
             if departure.emptied_at is None or departure.named:
                 continue

@@ -1,4 +1,4 @@
-"""How much each tenant asks for, and whether that is more than its quota."""
+"""Request rates: how much each tenant asks for, and whether that is above its quota."""
 
 from collections import OrderedDict
 from threading import Lock
@@ -8,9 +8,10 @@ from kvstore.core import QuotaTable
 from kvstore.errors import QuotaExceeded
 from kvstore.service.clock import Clock
 
-# Of so many tenants the counts are kept; whoever asked longest ago is forgotten first.
+# The number of tenants with counts. The one with the oldest request is dropped first.
 MAX_TENANTS = 10_000
-# Seconds: who waited as long as it was told is not refused for a clock's last digit.
+# Seconds of tolerance: a client that waited as long as requested is not refused for a rounding of
+# the clock.
 ROUNDING = 1e-9
 
 
@@ -23,16 +24,16 @@ class TooManyRequests(QuotaExceeded):
 
 
 class Requests(NamedTuple):
-    """Requests of a tenant: all that came, and those of them that were refused."""
+    """Requests of a tenant: all, and those that were refused."""
 
     request_count: int
     refused_count: int
 
 
 class TokenBucket:
-    """A rate, in requests a second, that may be exceeded for a moment. Not thread-safe.
+    """A rate in requests a second that allows short bursts. Not thread-safe.
 
-    It holds what a second brings, one request at least; a request takes one out.
+    It holds the requests of one second, at least one. Each request takes one.
     """
 
     def __init__(self, rate: float, now: float) -> None:
@@ -42,19 +43,19 @@ class TokenBucket:
         self._filled_at = now
 
     def wait(self, now: float) -> float:
-        """Returns the seconds until a request may come; zero: now."""
+        """Returns the seconds until a request is allowed; zero if it is allowed now."""
         self._left = min(self._left + (now - self._filled_at) * self._rate, self._size)
         self._filled_at = now
         wait = (1.0 - self._left) / self._rate
         return wait if wait > ROUNDING else 0.0
 
     def take(self) -> None:
-        """Takes a request out, of an empty bucket too: what is owed is at most its size."""
+        """Takes a request, also from an empty bucket. The debt is at most the bucket's size."""
         self._left = max(self._left - 1.0, -self._size)
 
 
 class _Tenant:
-    """What one tenant asked for."""
+    """The requests and the bucket of one tenant."""
 
     __slots__ = ("bucket", "count", "refused_count")
 
@@ -77,8 +78,8 @@ class Traffic:
     def admit(self, tenant: str, *, always: bool = False) -> None:
         """Counts a request, or raises :class:`TooManyRequests`.
 
-        One that gives something back comes in ``always``, and counts: it puts off
-        those that take.
+        A request that frees something is always admitted (``always``). It counts, so it delays
+        requests that take.
         """
         with self._mutex:
             known = self._tenants.get(tenant) or self._begin(tenant)
@@ -95,7 +96,7 @@ class Traffic:
         raise TooManyRequests(quota="requests_per_second", maximum=rate, retry_after_s=wait)
 
     def refused(self, tenant: str) -> None:
-        """Counts a request that was refused before it came this far."""
+        """Counts a request that was refused earlier."""
         with self._mutex:
             known = self._tenants.get(tenant) or self._begin(tenant)
             self._tenants.move_to_end(tenant)
@@ -103,13 +104,13 @@ class Traffic:
             known.refused_count += 1
 
     def requests(self, tenant: str) -> Requests:
-        """Returns what a tenant asked for since the start."""
+        """Returns the counts of a tenant's requests since the start."""
         with self._mutex:
             known = self._tenants.get(tenant)
             return Requests(0, 0) if known is None else Requests(known.count, known.refused_count)
 
     def change_rates(self, quotas: QuotaTable) -> None:
-        """Count by other rates from now on; whose rate changes begins with a full bucket."""
+        """Applies new rates from now on; a tenant whose rate changes begins with a full bucket."""
         with self._mutex:
             before, self._quotas = self._quotas, quotas
             for tenant, known in self._tenants.items():
@@ -121,7 +122,7 @@ class Traffic:
         return None if rate is None else TokenBucket(rate, self._clock())
 
     def all_requests(self) -> dict[str, Requests]:
-        """Returns what each tenant asked for since the start, of those that are remembered."""
+        """Returns each remembered tenant's request counts since the start."""
         with self._mutex:
             tenants = list(self._tenants.items())
         return {name: Requests(each.count, each.refused_count) for name, each in tenants}

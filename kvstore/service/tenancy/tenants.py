@@ -1,4 +1,4 @@
-"""Tenants: whom a uid, a token or a certificate of the tenants file stands for."""
+"""Tenants: the owners of the uids, tokens and certificates of the tenants file."""
 
 import hmac
 import secrets
@@ -16,7 +16,7 @@ Key = TypeVar("Key", int, str, bytes)
 
 @dataclass(frozen=True)
 class Tenant:
-    """One tenant, and by what it is known; ``token_digests`` are SHA-256 of its tokens."""
+    """One tenant and its credentials; ``token_digests`` are SHA-256 of its tokens."""
 
     name: str
     uids: frozenset[int] = frozenset()
@@ -26,15 +26,15 @@ class Tenant:
 
     @property
     def identity(self) -> Identity:
-        """The identity of whoever shows one of its tokens or certificates."""
+        """The identity of a caller with one of its tokens or certificates."""
         return Identity(self.name, admin=self.admin)
 
 
 class Tenants:
-    """The tenants that an operator named, by all that stands for them. Immutable.
+    """The tenants that an operator named, by uid, token and certificate name. Immutable.
 
-    Raises ValueError where a uid, a token or a certificate's name is two tenants',
-    without repeating a token's digest.
+    Raises ValueError if two tenants share a uid, a token or a certificate name. The error does not
+    repeat a token's digest.
     """
 
     def __init__(self, tenants: Iterable[Tenant] = ()) -> None:
@@ -53,20 +53,20 @@ class Tenants:
         return self._by_uid.get(uid)
 
     def of_token(self, token: str) -> Tenant | None:
-        """Returns whose token it is.
+        """Returns the tenant of a token.
 
-        The time it takes says nothing about a token that is right: what is looked up
-        is the token's digest under a key that nobody outside this process has, so no
-        guess can be made to share even its first bytes with an entry of the table, and
-        it takes as long for one tenant as for a thousand. To compare with every digest
-        in turn (``hmac.compare_digest``) would say no less, and take longer with each:
-        0.14 ms of every call for a thousand tokens.
+        The time it takes reveals nothing about a valid token. The lookup uses the token's digest
+        under a key that only this process knows, so no guess can share even the first bytes of an
+        entry.
+
+        The time is the same for one tenant and for a thousand. Comparing with every digest
+        (``hmac.compare_digest``) would be no safer, and costs 0.14 ms a call for a thousand tokens.
         """
         digest = sha256(token.encode(errors="surrogatepass")).digest()
         return self._by_masked_digest.get(self._masked(digest))
 
     def of_certificate(self, names: Iterable[str]) -> list[Tenant]:
-        """Returns the tenants that the names of a verified certificate stand for, each once."""
+        """Returns the tenants of a verified certificate's names, each once."""
         found = [
             self._by_name[each] for each in map(canonical_name, names) if each in self._by_name
         ]
@@ -87,14 +87,14 @@ class Tenants:
 
 
 def canonical_name(name: str) -> str:
-    """Returns a certificate's name as it is compared: DNS names have no case, URIs do."""
+    """Returns a certificate's name as it is compared: DNS names ignore case, URIs do not."""
     return name if ":" in name else name.lower()
 
 
 def _by(
     claims: Iterable[tuple[Tenant, Iterable[Key]]], what: str, *, shown: bool = True
 ) -> Mapping[Key, Tenant]:
-    """Returns who claims what; raises ValueError where two claim the same."""
+    """Returns the tenant of each claim; raises ValueError if two tenants claim the same."""
     found: dict[Key, Tenant] = {}
     for tenant, keys in claims:
         for key in keys:

@@ -1,4 +1,4 @@
-"""The tenants file: TOML, checked to its last key before anything of it is used."""
+"""The tenants file: TOML, checked to its last key before any of it is used."""
 
 import re
 import tomllib
@@ -18,30 +18,30 @@ from pydantic import (
 from kvstore.core import Quotas, QuotaTable
 from kvstore.service.tenancy.tenants import Tenant, Tenants, canonical_name
 
-# A tenant's name stands in logs and statistics.
+# A tenant's name appears in logs and statistics.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# What a uid that no tenant names is called.
+# The name of a uid that no tenant names.
 UID_TENANT = re.compile(r"uid-(0|[1-9]\d*)")
 HEX_DIGITS = 64
-# The last uid stands for no uid at all.
+# The last uid means no uid at all.
 MOST_UID = 2**32 - 2
 MAX_CERTIFICATE_NAME = 2048
 
 
 class WrongTenants(ValueError):
-    """The tenants file says what cannot be; the message names where."""
+    """The tenants file is invalid; the message names the place."""
 
 
 @dataclass(frozen=True)
 class TenantsFile:
-    """What a tenants file says: who is who, and what each may have."""
+    """The content of a tenants file: the tenants and their quotas."""
 
     tenants: Tenants
     quotas: QuotaTable
 
     @classmethod
     def empty(cls) -> Self:
-        """Returns what no file says: nobody is named, and all have the same quotas."""
+        """Returns the content of a missing file: no tenants, and equal quotas for all."""
         return cls(Tenants(), QuotaTable())
 
 
@@ -52,7 +52,7 @@ def _name(value: str) -> str:
 
 
 def _digest(value: str) -> str:
-    # What stands here by mistake could be the token itself: it is not repeated.
+    # A misplaced value could be the token itself, so the error does not repeat it.
     if not re.fullmatch(rf"[0-9a-fA-F]{{{HEX_DIGITS}}}", value):
         raise ValueError(
             "has to be a SHA-256 digest, 64 hexadecimal digits, as `kvstore-ctl token new` prints"
@@ -67,7 +67,7 @@ def _certificate_name(value: str) -> str:
 
 
 class QuotaValues(BaseModel):
-    """The quotas of a table of the file; what is absent is the default's."""
+    """The quotas of one table of the file. An absent quota is the default's."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
@@ -79,7 +79,7 @@ class QuotaValues(BaseModel):
     requests_per_second: float | None = None
 
     def over(self, default: Quotas) -> Quotas:
-        """Returns ``default`` with what stands here in its place."""
+        """Returns ``default`` with this table's quotas in place of its own."""
         names = (each.name for each in fields(Quotas) if each.name in QuotaValues.model_fields)
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return Quotas(**{each.name: getattr(default, each.name) for each in fields(Quotas)} | given)
@@ -119,10 +119,10 @@ class FileValues(BaseModel):
 
 
 def parse_tenants(content: bytes) -> TenantsFile:
-    """Returns what the content of a tenants file says.
+    """Returns the parsed content of a tenants file.
 
-    Raises :class:`WrongTenants`, which names the line or the field, and repeats no
-    value that could be a secret.
+    Raises :class:`WrongTenants`, which names the line or the field, and repeats no value that could
+    be a secret.
     """
     try:
         values = FileValues.model_validate(tomllib.loads(content.decode()))

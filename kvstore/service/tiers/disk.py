@@ -1,4 +1,4 @@
-"""Tier 3 as the store has it: an open slab, or why there is none."""
+"""Tier 3 as the store has it: an open slab, or the reason for its absence."""
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
@@ -16,14 +16,14 @@ from kvstore.storage.slab.slab import Slab, SlabConfig
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Seconds that an answer waits for the disk to forget what was removed.
+# Seconds that a call waits for the disk to remove pages.
 REMOVAL_PATIENCE = 5.0
 UNUSABLE = "the store goes on without tier 3 until it is started again; see the disk"
 KEPT = "what was removed may return at the next start: remove the file before"
 
 
 class DiskState(Enum):
-    """Whether there is a tier 3; FAILED is the alarm."""
+    """The state of tier 3; FAILED raises the alarm."""
 
     ABSENT = "absent"
     OPEN = "open"
@@ -31,7 +31,7 @@ class DiskState(Enum):
 
 
 class DiskUse(NamedTuple):
-    """What is in tier 3 at one moment. Without an open slab all but ``state`` is zero."""
+    """The content of tier 3 at one moment. Without an open slab all but ``state`` is zero."""
 
     state: DiskState
     size_bytes: int = 0
@@ -41,7 +41,7 @@ class DiskUse(NamedTuple):
 
 
 class _Gone:
-    """Answers to removals that belong together; among ``kept`` until all of them were yes."""
+    """Answers to the removals of one call. It stays among ``kept`` until all succeed."""
 
     def __init__(self, count: int, kept: "set[_Gone]") -> None:
         self._left = count
@@ -51,7 +51,7 @@ class _Gone:
         kept.add(self)
 
     def take(self, removed: bool) -> None:  # noqa: FBT001 - the slab's way to tell
-        """Takes an answer, which may come late."""
+        """Records an answer, which may come late."""
         with self._mutex:
             self._left -= removed
             last = not self._left
@@ -61,36 +61,37 @@ class _Gone:
             self._answered.set()
 
     def wait(self) -> bool:
-        """Waits for all answers, or the first no; returns whether all were yes."""
+        """Waits for all answers, or the first failure; returns whether all succeeded."""
         self._answered.wait(REMOVAL_PATIENCE)
         with self._mutex:
             return not self._left
 
 
 class Disk:
-    """A slab for the store's threads. Thread-safe; nothing here waits for the disk but ``remove``.
+    """A slab for the store's threads. Thread-safe; only ``remove`` waits for the disk.
 
-    ``gate`` orders writes and removals: who submits a page to be written holds it from
-    the look whether the page is in the index still, and a removal is submitted under it
-    after the page left the index. So a removal is seen by the look, or finds the write
-    under way. It is taken before the store's mutex and before the slab's, never within.
+    ``gate`` orders writes and removals. A writer holds it while it checks that the page is still in
+    the index and submits the page. A removal is submitted under it after the page left the index.
+    Each removal therefore prevents the write or finds it under way.
+
+    ``gate`` is taken before the store's mutex and before the slab's, never within either.
     """
 
     def __init__(self, slab: Slab | None = None, *, size_bytes: int = 0, why: str = "") -> None:
-        """Without a slab there is no tier 3, or none for the reason given."""
+        """Makes a tier from a slab; without one there is no tier 3, for the reason given if any."""
         self.gate = Lock()
         self.slab = slab
         self.lost: Callable[[Items[PageKey]], None] = lambda _: None
         self._size_bytes = size_bytes
         self._why = why
-        # Removals that were not answered with yes.
+        # Removals that have not succeeded.
         self._kept: set[_Gone] = set()
 
     @classmethod
     def open(cls, config: SlabConfig) -> Self:
-        """Opens the slab; where it cannot be had log why, and go on without.
+        """Opens the slab; logs a failure and continues without tier 3.
 
-        Raises ``SlabInUse`` where another process has the file.
+        Raises ``SlabInUse`` if another process has the file.
         """
         disk = cls(size_bytes=config.size_bytes)
         try:
@@ -105,7 +106,7 @@ class Disk:
 
     @property
     def state(self) -> DiskState:
-        """Whether it takes and gives pages, and can be relied on to forget some."""
+        """Whether tier 3 takes and gives pages, and whether its removals are reliable."""
         if self.slab is None:
             return DiskState.FAILED if self._why else DiskState.ABSENT
         usable = self.slab.state is SlabState.OPEN and not self._kept
@@ -117,18 +118,18 @@ class Disk:
         return slab if slab is not None and slab.state is SlabState.OPEN else None
 
     def leading(self, namespace: bytes, digests: Iterable[bytes]) -> int:
-        """Returns how many of a path's pages are there for good, up to the first that is not."""
+        """Returns how many pages of a path are stored for good, up to the first that is not."""
         slab = self.usable()
         return 0 if slab is None else slab.leading(PageKey(namespace, each) for each in digests)
 
     def remove(
         self, keys: Items[PageKey], namespaces: Items[bytes], submitted: Callable[[], None]
     ) -> bool:
-        """Removes pages and all that comes after them, and namespaces by their digests.
+        """Removes pages and their descendants, and namespaces by their digests.
 
-        They are to have left the index before. ``submitted`` is called once nobody finds
-        them here. Waits for the disk, and returns whether they cannot return; where it
-        refuses, or takes long, a line and the alarm say so. Without the store's mutex.
+        The caller removes them from the index before. ``submitted`` is called once no lookup finds
+        them here. Waits for the disk, and returns whether they cannot return. If the disk refuses
+        or is slow, a log line and the alarm say so. Called without the store's mutex.
         """
         gone = _Gone(1 + len(namespaces), self._kept)
         if self.slab is not None:
@@ -144,17 +145,17 @@ class Disk:
         return False
 
     def use(self) -> DiskUse:
-        """Returns what is there now, as one snapshot of the slab."""
+        """Returns the current content, as one snapshot of the slab."""
         if self.slab is None:
             return DiskUse(self.state)
         use = self.slab.use()
         return DiskUse(self.state, self._size_bytes, use.page_count, use.slot_count, use.counters)
 
     def close(self) -> None:
-        """Writes what waits, and gives the file up. Idempotent."""
+        """Writes the queued pages, and closes the file. Idempotent."""
         if self.slab is not None:
             self.slab.close()
 
     def _tell_lost(self, keys: Items[PageKey]) -> None:
-        """Tell whoever listens now: the slab is open before anybody does."""
+        """Passes losses to the listener from now on. The slab opens before anything listens."""
         self.lost(keys)

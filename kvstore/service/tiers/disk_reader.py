@@ -1,6 +1,6 @@
-"""Pages of tier 3 that a match could use, brought to tier 1 before it is answered.
+"""Disk reads: pages of tier 3 that a match can use, loaded to tier 1 before the answer.
 
-Decided under the store's mutex, read outside it, published under it.
+They are chosen under the store's mutex, read outside it, and published under it.
 """
 
 import mmap
@@ -30,9 +30,9 @@ from kvstore.storage.tiers import Tiers
 
 
 class LoadTerms(NamedTuple):
-    """``seconds`` are left until the call's deadline.
+    """The terms of a load: ``seconds`` are left until the call's deadline.
 
-    ``prefill_tokens_per_second`` is what the engine computes; 0: not stated.
+    ``prefill_tokens_per_second`` is the engine's prefill rate; 0 if not stated.
     """
 
     seconds: float = inf
@@ -44,14 +44,14 @@ NO_TERMS = LoadTerms()
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Calls that wait for loads at a time: each has a thread that others' calls need.
+# Calls that may wait for loads at a time. Each occupies a thread that other calls need.
 MOST_WAITING = 4
-# Of the time to a call's deadline, what is left to the match that comes after.
+# The fraction of the time to a call's deadline that is left for the match itself.
 RESERVE = 0.2
 
 
 class _Target(NamedTuple):
-    """Where a page is read to: its slot in place, or memory that is copied there then."""
+    """The destination of a page: its slot, or memory from which it is copied to its slot."""
 
     slot: int
     view: memoryview
@@ -61,8 +61,8 @@ class _Target(NamedTuple):
 class Loader:
     """Loads pages for matches. Thread-safe.
 
-    ``mutex`` is the store's, under which ``cache`` may be used; it is never held while
-    pages are looked for, read or copied.
+    ``mutex`` is the store's; it guards ``cache`` and is never held while pages are searched, read
+    or copied.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Loader:
         clock: Clock,
         took: Callable[[Arena], None],
     ) -> None:
-        """``took`` is told, under the mutex, of arenas that slots were taken of."""
+        """Makes a loader; ``took`` is called under the mutex with arenas that gave slots."""
         self.declined_count = 0
         self._took = took
         self._cache = cache
@@ -84,7 +84,7 @@ class Loader:
         self._disk = disk
         self._clock = clock
         self._places = BoundedSemaphore(MOST_WAITING)
-        # Set as each load ends; under the store's mutex.
+        # Set when a load ends, under the store's mutex.
         self._ends: dict[DiskRead, Event] = {}
         self._deciding = Lock()
         self._decision = LoadDecision()
@@ -93,7 +93,7 @@ class Loader:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second that tier 3 gave lately; 0 before the first load."""
+        """The recent bandwidth of tier 3 in bytes a second; 0 before the first load."""
         with self._deciding:
             return self._decision.bandwidth or 0.0
 
@@ -105,12 +105,11 @@ class Loader:
         options: MatchOptions,
         terms: LoadTerms,
     ) -> int:
-        """Brings what tier 3 has of a sequence beyond the index to tier 1, if that is worth it.
+        """Loads a sequence's pages that only tier 3 has to tier 1, if that is worth it.
 
-        Returns how many tokens of the sequence tier 3 has with those before them; 0 where
-        it has none beyond the index. Waits as long as ``terms`` allow; a load that takes
-        longer is finished without the caller. What is wrong with a call is the match's to
-        say, which may have been answered before.
+        Returns how many tokens tier 3 has, with those before them; 0 if it has none beyond the
+        index. Waits as long as ``terms`` allow; a longer load finishes without the caller. Errors
+        in the call are left to the match, which may have been answered before.
         """
         slab = self._disk.usable()
         if slab is None or not slab.page_count:
@@ -169,7 +168,7 @@ class Loader:
         count: int,
         located: Located,
     ) -> Event | None:
-        """Begins a load, or join the one under way; returns what is set as it ends."""
+        """Begins a load, or joins the one under way; returns the event that is set at its end."""
         with self._mutex:
             load = self._cache.begin_read(caller, namespace_id, sequence, count, located)
             if load is None:
@@ -194,11 +193,11 @@ class Loader:
         return ended
 
     def _targets(self, load: DiskRead) -> list[_Target]:
-        """Returns where a load's pages are read to."""
+        """Returns the destinations of a load's pages."""
         size = load.namespace.layout.page_bytes
         views = [self._memory.view(slot) for slot in load.targets]
         left = sum(view is None for view in views) * size
-        # Mapped memory begins where O_DIRECT can take it; of mappings a process may have few.
+        # Mapped memory is aligned for O_DIRECT. The number of mappings of a process is limited.
         staging = memoryview(mmap.mmap(-1, left) if left else b"")
         targets: list[_Target] = []
         for slot, view in zip(load.targets, views, strict=True):
@@ -210,7 +209,7 @@ class Loader:
         return targets
 
     def _take(self, load: DiskRead, targets: Items[_Target], answer: ReadAnswer) -> None:
-        """Publishes what was read, on a thread of the slab."""
+        """Publishes the pages that were read, on a thread of the slab."""
         checksums: list[int] = []
         try:
             with self._deciding:
@@ -222,7 +221,7 @@ class Loader:
             self._finish(load, checksums)
 
     def _place(self, targets: Items[_Target]) -> int:
-        """Have pages that were read in their slots; return how many are, up to one that is not."""
+        """Copies read pages to their slots; returns how many succeeded before the first failure."""
         staged = [each for each in targets if each.staged]
         outcomes = iter(self._memory.write_all((each.slot, each.view) for each in staged))
         for number, each in enumerate(targets):
@@ -238,7 +237,7 @@ class Loader:
             self._lines.write(log.warning, "pages_not_loaded", why=str(failure))
 
     def _finish(self, load: DiskRead, checksums: Items[int]) -> None:
-        """Publishes a load's first pages, and wake who waits for them."""
+        """Publishes a load's first pages, and wakes the callers that wait for them."""
         with self._mutex:
             self._cache.finish_read(load, len(checksums), checksums)
             ended = self._ends.pop(load)

@@ -1,4 +1,4 @@
-"""Tier 3 as a whole: what goes there, what comes back, and what it has to forget."""
+"""Tier 3 as a whole: writes, reads and removals over one disk."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
@@ -19,9 +19,9 @@ from kvstore.storage.tiers import Tiers
 
 
 class Removals:
-    """Has tier 3 forget what the core removed. Thread-safe.
+    """Removes from tier 3 the pages that the core removed. Thread-safe.
 
-    ``mutex`` is the store's, under which ``cache`` may be used.
+    ``mutex`` is the store's; it guards ``cache``.
     """
 
     def __init__(self, cache: PrefixCache, mutex: Lock, disk: Disk) -> None:
@@ -31,17 +31,17 @@ class Removals:
         self._settling = Lock()
 
     def settle(self) -> bool:
-        """Returns once what was removed before cannot return, whoever removed it.
+        """Waits until no page removed before, by any caller, can return.
 
-        False where the disk does not forget it; that is logged, and the alarm. Waits for
-        the disk, some seconds at most. Without the store's mutex.
+        Returns False if the disk fails to remove them, which is logged and raises the alarm. Waits
+        some seconds at most. Called without the store's mutex.
         """
         in_turn = self._settling.acquire(timeout=REMOVAL_PATIENCE)
         try:
             with self._mutex:
                 removed = self._cache.take_removed()
             forgotten = not removed or self._forget(removed)
-            # Out of turn another may have taken what was removed before, and wait for it still.
+            # Another thread may hold removals that are older and still wait for the disk.
             return in_turn and forgotten
         finally:
             if in_turn:
@@ -60,12 +60,15 @@ class Removals:
             self._cache.finish_removed(removed)
 
 
-# Pages touched once that are remembered: some 200 bytes each.
+# Pages touched once that are remembered, some 200 bytes each.
 REMEMBERED_TOUCHES = 1 << 18
 
 
 class Tier3Use(NamedTuple):
-    """What tier 3 has, and how loads go: ``bandwidth`` in bytes a second, 0 before the first."""
+    """The content of tier 3 and its loads.
+
+    ``bandwidth`` is in bytes a second, 0 before the first.
+    """
 
     disk: DiskUse
     bandwidth: float
@@ -73,7 +76,7 @@ class Tier3Use(NamedTuple):
 
 
 class Tier3:
-    """The parts of tier 3, over one disk. Without a disk all of them do nothing. Thread-safe."""
+    """The parts of tier 3, over one disk. Without a disk they do nothing. Thread-safe."""
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class Tier3:
         took: Callable[[Arena], None],
         admission: WriteAdmission | None = None,
     ) -> None:
-        """Without ``admission`` pages are written at their second touch."""
+        """Makes the tier; without ``admission`` pages are written at their second touch."""
         if admission is None:
             admission = SecondTouch(REMEMBERED_TOUCHES)
         self.keeper = Keeper(
@@ -101,11 +104,11 @@ class Tier3:
 
     @property
     def present(self) -> bool:
-        """Whether there is one, which may fail later."""
+        """Whether tier 3 exists. It may fail later."""
         return self._disk.slab is not None
 
     def leading_tokens(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> int:
-        """Returns how many tokens of a sequence it has for good, in whole pages, from the first on.
+        """Returns how many leading tokens of a sequence are stored for good, in whole pages.
 
         Raises NamespaceNotFound.
         """
@@ -119,10 +122,10 @@ class Tier3:
         return count * namespace.layout.page_tokens
 
     def use(self) -> Tier3Use:
-        """Returns what it has now."""
+        """Returns the current content."""
         return Tier3Use(self._disk.use(), self.loader.bandwidth, self.loader.declined_count)
 
     def _lost(self, keys: Items[PageKey]) -> None:
-        """Let pages be written again that the disk lost."""
+        """Allows pages that the disk lost to be written again."""
         with self._mutex:
             self._cache.forget_kept({each.namespace for each in keys})

@@ -1,4 +1,4 @@
-"""Pages on their way to tier 3: decided under the store's mutex, written beside the requests."""
+"""Disk writes: pages chosen under the store's mutex, written beside the requests."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,14 +23,14 @@ from kvstore.storage.tiers import Tiers
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Pages decided on at once at most: each takes some microseconds under the store's mutex.
+# Pages chosen at once at most. Each takes some microseconds under the store's mutex.
 BATCH_PAGES = 256
-# Rounds of one step, so that the thread shows that it gets round.
+# Rounds of one step, so that the thread shows progress.
 ROUNDS = 64
 
 
 class _Wanted(NamedTuple):
-    """A page worth a write; ``end`` counts pages from the sequence's beginning through it."""
+    """A page worth a write; ``end`` counts the pages of the sequence through this one."""
 
     end: int
     page: SlabPage
@@ -39,24 +39,24 @@ class _Wanted(NamedTuple):
 
 
 class _Writes:
-    """The writes of one keep: what was written, and how much is still to come. Thread-safe."""
+    """The writes of one keep: finished ones, and the number still under way. Thread-safe."""
 
     def __init__(self, keep: DiskWrite, ended: Callable[["_Writes"], None]) -> None:
         self.keep = keep
         self._written: set[int] = set()
         self._mutex = Lock()
         self._ended = ended
-        # One for whoever submits them.
+        # One for the thread that submits the writes.
         self._left = 1
 
     @property
     def kept_end(self) -> int:
-        """Through which page of the path all of the keep's are there for good."""
+        """The page of the path through which all pages of the keep are stored for good."""
         ends = takewhile(self._written.__contains__, (each.end for each in self.keep.pages))
         return max(ends, default=self.keep.start)
 
     def expect(self, end: int) -> Callable[[bool], None]:
-        """Returns what is told what became of the page that ends at ``end``."""
+        """Returns the callback for the result of the page that ends at ``end``."""
         with self._mutex:
             self._left += 1
 
@@ -66,7 +66,7 @@ class _Writes:
         return done
 
     def end(self, written_end: int | None = None) -> None:
-        """Notes that something ended, perhaps with a page that is there for good."""
+        """Records that a write ended, and the page if it is stored for good."""
         with self._mutex:
             if written_end is not None:
                 self._written.add(written_end)
@@ -77,12 +77,13 @@ class _Writes:
 
 
 class Keeper:
-    """Has pages written to tier 3 that are worth it.
+    """Writes the pages to tier 3 that are worth it.
 
-    ``mutex`` is the store's, under which ``cache`` may be used; it is never held while
-    bytes are copied or the slab is asked. ``due`` is set when there is something to do.
-    While the slab's queue is full nothing is begun, and the core forgets the oldest touches;
-    what is refused for want of room all the same waits for its next touch.
+    ``mutex`` is the store's; it guards ``cache`` and is never held while bytes are copied or the
+    slab is asked. ``due`` is set when there is work.
+
+    While the slab's queue is full nothing begins, and the core drops the oldest touches. A page
+    refused for want of room waits for its next touch.
     """
 
     def __init__(
@@ -110,9 +111,9 @@ class Keeper:
             self.due.set()
 
     def step(self) -> None:
-        """Let go of what was written, and begin what is to be, until there is nothing.
+        """Finishes completed writes, and begins new ones until none is left.
 
-        Or for a good while. For one thread.
+        It also stops after ``ROUNDS`` rounds. For one thread.
         """
         for _ in range(ROUNDS):
             self._finish()
@@ -123,14 +124,14 @@ class Keeper:
             with self._mutex:
                 keeps = self._cache.plan_writes(BATCH_PAGES, room)
             if not keeps:
-                # Whatever ends next makes it due.
+                # The next write that ends sets ``due``.
                 return
             for keep in keeps:
                 self._write(slab, keep)
         self.due.set()
 
     def _finish(self) -> None:
-        """Let go of what the slab is done with."""
+        """Releases the pages whose writes the slab has finished."""
         while self._finished:
             writes = self._finished.popleft()
             with self._mutex:
@@ -141,7 +142,10 @@ class Keeper:
         self.due.set()
 
     def _write(self, slab: Slab, keep: DiskWrite) -> None:
-        """Submits what is worth it of a path, in prefix order; what is there is kept already."""
+        """Submits the pages of a path that are worth a write, in prefix order.
+
+        Pages that the disk has count as written.
+        """
         writes = _Writes(keep, self._ended)
         try:
             wanted = list(self._wanted(slab, keep))
@@ -151,7 +155,7 @@ class Keeper:
                 refused = False
                 for each in () if stale else wanted:
                     done = writes.expect(each.end)
-                    # Asked first: what is written between the two is seen to be there.
+                    # Read before the submission, so that a write that ends between the two is seen.
                     on_its_way = slab.is_on_its_way(each.page.key)
                     if slab.contains(each.page.key):
                         done(True)  # noqa: FBT003 - as the slab tells
@@ -160,7 +164,8 @@ class Keeper:
                     elif refused or not slab.write(
                         each.page, each.content, done, checksum=each.checksum
                     ):
-                        # Too much; nobody finds what comes after. Its next touch is its second.
+                        # The queue is full, and later pages are useless without this one. The next
+                        # touch of this page counts as its second.
                         refused = True
                         self._admission.touch(each.page.key.digest)
                         done(False)  # noqa: FBT003 - as the slab tells
@@ -171,7 +176,7 @@ class Keeper:
             writes.end()
 
     def _wanted(self, slab: Slab, keep: DiskWrite) -> Iterator[_Wanted]:
-        """Yields the first pages of a keep that are there or worth a write; touches all the others.
+        """Yields the first pages of a keep that are stored or worth a write; touches the others.
 
         Raises ``CudaFailed``.
         """
@@ -183,7 +188,8 @@ class Keeper:
             there = _there(slab, key)
             worth = there or self._admission.touch(key.digest)
             if worth and not (there or follows):
-                # Without its parent nobody finds it: its next touch is its second again.
+                # A page is useless without its parent, so its next touch counts as its second
+                # again.
                 self._admission.touch(key.digest)
             follows = follows and worth
             content = self._memory.read(slot) if follows else None
@@ -193,5 +199,5 @@ class Keeper:
 
 
 def _there(slab: Slab, key: PageKey) -> bool:
-    """Returns whether a page is on the disk, or on its way."""
+    """Returns whether a page is on the disk, or its write is under way."""
     return slab.contains(key) or slab.is_on_its_way(key)

@@ -1,4 +1,4 @@
-"""Moves between tiers, carried out: decided under the store's mutex, copied outside it."""
+"""Moves between tiers: chosen under the store's mutex, copied outside it."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ from kvstore.storage.tiers import Tiers
 
 
 class MoveCounts(NamedTuple):
-    """Copies in one direction: what was copied, what was not, and seconds under way."""
+    """Copies in one direction: pages copied, pages not copied, and seconds under way."""
 
     pages: int = 0
     bytes: int = 0
@@ -39,7 +39,7 @@ class MoveLedger:
         self._counts = {FIRST: MoveCounts(), LOWER: MoveCounts()}
 
     def note(self, moves: list[Move], whole: list[bool], seconds: float) -> None:
-        """Count moves that were tried together, each whole or not; the time is shared by pages."""
+        """Counts moves that were tried together; their time is shared by pages."""
         pages = max(sum(len(each.transfers) for each in moves), 1)
         with self._mutex:
             for move, copied in zip(moves, whole, strict=True):
@@ -53,27 +53,27 @@ class MoveLedger:
                 )
 
     def read(self) -> dict[tuple[int, int], MoveCounts]:
-        """Returns the counts of now, by the tiers that pages were copied from and to."""
+        """Returns the current counts, by source tier and target tier."""
         with self._mutex:
             return {(FIRST + LOWER - tier, tier): each for tier, each in self._counts.items()}
 
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Pages decided on at once at most: each takes some microseconds under the store's mutex.
+# Pages chosen at once at most. Each takes some microseconds under the store's mutex.
 BATCH_PAGES = 256
-# Pages copied at once and then finished under the mutex: enough that waiting for a device is
-# little beside its copying, and few enough that calls get in between.
+# Pages copied at once and then finished under the mutex. The batch is large, so that waiting for a
+# device is short beside copying, and small, so that calls get in between.
 COPY_PAGES = 64
-# Rounds of one step, so that the thread shows that it gets round.
+# Rounds of one step, so that the thread shows progress.
 ROUNDS = 64
 
 
 class Mover:
     """Copies pages from one tier to another. Thread-safe.
 
-    ``mutex`` is the store's, under which ``cache`` may be used; it is never held while
-    bytes are copied. ``due`` is set when there is something to do.
+    ``mutex`` is the store's; it guards ``cache`` and is never held while bytes are copied. ``due``
+    is set when there is work.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Mover:
         clock: Clock,
         took: Callable[[Arena], None],
     ) -> None:
-        """``took`` is told, under the mutex, of arenas that slots were taken of."""
+        """Makes a mover; ``took`` is called under the mutex with arenas that gave slots."""
         self.due = Event()
         self.ledger = MoveLedger()
         self._clock = clock
@@ -97,14 +97,14 @@ class Mover:
         self._lines = LogBudget(clock)
 
     def note(self) -> None:
-        """Sets ``due`` if something is to be moved; under the store's mutex."""
+        """Sets ``due`` if a move is due. Called under the store's mutex."""
         if self._cache.state.wanted:
             self.due.set()
 
     def step(self) -> None:
-        """Moves pages until nothing is left to move, or for at most ``ROUNDS`` rounds.
+        """Moves pages until none is left to move, or for at most ``ROUNDS`` rounds.
 
-        If no copy succeeds, the next step tries again: nothing says that the device works sooner.
+        If no copy succeeds, the next tick tries again, because nothing signals a device's recovery.
         Moves nothing once the device has failed for good.
         """
         if self._memory.device.lost:
@@ -121,10 +121,10 @@ class Mover:
         self.due.set()
 
     def carry_out(self, moves: Items[Move]) -> int:
-        """Copies the pages of moves that were begun, and finish them; returns how many were copied.
+        """Copies the pages of begun moves and finishes the moves; returns how many were copied.
 
-        A batch of them is copied at once, and finished when its copies are done, while
-        the next is copied already. Whatever is raised, no move stays under way.
+        One batch is copied while the batch before it is finished. If an exception is raised, no
+        move stays under way.
         """
         if not tracing.ON or not moves:
             return self._carry_out(moves)
@@ -156,9 +156,9 @@ class Mover:
     def _finish(
         self, waiting: deque[Move], batch: list[Move], ending: Ending, copied: int, since: float
     ) -> tuple[int, float]:
-        """Waits for a batch and finish it, the first that wait.
+        """Waits for a batch and finishes it, after the first that waits.
 
-        ``copied`` were copied before it, until ``since``; returns both as they are now.
+        ``copied`` counts the pages copied before, until ``since``. Returns both, updated.
         """
         outcomes = iter(ending())
         now = self._clock()
@@ -179,7 +179,7 @@ class Mover:
 
 
 def _batches(moves: Iterable[Move]) -> Iterator[list[Move]]:
-    """Yields moves in turn, of COPY_PAGES pages together or few more."""
+    """Yields moves in order, of COPY_PAGES pages together or slightly more."""
     batch: list[Move] = []
     pages = 0
     for move in moves:
