@@ -1,4 +1,4 @@
-"""What the settings of who may call come to, read before anything is bound."""
+"""Access to the server: the credentials and listeners of its settings, read before it binds."""
 
 import grp
 from collections.abc import Callable
@@ -22,7 +22,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Access:
-    """Who may connect, how, and who is who."""
+    """The rules of access: who may connect, how, and as which tenant."""
 
     sockets: SocketAccess
     tenants_path: Path | None
@@ -30,10 +30,10 @@ class Access:
     tls: Tls | None
 
     def reload(self, credentials: Credentials, rates: Callable[[QuotaTable], None]) -> bool:
-        """Reads the tenants file again; returns whether it could be used, else nothing changes.
+        """Reads the tenants file again. Returns False, and changes nothing, if it is unusable.
 
-        Who is who counts from now on, and so do the rates of requests, which ``rates`` is
-        called with. Other quotas stay: a store holds what it let in.
+        New credentials apply from now on, and so do request rates, which go to ``rates``. Other
+        quotas stay, since a store keeps what it admitted.
         """
         if self.tenants_path is None:
             return True
@@ -50,7 +50,7 @@ class Access:
 
 
 def read_access(settings: AccessSettings) -> Access:
-    """Returns what the settings say; raises ValueError that names the setting."""
+    """Returns the access of the settings; raises ValueError that names the setting."""
     path = settings.tenants_file
     known = TenantsFile.empty() if path is None else _read_tenants(path)
     if settings.listen is not None:

@@ -80,7 +80,7 @@ def configure_logging(log_format: LogFormat, level: LogLevel) -> None:
 
 
 def change_logging(log_format: LogFormat, level: LogLevel) -> None:
-    """Have another format and level from now on, in loggers that were used already too.
+    """Sets another format and level from now on, also in loggers that were used already.
 
     To log below the level goes on to cost nothing: those methods are empty.
     """

@@ -36,7 +36,7 @@ class Signals:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Let them do to the process what they do to others."""
+        """Restores the default handlers."""
         self.let_go(self._numbers)
         signal.set_wakeup_fd(-1)
         self._reader.close()
@@ -47,11 +47,11 @@ class Signals:
         return signal.Signals(self._reader.recv(1)[0])
 
     def came(self, seconds: float) -> bool:
-        """Wait for one, for so long at most, and return whether it came; ``wait`` has it still."""
+        """Waits at most ``seconds`` for a signal. Returns whether it came; ``wait`` keeps it."""
         return bool(select.select([self._reader], [], [], seconds)[0])
 
     def let_go(self, numbers: Collection[signal.Signals]) -> None:
-        """Let signals end the process again, as the kernel has it."""
+        """Restores the kernel's default action, so these signals end the process."""
         for each in numbers:
             signal.signal(each, signal.SIG_DFL)
 
@@ -77,7 +77,7 @@ class ServiceManager:
         return cls(environment.get("NOTIFY_SOCKET"))
 
     def ready(self) -> None:
-        """Says that the server takes calls."""
+        """Reports that the server accepts calls."""
         self._tell("READY=1")
 
     def alive(self) -> None:

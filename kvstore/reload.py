@@ -1,4 +1,4 @@
-"""What SIGHUP does: the file and the tenants are read again, and what can change, changes."""
+"""Reload at SIGHUP: reads the settings and tenants files again, and applies what can change."""
 
 from collections.abc import Callable, Iterable, Mapping
 

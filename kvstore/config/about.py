@@ -1,4 +1,4 @@
-"""What an operator has to know of a setting beside its meaning, in a form that programs read."""
+"""Facts about a setting for operators, beside its meaning, in a form that programs read."""
 
 import inspect
 import textwrap
@@ -15,9 +15,9 @@ UNITS_OF_SIZES = (("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10
 
 @dataclass(frozen=True)
 class Values:
-    """What a type's values are: their ``unit``, and in words which of them are ``allowed``.
+    """The values of a type: their ``unit``, and in words which of them are ``allowed``.
 
-    ``metavar`` stands for one in ``--help``, where that does not list them all.
+    ``metavar`` is the placeholder in ``--help``, unless that lists all values.
     """
 
     unit: str
@@ -27,10 +27,10 @@ class Values:
 
 @dataclass(frozen=True)
 class Shown:
-    """By what an operator sees that a setting is wrong: names, parted by spaces.
+    """The names that show an operator a wrong setting, separated by spaces.
 
-    ``stats`` are figures of ``kvstore-ctl stats --json``, ``log`` events of the server's log,
-    ``errors`` reasons that callers get, ``metrics`` series of the server's ``/metrics``.
+    ``stats`` are figures of ``kvstore-ctl stats --json``, and ``log`` events of the server's log.
+    ``errors`` are reasons that callers get, and ``metrics`` series of the server's ``/metrics``.
     """
 
     stats: str = ""
@@ -39,7 +39,7 @@ class Shown:
     metrics: str = ""
 
     def text(self) -> str:
-        """Returns them as a phrase, each name in backquotes."""
+        """Returns the names as a phrase, each in backquotes."""
         places = (
             (self.metrics, "{} of /metrics"),
             (self.stats, "{} of kvstore-ctl stats"),
@@ -56,7 +56,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Reload:
-    """When a changed setting counts; ``at_sighup``: its value, once the file is read again."""
+    """The time at which a changed setting takes effect; ``at_sighup``: after a SIGHUP."""
 
     when: str
     at_sighup: bool = False
@@ -72,7 +72,7 @@ CONTENT_AT_ONCE = Reload(
 
 @dataclass(frozen=True)
 class About:
-    """All of it for one setting; ``default`` is "" where the description says what then holds."""
+    """All facts about one setting. ``default`` is "" if the description has the default."""
 
     name: str
     description: str
@@ -95,7 +95,7 @@ class About:
 
 
 def about(name: str, field: FieldInfo) -> About:
-    """Returns what is known of a setting; raises ValueError for one that tells too little."""
+    """Returns the facts about a setting; raises ValueError if one is missing."""
     found = [*field.metadata, *_within(field.annotation)]
     values = next((each for each in found if isinstance(each, Values)), None)
     shown = next((each for each in found if isinstance(each, Shown)), None)
@@ -114,9 +114,9 @@ def about(name: str, field: FieldInfo) -> About:
 
 
 def default_text(field: FieldInfo) -> str:
-    """Returns a setting's default as one would write it; "" where its description says it.
+    """Returns a setting's default as an operator would write it, or "".
 
-    That is so where the default is none, or comes from the environment.
+    It is "" if the default is None or depends on the environment; the description then has it.
     """
     if field.default_factory is not None or field.default is None:
         return ""
@@ -124,7 +124,7 @@ def default_text(field: FieldInfo) -> str:
 
 
 def value_text(value: object) -> str:
-    """Returns a value as one would write it for a flag, exactly; "" for none."""
+    """Returns a value exactly as an operator would write it for a flag; "" for None."""
     if value is None:
         return ""
     if isinstance(value, ByteSize):
@@ -135,7 +135,7 @@ def value_text(value: object) -> str:
 
 
 def size_text(size: int) -> str:
-    """Returns a size in the largest unit that says it exactly: ``1536MiB``, ``0B``."""
+    """Returns a size in the largest unit that is exact: ``1536MiB``, ``0B``."""
     for unit, bits in UNITS_OF_SIZES:
         if size and not size % (1 << bits):
             return f"{size >> bits}{unit}"
@@ -143,7 +143,7 @@ def size_text(size: int) -> str:
 
 
 def _within(annotation: Any) -> Iterator[object]:  # noqa: ANN401 - whatever a type may be
-    """Yields what a type's annotations say of its values, those within a union too."""
+    """Yields what a type's annotations say about its values, also within a union."""
     if annotation is bool:
         yield Values("", "true or false")
     elif get_origin(annotation) is Literal:
@@ -159,8 +159,8 @@ def _within(annotation: Any) -> Iterator[object]:  # noqa: ANN401 - whatever a t
 def help_formatter(fields: Mapping[str, FieldInfo]) -> type[RawDescriptionHelpFormatter]:
     """Returns argparse's formatter for these settings, by their names.
 
-    pydantic's own help ends in "(default: null)", in a factory's name, or in a
-    size as bare bytes, and says of a value the name of its type in Python.
+    pydantic's own help shows "(default: null)", a factory's name, or a size in bare bytes. For a
+    value it shows the name of its Python type.
     """
 
     class SettingsHelp(RawDescriptionHelpFormatter):
@@ -187,7 +187,7 @@ def help_formatter(fields: Mapping[str, FieldInfo]) -> type[RawDescriptionHelpFo
             return super()._fill_text(inspect.cleandoc(text), width, indent)
 
         def _split_lines(self, text: str, width: int) -> list[str]:
-            # As argparse does it, but a path stays whole.
+            # As in argparse, but a path is not broken.
             return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
     return SettingsHelp

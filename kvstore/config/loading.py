@@ -1,4 +1,4 @@
-"""The settings of one start: read from flags, environment and file, with whose value each is."""
+"""The settings of one start, from flags, environment and file, each with its source."""
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -14,23 +14,23 @@ from kvstore.config.about import help_formatter
 from kvstore.config.settings import PROGRAM, Config
 from kvstore.config.sources import Origin, file_values, origin_of
 
-# How pydantic begins to tell of a command line that argparse does not take.
+# The start of pydantic's message about a command line that argparse refuses.
 NOT_TAKEN = "error parsing CLI: "
 UNKNOWN = "unrecognized arguments: "
 
 
 class Resolved(NamedTuple):
-    """The settings, and for each by its name whose value it is."""
+    """The settings, and the source of each by name."""
 
     config: Config
     origins: dict[str, Origin]
 
 
 def resolve(arguments: Sequence[str]) -> Resolved:
-    """Returns the settings for a command line, and where each value came from.
+    """Returns the settings for a command line, and the source of each value.
 
-    Raises ``ValueError`` (pydantic's, or ``SettingsError``) naming what is wrong, a flag
-    that is none too; ``--help`` and ``--version`` end the process with status 0.
+    Raises ``ValueError`` (pydantic's, or ``SettingsError``) that names the problem, also for an
+    unknown flag. ``--help`` and ``--version`` end the process with status 0.
     """
     flags = CliSettingsSource[ArgumentParser](
         Config, formatter_class=help_formatter(Config.model_fields), cli_exit_on_error=False
@@ -57,7 +57,7 @@ def resolve(arguments: Sequence[str]) -> Resolved:
 
 
 def _told(error: str) -> str:
-    """Returns in a line what is wrong with a command line, and the flag that may be meant."""
+    """Returns one line about a wrong command line, with the flag that may be meant."""
     if not error.startswith(NOT_TAKEN):
         return error
     why = error.removeprefix(NOT_TAKEN)
@@ -74,7 +74,7 @@ def load_config(arguments: Sequence[str]) -> Config:
 
 
 def settings_error(error: ValueError) -> str:
-    """Returns in one line what is wrong with the settings, each by its name."""
+    """Returns one line about all wrong settings, each by its name."""
     if not isinstance(error, ValidationError):
         return str(error)
     problems = (

@@ -25,12 +25,12 @@ from kvstore.config.about import AT_SIGHUP, CONTENT_AT_ONCE, CONTENT_AT_SIGHUP, 
 from kvstore.config.sources import ConfigFile
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 
-# A page of the machine's own memory: who sets less has forgotten the unit. Not more, since
-# tests fill stores of some pages of small models.
+# A page of the machine's memory: a smaller value lacks its unit. No more, since tests fill stores
+# of a few pages of small models.
 SMALLEST_TIER = 4 << 10
 NUMA_NODE = re.compile(r"auto|off|\d{1,4}", re.ASCII)
 DEVICE = re.compile(r"cpu|cuda:\d+")
-# As gRPC takes it, and as people write it: an IPv6 address stands in brackets.
+# In gRPC's notation: an IPv6 address is in brackets.
 ADDRESS = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port>\d{1,5})")
 MOST_PORT = 65_535
 
@@ -91,7 +91,7 @@ TierSize = Annotated[ReadSize, AfterValidator(_tier_size), Values(SIZE, "4KiB or
 Seconds = Annotated[
     float, Field(gt=0, allow_inf_nan=False), Values(SECONDS, "more than 0", "SECONDS")
 ]
-# A thread that goes round more often than that has no time for anything else.
+# A thread that ticks more often has no time for anything else.
 Interval = Annotated[
     float, Field(ge=0.001, allow_inf_nan=False), Values(SECONDS, "0.001 or more", "SECONDS")
 ]
@@ -117,7 +117,7 @@ GroupName = Annotated[str, Values("group", "a name or a number of a group of thi
 
 
 class LeaseSettings(BaseSettings):
-    """How long leases live without a renewal, and who looks."""
+    """Settings of leases: times to live, and the checks for expired ones."""
 
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
@@ -181,7 +181,7 @@ class LeaseSettings(BaseSettings):
 
 
 class TierSettings(BaseSettings):
-    """How much tiers 2 and 3 have, and when pages go there and come back."""
+    """Settings of tiers 2 and 3: their sizes, and when pages move there and back."""
 
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
@@ -321,7 +321,7 @@ class TierSettings(BaseSettings):
         return self
 
     def tier_policy(self, *, on_gpu: bool) -> TierPolicy | None:
-        """Returns how the tiers work together; None where there is one."""
+        """Returns the policy of moves between tiers; None with only one tier."""
         if not self.tier2_bytes:
             return None
         return TierPolicy(
@@ -332,7 +332,7 @@ class TierSettings(BaseSettings):
 
 
 class AccessSettings(BaseSettings):
-    """Where a server listens, and whom it knows."""
+    """Settings of access: the listening addresses, and the known callers."""
 
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
@@ -437,7 +437,7 @@ class AccessSettings(BaseSettings):
 
 
 class HttpSettings(BaseSettings):
-    """Where people and Prometheus look at a server."""
+    """Settings of the HTTP listener for people and Prometheus."""
 
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
@@ -452,10 +452,10 @@ class HttpSettings(BaseSettings):
 
 
 PROGRAM = "kvstore-server"
-# So many extents share the first tier's memory where no size of one is set: the first
-# prompt of a worker fits at once, and several tenants or models still find room.
+# Default number of extents in the first tier. The first prompt of a worker fits at once, and
+# several tenants or models still find room.
 EXTENTS_IN_A_TIER = 4
-# Prefaulting takes about a second for so much, during which nothing else grows.
+# Prefaulting this much takes about a second, during which nothing else grows.
 LARGEST_EXTENT = 4 << 30
 
 
@@ -467,7 +467,7 @@ def default_runtime_dir() -> Path:
 
 
 class StoreSettings(BaseSettings):
-    """The settings of a store, without those of who may call it."""
+    """The settings of a store, without those of access."""
 
     model_config = SettingsConfigDict(
         env_prefix="KVSTORE_",
@@ -651,7 +651,7 @@ class StoreSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Returns the sources below the flags, the first wins."""
+        """Returns the sources below the flags; the first one wins."""
         del init_settings, dotenv_settings, file_secret_settings
         return env_settings, ConfigFile(settings_cls)
 
@@ -665,12 +665,12 @@ class Config(HttpSettings, AccessSettings, LeaseSettings, TierSettings, StoreSet
 
     @property
     def bytes_of_a_tier2_extent(self) -> int:
-        """The size in force of the pieces of tier 2."""
+        """The size in force of an extent in tier 2."""
         quarter = self.tier2_bytes // EXTENTS_IN_A_TIER
         return max(self.bytes_of_an_extent, min(quarter, LARGEST_EXTENT))
 
     def in_force(self) -> dict[str, object]:
-        """Returns every setting's value; of those that are absent, what holds without them."""
+        """Returns every setting's value; for an absent one, the value that applies instead."""
         values = {name: getattr(self, name) for name in Config.model_fields}
         values["extent_bytes"] = ByteSize(self.bytes_of_an_extent)
         on_gpu = self.cuda_device is not None

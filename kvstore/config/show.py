@@ -1,4 +1,4 @@
-"""``kvstore-server config``: the settings in force, each with where its value came from."""
+"""``kvstore-server config``: the settings in force, each with its source."""
 
 import json
 import os
@@ -25,14 +25,14 @@ and ends with 2."""
 
 
 class Exit(IntEnum):
-    """How it ends."""
+    """Exit status of the command."""
 
     FINE = 0
     WRONG = 2
 
 
 def config_command(arguments: Sequence[str]) -> int:
-    """Prints what was asked for on stdout and returns the exit status; complaints go to stderr."""
+    """Prints the settings to stdout and errors to stderr. Returns the exit status."""
     checks = list(arguments[:1]) == [CHECK]
     parser = _parser()
     asked, flags = parser.parse_known_args(arguments[1:] if checks else arguments)
@@ -58,7 +58,7 @@ def config_command(arguments: Sequence[str]) -> int:
 
 
 def as_table(resolved: Resolved) -> str:
-    """Returns a line a setting: its name, its value, and where that came from."""
+    """Returns one line a setting: its name, its value and its source."""
     rows = [
         (name, value_text(value) or "-", _origin(resolved, name))
         for name, value in resolved.config.in_force().items()
@@ -68,7 +68,7 @@ def as_table(resolved: Resolved) -> str:
 
 
 def as_json(resolved: Resolved) -> str:
-    """Returns an object by the settings' names; sizes are bytes, and null is none."""
+    """Returns an object by setting name; sizes are in bytes, and null stands for None."""
     in_force = resolved.config.in_force()
     told = {
         each.name: {
@@ -89,7 +89,7 @@ def as_json(resolved: Resolved) -> str:
 
 
 def as_toml(resolved: Resolved) -> str:
-    """Returns a file that ``--config-file`` takes, which sets all of it as it is now."""
+    """Returns a file for ``--config-file`` that sets all settings to their current values."""
     parts = [f"# The settings of {PROGRAM}, as `{PROGRAM} {COMMAND} --toml` found them.\n"]
     for each in _abouts():
         if each.name == "config_file":
@@ -103,7 +103,7 @@ def as_toml(resolved: Resolved) -> str:
 
 
 def explained(resolved: Resolved, name: str) -> str:
-    """Returns all that is known of one setting."""
+    """Returns all facts about one setting."""
     told = about(name, Config.model_fields[name])
     value = value_text(resolved.config.in_force()[name]) or "none"
     rows = {
@@ -146,7 +146,7 @@ def _origin(resolved: Resolved, name: str) -> str:
 
 
 def _name(spelling: str) -> str:
-    """Returns a setting's name, however it was spelled: as a flag, a variable, or itself."""
+    """Returns the name of a setting that is spelled as a flag, a variable, or itself."""
     return spelling.lower().removeprefix("kvstore_").lstrip("-").replace("-", "_")
 
 
@@ -158,12 +158,12 @@ def _require_field(name: str) -> None:
 
 
 def _require_folder(slab: Path | None) -> None:
-    """Refuses a file of tier 3 whose folder is none: a server would go on without tier 3."""
+    """Raises an error if tier 3's folder is missing: the server would run without tier 3."""
     if slab is None:
         return
     try:
-        # With the slash a file is no folder.
-        os.stat(f"{slab.parent}/")  # noqa: PTH116 - a Path has no slash at its end
+        # The slash makes the call refuse a file.
+        os.stat(f"{slab.parent}/")  # noqa: PTH116 - a Path drops the slash
     except OSError as error:
         raise ValueError(f"tier3_path {slab}: its folder: {error.strerror}") from error
 
@@ -171,7 +171,7 @@ def _require_folder(slab: Path | None) -> None:
 def _toml_value(value: object) -> str:
     if isinstance(value, bool | float):
         return str(value).lower()
-    # A JSON string is a TOML string, but for DEL.
+    # A JSON string is a TOML string, except for DEL.
     return json.dumps(value_text(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

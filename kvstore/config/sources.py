@@ -1,4 +1,4 @@
-"""Where settings come from: the TOML file, and for each setting which source won."""
+"""Sources of settings: the TOML file, and the winning source of each setting."""
 
 import tomllib
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from kvstore.files import NoRegularFile, read_regular
 
 
 class Origin(NamedTuple):
-    """Where a setting's value came from: the ``kind`` of source, and by which name there."""
+    """A setting's source: its ``kind``, and the setting's name there."""
 
     kind: str
     name: str = ""
@@ -25,10 +25,10 @@ DEFAULT = Origin("default")
 
 
 class ConfigFile(PydanticBaseSettingsSource):
-    """The values of the TOML file that ``config_file`` names, where one is named."""
+    """The values of the TOML file of ``config_file``, if one is set."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Returns nothing: the file is read as a whole."""
+        """Returns nothing, since the file is read as a whole."""
         del field
         return None, field_name, False
 
@@ -62,7 +62,7 @@ def origin_of(
     file: Mapping[str, object],
     path: Path | None,
 ) -> Origin:
-    """Returns whose value a setting has, of what each source gives."""
+    """Returns the source of a setting's value, given the values of each source."""
     if name in flags:
         return Origin("flag", f"--{name.replace('_', '-')}")
     if name in variables:

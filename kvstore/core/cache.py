@@ -1,7 +1,7 @@
 """The cache as a state machine: every verb, in one list.
 
-A method either does all of what it says, or raises and changes nothing. Single owner, not
-thread-safe: the service calls it under one mutex, with the time.
+A method either does all that it says, or raises and changes nothing. It has a single owner and is
+not thread-safe: the service calls it under one mutex, with the time.
 """
 
 from collections.abc import Iterator
@@ -31,12 +31,12 @@ from kvstore.core.verbs.verify import Verifying
 class PrefixCache:
     """One epoch's cache, made of parts over one ``state``.
 
-    Each verb is the method of the part that has it, so that a call costs no step on its way.
+    Each verb is a method of the part that implements it, so a call has no extra step.
     ``policy`` makes the eviction policy of each arena, and ``index`` the index of each
     namespace. Without ``quotas`` all tenants have the default ones. ``arena_ids`` are the
     arenas' ids, counted from 1 by default. ``recycled`` receives all slots that became FREE.
     With a ``tier_policy``, namespaces have an arena in tier 2 too. With ``third_tier`` the
-    cache keeps track of pages that are to go to the disk or must not stay there.
+    cache tracks pages that are to be written to the disk or removed from it.
     """
 
     def __init__(  # noqa: PLR0915 - one line for each verb

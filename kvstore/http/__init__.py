@@ -1,1 +1,1 @@
-"""The HTTP listener for what people and Prometheus look at: bounded, read-only, off by default."""
+"""The HTTP listener for people and Prometheus: bounded, read-only, off by default."""

@@ -1,4 +1,4 @@
-"""HOST:PORT that HTTP is listened on, and which names its clients may call it by."""
+"""The listener's HOST:PORT, and the host names that its clients may use."""
 
 import ipaddress
 import socket
@@ -9,17 +9,17 @@ LOCAL_NAME = "localhost"
 
 
 class UnusableHttpAddress(Exception):
-    """The address cannot be bound: it is taken, or not of this host."""
+    """The address cannot be bound: it is in use, or not an address of this host."""
 
 
 class HttpAddress(NamedTuple):
-    """A host, by name or number, and a port; 0: any that is free."""
+    """A host, by name or number, and a port. Port 0 stands for any free port."""
 
     host: str
     port: int
 
     def bind(self) -> socket.socket:
-        """Returns a socket that listens there; raises :class:`UnusableHttpAddress`."""
+        """Returns a socket listening on the address; raises :class:`UnusableHttpAddress`."""
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(
                 self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -43,13 +43,13 @@ class HttpAddress(NamedTuple):
 
 
 def parse_address(text: str) -> HttpAddress:
-    """Returns the parts of ``HOST:PORT``; an IPv6 address stands in brackets."""
+    """Returns the parts of ``HOST:PORT``. An IPv6 address is in brackets."""
     host, _, port = text.rpartition(":")
     return HttpAddress(host.removeprefix("[").removesuffix("]"), int(port))
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a host, by name or number, is this machine alone."""
+    """Returns whether a host, by name or number, is on the loopback interface."""
     if host.lower() == LOCAL_NAME:
         return True
     try:
@@ -59,10 +59,10 @@ def is_loopback(host: str) -> bool:
 
 
 def may_be_named(header: str) -> bool:
-    """Returns whether a request's Host names this machine as only its own programs do.
+    """Returns whether a request's Host header is a loopback name.
 
-    A page of another site can have a browser connect to 127.0.0.1 by a name of that
-    site's (DNS rebinding), and read what it answers; the browser then says that name.
+    Another site's page can make a browser connect to 127.0.0.1 by that site's name (DNS rebinding)
+    and read the response. The browser then sends that name as the Host.
     """
     host, colon, port = header.rpartition(":")
     named = host if colon and port.isdecimal() else header

@@ -1,4 +1,4 @@
-"""One connection of HTTP: one request, one response, within a time."""
+"""One HTTP connection: one request and one response, within a timeout."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -17,10 +17,10 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 Route: TypeAlias = Callable[[Request], Response]
 
-# Where there is one, it leads to the others.
+# The route that links to the others, if it exists.
 ROOT = "/"
-# Seconds in which the rest of a request that was refused may still come: a connection that is
-# closed before would be reset, and the response lost.
+# Seconds to read the rest of a refused request. Closing the connection earlier would reset it, and
+# the client would lose the response.
 LINGER = 1.0
 MAX_LINGER_BYTES = 64 << 10
 
@@ -34,11 +34,11 @@ def serve(
     own_names: bool,
     answering: AbstractContextManager[None],
 ) -> None:
-    """Answers a connection's request; raises nothing. Whoever calls closes the connection.
+    """Answers a connection's request; raises nothing. The caller closes the connection.
 
-    ``patience`` is how many seconds its request may take to come, and as many its
-    response to be taken. ``own_names``: a request has to name this machine (its Host).
-    ``answering`` is entered while a route makes the answer.
+    ``patience`` is the timeout in seconds for the request, and again for the response.
+    ``own_names`` requires a loopback name as Host. ``answering`` is entered while a route makes
+    the response.
     """
     with suppress(OSError):
         try:
@@ -86,7 +86,7 @@ def _refusal(refused: Refused) -> Response:
 
 
 def _head(connection: socket.socket, clock: Clock, due: float) -> bytes:
-    """Returns a request up to its empty line, that included."""
+    """Returns a request up to and including its empty line."""
     received = b""
     while END_OF_HEAD not in received:
         if len(received) > MAX_HEAD_BYTES:

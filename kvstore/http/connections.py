@@ -1,19 +1,19 @@
-"""Who is connected: so many at most, and who only waits makes room for who comes."""
+"""The open connections, bounded in number: an idle one makes room for a new one."""
 
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Condition, Thread
 
-# Seconds for a connection that made room to be gone.
+# Seconds to wait until an ended connection is closed.
 ROOM_PATIENCE = 1.0
 
 
 class Connections:
     """Open connections with their threads, the oldest first. Thread-safe.
 
-    One whose answer is being made is left alone. All others wait for a client: to ask, to
-    take its answer, or to go. Whoever holds all there are open keeps nobody out by that.
+    A connection whose response is being made is left alone. All others wait for their clients, to
+    send or to receive. So a client that holds all connections cannot keep others out.
     """
 
     def __init__(self, most: int) -> None:
@@ -23,7 +23,7 @@ class Connections:
         self._answered: set[socket.socket] = set()
 
     def take(self, connection: socket.socket, thread: Thread) -> bool:
-        """Keeps a connection; returns False where there is no room, and none is made."""
+        """Adds a connection. Returns False if there is no room and no connection can be ended."""
         with self._changed:
             if len(self._open) >= self._most:
                 self._end_oldest()
@@ -34,7 +34,7 @@ class Connections:
 
     @contextmanager
     def answering(self, connection: socket.socket) -> Iterator[None]:
-        """Leaves a connection alone while the block makes its answer."""
+        """Protects a connection while the block makes its response."""
         with self._changed:
             self._answered.add(connection)
         try:
@@ -44,21 +44,21 @@ class Connections:
                 self._answered.discard(connection)
 
     def forget(self, connection: socket.socket) -> None:
-        """Closes a connection, and keep it no longer."""
+        """Closes a connection and removes it."""
         with self._changed:
             self._open.pop(connection, None)
             connection.close()
             self._changed.notify_all()
 
     def end_all(self) -> list[Thread]:
-        """Ends all connections, and returns their threads, which are about to go."""
+        """Ends all connections. Returns their threads, which are about to end."""
         with self._changed:
             for each in self._open:
                 _end(each)
             return list(self._open.values())
 
     def _end_oldest(self) -> None:
-        """Ends the oldest that waits for its client, and waits for it to be gone."""
+        """Ends the oldest connection that waits for its client, and waits until it is closed."""
         waiting = (each for each in self._open if each not in self._answered)
         oldest = next(waiting, None)
         if oldest is not None:

@@ -1,4 +1,4 @@
-"""A request of HTTP as its route sees it, and how it is read from a head."""
+"""An HTTP request as its route sees it, and the parser of its head."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ REQUEST_LINE = re.compile(r"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.[01]")
 
 
 class Refused(Exception):
-    """A request that is not answered by a route."""
+    """A request that the listener answers itself, with an error status."""
 
     def __init__(
         self, status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None
@@ -30,10 +30,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """A GET, or a HEAD, which gets the same without its body.
+    """A GET, or a HEAD, which is answered as a GET without a body.
 
-    ``path`` is without the query, and decoded; ``query`` has each field's values in
-    their order; names of ``headers`` are in lower case.
+    ``path`` is decoded and without the query. ``query`` has each field's values in their order.
+    Names of ``headers`` are in lower case.
     """
 
     method: str
@@ -43,9 +43,9 @@ class Request:
 
 
 def parse_request(head: bytes) -> Request:
-    """Returns what a head asks for; ``head`` ends with an empty line.
+    """Returns the request in a head, which ends with an empty line.
 
-    Raises :class:`Refused` for what is no request, another method, or a body.
+    Raises :class:`Refused` for a malformed request, another method, or a body.
     """
     line, _, rest = head.partition(b"\r\n")
     found = REQUEST_LINE.fullmatch(line.decode("latin-1"))

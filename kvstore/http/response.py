@@ -1,4 +1,4 @@
-"""A response of HTTP, as a route gives it and as bytes."""
+"""An HTTP response, and its bytes."""
 
 import json
 from collections.abc import Mapping
@@ -8,8 +8,8 @@ from typing import Self
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
-# For what a browser shows; a route's own win. Nothing is loaded from elsewhere, nothing is
-# kept, and no other site's page may show or read it.
+# Defaults for browsers; a route's own headers win. They forbid loading from elsewhere, caching, and
+# use by pages of other sites.
 DEFAULTS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -21,7 +21,7 @@ DEFAULTS = {
 
 @dataclass(frozen=True)
 class Response:
-    """What a route answers. Names and values of ``headers`` are printable ASCII."""
+    """A route's response. Names and values of ``headers`` are printable ASCII."""
 
     body: bytes
     content_type: str = TEXT
@@ -39,7 +39,7 @@ class Response:
         return cls(json.dumps(value, separators=(",", ":")).encode(), JSON)
 
     def to_bytes(self, *, with_body: bool = True) -> bytes:
-        """Returns the whole response; a HEAD's is without its body."""
+        """Returns the whole response, without a body for a HEAD."""
         fields = {
             **DEFAULTS,
             **self.headers,

@@ -1,4 +1,4 @@
-"""The HTTP listener: one thread that takes connections, and a thread for each of a few."""
+"""The HTTP listener: one thread accepts connections, and each connection has a thread."""
 
 import socket
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from kvstore.service.clock import Clock
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Scrapers and browsers ask a few things at a time.
+# Scrapers and browsers send a few requests at a time.
 MAX_CONNECTIONS = 16
-# Seconds for a request to come, and for its response to be taken.
+# Seconds for a request to arrive, and for its response to be read.
 PATIENCE = 5.0
-# The longest wait, in seconds: ``last_tick`` shows that the thread gets round.
+# The accepting thread's longest wait, in seconds: it sets ``last_tick`` at least this often.
 HEARTBEAT = 1.0
 FULL = Response.text("too many connections", HTTPStatus.SERVICE_UNAVAILABLE).to_bytes()
 
@@ -29,11 +29,10 @@ FULL = Response.text("too many connections", HTTPStatus.SERVICE_UNAVAILABLE).to_
 class HttpServer:
     """Answers GET and HEAD at ``address``, from ``start`` to ``close``, or in a ``with`` block.
 
-    ``routes`` are by exact path, without the query; each is called in a thread of its
-    connection, several at the same time, and what it raises is a status of 500 and a line
-    in the log. A connection is for one request; where there are too many, the oldest that
-    waits for its client ends. On loopback, by whatever name it was given, a request whose
-    Host is another name than localhost's is refused.
+    ``routes`` are by exact path, without the query. Each runs on its connection's thread, several
+    at the same time. An exception in a route gives status 500 and a line in the log. A connection
+    serves one request. If too many are open, the oldest that waits for its client is ended. On
+    loopback, a request with a Host other than a loopback name is refused.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class HttpServer:
         max_connections: int = MAX_CONNECTIONS,
         patience: float = PATIENCE,
     ) -> None:
-        """``address`` is HOST:PORT, port 0 any that is free; ``name`` is its threads'."""
+        """``address`` is HOST:PORT; port 0 is any free port. ``name`` names its threads."""
         self.failure_count = 0
         self.last_tick = clock()
         self._address = parse_address(address)
@@ -62,24 +61,24 @@ class HttpServer:
 
     @property
     def address(self) -> HttpAddress:
-        """Where it listens; its port is the one in force once it was started."""
+        """The address of the listener, with its actual port after ``start``."""
         if self._listener is None:
             return self._address
         return self._address._replace(port=self._listener.getsockname()[1])
 
     def start(self) -> None:
-        """Listen, and start the thread; once. Raises :class:`UnusableHttpAddress`."""
+        """Listens, and starts the thread; once. Raises :class:`UnusableHttpAddress`."""
         self._listener = self._address.bind()
         self._listener.settimeout(HEARTBEAT)
         self._own_names = is_loopback(self._listener.getsockname()[0])
         self._thread.start()
 
     def is_alive(self) -> bool:
-        """Returns whether the thread that takes connections runs."""
+        """Returns whether the accepting thread runs."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Take nothing more, end what is open, and wait until that is so; once, after ``start``."""
+        """Stops accepting, ends open connections, and waits for them. Once, after ``start``."""
         assert self._listener is not None  # it was started
         self._closing.set()
         with suppress(OSError):
@@ -104,7 +103,7 @@ class HttpServer:
             except TimeoutError:
                 pass
             except OSError as error:
-                # Out of descriptors, or the end of it.
+                # Out of descriptors, or the listener was closed.
                 if not self._closing.wait(HEARTBEAT):
                     log.warning("http_accept_failed", why=str(error))
             except Exception:
@@ -127,7 +126,7 @@ class HttpServer:
             connection.settimeout(0)
             with suppress(OSError):
                 connection.sendall(FULL)
-        except RuntimeError:  # no thread to be had
+        except RuntimeError:  # no thread could be started
             log.warning("http_accept_failed", why="no thread to be had")
         self._connections.forget(connection)
 

@@ -1,1 +1,1 @@
-"""What a store counts, as Prometheus reads it."""
+"""The store's metrics, for Prometheus."""

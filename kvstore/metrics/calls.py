@@ -1,4 +1,4 @@
-"""Calls: how long they take, over which way, and how they end; and who makes them."""
+"""Metrics of calls: their duration, path, outcome and clients."""
 
 from typing import Final
 
@@ -30,7 +30,7 @@ METRICS: Final = (CALLS, REQUESTS, REFUSED)
 
 
 def write(view: View, sheet: Sheet, names: TenantNames) -> None:
-    """Writes all of it."""
+    """Adds this module's metrics to the sheet."""
     for (lane, path, outcome), counts in view.calls.items():
         sheet.add_durations(CALLS, counts, lane, path.rpartition("/")[2], outcome)
     for tenant, requests in view.requests.items():

@@ -18,7 +18,7 @@ from kvstore.metrics.names import PassingNames, TenantNames
 from kvstore.metrics.view import View, Views
 from kvstore.service.timing import BOUNDS, DurationCounts
 
-# By area, in the order in which they are shown.
+# By area, in the order of the output.
 CATALOGUE: Final[dict[str, tuple[Metric, ...]]] = {
     "Lookups and pages by tenant and namespace": lookups.METRICS,
     "Pages": pages.METRICS,
@@ -32,7 +32,7 @@ METRICS: Final = tuple(metric for area in CATALOGUE.values() for metric in area)
 
 
 class StoreCollector(Collector):
-    """Shows the metrics of ``CATALOGUE``, of one view each time. Thread-safe."""
+    """Collects the metrics of ``CATALOGUE`` from one view at a time. Thread-safe."""
 
     def __init__(self, views: Views) -> None:
         self._views = views

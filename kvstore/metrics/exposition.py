@@ -1,4 +1,4 @@
-"""A registry's metrics as a route of HTTP."""
+"""A registry's metrics as an HTTP route."""
 
 from collections.abc import Callable
 from threading import Lock
@@ -15,16 +15,16 @@ from kvstore.service.clock import Clock
 
 _Form: TypeAlias = tuple[Callable[[Collector], bytes], str]
 
-# What is spoken, by its encoder and its content type: both as the library names them, and nothing
-# of what a client says of versions is said again.
+# Each format by its encoder and content type, both from the library. The client's version
+# parameters are not repeated in the response.
 PLAIN: Final[_Form] = choose_encoder("")
 OPENMETRICS: Final[_Form] = choose_encoder("application/openmetrics-text; version=1.0.0")
-# Of OpenMetrics, what came before its first version.
+# The pre-release version of OpenMetrics.
 DRAFT = "version=0."
 
 
 def process_registry() -> CollectorRegistry:
-    """Returns a registry that has what the process itself takes."""
+    """Returns a registry with the metrics of the process itself."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
@@ -33,9 +33,9 @@ def process_registry() -> CollectorRegistry:
 
 
 class Exposition:
-    """Shows a registry: in OpenMetrics to whoever accepts that, else in Prometheus' text.
+    """Shows a registry in OpenMetrics if the client accepts it, else in Prometheus' text format.
 
-    Each is written at most once a second, however many ask. Thread-safe.
+    Renders each format at most once a second, for all clients together. Thread-safe.
     """
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
@@ -45,7 +45,7 @@ class Exposition:
         self._written: dict[str, tuple[float, Response]] = {}
 
     def __call__(self, request: Request) -> Response:
-        """Returns all metrics of now."""
+        """Returns the current values of all metrics."""
         encode, content_type = _chosen(request.headers.get("accept", ""))
         with self._mutex:
             written = self._written.get(content_type)
@@ -61,7 +61,7 @@ class Exposition:
 
 
 def _chosen(accept: str) -> _Form:
-    """Returns OpenMetrics where a client accepts it."""
+    """Returns OpenMetrics if a client accepts it."""
     for each in accept.split(","):
         kind, _, rest = each.partition(";")
         if kind.strip() == "application/openmetrics-text" and DRAFT not in rest:

@@ -1,4 +1,4 @@
-"""Leases and what they hold, by the names of their owners."""
+"""Metrics of leases and their holds, by owner name."""
 
 from typing import Final
 
@@ -75,7 +75,7 @@ METRICS: Final = (
 
 
 def write(view: View, sheet: Sheet, names: TenantNames, owners: PassingNames) -> None:
-    """Writes all of it."""
+    """Adds this module's metrics to the sheet."""
     stats = view.stats
     owned = [(names.tenant(each.tenant), each) for each in stats.leases]
     owners.show((tenant, lease.display_name) for tenant, lease in owned)

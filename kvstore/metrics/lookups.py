@@ -1,4 +1,4 @@
-"""What was asked of the cache and what it gave, by tenant and namespace."""
+"""Metrics of lookups and their hits, by tenant and namespace."""
 
 from typing import Final
 
@@ -64,17 +64,17 @@ METRICS: Final = (LOOKUPS, ASKED, MATCHED, COPIED, NEXT_TOKENS, INSERTED, EVICTE
 
 
 class Lookups:
-    """Sums namespaces by the names they are shown with; what is gone stays counted."""
+    """Sums namespaces by their labels. Deleted namespaces stay in the sums."""
 
     def __init__(self, names: TenantNames) -> None:
         self._names = names
         self._last: dict[bytes, NamespaceStats] = {}
-        # What is shown of deleted namespaces by their names, and of that what is each tenant's.
+        # Sums of deleted namespaces by their labels, and each tenant's part of them.
         self._gone: dict[tuple[str, str], Counters] = {}
         self._shown: dict[str, Counters] = {}
 
     def write(self, view: View, sheet: Sheet) -> None:
-        """Writes all of it."""
+        """Adds this module's metrics to the sheet."""
         current = {each.namespace_id: each for each in view.stats.namespaces}
         for namespace_id, last in self._last.items():
             if namespace_id not in current:
@@ -83,7 +83,7 @@ class Lookups:
         self._last = current
         for labels, counters in self._gone.items():
             _write(sheet, counters, *labels)
-        # What they counted after the last look at them, which by their names would be a guess.
+        # Lookups that a namespace counted after its last view; their labels would be a guess.
         for tenant, counters in view.stats.deleted.items():
             unseen = counters.less(self._shown.get(tenant, Counters()))
             _write(sheet, unseen, *self._names.others(tenant))

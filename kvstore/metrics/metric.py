@@ -1,4 +1,4 @@
-"""What a metric is, and the sheet that values are written on."""
+"""A metric's definition, and the sheet for the values of all metrics."""
 
 from enum import Enum
 from typing import NamedTuple, TypeAlias
@@ -9,7 +9,7 @@ Labels: TypeAlias = tuple[str, ...]
 
 
 class Kind(Enum):
-    """What Prometheus takes a metric for."""
+    """Type of a metric in Prometheus."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -17,7 +17,7 @@ class Kind(Enum):
 
 
 class Metric(NamedTuple):
-    """One metric. ``wrong`` says when it shows that something is, and what to do then.
+    """One metric. ``wrong`` says which values show a problem, and what to do then.
 
     A counter's ``name`` ends with ``_total``.
     """
@@ -30,7 +30,7 @@ class Metric(NamedTuple):
 
 
 def counter(name: str, labels: str, meaning: str, wrong: str) -> Metric:
-    """Returns a metric that only grows; ``labels`` are parted by spaces."""
+    """Returns a metric that only grows; ``labels`` are separated by spaces."""
     return Metric(Kind.COUNTER, name, tuple(labels.split()), meaning, wrong)
 
 
@@ -45,7 +45,7 @@ def histogram(name: str, labels: str, meaning: str, wrong: str) -> Metric:
 
 
 class Sheet:
-    """The values of one moment, by metric and labels. What is added twice is summed."""
+    """The values of one moment, by metric and labels. Values added twice are summed."""
 
     def __init__(self) -> None:
         self.values: dict[Metric, dict[Labels, float]] = {}
@@ -58,7 +58,7 @@ class Sheet:
         line[labels] = line.get(labels, 0) + value
 
     def top(self, metric: Metric, value: float, *labels: str) -> None:
-        """Have a gauge show the largest of what it is told."""
+        """Sets a gauge to the largest of its values so far."""
         line = self.values.setdefault(metric, {})
         line[labels] = max(line.get(labels, value), value)
 

@@ -1,4 +1,4 @@
-"""Pages copied between tiers, and what the disk reads and writes."""
+"""Metrics of moves between tiers, disk reads and disk writes."""
 
 from typing import Final
 
@@ -126,7 +126,7 @@ METRICS: Final = (MOVED, MOVED_BYTES, MOVE_SECONDS, FAILED_MOVES, LOADED, *OF_DI
 
 
 def write(view: View, sheet: Sheet) -> None:
-    """Writes all of it."""
+    """Adds this module's metrics to the sheet."""
     for (source, target), counts in view.moves.items():
         by = str(source), str(target)
         sheet.add(MOVED, counts.pages, *by)

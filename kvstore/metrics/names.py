@@ -1,8 +1,8 @@
-"""Names that others chose, as values of labels: few, short and printable."""
+"""Label values from names that clients choose: few, short and printable."""
 
 from collections.abc import Iterable
 
-# What shares one value where there are too many.
+# Shared value for all names beyond the limit.
 OTHER = "other"
 MAX_LENGTH = 64
 MOST_TENANTS = 32
@@ -19,7 +19,7 @@ def clean(text: str) -> str:
 
 
 class Names:
-    """Lets the first names through, and calls all others ``other``.
+    """Keeps the first names, and replaces all others by ``other``.
 
     For counters: a name keeps its value for as long as the store runs.
     """
@@ -29,7 +29,7 @@ class Names:
         self._known: set[str] = set()
 
     def of(self, text: str) -> str:
-        """Returns the label's value for a name."""
+        """Returns the label value for a name."""
         name = clean(text)
         if name not in self._known:
             if len(self._known) >= self._most:
@@ -39,7 +39,7 @@ class Names:
 
 
 class TenantNames:
-    """The values of the labels tenant and namespace."""
+    """Values of the labels tenant and namespace."""
 
     def __init__(self) -> None:
         self._tenants = Names(MOST_TENANTS)
@@ -47,11 +47,11 @@ class TenantNames:
         self._all = Names(MOST_NAMESPACES)
 
     def tenant(self, tenant: str) -> str:
-        """Returns a tenant's."""
+        """Returns the label value for a tenant."""
         return self._tenants.of(tenant)
 
     def namespace(self, tenant: str, namespace: str) -> tuple[str, str]:
-        """Returns a tenant's and a namespace's of it."""
+        """Returns the label values for a tenant and one of its namespaces."""
         owner = self.tenant(tenant)
         own = self._namespaces.setdefault(owner, Names(MOST_NAMESPACES_OF_TENANT))
         name = own.of(namespace)
@@ -60,25 +60,25 @@ class TenantNames:
         return owner, name
 
     def others(self, tenant: str) -> tuple[str, str]:
-        """Returns a tenant's, and what namespaces of it share that have no value of their own."""
+        """Returns a tenant's label value and the shared one of its namespaces without their own."""
         return self.tenant(tenant), OTHER
 
 
 class PassingNames:
-    """As :class:`Names`, for gauges: a name that is there no more makes room for another."""
+    """As :class:`Names`, for gauges: a name that no longer exists makes room for another."""
 
     def __init__(self, most: int = MOST_OWNERS) -> None:
         self._most = most
         self._known: dict[tuple[str, str], None] = {}
 
     def show(self, present: Iterable[tuple[str, str]]) -> None:
-        """Takes in which names there are now, by tenant's label, before the first ``of``."""
+        """Sets the names that exist now, by tenant label, before the first ``of``."""
         there = dict.fromkeys((tenant, clean(name)) for tenant, name in present)
         kept = [each for each in self._known if each in there]
         fresh = [each for each in there if each not in self._known]
         self._known = dict.fromkeys([*kept, *fresh][: self._most])
 
     def of(self, tenant: str, text: str) -> tuple[str, str]:
-        """Returns the labels' values for a tenant's label and a name."""
+        """Returns the label values for a tenant label and a name."""
         name = clean(text)
         return (tenant, name) if (tenant, name) in self._known else (tenant, OTHER)

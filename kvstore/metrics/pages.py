@@ -1,4 +1,4 @@
-"""Pages as a whole: what was published twice, came back, or was looked at."""
+"""Metrics of pages: duplicates, returns, checks and removals."""
 
 from typing import Final
 
@@ -73,12 +73,12 @@ METRICS: Final = (
     *(DUPLICATES, RETURNED, THRASH, EXHAUSTED, YIELDED),
     *(VERIFIED, CORRUPT, REMOVED, DETACHED, NODES),
 )
-# Why pages are removed; what else happens to them has counters of its own.
+# Reasons for removal. Other events of pages have counters of their own.
 CAUSES: Final = (Cause.REMOVED, Cause.CORRUPT, Cause.RETIRED, Cause.NAMESPACE_DELETED)
 
 
 def write(view: View, sheet: Sheet) -> None:
-    """Writes all of it."""
+    """Adds this module's metrics to the sheet."""
     stats, counters = view.stats, view.stats.counters
     for metric, value in (
         (DUPLICATES, counters.duplicate_page_count),

@@ -1,4 +1,4 @@
-"""The server itself: whether it is ready, and how its threads and its mutex are."""
+"""Metrics of the server: its readiness, its threads and its mutex."""
 
 from typing import Final
 
@@ -64,7 +64,7 @@ METRICS: Final = (INFO, READY, SILENCE, FAILURES, MUTEX, SNAPSHOT, EVENTS, LOST,
 
 
 def write(view: View, sheet: Sheet) -> None:
-    """Writes all of it."""
+    """Adds this module's metrics to the sheet."""
     sheet.add(INFO, 1, view.version, view.prefix_cache_backend)
     sheet.add(READY, view.ready)
     for name, thread in view.threads.items():

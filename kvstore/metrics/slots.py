@@ -1,4 +1,4 @@
-"""Slots by state, tier and the tenant of their arena."""
+"""Metrics of slots, by state, tier and the tenant of their arena."""
 
 from typing import Final
 
@@ -35,7 +35,7 @@ METRICS: Final = (SLOTS, SLOT_BYTES, TIER_BYTES, EXTENTS)
 
 
 def write(view: View, sheet: Sheet, names: TenantNames) -> None:
-    """Writes all of it."""
+    """Adds this module's metrics to the sheet."""
     for tier, byte_count in view.tier_bytes.items():
         sheet.add(TIER_BYTES, byte_count, str(tier))
     for arena in view.stats.arenas:

@@ -1,4 +1,4 @@
-"""What a scrape shows: everything of one moment, made once for all who ask within a second."""
+"""The view behind a scrape: the store at one moment, shared by all scrapes of a second."""
 
 from collections.abc import Callable, Mapping
 from threading import Lock
@@ -12,43 +12,43 @@ from kvstore.service.tiers.disk_tier import Tier3Use
 from kvstore.service.tiers.mover import MoveCounts
 from kvstore.service.timing import DurationCounts
 
-# Seconds: however many scrape, the store is asked no more often.
+# Seconds between two views, however many clients scrape.
 LIFETIME = 1.0
 
 
 class ThreadView(NamedTuple):
-    """A thread that health watches: seconds since it last got round, failures it outlived."""
+    """A watched thread: seconds since its last tick, and the failures that it survived."""
 
     silence: float
     failure_count: int
 
 
 class View(NamedTuple):
-    """A store at one moment, for one who may see all of it."""
+    """The whole store at one moment, across all tenants."""
 
     stats: Stats
     # By tenant.
     requests: Mapping[str, Requests]
-    # What each memory tier may take, by its number.
+    # Budget of each memory tier, by its number.
     tier_bytes: Mapping[int, int]
-    # By the tiers that pages were copied from and to.
+    # By source and target tier.
     moves: Mapping[tuple[int, int], MoveCounts]
     tier3: Tier3Use
-    # By what they came over, method and outcome.
+    # By path, method and outcome.
     calls: Mapping[tuple[str, str, str], DurationCounts]
     thrash: float
     events: EventUse
     threads: Mapping[str, ThreadView]
     ready: bool
     mutex_waits: DurationCounts
-    # Seconds that it took to ask the store.
+    # Seconds that the store took for the view.
     seconds: float
     version: str
     prefix_cache_backend: str
 
 
 class Views:
-    """Keeps the last view for a second. Thread-safe; one at a time is made, and others wait."""
+    """Keeps the last view for a second. Thread-safe: one thread makes a view, others wait."""
 
     def __init__(self, make: Callable[[], View], clock: Clock, lifetime: float = LIFETIME) -> None:
         self._make = make

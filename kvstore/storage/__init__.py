@@ -1,1 +1,1 @@
-"""Where bytes are: extents, each one allocation with a handle of its own."""
+"""Memory and disk of pages: extents, each one allocation with its own handle, and the slab."""

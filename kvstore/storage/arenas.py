@@ -1,4 +1,4 @@
-"""All extents' memory of one tier, within its budget."""
+"""The memory of one tier's extents, within its budget."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -21,11 +21,11 @@ from kvstore.storage.generation_table import GenerationTable
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Slots of one extent: their tables take some 50 bytes each, which the budget does not count,
-# and are made while the store waits (20 ms for as many).
+# Slots of one extent: a slot's tables take some 50 bytes, which the budget does not count. The
+# store waits 20 ms while the tables of this many slots are made.
 MAX_SLOTS = 1 << 20
-# What a slot given back is filled with for debugging: in any type of number a large one and no
-# NaN, since what a mask multiplies by zero has to be a number.
+# The fill of freed slots, for debugging. It is a large number in every type and never NaN, since a
+# mask multiplies by zero.
 POISON = 0xDB
 
 
@@ -38,7 +38,7 @@ class Extent:
 
     @property
     def shape(self) -> ExtentShape:
-        """Which extent it is, and how its bytes are cut."""
+        """The extent's id, and the size and number of its slots."""
         return self.memory.shape
 
     def describe(self) -> ExtentDescription:
@@ -46,12 +46,12 @@ class Extent:
         return replace(self.memory.describe(), generation_table=self.generation_table.describe())
 
     def give_back(self) -> bool:
-        """Gives back both, which no process maps; False where the memory is in use still."""
+        """Frees both if no process maps them. Returns False if the memory is still in use."""
         self.generation_table.close()
         return self.memory.give_back()
 
     def close(self) -> None:
-        """Gives both up; idempotent."""
+        """Closes both; idempotent."""
         self.memory.close()
         self.generation_table.close()
 
@@ -59,10 +59,9 @@ class Extent:
 class Arenas:
     """The owner of a tier's memory. Thread-safe.
 
-    ``budget_bytes`` bounds all extents together, as the source rounds them; an
-    extent has ``extent_bytes``, rounded down to whole slots, or less where the
-    budget ends, or one slot where a slot is larger than that. Extents
-    are named by ``extent_ids``, none twice, counted from 1 if not given.
+    ``budget_bytes`` bounds all extents together, each rounded up by the source. An extent has
+    ``extent_bytes``, rounded down to whole slots. It has less at the end of the budget, and one
+    slot if a slot is larger. ``extent_ids`` names the extents, each id once, from 1 by default.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Arenas:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes of the budget that are in use, or being allocated."""
+        """Bytes of the budget that are allocated, or being allocated."""
         with self._mutex:
             return self._allocated_bytes
 
@@ -94,18 +93,18 @@ class Arenas:
         return self.room(slot_bytes) > 0
 
     def room(self, slot_bytes: int) -> int:
-        """Returns how many slots the rest of the budget comes to."""
+        """Returns the number of slots that the rest of the budget has room for."""
         return (self.budget_bytes - self.allocated_bytes) // slot_bytes
 
     def slots_in_extent(self, slot_bytes: int) -> int:
-        """Returns how many slots an extent has where the budget does not cut it short."""
+        """Returns the number of slots of an extent that the budget does not cut short."""
         return min(max(self.extent_bytes // slot_bytes, 1), MAX_SLOTS)
 
     def allocate(self, arena_id: int, slot_bytes: int, *, max_slots: int | None = None) -> Extent:
         """Allocates the next extent of an arena. Takes up to half a second a GiB.
 
         The extent has at most ``max_slots`` slots. Raises :class:`BudgetExhausted` or
-        :class:`NotEnoughMemory`, and then leaves the budget as it was.
+        :class:`NotEnoughMemory`, and leaves the budget unchanged.
         """
         most = MAX_SLOTS if max_slots is None else max_slots
         shape = self._claim(arena_id, slot_bytes, most)
@@ -120,10 +119,10 @@ class Arenas:
         return extent
 
     def destroy(self, extent_id: int) -> ExtentShape:
-        """Gives an extent's memory up; its bytes return to the budget. Takes milliseconds.
+        """Frees an extent's memory and returns its bytes to the budget. Takes milliseconds.
 
-        Nobody may reach it any more, and no view of it may be alive here. What a
-        device does not take back stays out of the budget.
+        No process may use it any more, and no view of it may exist here. Memory that a device
+        does not free stays out of the budget.
         """
         with self._mutex:
             extent = self._extents.pop(extent_id)
@@ -133,40 +132,40 @@ class Arenas:
         return extent.shape
 
     def describe(self, extent_ids: Iterable[int]) -> list[ExtentDescription]:
-        """Returns what other processes need to reach the given extents."""
+        """Returns the descriptions with which other processes map the given extents."""
         with self._mutex:
             return [self._extents[each].describe() for each in extent_ids]
 
     def read(self, slot: int) -> memoryview | None:
-        """Returns the bytes of a slot as they are now, of the host in place and of a device copied.
+        """Returns a slot's current bytes: in place for host memory, a copy for a device.
 
-        ``slot`` is core's number of it. None where there is no such extent any more.
-        Whoever reads sees to it that nobody else is given the slot meanwhile, or finds
-        out afterwards. Raises :class:`CudaFailed` where a device cannot be read.
+        ``slot`` is the core's number. Returns None if the extent no longer exists. The caller keeps
+        others from using the slot meanwhile, or checks afterwards. Raises :class:`CudaFailed` if
+        the device cannot be read.
         """
         extent = self._extents.get(slot >> INDEX_BITS)
         return None if extent is None else extent.memory.read(slot & INDEX_MASK)
 
     def reader(self, extent_id: int) -> SlotReader | None:
-        """Returns what reads an extent's slots, by their indexes, as :meth:`read` does."""
+        """Returns a function that reads an extent's slots by index, as :meth:`read` does."""
         extent = self._extents.get(extent_id)
         return None if extent is None else extent.memory.reader()
 
     def place(self, slot: int) -> SlotBytes | None:
-        """Return where a slot's bytes are, for ``copy_all``; None where there is no such extent."""
+        """Returns a slot's place for ``copy_all``; None if the extent no longer exists."""
         extent = self._extents.get(slot >> INDEX_BITS)
         return None if extent is None else extent.memory.place(slot & INDEX_MASK)
 
     def write_all(self, pages: Iterable[tuple[int, memoryview]]) -> list[Outcome]:
-        """Writes the bytes of whole slots, and says of each why it was not written, or None.
+        """Writes whole slots. Returns each one's error, or None.
 
-        Nobody else may use the slots meanwhile. On a device all are begun, and waited
-        for once.
+        No other thread may use the slots meanwhile. A device gets all writes at once, and the call
+        waits once for all of them.
         """
         return copy_all((content, self.place(slot)) for slot, content in pages)
 
     def poison(self, slots: Iterable[int]) -> None:
-        """Writes :data:`POISON` into slots that nobody uses any more. A refusal is logged."""
+        """Writes :data:`POISON` into unused slots. Logs a refusal."""
         for slot in slots:
             extent = self._extents.get(slot >> INDEX_BITS)
             if extent is not None:
@@ -176,7 +175,7 @@ class Arenas:
                     log.warning("slot_not_poisoned", slot=slot, why=str(error))
 
     def close(self) -> None:
-        """Gives all memory up; workers that mapped it keep theirs alive."""
+        """Frees all memory; workers that mapped it keep theirs."""
         with self._mutex:
             while self._extents:
                 _, extent = self._extents.popitem()
@@ -184,7 +183,7 @@ class Arenas:
             self._allocated_bytes = 0
 
     def _claim(self, arena_id: int, slot_bytes: int, max_slots: int) -> ExtentShape:
-        """Takes an extent's bytes out of the budget, and its id out of the numbers."""
+        """Takes an extent's bytes from the budget, and its id from the numbers."""
         with self._mutex:
             remaining = min(self.budget_bytes - self._allocated_bytes, max_slots * slot_bytes)
             if remaining < slot_bytes:
@@ -206,6 +205,6 @@ class Arenas:
             raise
 
     def _taken(self, shape: ExtentShape) -> int:
-        """Returns what an extent takes of the budget."""
+        """Returns the bytes of the budget that an extent uses."""
         granularity = self.source.granularity
         return -(-shape.size_bytes // granularity) * granularity

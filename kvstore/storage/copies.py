@@ -1,4 +1,4 @@
-"""Copies of whole slots, many at once, wherever either end of each is."""
+"""Copies of many whole slots at once, between host memory and devices."""
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
@@ -8,14 +8,14 @@ import numpy as np
 
 from kvstore.storage.errors import CudaFailed, SlotGone
 
-# Why a slot was not copied; None where it was.
+# The reason why a slot was not copied; None if it was.
 Outcome: TypeAlias = CudaFailed | SlotGone | None
 
 
 class DeviceCopy(NamedTuple):
-    """``content.nbytes`` bytes at a device's address, and as many of the host's.
+    """``content.nbytes`` bytes at a device's address, and as many in host memory.
 
-    ``inwards`` is from the host to the device; else ``content`` can be written.
+    ``inwards`` is from the host to the device. Otherwise ``content`` must be writable.
     """
 
     address: int
@@ -27,7 +27,7 @@ class DeviceCopier(Protocol):
     """Carries out copies to and from one device."""
 
     def begin_all(self, copies: Items[DeviceCopy]) -> Callable[[], list[CudaFailed | None]]:
-        """Begins copies; returns what waits for them, and says of each why it was not done."""
+        """Begins copies. Returns a wait for them, which returns each one's error, or None."""
         ...
 
 
@@ -38,30 +38,29 @@ class DeviceBytes(NamedTuple):
     address: int
 
 
-# Where a slot's bytes are: in this process's memory, writable, or on a device.
+# The place of a slot's bytes: this process's writable memory, or a device.
 SlotBytes: TypeAlias = memoryview | DeviceBytes
 
 
-# Waits for copies that were begun; when it returns or raises, none of them is under way.
+# Waits for copies under way. When it returns or raises, none is under way.
 Ending: TypeAlias = Callable[[], list[Outcome]]
 
 
 def copy_all(pairs: Iterable[tuple[SlotBytes | None, SlotBytes | None]]) -> list[Outcome]:
-    """Copies each source, the first of a pair, to its target, and says of each why it was not.
+    """Copies each pair's first slot to its second. Returns each one's error, or None.
 
-    All that ``begin_all`` says holds. No copy is under way when it returns or raises.
+    The rules of ``begin_all`` hold. No copy is under way when this returns or raises.
     """
     return begin_all(pairs)()
 
 
 def begin_all(pairs: Iterable[tuple[SlotBytes | None, SlotBytes | None]]) -> Ending:
-    """Begins to copy each source to its target; returns what waits until that is done.
+    """Begins to copy each source to its target. Returns a wait for the copies.
 
-    Both have the same size, and nobody else writes either meanwhile. One end of each
-    pair is this process's memory, else ``TypeError``; where that or anything else is
-    raised, nothing is under way. Copies within the host are done when this returns, and let
-    other threads of Python go on meanwhile: numpy does where there are more than 500
-    bytes.
+    Both have the same size, and nobody else writes either meanwhile. One end of each pair is this
+    process's memory, else raises ``TypeError``. No copy is under way when this raises. Copies
+    within the host are done when this returns. They release the GIL, since numpy does for more
+    than 500 bytes.
     """
     outcomes: list[Outcome] = []
     begun: dict[DeviceCopier, dict[int, DeviceCopy]] = {}

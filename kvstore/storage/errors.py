@@ -1,16 +1,16 @@
-"""Why memory cannot be had. The service turns these into the wire's errors."""
+"""Errors of storage. The service turns these into the wire's errors."""
 
 
 class SlabUnusable(Exception):
-    """The file cannot be a slab, or not on this disk; the message says what to do about it."""
+    """The file or its disk is unsuitable for a slab; the message says what to do about it."""
 
 
 class SlabInUse(SlabUnusable):
-    """Another process has the file."""
+    """Another process has the file open."""
 
 
 class DeviceUnavailable(Exception):
-    """Memory of this kind cannot be had at all; the message says what to do about it."""
+    """The machine cannot provide this kind of memory; the message says what to do about it."""
 
 
 class CudaFailed(Exception):
@@ -18,13 +18,13 @@ class CudaFailed(Exception):
 
 
 class SlotGone(Exception):
-    """The extent of a slot is there no more."""
+    """The extent of a slot no longer exists."""
 
 
 class StorageError(Exception):
     """An allocation was refused, and nothing was allocated.
 
-    ``requested_bytes`` were asked for where ``available_bytes`` can be had.
+    The call requested ``requested_bytes``, and ``available_bytes`` are available.
     """
 
     def __init__(self, message: str, *, requested_bytes: int, available_bytes: int) -> None:
@@ -34,8 +34,8 @@ class StorageError(Exception):
 
 
 class NotEnoughMemory(StorageError):
-    """The machine, its device, or a limit of the process's cgroups, has not that much memory."""
+    """The machine, its device or a cgroup of the process has less memory than requested."""
 
 
 class BudgetExhausted(StorageError):
-    """The tier's budget has not that many bytes left."""
+    """The tier's budget has fewer bytes left than requested."""

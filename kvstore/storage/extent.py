@@ -1,7 +1,6 @@
-"""An extent's memory, where it comes from, and what another process needs to reach it.
+"""An extent's memory, its source, and the description with which other processes map it.
 
-Host memory and memory of a CUDA device fill these protocols, each with an export
-of its own.
+Host memory and memory of a CUDA device implement these protocols, each with its own kind of export.
 """
 
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from kvstore.storage.copies import SlotBytes
 
 
 class ExtentShape(NamedTuple):
-    """Which extent it is, and how its bytes are cut: slot i begins at ``i * slot_bytes``."""
+    """An extent's id and the layout of its bytes: slot i begins at ``i * slot_bytes``."""
 
     extent_id: int
     arena_id: int
@@ -30,8 +29,8 @@ class ExtentShape(NamedTuple):
 class HostExport:
     """Host memory behind a descriptor, to be mapped from offset 0.
 
-    The descriptor stays the extent's and is good until the extent is closed:
-    whoever keeps it for longer duplicates it.
+    The descriptor belongs to the extent and is valid until the extent is closed. A caller that
+    needs it longer duplicates it.
     """
 
     descriptor: int
@@ -42,7 +41,7 @@ class HostExport:
 class CudaIpcExport:
     """Memory of a CUDA device behind a legacy IPC handle of 64 bytes.
 
-    The handle reaches a whole allocation, of which ``size_bytes`` may be mapped;
+    The handle gives access to a whole allocation, of which ``size_bytes`` may be mapped.
     ``device_uuid`` has 16 bytes.
     """
 
@@ -51,13 +50,13 @@ class CudaIpcExport:
     size_bytes: int
 
 
-# How an extent is reached.
+# The ways to map an extent.
 Export: TypeAlias = HostExport | CudaIpcExport
 
 
 @dataclass(frozen=True)
 class ExtentDescription:
-    """What a worker is told of an extent. Slot 0 is ``offset`` bytes into the export.
+    """An extent's description for workers. Slot 0 is ``offset`` bytes into the export.
 
     ``generation_table`` has eight bytes a slot, for workers to read.
     """
@@ -68,7 +67,7 @@ class ExtentDescription:
     generation_table: HostExport | None = None
 
 
-# Takes a slot's index and returns its bytes, or None where the memory was given up.
+# Reads a slot by index. Returns None if the memory was freed.
 SlotReader: TypeAlias = Callable[[int], memoryview | None]
 
 
@@ -77,53 +76,53 @@ class ExtentMemory(Protocol):
 
     @property
     def shape(self) -> ExtentShape:
-        """Which extent it is, and how its bytes are cut."""
+        """The extent's id, and the size and number of its slots."""
         ...
 
     def describe(self) -> ExtentDescription:
-        """Returns what another process needs to reach the memory, until ``close``."""
+        """Returns the description with which other processes map the memory, until ``close``."""
         ...
 
     def read(self, index: int) -> memoryview | None:
-        """Returns a slot's bytes as they are now, or None where the memory was given up.
+        """Returns a slot's current bytes, or None if the memory was freed.
 
-        Raises ``CudaFailed`` for memory of a device that cannot be read.
+        Raises ``CudaFailed`` if the memory of a device cannot be read.
         """
         ...
 
     def reader(self) -> SlotReader:
-        """Returns what reads slots as ``read`` does, made once for many of them."""
+        """Returns a function that reads slots as ``read`` does; cheaper for many slots."""
         ...
 
     def place(self, index: int) -> SlotBytes | None:
-        """Returns where a slot's bytes are, to be copied from or to; None once given up."""
+        """Returns a slot's place for copies; None if the memory was freed."""
         ...
 
     def fill(self, index: int, value: int) -> None:
-        """Writes one value, of a byte, into all bytes of a slot. Raises as ``read`` does."""
+        """Writes one byte value into all bytes of a slot. Raises as ``read`` does."""
         ...
 
     def give_back(self) -> bool:
-        """Gives memory back that no process maps; False where that failed: it is in use still."""
+        """Frees memory that no process maps. Returns False if it is still in use."""
         ...
 
     def close(self) -> None:
-        """Gives the memory up. Processes that mapped it keep it alive; idempotent."""
+        """Frees the memory, except in processes that mapped it. Idempotent."""
         ...
 
 
 class MemorySource(Protocol):
-    """Where extents' memory comes from: this machine, or a device."""
+    """A source of extents' memory: this machine, or a device."""
 
     @property
     def granularity(self) -> int:
-        """Bytes that an allocation is rounded up to a multiple of."""
+        """Bytes; every allocation is rounded up to a multiple of them."""
         ...
 
     def answers(self) -> bool:
-        """Returns whether it works at all; False after an error that stays. May wait for work."""
+        """Returns whether the source works; False after a permanent error. May wait for work."""
         ...
 
     def allocate(self, shape: ExtentShape) -> ExtentMemory:
-        """Allocates an extent. Raises ``NotEnoughMemory``; nothing is allocated then."""
+        """Allocates an extent. Raises ``NotEnoughMemory`` with nothing allocated."""
         ...

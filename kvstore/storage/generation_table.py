@@ -1,4 +1,4 @@
-"""The generations of an extent's slots, in memory that workers map and cannot write."""
+"""The generations of an extent's slots, in memory that workers map read-only."""
 
 import ctypes
 import errno
@@ -14,26 +14,26 @@ from kvstore.storage.extent import HostExport
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 GENERATION_BYTES = ctypes.sizeof(ctypes.c_uint64)
-# include/uapi/linux/fcntl.h, since Linux 5.1: the mappings there are may write on, none comes to.
+# F_SEAL_FUTURE_WRITE of linux/fcntl.h, since Linux 5.1: forbids new writable mappings.
 F_SEAL_FUTURE_WRITE = 0x0010
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class GenerationTable:
-    """A memfd with one uint64 a slot, zero at first, of which this mapping alone is writable.
+    """A memfd with one uint64 a slot, zero at first, writable by this mapping only.
 
-    Slot i's generation is the eight bytes at ``8 * i``, in the machine's byte
-    order. The core writes them through ``view`` as a slot becomes FREE, before
-    anybody can be given it anew. An item is one aligned store of eight bytes,
-    which x86-64 and AArch64 show to others whole or not at all. It comes before
-    whatever the slot's next owner writes there: that one heard of the slot over
-    a socket, and the kernel's own mutexes put the two in order, on both. A reader
-    loads a page first and its generation after it: on AArch64 with a barrier
-    between them.
+    Slot i's generation is the eight bytes at ``8 * i``, in the machine's byte order. The core
+    writes it through ``view`` when a slot becomes FREE, before the slot gets a new owner. An item
+    is one aligned store of eight bytes, which x86-64 and AArch64 show to others whole or not at
+    all.
 
-    It is mapped writable before it is sealed: a kernel older than 5.1 refuses the
-    seal against writing, which is logged; its workers are trusted to map the table
-    as they should. Raises :class:`NotEnoughMemory`.
+    The store comes before any write by the slot's next owner. That owner learns of the slot over a
+    socket, and the kernel's mutexes order the two on both architectures. A reader loads a page
+    first and its generation after it, on AArch64 with a barrier between them.
+
+    The table is mapped writable before it is sealed. A kernel older than 5.1 refuses the seal
+    against writing, which is logged; workers are then trusted not to write. Raises
+    :class:`NotEnoughMemory`.
     """
 
     def __init__(self, extent_id: int, slot_count: int) -> None:
@@ -54,15 +54,15 @@ class GenerationTable:
                 requested_bytes=self._size_bytes,
                 available_bytes=0,
             ) from error
-        # Keeps the mapping for as long as somebody has it.
+        # Keeps the mapping for as long as a view exists.
         self.view: memoryview = memoryview(mapping).cast("Q")
 
     def describe(self) -> HostExport:
-        """Returns what another process needs to map the table, until ``close``."""
+        """Returns the export with which other processes map the table, until ``close``."""
         return HostExport(self._descriptor, self._size_bytes)
 
     def close(self) -> None:
-        """Closes the descriptor; the mapping goes with its last view. Idempotent."""
+        """Closes the descriptor. The mapping ends with its last view. Idempotent."""
         if not self._closed:
             self._closed = True
             os.close(self._descriptor)
@@ -70,7 +70,7 @@ class GenerationTable:
 
 
 def _map(descriptor: int, size_bytes: int) -> mmap.mmap:
-    """Gives the file its size and memory, map it, and seal it behind the mapping."""
+    """Sets the file's size, allocates and maps it, and then seals it."""
     os.posix_fallocate(descriptor, 0, size_bytes)
     mapping = mmap.mmap(descriptor, size_bytes)
     mapping.madvise(mmap.MADV_DONTFORK)

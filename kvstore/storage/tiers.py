@@ -1,4 +1,4 @@
-"""All extents' memory, whichever tier it is in."""
+"""The memory of all extents, in all tiers."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,8 +12,8 @@ from kvstore.storage.extent import ExtentDescription, SlotReader
 class Tiers:
     """The owners of each tier's memory, the nearest first. Thread-safe.
 
-    No two extents of the tiers have the same name. ``device`` knows whether the device with some of
-    the memory has failed for good.
+    Extent ids are unique across tiers. ``device`` knows whether the device with some of the memory
+    has failed for good.
     """
 
     def __init__(self, *arenas: Arenas) -> None:
@@ -22,15 +22,15 @@ class Tiers:
 
     @property
     def nearest(self) -> Arenas:
-        """Those of tier 1."""
+        """The arenas of tier 1."""
         return self.arenas[0]
 
     def describe(self, extent_ids: Iterable[int]) -> list[ExtentDescription]:
-        """Returns what other processes need to reach the given extents."""
+        """Returns the descriptions with which other processes map the given extents."""
         return [self._describe(each) for each in extent_ids]
 
     def read(self, slot: int) -> memoryview | None:
-        """Returns the bytes of a slot, as ``Arenas.read`` does; None where there is no such extent.
+        """Returns a slot's bytes, as ``Arenas.read`` does; None if the extent no longer exists.
 
         Raises ``CudaFailed``.
         """
@@ -38,7 +38,7 @@ class Tiers:
         return next((each for each in found if each is not None), None)
 
     def reader(self, extent_id: int) -> SlotReader | None:
-        """Return what reads an extent's slots, as ``Arenas.reader`` does; None where it is gone."""
+        """Returns a slot reader, as ``Arenas.reader`` does; None if the extent no longer exists."""
         for each in self.arenas:
             reader = each.reader(extent_id)
             if reader is not None:
@@ -46,35 +46,34 @@ class Tiers:
         return None
 
     def view(self, slot: int) -> memoryview | None:
-        """Returns the bytes of a slot in place, to be written, where this process can reach them.
+        """Returns a slot's bytes in place, writable, if this process can reach them.
 
-        None on a device, and where there is no such extent any more. Nobody else may
-        use the slot meanwhile.
+        Returns None for a device, or if the extent no longer exists. No other thread may use the
+        slot meanwhile.
         """
         place = self._place(slot)
         return place if isinstance(place, memoryview) else None
 
     def begin_all(self, pairs: Iterable[tuple[int, int]]) -> Ending:
-        """Begins to write the bytes of each pair's first slot into the second, of the same size.
+        """Begins to copy each pair's first slot into the second, of the same size.
 
-        Returns what waits for that, and says of each pair why it was not done, or None.
-        Until then nobody else may write either slot, nor be given the second. Where this
-        raises, nothing is under way.
+        Returns a wait for the copies, which returns each one's error, or None. Until then no other
+        thread may write either slot, or get the second one. No copy is under way when this raises.
         """
         return begin_all((self._place(source), self._place(target)) for source, target in pairs)
 
     def write_all(self, pages: Iterable[tuple[int, memoryview]]) -> list[Outcome]:
-        """Writes the bytes of whole slots, as ``Arenas.write_all`` does, in whichever tier."""
+        """Writes whole slots, as ``Arenas.write_all`` does, in any tier."""
         return copy_all((content, self._place(slot)) for slot, content in pages)
 
     def poison(self, slots: Iterable[int]) -> None:
-        """Writes ``POISON`` into slots that nobody uses any more. A refusal is logged."""
+        """Writes ``POISON`` into unused slots. Logs a refusal."""
         slots = list(slots)
         for each in self.arenas:
             each.poison(slots)
 
     def close(self) -> None:
-        """Gives all memory up; workers that mapped it keep theirs alive."""
+        """Frees all memory; workers that mapped it keep theirs."""
         for each in self.arenas:
             each.close()
 

@@ -1,4 +1,4 @@
-"""Pages that were evicted lately, since somebody may ask for them again."""
+"""Recently evicted pages, remembered in case somebody asks for them again."""
 
 from collections import OrderedDict
 from collections.abc import Iterator

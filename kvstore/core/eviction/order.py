@@ -91,7 +91,7 @@ class EntryQueue:
 
 
 class InMind:
-    """A leaf with pages already chosen as victims: the pages ``left``, and what it inherits."""
+    """A leaf with some pages already chosen: the pages ``left``, and the uses that it inherits."""
 
     __slots__ = ("children_taken", "hits", "last_use", "left")
 
@@ -278,7 +278,7 @@ class LeafOrder(ABC):
             tail = tail_of(node, start)
 
     def come_back(self, leaf: Leaf, start: int, slot_count: int) -> int:
-        """Takes note of published pages that had been evicted; counts those that left lately."""
+        """Records published pages that had been evicted; returns how many left recently."""
         if not self.ghosts.by_kind:
             return 0
         node, count = leaf.node, 0
@@ -293,7 +293,7 @@ class LeafOrder(ABC):
         return count
 
     def learn(self, kind: int, pages: int) -> None:
-        """Takes note that pages of a queue were evicted and came back."""
+        """Records that pages of a queue were evicted and came back."""
         del kind, pages
 
     # The part that a nomination calls.

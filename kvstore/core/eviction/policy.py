@@ -89,7 +89,7 @@ class EvictionPolicy(Protocol):
     spills: bool
 
     def offer(self, leaf: Leaf) -> None:
-        """Takes note of a node that became a leaf, grew, or lost a hold."""
+        """Records that a node became a leaf, grew, or lost a hold."""
 
     def nominate(self, pages: int) -> list[Victim]:
         """Returns victims of exactly ``pages`` pages in total, or none at all.
@@ -99,13 +99,13 @@ class EvictionPolicy(Protocol):
         """
 
     def leave(self, leaf: Leaf, pages: int, slot_count: int) -> None:
-        """Takes note that the last ``pages`` pages of a leaf are about to go, to make room.
+        """Records that the last ``pages`` pages of a leaf are about to go, to make room.
 
         ``slot_count`` is the number of the arena's slots.
         """
 
     def come_back(self, leaf: Leaf, start: int, slot_count: int) -> int:
-        """Takes note that a node's pages from ``start`` on were published.
+        """Records that a node's pages from ``start`` on were published.
 
         Returns how many of them a cache of twice the size would still have had: since each of them
         left, no more pages followed than the arena has slots.

@@ -1,1 +1,1 @@
-"""The tree of cached pages of one namespace: its structure, and nothing of leases or slots."""
+"""The tree of cached pages of one namespace: its structure, without leases or slots."""

@@ -80,7 +80,7 @@ class Tree(Protocol):
         ...
 
     def leaf_changed(self, node: "Node") -> None:
-        """Takes note that a node may have become a leaf in some tier, or holds less."""
+        """Records that a node may have become a leaf in some tier, or holds less."""
         ...
 
 
@@ -90,11 +90,11 @@ class Holder(Protocol):
     anchors: "list[Anchor]"
 
     def stand_above(self, anchor: "Anchor", above: "Position") -> None:
-        """Goes on holding the path through ``above``, once the end of an anchor's path is gone."""
+        """Keeps the path through ``above`` held, after the end of an anchor's path was removed."""
         ...
 
     def pages_leave(self) -> bool:
-        """Takes note that pages of its path leave the index; returns True if it ends with them."""
+        """Records that pages of its path leave the index; returns True if it ends with them."""
         ...
 
 
@@ -140,7 +140,7 @@ class Anchor:
 
 
 class AnchorSet(AbstractSet["Anchor"]):
-    """The anchors on one node, by depth. Finds the deepest without a look at all of them.
+    """The anchors on one node, by depth. Finds the deepest without checking all of them.
 
     Typical loads: thousands of short pins on a system prompt, or one long-lived deep pin with
     many short ones above it.

@@ -1,4 +1,4 @@
-"""The invariants of moves between tiers: under way, and known of the disk."""
+"""The invariants of moves under way, and of the pages that the disk is known to have."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ NOTHING = Chain(b"", 0, 0)
 
 
 def check_moves(cache: PrefixCache) -> None:
-    """Raises ``InvariantBroken`` unless every move holds its sources, and these are known."""
+    """Raises ``InvariantBroken`` unless every move holds its sources and the tables know these."""
     sources = [each.source for move in cache.moves for each in move.transfers]
     invariant(len(sources) == len(set(sources)), "a page moves once at a time")
     invariant(set(sources) == cache.moving, "what moves is known")
@@ -32,7 +32,7 @@ def _path(anchor: Anchor) -> Iterator[int]:
 
 
 def check_disk(cache: PrefixCache) -> None:
-    """Raises ``InvariantBroken`` unless all that is known of the disk can be so."""
+    """Raises ``InvariantBroken`` unless everything known of the disk is consistent."""
     for namespace in cache.namespaces.values():
         for node in list(subtree(namespace.index.root))[1:]:
             if node.chain is not None:

@@ -13,7 +13,7 @@ from kvstore.core.pool.namespace import Namespace
 
 
 def check_tree(index: Index) -> None:
-    """Raises ``InvariantBroken`` unless an index is as it has to be."""
+    """Raises ``InvariantBroken`` unless every invariant of an index holds."""
     nodes = list(subtree(index.root))[1:]
     invariant({n.number for n in nodes} == set(index.nodes), "only nodes of the tree are listed")
     for node in nodes:
@@ -112,7 +112,7 @@ def check_prefills(state: CacheState) -> None:
             reservation = announced.pop(prefill, None)
             open_there = reservation is not None and reservation.namespace is namespace
             invariant(open_there, "a prefill is of an open reservation of a lease that lives")
-            assert reservation is not None  # the law's
+            assert reservation is not None  # the invariant's
             _check_extent(reservation)
             sizes[namespace.tenant] += len(prefill.tokens)
     invariant(not announced, "what a reservation announced is found in its namespace")
@@ -137,7 +137,7 @@ def _check_order(namespace: Namespace) -> None:
 
 def _check_extent(reservation: Reservation) -> None:
     prefill, width = reservation.prefill, reservation.namespace.index.width
-    assert prefill is not None  # who asks found it
+    assert prefill is not None  # the caller found it
     invariant(
         prefill.at == reservation.whole_end, "a prefill is as far as its reservation", prefill.at
     )

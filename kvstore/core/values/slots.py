@@ -93,7 +93,7 @@ class ExtentSlots:
         return len(self.available) == self.slot_count
 
     def take(self, count: int, state: SlotState = RESERVED) -> Iterator[int]:
-        """Yields ``count`` slots and withdraw them from the free ones. FREE to ``state``."""
+        """Yields ``count`` slots and withdraws them from the free ones. FREE to ``state``."""
         base = self.extent_id << INDEX_BITS
         split = len(self.available) - count
         taken = self.available[split:]

@@ -22,7 +22,7 @@ GRANULARITY = 2 << 20
 
 
 class SlotAccess(NamedTuple):
-    """Reads and fills one slot by its index, on the thread that CUDA is called on; its place."""
+    """Reads, fills and locates a slot by index. Reads and fills run on the thread for CUDA."""
 
     read: Callable[[int], memoryview]
     fill: Callable[[int, int], None]
@@ -48,7 +48,7 @@ class CudaExtent:
 
     def describe(self) -> ExtentDescription:
         """Returns what another process needs to map the memory."""
-        # From here on somebody may map it.
+        # A process may map it from here on.
         self._described = True
         return self._description
 
@@ -62,7 +62,7 @@ class CudaExtent:
         return self.read
 
     def place(self, index: int) -> DeviceBytes | None:
-        """Returns where a slot's bytes are on the device, or None once it is closed."""
+        """Returns a slot's place on the device, or None once the extent is closed."""
         access = self._access
         return None if access is None else access.place(index)
 
@@ -72,7 +72,7 @@ class CudaExtent:
             self._access.fill(index, value)
 
     def give_back(self) -> bool:
-        """Gives memory back that no process maps; False where the device refuses. Once."""
+        """Frees memory that no process maps. Returns False if the device refuses. Once."""
         self._access = None
         give_back, self._give_back = self._give_back, None
         return give_back is not None and give_back()
@@ -80,9 +80,8 @@ class CudaExtent:
     def close(self) -> None:
         """Gives the memory up. Idempotent.
 
-        What was described is left to the end of this process: to give it back under
-        whoever maps it is undefined, and the driver keeps it until the last of them
-        is gone.
+        A described extent is left to the end of this process. Freeing memory that another
+        process maps is undefined, and the driver keeps it until the last mapping ends.
         """
         if self._described:
             self._access = self._give_back = None
@@ -100,7 +99,7 @@ class CudaDevice:
     granularity = GRANULARITY
 
     def __init__(self, number: int, load: Callable[[], CudaRuntime] = CupyRuntime) -> None:
-        """Selects the device, which takes up to a second; ``load`` brings CUDA."""
+        """Selects the device, which takes up to a second; ``load`` makes the runtime."""
         self._number = number
         self._name = f"cuda:{number}"
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-cuda")
@@ -115,11 +114,11 @@ class CudaDevice:
         self._reserve: DeviceReserve | None = None
 
     def require(self, budget_bytes: int, pause: Callable[[], bool]) -> None:
-        """Waits until the device has that much left, looking again after each ``pause``.
+        """Waits until the device has that much left, checking again after each ``pause``.
 
-        The workers of a store that ended keep its memory for a while. A pause that
-        returns False is the last. Raises :class:`DeviceUnavailable` then, and at once
-        where the device has not that much in all.
+        The workers of a store that ended keep its memory for a while. A pause that returns False
+        is the last. Raises :class:`DeviceUnavailable` then, or at once if the whole device has
+        less memory.
         """
         self._await(budget_bytes, pause, lambda: None)
 
@@ -178,7 +177,7 @@ class CudaDevice:
         return True
 
     def allocate(self, shape: ExtentShape) -> CudaExtent:
-        """Allocates an extent, clear and export it; raises :class:`NotEnoughMemory`."""
+        """Allocates, clears and exports an extent; raises :class:`NotEnoughMemory`."""
         return self._run(lambda: self._allocate(shape))
 
     def pci_bus_id(self) -> str:
@@ -186,7 +185,7 @@ class CudaDevice:
         return self._run(lambda: self._runtime.pci_bus_id(self._number))
 
     def close(self) -> None:
-        """Frees the reserve and end the threads. Idempotent.
+        """Frees the reserve and ends the threads. Idempotent.
 
         Extents not closed by then are left to the end of the process.
         """
@@ -213,7 +212,7 @@ class CudaDevice:
         except CudaFailed as error:
             raise self._refusal(size, error) from error
         try:
-            # Whoever had this memory before, perhaps of another tenant, left its bytes there.
+            # A previous process, perhaps of another tenant, left its bytes in this memory.
             self._runtime.fill(address, size, 0, self._stream)
             exported = self._runtime.export(address)
         except CudaFailed as error:

@@ -1,4 +1,4 @@
-"""Finds out that the device of the store's pages has failed for good."""
+"""A watch for permanent errors of the device with the store's pages."""
 
 from collections.abc import Callable
 from threading import Lock
@@ -20,7 +20,7 @@ class DeviceWatch:
     """
 
     def __init__(self, answers: Callable[[], bool]) -> None:
-        """``answers`` tells whether the device works. It may wait for the device."""
+        """``answers`` returns whether the device works. It may wait for the device."""
         self._answers = answers
         self._asking = Lock()
         self._told: list[Callable[[], None]] = []
@@ -40,8 +40,8 @@ class DeviceWatch:
     def is_lost(self, error: CudaFailed) -> bool:
         """Returns whether the device has failed for good; asks it after each ``error`` until then.
 
-        The first time that it has, logs one line and calls each function of ``on_lost``. Returns
-        True to nobody before that is done.
+        The first time, logs one line and calls each function of ``on_lost``. Every caller gets
+        True only after that.
         """
         with self._asking:
             if self.lost:

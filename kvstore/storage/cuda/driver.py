@@ -84,14 +84,14 @@ class CudaDriver:
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device(device))
 
     def pci_bus_id(self, device: int) -> str:
-        """Return a device's place, such as ``0000:3B:00.0``; of a MIG instance, that of its GPU."""
+        """Returns a device's place, such as ``0000:3B:00.0``; for a MIG instance, its GPU's."""
         name, ordinal = ctypes.create_string_buffer(PCI_BUS_ID_BYTES), ctypes.c_int()
         self._call("cuDeviceGet", ctypes.byref(ordinal), ctypes.c_int(device))
         self._call("cuDeviceGetPCIBusId", name, ctypes.c_int(PCI_BUS_ID_BYTES), ordinal)
         return name.value.decode("ascii")
 
     def allocation(self, address: int) -> Allocation:
-        """Returns the allocation that an address lies in; on the thread that made it."""
+        """Returns the allocation of an address. Call it on the thread that made the allocation."""
         base, size = ctypes.c_ulonglong(), ctypes.c_size_t()
         self._call(
             "cuMemGetAddressRange_v2",

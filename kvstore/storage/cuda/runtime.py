@@ -1,4 +1,4 @@
-"""What the server asks of CUDA, and cupy, which does it."""
+"""The CUDA calls that the server needs, and their implementation by cupy."""
 
 import ctypes
 from collections.abc import Sequence as Items
@@ -40,11 +40,14 @@ class CudaRuntime(Protocol):
     """Calls on one device, from threads that selected it. Each raises CudaFailed."""
 
     def select(self, device: int) -> bytes:
-        """Create a device's context, ``use`` it, and return its UUID; raises DeviceUnavailable."""
+        """Creates a device's context, as ``use`` does, and returns its UUID.
+
+        Raises :class:`DeviceUnavailable`.
+        """
         ...
 
     def use(self, device: int) -> None:
-        """Makes a device, which ``select`` has prepared, this thread's own."""
+        """Makes a device current on this thread, after ``select`` has prepared it."""
         ...
 
     def pci_bus_id(self, device: int) -> str:
@@ -52,11 +55,11 @@ class CudaRuntime(Protocol):
         ...
 
     def room(self) -> DeviceRoom:
-        """Returns what the device has left."""
+        """Returns the memory that the device has left and in all."""
         ...
 
     def allocate(self, size_bytes: int) -> int:
-        """Returns the address of fresh memory, whatever is in it."""
+        """Returns the address of fresh memory with undefined content."""
         ...
 
     def fill(self, address: int, size_bytes: int, value: int, stream: int) -> None:
@@ -82,15 +85,15 @@ class CudaRuntime(Protocol):
         ...
 
     def begin_write(self, address: int, content: memoryview, stream: int) -> None:
-        """Have bytes of the host written into memory, not before ``wait`` returns."""
+        """Begins to copy host bytes to a device. They are written once ``wait`` returns."""
         ...
 
     def begin_read(self, address: int, into: memoryview, stream: int) -> None:
-        """Have memory's bytes written into the host's, not before ``wait`` returns."""
+        """Begins to copy device bytes to the host. They are written once ``wait`` returns."""
         ...
 
     def wait(self, stream: int) -> None:
-        """Waits until all that was begun on a stream is done."""
+        """Waits until all work begun on a stream is done."""
         ...
 
     def record_event(self, stream: int) -> int:
@@ -106,27 +109,27 @@ class CudaRuntime(Protocol):
         ...
 
     def register(self, address: int, size_bytes: int) -> None:
-        """Locks memory of the host to its place, so that the device reaches it by itself."""
+        """Pins host memory, so that the device can read and write it directly."""
         ...
 
     def unregister(self, address: int) -> None:
-        """Undoes ``register``, by the address that it was given."""
+        """Undoes ``register``, by the same address."""
         ...
 
     def export(self, address: int) -> Exported:
-        """Returns what lets other processes map the memory."""
+        """Returns the export with which other processes map the memory."""
         ...
 
     def give_back(self, address: int) -> None:
-        """Gives memory back that no other process maps."""
+        """Frees memory that no other process maps."""
         ...
 
 
 class CupyRuntime:
-    """CUDA's runtime by way of cupy. Raises :class:`DeviceUnavailable` where it is missing.
+    """CUDA's runtime through cupy. Raises :class:`DeviceUnavailable` if it is missing.
 
-    Memory is plain ``cudaMalloc``: what comes from a pool, cupy's or torch's, cannot
-    be exported, or exports the pool's whole segment.
+    Memory is plain ``cudaMalloc``. Memory from a pool of cupy or torch cannot be exported, or
+    exports the pool's whole segment.
     """
 
     def __init__(self) -> None:
@@ -139,7 +142,10 @@ class CupyRuntime:
         self._batches = False
 
     def select(self, device: int) -> bytes:
-        """Create a device's context, ``use`` it, and return its UUID; raises DeviceUnavailable."""
+        """Creates a device's context, makes it current, and returns its UUID.
+
+        Raises :class:`DeviceUnavailable`.
+        """
         try:
             count = self._call("getDeviceCount")
             if device >= count:
@@ -153,7 +159,7 @@ class CupyRuntime:
             raise DeviceUnavailable(f"cuda:{device} cannot be used: {error}") from error
 
     def use(self, device: int) -> None:
-        """Make a device, which ``select`` has prepared, this thread's own, by ``cudaSetDevice``."""
+        """Makes a prepared device current on this thread, by ``cudaSetDevice``."""
         self._call("setDevice", device)
 
     def pci_bus_id(self, device: int) -> str:
@@ -161,11 +167,11 @@ class CupyRuntime:
         return self._driver.pci_bus_id(device)
 
     def room(self) -> DeviceRoom:
-        """Returns what the device has left."""
+        """Returns the memory that the device has left and in all."""
         return DeviceRoom(*self._call("memGetInfo"))
 
     def allocate(self, size_bytes: int) -> int:
-        """Returns the address of fresh memory, whatever is in it."""
+        """Returns the address of fresh memory with undefined content."""
         address: int = self._call("malloc", size_bytes)
         return address
 
@@ -190,15 +196,15 @@ class CupyRuntime:
         return stream
 
     def begin_write(self, address: int, content: memoryview, stream: int) -> None:
-        """Begins a ``cudaMemcpyAsync``, which goes through memory of the driver's where needed.
+        """Begins a ``cudaMemcpyAsync``, which the driver may stage in its own memory.
 
-        As long as it is not waited for, ``content`` has to stay as it is.
+        ``content`` must not change until the wait.
         """
         kind = HOST_TO_DEVICE
         self._call("memcpyAsync", address, address_of(content), content.nbytes, kind, stream)
 
     def begin_read(self, address: int, into: memoryview, stream: int) -> None:
-        """Begins a ``cudaMemcpyAsync``; as long as it is not waited for, ``into`` has to stay."""
+        """Begins a ``cudaMemcpyAsync``. ``into`` must stay alive until the wait."""
         kind = DEVICE_TO_HOST
         self._call("memcpyAsync", address_of(into), address, into.nbytes, kind, stream)
 
@@ -215,7 +221,7 @@ class CupyRuntime:
         return True
 
     def wait(self, stream: int) -> None:
-        """Waits by ``cudaStreamSynchronize``, which raises what went wrong meanwhile too."""
+        """Waits by ``cudaStreamSynchronize``, which also raises errors of earlier work."""
         self._call("streamSynchronize", stream)
 
     def record_event(self, stream: int) -> int:
@@ -242,8 +248,8 @@ class CupyRuntime:
     def register(self, address: int, size_bytes: int) -> None:
         """Registers by ``cudaHostRegister``, portable; a tenth of a second a GB.
 
-        What is refused is not reported by a later call again: cupy clears it by
-        ``cudaGetLastError``.
+        After a refusal cupy clears the error by ``cudaGetLastError``, so no later call reports it
+        again.
         """
         self._call("hostRegister", address, size_bytes, HOST_REGISTER_PORTABLE)
 
@@ -252,14 +258,14 @@ class CupyRuntime:
         self._call("hostUnregister", address)
 
     def export(self, address: int) -> Exported:
-        """Returns what lets other processes map the memory."""
+        """Returns the export with which other processes map the memory."""
         base = self._driver.allocation(address).base
         # CUDA documents this call for an allocation's first byte only.
         handle: bytes = self._call("ipcGetMemHandle", base)
         return Exported(handle, address - base)
 
     def give_back(self, address: int) -> None:
-        """Gives memory back that no other process maps."""
+        """Frees memory that no other process maps."""
         self._call("free", address)
 
     def _call(self, name: str, *arguments: int) -> Any:  # noqa: ANN401  # as CUDA's
@@ -270,8 +276,8 @@ class CupyRuntime:
 
 
 def address_of(content: memoryview) -> int:
-    """Returns where bytes of this process lie; they stay there while the view is alive."""
+    """Returns the address of bytes of this process, valid while the view is alive."""
     if content.readonly:
         return np.frombuffer(content, np.uint8).ctypes.data
-    # In a tenth of the time.
+    # Takes a tenth of the time of the other way.
     return ctypes.addressof(ctypes.c_ubyte.from_buffer(content))

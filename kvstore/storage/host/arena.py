@@ -33,7 +33,7 @@ class HostExtent:
         terms: HostTerms = PLAIN,
         register: Register | None = None,
     ) -> None:
-        """Allocate. Raises :class:`NotEnoughMemory`, if possible before it allocates.
+        """Allocates. Raises :class:`NotEnoughMemory`, if possible before it allocates.
 
         Calls ``register`` for each piece of the memory while the next piece is filled.
         """
@@ -75,7 +75,7 @@ class HostExtent:
         self._registration.finish()
 
     def describe(self) -> ExtentDescription:
-        """Returns what another process needs to map the memory, until ``close``."""
+        """Returns the description with which other processes map the memory, until ``close``."""
         export = HostExport(self._descriptor, self._mapped_bytes)
         return ExtentDescription(self.shape, 0, export)
 
@@ -85,7 +85,7 @@ class HostExtent:
         return None if view is None else view.toreadonly()
 
     def reader(self) -> SlotReader:
-        """Returns what reads slots in place, a third of what ``read`` takes for each."""
+        """Returns a function that reads slots in place, in a third of the time of ``read``."""
         view, size = self._view(), self.shape.slot_bytes
         if view is None:
             return self.read
@@ -93,7 +93,7 @@ class HostExtent:
         return lambda index: readable[index * size : (index + 1) * size]
 
     def place(self, index: int) -> memoryview | None:
-        """Returns a slot's bytes, in place, to be written; None once it is closed."""
+        """Returns a slot's bytes in place, writable; None once the extent is closed."""
         view, size = self._view(), self.shape.slot_bytes
         return None if view is None else view[index * size : (index + 1) * size]
 
@@ -103,24 +103,24 @@ class HostExtent:
             return None
         try:
             return memoryview(mapping)
-        except ValueError:  # closed since, by another thread
+        except ValueError:  # another thread closed it meanwhile
             return None
 
     def fill(self, index: int, value: int) -> None:
-        """Writes one value, of a byte, into all bytes of a slot."""
+        """Writes one byte value into all bytes of a slot."""
         mapping, size = self._mapping, self.shape.slot_bytes
         if mapping is not None:
             mapping[index * size : (index + 1) * size] = bytes([value]) * size
 
     def give_back(self) -> bool:
-        """Does as ``close``: the kernel has it once the last mapping is gone."""
+        """Closes the extent. The kernel frees the memory after the last mapping."""
         self.close()
         return True
 
     def close(self) -> None:
-        """Unmaps, and closes the descriptor. Idempotent.
+        """Unmaps the memory and closes the descriptor. Idempotent.
 
-        What was read is unmapped once nobody looks at it any more.
+        Views from ``read`` keep the mapping until they are released.
         """
         mapping, self._mapping = self._mapping, None
         if mapping is None:
@@ -163,7 +163,7 @@ class HostMemory:
 
     @property
     def granularity(self) -> int:
-        """An allocation's size is rounded up to a multiple of so many bytes."""
+        """Bytes; every allocation is rounded up to a multiple of them."""
         return self._terms.hugepages.granularity
 
     def warn_beyond(self, budget_bytes: int, tier: int = 1) -> None:

@@ -1,8 +1,7 @@
-"""How much memory there is for this process, before it is asked for.
+"""Limits of memory and processors for this process.
 
-An allocation beyond what there is would end in the kernel killing somebody, this
-process or another, long after it was granted; so the bounds are read first. All
-functions read files below ``root`` alone.
+The kernel grants an allocation beyond the available memory, and kills this or another process long
+after. So the bounds are read before each allocation. All functions read only files below ``root``.
 """
 
 import os
@@ -104,14 +103,14 @@ KIB = 1024
 
 
 class Bound(NamedTuple):
-    """How many bytes are available, by what ``source`` says."""
+    """The bytes that are available according to ``source``."""
 
     available_bytes: int
     source: str
 
 
 class Files(NamedTuple):
-    """The files of one cgroup version, and the page cache of its statistics that can go."""
+    """The files of one cgroup version, and the reclaimable page cache in its statistics."""
 
     limit: str
     usage: str
@@ -136,12 +135,12 @@ def require(size_bytes: int, root: Path = Path("/")) -> None:
 
 
 def bounds(root: Path = Path("/")) -> list[Bound]:
-    """Returns every bound there is: the machine's, and those of all cgroups above us."""
+    """Returns every bound: the machine's, and those of all cgroups of this process."""
     return [*_machine(root), *_cgroups(root)]
 
 
 def _machine(root: Path) -> Iterator[Bound]:
-    """Yields MemAvailable: what can be had without swapping, by the kernel's own estimate."""
+    """Yields MemAvailable, the kernel's estimate of the memory available without swapping."""
     for line in read(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             yield Bound(int(line.split()[1]) * KIB, "MemAvailable")
@@ -156,8 +155,8 @@ def _cgroups(root: Path) -> Iterator[Bound]:
 def _cgroup(directory: Path, files: Files, root: Path) -> Iterator[Bound]:
     """Yields the bound of one cgroup, if it has a limit.
 
-    Page cache that was not used for a while counts as available, as in the
-    working set of container runtimes: the kernel drops it before anything else.
+    Page cache that was not used for a while counts as available, as in the working set of
+    container runtimes. The kernel drops it first.
     """
     limit = read(directory / files.limit).strip()
     usage = read(directory / files.usage).strip()

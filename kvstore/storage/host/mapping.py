@@ -27,7 +27,7 @@ STEP_BYTES = 64 << 20
 
 
 class HostTerms(NamedTuple):
-    """Terms of an allocation of host memory: page size, preferred node, number of threads.
+    """Options of an allocation of host memory: page size, preferred node, number of threads.
 
     Bounds of memory are read below ``root``.
     """
@@ -94,7 +94,7 @@ def make_memfd(name: str, size: int, terms: HostTerms) -> int:
 
 
 def map_memfd(descriptor: int, size: int, terms: HostTerms) -> mmap.mmap:
-    """Maps a memfd and says how its pages are to be allocated; raises ``OSError``.
+    """Maps a memfd and sets how its pages are allocated; raises ``OSError``.
 
     For reserved pages the kernel sets all of them aside, or refuses the mapping.
     """

@@ -1,4 +1,4 @@
-"""NUMA nodes: which one a PCI device is attached to, and memory that prefers one.
+"""NUMA nodes: the node of a PCI device, and memory that prefers a node.
 
 The system call is called by its number, so libnuma is not needed.
 """

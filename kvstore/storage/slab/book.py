@@ -1,4 +1,4 @@
-"""What a slab knows in memory, under one mutex, and whether its disk is still to be trusted."""
+"""A slab's state in memory, under one mutex, and whether its disk still works."""
 
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -22,11 +22,11 @@ Done = Callable[[bool], None]
 
 
 class SlabState(Enum):
-    """Whether a slab takes and gives pages."""
+    """Whether a slab accepts writes and answers reads."""
 
     OPEN = "open"
     FAILED = "failed"
-    """The disk refused something: no page is taken or given until the slab is opened again."""
+    """The disk refused a call. No page is written or read until the slab is opened again."""
     CLOSED = "closed"
 
 
@@ -57,7 +57,7 @@ class PendingWrite:
 
 @dataclass(eq=False)
 class PendingRemoval:
-    """Pages that leave: slots whose headers go, and writes that were under way."""
+    """Pages being removed: slots whose headers go, and writes that were under way."""
 
     slots: list[int]
     writes: list[PendingWrite]
@@ -66,7 +66,7 @@ class PendingRemoval:
 
 @dataclass
 class SlabCounters:
-    """What happened since the slab was opened; each number only grows."""
+    """Counts since the slab was opened; each number only grows."""
 
     written_pages: int = 0
     written_bytes: int = 0
@@ -77,20 +77,20 @@ class SlabCounters:
     refused_writes: int = 0
     refused_reads: int = 0
     corrupt_pages: int = 0
-    """Read, and not what was written."""
+    """Pages read whose bytes are not those that were written."""
     unreadable_pages: int = 0
     recovered_pages: int = 0
     torn_slots: int = 0
-    """At the start: headers that are not whole, or of another place."""
+    """At the start: headers that are torn or belong to another place."""
     orphaned_pages: int = 0
-    """At the start: pages without their parent, or there twice."""
+    """At the start: pages without their parent, and older copies of a page."""
 
 
 @dataclass
 class SlabBook:
-    """All that changes while a slab is open. Whoever reads or writes it holds ``mutex``.
+    """The mutable state of an open slab. Readers and writers of it hold ``mutex``.
 
-    ``lost`` is told, without the mutex, of pages that left without anybody having asked.
+    ``lost`` is called, without the mutex, with pages that left without a request to remove them.
     """
 
     room: SlabRoom
@@ -107,7 +107,7 @@ class SlabBook:
     reading_bytes: int = 0
 
     def fail(self, error: BaseException) -> None:
-        """Gives the disk up, and raises the alarm, once; with or without the mutex."""
+        """Marks the slab FAILED and logs it, once. Works with or without the mutex."""
         with self.mutex:
             if self.state is SlabState.FAILED:
                 return
@@ -129,10 +129,10 @@ class SlabBook:
         return slots
 
     def doom(self, keys: Iterable[PageKey]) -> tuple[list[int], list[PendingWrite]]:
-        """Drops pages and all that comes after them, on the disk or on its way there.
+        """Drops pages and their descendants, on the disk or still being written.
 
-        And what is below a page that is neither. Returns the slots, LEAVING, and the
-        writes, which are cancelled.
+        Also drops descendants of a page that is in neither place. Returns the slots, LEAVING,
+        and the writes, which it cancels.
         """
         gone = set(keys)
         named = {key.namespace for key in gone}
@@ -159,7 +159,7 @@ class SlabBook:
         return slots, list(writes.values())
 
     def _has_parent(self, page: SlabPage, gone: Container[PageKey]) -> bool:
-        """Returns whether a page's parent is there or on its way, and not among the ``gone``."""
+        """Returns whether a page's parent is cached or being written, and not in ``gone``."""
         parent = PageKey(page.key.namespace, page.parent)
         if parent in gone:
             return False
@@ -169,20 +169,20 @@ class SlabBook:
         return is_root or on_its_way or self.index.find(parent) is not None
 
     def settle(self, slots: Iterable[int]) -> None:
-        """Makes slots FREE whose headers the disk does not have any more."""
+        """Frees LEAVING slots whose headers the disk no longer has."""
         for slot in slots:
             segment, index = self.room.at(slot)
             segment.touched[index] = 0
             segment.move(index, SlotState.GONE if segment.readers[index] else SlotState.FREE)
 
     def tell_lost(self, keys: Sequence[PageKey]) -> None:
-        """Tell whoever listens of pages that left; without the mutex."""
+        """Calls ``lost`` with pages that left. The caller must not hold the mutex."""
         if keys:
             call_out(self.lost, keys)
 
 
 def call_out(function: Callable[[T], None], value: T) -> None:
-    """Calls a function of somebody else's; what it raises is logged, and stops nothing."""
+    """Calls a callback. Logs what it raises, so that the caller goes on."""
     try:
         function(value)
     except Exception:

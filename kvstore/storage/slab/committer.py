@@ -1,4 +1,4 @@
-"""The thread that writes: pages' bytes first, then their headers, each durable before the next."""
+"""The committing thread: it writes pages, then their headers, and syncs after each."""
 
 from concurrent.futures import Executor, Future, wait
 from itertools import groupby
@@ -17,16 +17,16 @@ from kvstore.storage.slab.segment import SlotState
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Of one commit. What comes meanwhile is the next: the more there is, the fewer syncs a page.
+# Pages of one commit. Writes that arrive meanwhile share the next one's syncs.
 BATCH_BYTES = 64 << 20
 
 
 class SlabCommitter:
-    """Commits what waits in the book, batch by batch, on a thread of its own.
+    """Commits the book's pending writes and removals in batches, on its own thread.
 
-    A header on the disk never names what is not on the disk: a batch's pages are
-    written and synced, then its headers are, then it is told. Removals' headers go with
-    them. A slot is written again only after its empty header was synced.
+    A header on the disk never names a page that is not on the disk. So a batch writes and syncs its
+    pages, then its headers, then calls the callbacks. Headers of removals go with the batch's. A
+    slot is written again only after its empty header was synced.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SlabCommitter:
         self._thread.start()
 
     def join(self) -> None:
-        """Waits until all that waits is committed, after the book was closed."""
+        """Waits until all pending work is committed. The book must be closed first."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -67,7 +67,7 @@ class SlabCommitter:
             removals: list[PendingRemoval] = []
             try:
                 self._commit(writes, removals)
-            except Exception as error:  # noqa: BLE001 - of whatever kind: nobody hears it otherwise
+            except Exception as error:  # noqa: BLE001 - any error; nobody else would report it
                 book.fail(error)
                 self._end(writes, removals, removed=False)
         with book.mutex:
@@ -76,7 +76,7 @@ class SlabCommitter:
         self._end(writes, removals, removed=False)
 
     def _take_writes(self) -> list[PendingWrite]:
-        """Takes a batch out of what waits, which may be nothing."""
+        """Takes a batch from the pending writes; it may be empty."""
         taken: list[PendingWrite] = []
         size = 0
         while self._book.writes and size < BATCH_BYTES:
@@ -90,7 +90,7 @@ class SlabCommitter:
         return taken
 
     def _commit(self, writes: list[PendingWrite], removals: list[PendingRemoval]) -> None:
-        """Commits a batch, and the removals that came until its headers are written."""
+        """Commits a batch, and the removals that arrive before its headers are written."""
         book = self._book
         self._placing.place([each for each in writes if not each.cancelled])
         self._write_pages([each for each in writes if each.slot is not None])
@@ -108,7 +108,7 @@ class SlabCommitter:
         self._end(writes, removals, removed=True)
 
     def _write_pages(self, writes: list[PendingWrite]) -> None:
-        """Writes pages' bytes into their slots, and returns once they are durable."""
+        """Writes pages into their slots. Returns once they are durable."""
         if not writes:
             return
         runs: list[Future[None]] = []
@@ -133,7 +133,7 @@ class SlabCommitter:
         self._mover.write(segment, first, [each.content for each in pages])
 
     def _name(self, writes: list[PendingWrite]) -> list[PendingWrite]:
-        """Set the headers of what was written; return those, less what was cancelled meanwhile."""
+        """Sets the headers of written pages. Returns those that were not cancelled meanwhile."""
         book = self._book
         named: list[PendingWrite] = []
         for each in writes:
@@ -155,7 +155,7 @@ class SlabCommitter:
         return named
 
     def _unname(self, removals: list[PendingRemoval]) -> list[int]:
-        """Empty the headers of what leaves; return its slots."""
+        """Empties the headers of removed pages. Returns their slots."""
         slots = [slot for each in removals for slot in each.slots]
         slots += [
             write.slot for each in removals for write in each.writes if write.slot is not None
@@ -166,7 +166,7 @@ class SlabCommitter:
         return slots
 
     def _publish(self, write: PendingWrite) -> None:
-        """Have readers find a page, unless it was removed as its header was written."""
+        """Makes a page visible to readers, unless it was removed while its header was written."""
         segment, index = self._book.room.at(_slot(write))
         if write.cancelled:
             segment.move(index, SlotState.LEAVING)
@@ -180,7 +180,7 @@ class SlabCommitter:
     def _end(
         self, writes: list[PendingWrite], removals: list[PendingRemoval], *, removed: bool
     ) -> None:
-        """Tell everybody what came of it, and forget that it was under way."""
+        """Calls the callbacks of a batch, and forgets its writes."""
         with self._book.mutex:
             for write in writes:
                 del self._book.pending[write.page.key]
@@ -192,6 +192,6 @@ class SlabCommitter:
 
 
 def _slot(write: PendingWrite) -> int:
-    """Returns the slot of a write that has one."""
+    """Returns the slot of a write that already has one."""
     assert write.slot is not None
     return write.slot

@@ -1,4 +1,4 @@
-"""The one file of a slab: preallocated, past the page cache, in one process at a time."""
+"""The file of a slab: preallocated, opened past the page cache, by one process at a time."""
 
 import errno
 import fcntl
@@ -19,9 +19,9 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 MODE = 0o600
 SLAB_ID_BYTES = 16
-# The kernel takes no more views in one call.
+# The kernel's limit of views for one call.
 MAX_VIEWS = os.sysconf("SC_IOV_MAX")
-# What stat counts a file's room in, whatever the file system.
+# The unit of stat's st_blocks, on every file system.
 STAT_BLOCK = 512
 
 Vectored = Callable[[int, Sequence[memoryview], int], int]
@@ -30,8 +30,8 @@ Vectored = Callable[[int, Sequence[memoryview], int], int]
 class SlabFile:
     """An open slab file. Thread-safe; all but ``open`` raise ``OSError``.
 
-    Offsets, lengths and addresses are multiples of ``ALIGNMENT``. ``superblock`` says
-    how the file is cut, ``segment_count`` into how many segments.
+    Offsets, lengths and addresses are multiples of ``ALIGNMENT``. ``superblock`` has the size of
+    a segment, and ``segment_count`` is the number of segments.
     """
 
     def __init__(self, descriptor: int, superblock: Superblock, segment_count: int) -> None:
@@ -41,11 +41,11 @@ class SlabFile:
 
     @classmethod
     def open(cls, path: Path, *, size_bytes: int, segment_bytes: int) -> Self:
-        """Opens a slab, or make one of ``size_bytes``, rounded down to whole segments.
+        """Opens a slab, or creates one of ``size_bytes``, rounded down to whole segments.
 
-        A file that is there keeps its segments' size, and its pages where it only grows
-        or shrinks. Raises :class:`SlabInUse` where another process has it, and
-        :class:`SlabUnusable` where it cannot be a slab.
+        An existing file keeps the size of its segments. It keeps its pages if it only grows or
+        shrinks. Raises :class:`SlabInUse` if another process has it open, and
+        :class:`SlabUnusable` if it cannot be a slab.
         """
         try:
             descriptor = _open(path)
@@ -83,22 +83,22 @@ class SlabFile:
         return made
 
     def read(self, offset: int, views: Sequence[memoryview]) -> None:
-        """Fills the views from ``offset`` on. Raises ``OSError`` where the file ends before."""
+        """Fills the views from ``offset`` on. Raises ``OSError`` if the file ends earlier."""
         self._move(os.preadv, offset, views)
 
     def write(self, offset: int, views: Sequence[memoryview]) -> None:
-        """Writes the views from ``offset`` on, one behind the other."""
+        """Writes the views from ``offset`` on, one after the other."""
         self._move(os.pwritev, offset, views)
 
     def sync(self) -> None:
-        """Returns once all that was written before survives a loss of power.
+        """Returns once all earlier writes survive a loss of power.
 
-        Where it fails, what was written is in doubt for good: the kernel reports it once.
+        After an error those writes stay in doubt, since the kernel reports it only once.
         """
         os.fdatasync(self.descriptor)
 
     def close(self) -> None:
-        """Closes the file; others may open it then. Once."""
+        """Closes the file, so that others may open it. Once."""
         os.close(self.descriptor)
 
     def _move(self, call: Vectored, offset: int, views: Sequence[memoryview]) -> None:
@@ -112,14 +112,17 @@ class SlabFile:
 
 
 def aligned(data: bytes) -> memoryview:
-    """Returns a copy of ``data``, a multiple of the alignment, where O_DIRECT can take it."""
+    """Returns a copy of ``data`` at an address that suits O_DIRECT.
+
+    Its size must be a multiple of the alignment.
+    """
     memory = mmap.mmap(-1, len(data))
     memory.write(data)
     return memoryview(memory)
 
 
 def _open(path: Path) -> int:
-    """Opens past the page cache, or through it where the file system knows no other way."""
+    """Opens a file with O_DIRECT, or through the page cache if the file system lacks it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
         return os.open(path, flags | os.O_DIRECT, MODE)
@@ -131,9 +134,9 @@ def _open(path: Path) -> int:
 
 
 def _superblock(descriptor: int, segment_bytes: int) -> Superblock:
-    """Returns the superblock of a file that is there, or begin one.
+    """Returns the superblock of an existing file, or starts a new one.
 
-    A file that was not made to its end holds nothing: it is begun anew.
+    A file that was not preallocated to its end holds no pages, so it gets a new superblock.
     """
     size = os.fstat(descriptor).st_size
     if size >= ALIGNMENT:
@@ -153,10 +156,10 @@ def _superblock(descriptor: int, segment_bytes: int) -> Superblock:
 
 
 def _preallocate(descriptor: int, size_bytes: int) -> None:
-    """Gives the file its size, and all of it on the disk.
+    """Sets the size of the file and allocates all of it on the disk.
 
-    What the disk has not is not begun, and what it refuses is given back: a disk that is
-    full harms others. Raises ``OSError``.
+    Does not begin if the disk has too little room. Gives back what it allocated if the disk
+    refuses, since a full disk harms other programs. Raises ``OSError``.
     """
     before = os.fstat(descriptor)
     disk = os.fstatvfs(descriptor)
@@ -173,7 +176,7 @@ def _preallocate(descriptor: int, size_bytes: int) -> None:
 
 
 def _behind(views: list[memoryview], moved: int) -> list[memoryview]:
-    """Returns what is left of views after so many bytes of them."""
+    """Returns what remains of views after the first ``moved`` bytes."""
     for number, view in enumerate(views):
         if moved < len(view):
             return [view[moved:], *views[number + 1 :]]
@@ -182,7 +185,7 @@ def _behind(views: list[memoryview], moved: int) -> list[memoryview]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have a loss of power keep the file's name too."""
+    """Makes the file's name survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

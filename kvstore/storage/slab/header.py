@@ -1,4 +1,4 @@
-"""A slot's header: which page is in the slot, and how to tell that it is whole."""
+"""A slot's header: the page in the slot, and the checksum of its bytes."""
 
 import struct
 from collections.abc import Iterator
@@ -7,30 +7,30 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 FORMAT_VERSION = 1
-# Version, reserved, valid tokens; namespace, page and parent digest; generation, the content's
-# checksum; then this header's own.
+# Version, reserved, valid tokens; digests of namespace, page and parent; generation, checksum of
+# the content; then the header's own checksum.
 _FIELDS = struct.Struct("<HHI32s32s32sQQ")
 _CHECKSUM = struct.Struct("<Q")
 _PLACE = struct.Struct("<16sQQ")
 HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
 EMPTY = bytes(HEADER_BYTES)
 _NO_FIELDS = bytes(_FIELDS.size)
-# Of a header's bytes, those of the parent's digest.
+# The bytes of a header that hold the parent's digest.
 PARENT = slice(72, 104)
 
 
 class PageKey(NamedTuple):
-    """A page's name for good: digests of the namespace and of the page, 32 bytes each."""
+    """A page's permanent name: digests of the namespace and of the page, 32 bytes each."""
 
     namespace: bytes
     digest: bytes
 
 
 class Place(NamedTuple):
-    """Where a header belongs: anywhere else it is foreign.
+    """The place that a header belongs to. At any other place the header is foreign.
 
-    ``slab`` are the 16 bytes that the file was given when it was made, ``carving`` is
-    the number under which its segment was cut into slots, ``number`` the slot's in it.
+    ``slab`` is the file's id of 16 bytes. ``carving`` is the number under which the segment was
+    cut into slots, and ``number`` is the slot's number in the segment.
     """
 
     slab: bytes
@@ -39,9 +39,9 @@ class Place(NamedTuple):
 
 
 class SlotHeader(NamedTuple):
-    """What is in a slot. ``parent`` is the digest of the page before, or the namespace's.
+    """The page in a slot. ``parent`` is the digest of the page before, or the namespace's.
 
-    ``checksum`` is xxh3-64 of the page's bytes, without what fills the slot up.
+    ``checksum`` is xxh3-64 of the page's bytes, without the slot's padding.
     """
 
     key: PageKey
@@ -51,7 +51,7 @@ class SlotHeader(NamedTuple):
     checksum: int
 
     def encode(self, place: Place) -> bytes:
-        """Returns the ``HEADER_BYTES`` bytes that say so at a place."""
+        """Returns the header's ``HEADER_BYTES`` bytes for a place."""
         fields = _FIELDS.pack(
             *(FORMAT_VERSION, 0, self.valid_tokens, *self.key, self.parent),
             *(self.generation, self.checksum),
@@ -60,7 +60,7 @@ class SlotHeader(NamedTuple):
 
 
 def decode(raw: bytes, place: Place) -> SlotHeader | None:
-    """Returns what a slot's header says; None where it is torn, foreign, or of another format."""
+    """Returns a slot's header, or None if it is torn, foreign, or of another format."""
     fields = raw[: _FIELDS.size]
     (checksum,) = _CHECKSUM.unpack_from(raw, _FIELDS.size)
     if checksum != _sum(fields, place):
@@ -74,7 +74,7 @@ def decode(raw: bytes, place: Place) -> SlotHeader | None:
 
 
 class Scanned(NamedTuple):
-    """A header of a table that is not empty: its number, and what it says if it is good."""
+    """A header of a table that is not empty: its number, and its fields if it is good."""
 
     number: int
     good: bool
@@ -84,7 +84,7 @@ class Scanned(NamedTuple):
 
 
 def scan(table: bytes, slab: bytes, carving: int, count: int) -> Iterator[Scanned]:
-    """Yields what ``decode`` would of a whole table, some microseconds a header."""
+    """Yields the headers of a whole table, each checked as by ``decode``. Microseconds each."""
     for number in range(count):
         start = number * HEADER_BYTES
         fields = table[start : start + _FIELDS.size]

@@ -9,10 +9,10 @@ from kvstore.storage.slab.segment import Segment
 
 
 def write_headers(file: SlabFile, segments: dict[int, Segment], slots: Iterable[int]) -> None:
-    """Writes the headers of slots as their tables have them, and returns once they are durable.
+    """Writes the headers of slots from their tables. Returns once they are durable.
 
-    The smallest piece is 4 KiB, 32 headers; pieces side by side go in one call. Nobody
-    may change the tables meanwhile. Raises ``OSError``.
+    The smallest write is 4 KiB, 32 headers; adjacent ones share a call. The tables must not
+    change meanwhile. Raises ``OSError``.
     """
     pieces = sorted(
         {(slot >> INDEX_BITS, (slot & INDEX_MASK) * HEADER_BYTES // ALIGNMENT) for slot in slots}

@@ -1,4 +1,4 @@
-"""Which page is in which slot, and which pages come after it."""
+"""The slab's index: the slot of each page, and how many pages follow it."""
 
 from collections.abc import Iterable
 
@@ -8,18 +8,17 @@ from kvstore.storage.slab.segment import Segment
 
 
 class SlabIndex:
-    """Pages by their key, and how many pages cached come right after each. Not thread-safe.
+    """Pages by key, with the number of cached pages that follow each. Not thread-safe.
 
-    Some 300 bytes a page with the table of headers. ``segments`` stand by their number;
-    whoever adds a page has written its header there before, and leaves it there until
-    the page is dropped.
+    A page takes some 300 bytes with its header. ``segments`` are by number. The caller writes a
+    page's header into its segment before ``add``, and leaves it there until the page is dropped.
     """
 
     def __init__(self, segments: dict[int, Segment]) -> None:
         self.page_count = 0
         self._segments = segments
         self._namespaces: dict[bytes, dict[bytes, int]] = {}
-        # Pages whose parent is not here, counted by that parent.
+        # The number of pages whose parent is absent, by that parent.
         self._waiting: dict[PageKey, int] = {}
 
     def find(self, key: PageKey) -> int | None:
@@ -28,7 +27,7 @@ class SlabIndex:
         return None if pages is None else pages.get(key.digest)
 
     def add(self, key: PageKey, slot: int) -> None:
-        """Takes in a page that is not there yet."""
+        """Adds a page that the index does not have."""
         self._namespaces.setdefault(key.namespace, {})[key.digest] = slot
         self.page_count += 1
         segment, index = self._at(slot)
@@ -36,9 +35,9 @@ class SlabIndex:
         self._count(PageKey(key.namespace, segment.parent_digest(index)), 1)
 
     def restore(self, namespace: bytes, digest: bytes, slot: int) -> int | None:
-        """Takes in a page after a restart; returns the slot that it was in, if it is there twice.
+        """Adds a page after a restart. Returns its other slot if the page is there twice.
 
-        Nothing is counted: ``count_children`` does so once all pages are in.
+        Counts no children: ``count_children`` does so once all pages are in.
         """
         pages = self._namespaces.get(namespace)
         if pages is None:
@@ -48,7 +47,7 @@ class SlabIndex:
         return before
 
     def count_children(self) -> None:
-        """Counts what was restored."""
+        """Counts the children of restored pages."""
         for namespace, pages in self._namespaces.items():
             self.page_count += len(pages)
             for slot in pages.values():
@@ -61,7 +60,7 @@ class SlabIndex:
                     self._count(PageKey(namespace, parent), 1)
 
     def drop(self, key: PageKey) -> int | None:
-        """Forgets a page, and returns the slot that it is in; None where there is none."""
+        """Drops a page. Returns its slot, or None if the index does not have it."""
         slot = self.find(key)
         if slot is None:
             return None
@@ -86,29 +85,29 @@ class SlabIndex:
         return {namespace: len(pages) for namespace, pages in self._namespaces.items()}
 
     def orphans(self) -> list[PageKey]:
-        """Returns every page that no chain of pages leads to from its namespace's root.
+        """Returns every page that no chain of pages connects to its namespace's root.
 
-        O(pages): for after a restart.
+        O(pages); for use after a restart.
         """
         return [key for namespace in self._namespaces for key in self._orphans_in(namespace)]
 
     def after(self, keys: Iterable[PageKey]) -> list[PageKey]:
-        """Returns every page that comes after one of those, which are dropped already.
+        """Returns every descendant of the given pages, which are already dropped.
 
-        And those below any page that is missing: what that one comes after nobody can say.
-        O(pages of their namespaces) where there are any, else O(keys and pages missing).
+        Also returns pages below any missing page, since that page's ancestors are unknown.
+        O(pages of their namespaces) if there are any, else O(keys and missing pages).
         """
         named = {key.namespace for key in keys}
         lacking = {key.namespace for key in self._waiting if key.namespace in named}
         return [key for namespace in lacking for key in self._orphans_in(namespace)]
 
     def _orphans_in(self, namespace: bytes) -> list[PageKey]:
-        """Returns the pages of a namespace that no chain of pages leads to from its root.
+        """Returns the pages of a namespace that no chain of pages connects to its root.
 
-        Where the way up ends in a circle there is none.
+        A chain that ends in a circle does not reach the root.
         """
         pages = self._namespaces.get(namespace, {})
-        # By page, whether it has none.
+        # Whether each page has such a chain, by page.
         known = {namespace: False}
         for page in pages:
             digest, path = page, []
@@ -124,7 +123,7 @@ class SlabIndex:
         return [PageKey(namespace, digest) for digest in pages if known[digest]]
 
     def _count(self, parent: PageKey, change: int) -> None:
-        """Counts a page that came or went, at its parent or for when that one comes."""
+        """Adds a change to the parent's count, which is kept aside while the parent is absent."""
         if parent.digest == parent.namespace:
             return
         slot = self.find(parent)
@@ -142,5 +141,5 @@ class SlabIndex:
         return self._segments[slot >> INDEX_BITS], slot & INDEX_MASK
 
     def drop_all(self, keys: Iterable[PageKey]) -> list[int]:
-        """Forgets pages; returns the slots of those that were there."""
+        """Drops pages. Returns the slots of those that the index had."""
         return [slot for key in keys if (slot := self.drop(key)) is not None]

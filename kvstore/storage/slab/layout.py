@@ -1,6 +1,6 @@
-"""How a segment of a slab is cut: its header, a table of slot headers, then the slots.
+"""Layout of a slab's segment: its header, a table of slot headers, then the slots.
 
-Everything begins and ends at multiples of 4 KiB, as O_DIRECT wants it of every disk.
+Everything begins and ends at multiples of 4 KiB, as O_DIRECT requires on some disks.
 """
 
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ def rounded(size: int) -> int:
 
 @dataclass(frozen=True)
 class SegmentLayout:
-    """A segment of ``segment_bytes`` for pages of ``page_bytes``; both are fixed as it is cut."""
+    """A segment of ``segment_bytes`` for pages of ``page_bytes``. Cutting fixes both."""
 
     segment_bytes: int
     page_bytes: int
 
     @cached_property
     def slot_bytes(self) -> int:
-        """A page's bytes, filled up to the alignment."""
+        """A page's bytes, rounded up to the alignment."""
         return rounded(self.page_bytes)
 
     @cached_property
     def slot_count(self) -> int:
-        """How many slots fit; 0 where a page is too large for a segment."""
+        """Number of slots that fit; 0 if a page is too large for a segment."""
         room = self.segment_bytes - ALIGNMENT
         count = min(room // (self.slot_bytes + HEADER_BYTES), MAX_SLOTS)
         while count > 0 and rounded(count * HEADER_BYTES) + count * self.slot_bytes > room:
@@ -46,7 +46,7 @@ class SegmentLayout:
         return rounded(self.slot_count * HEADER_BYTES)
 
     def offset(self, index: int) -> int:
-        """Returns where a slot begins, from the segment's first byte."""
+        """Returns the first byte of a slot, from the segment's first byte."""
         return ALIGNMENT + self.table_bytes + index * self.slot_bytes
 
 

@@ -1,4 +1,4 @@
-"""Slots for what is to be written: evicting and cutting segments where there are none."""
+"""Slots for pending writes: evicts pages and cuts segments if none is free."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +13,14 @@ from kvstore.storage.slab.policy import SlabPolicy
 from kvstore.storage.slab.segment import Segment, SlotState
 from kvstore.storage.slab.superblock import SegmentHeader
 
-# Evicted at once at least: each eviction costs two syncs of the disk, however many go.
+# At least this many pages go at once, since an eviction costs two syncs whatever its size.
 EVICT_AT_ONCE = 256
 
 
 class SlabPlacing:
-    """Gives writes their slots. For the committing thread alone; raises ``OSError``.
+    """Gives writes their slots. Used by the committing thread only; raises ``OSError``.
 
-    Without a policy nothing is evicted: a slab that is full then refuses.
+    Without a policy nothing is evicted, and a full slab refuses writes.
     """
 
     def __init__(self, file: SlabFile, book: SlabBook, policy: SlabPolicy | None) -> None:
@@ -29,7 +29,7 @@ class SlabPlacing:
         self._policy = policy
 
     def place(self, writes: list[PendingWrite]) -> None:
-        """Sets the slots of as many writes as can have one, side by side as far as possible."""
+        """Sets the slots of as many writes as possible, adjacent as far as possible."""
         sizes: dict[int, list[PendingWrite]] = {}
         for each in writes:
             sizes.setdefault(each.page_bytes, []).append(each)
@@ -44,7 +44,7 @@ class SlabPlacing:
                         each.slot = slot
 
     def _make_room(self, page_bytes: int, count: int) -> None:
-        """Have that many slots FREE, or as many as there can be."""
+        """Frees slots until ``count`` are FREE, or no more can be freed."""
         while True:
             with self._book.mutex:
                 short = count - self._book.room.available(page_bytes)
@@ -60,13 +60,13 @@ class SlabPlacing:
                 return
 
     def _evict(self, policy: SlabPolicy, page_bytes: int, count: int) -> bool:
-        """Evicts up to ``count`` pages of a size; returns whether there were any."""
+        """Evicts up to ``count`` pages of one size. Returns whether it evicted any."""
         book = self._book
         keys: list[PageKey] = []
         slots: list[int] = []
         with book.mutex:
             segments = book.room.of_size(page_bytes)
-            # A small slab does not lose all at once.
+            # A small slab must not lose all of its pages at once.
             most = min(count, max(sum(len(each.states) for each in segments) // 2, 1))
         with self._parents_held():
             for slot in islice(policy.nominate(segments), most):
@@ -82,7 +82,7 @@ class SlabPlacing:
 
     @contextmanager
     def _parents_held(self) -> Iterator[None]:
-        """Takes the mutex; meanwhile parents of pages on their way are as if they were read."""
+        """Holds the mutex, and marks parents of pending pages as being read meanwhile."""
         book = self._book
         with book.mutex:
             parents = {
@@ -99,7 +99,7 @@ class SlabPlacing:
                     segment.readers[index] -= 1
 
     def _take_over(self, page_bytes: int) -> bool:
-        """Have another size give up a segment to this one; return whether one did."""
+        """Takes a segment from pages of another size. Returns whether one was available."""
         book = self._book
         with self._parents_held():
             segment = book.room.over_share(page_bytes)
@@ -120,7 +120,7 @@ class SlabPlacing:
         return True
 
     def _empty(self, slots: list[int]) -> None:
-        """Empty the headers of slots that are LEAVING, on the disk, and make them FREE."""
+        """Empties the headers of LEAVING slots on the disk, and makes the slots FREE."""
         book = self._book
         with book.mutex:
             for slot in slots:
@@ -131,11 +131,10 @@ class SlabPlacing:
             book.settle(slots)
 
     def _cut(self, number: int, page_bytes: int) -> None:
-        """Cuts a segment anew: no page is in it.
+        """Cuts a segment anew. It must have no pages.
 
-        What lay where the table comes to lie were pages' bytes, which anybody may have
-        chosen: all of it is zero on the disk before the segment's header says that it
-        is a table.
+        The new table overlaps old pages, whose bytes a client chose. So the table is zeroed on the
+        disk before the segment's header names it as a table.
         """
         book, file = self._book, self._file
         with book.mutex:

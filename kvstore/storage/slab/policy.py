@@ -1,8 +1,8 @@
-"""The order in which a full slab gives pages up, where nobody outside decides."""
+"""Eviction order of a full slab that no outside owner manages, and which pages to write."""
 
-# Which pages are worth a write: by default those that are touched a second time. Most pages are
-# never asked for again. On the public conversation trace writing each page at its first touch
-# costs 1.7 writes a hit; at its second touch 58 % of the hits are left, for 24 % of the writes.
+# By default a page is written at its second touch, since most pages are never asked for again. On
+# the public conversation trace, a write at the first touch costs 1.7 writes a hit. A write at the
+# second touch keeps 58 % of the hits, for 24 % of the writes.
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -12,15 +12,15 @@ from kvstore.storage.slab.segment import Segment, SlotState
 
 
 class WriteAdmission(Protocol):
-    """Says of each touch of a page, by its digest, whether it is to be written now."""
+    """Decides at each touch of a page, by digest, whether to write it now."""
 
     def touch(self, digest: bytes) -> bool:
-        """Takes note of a touch; returns whether the page is worth a write."""
+        """Records a touch. Returns whether the page is worth a write."""
         ...
 
 
 class FirstTouch:
-    """Everything is worth a write: for a disk that is large and does not wear."""
+    """Admits every page, for a large disk that does not wear."""
 
     def touch(self, digest: bytes) -> bool:
         """Returns True."""
@@ -31,9 +31,9 @@ class FirstTouch:
 class SecondTouch:
     """Remembers the latest ``capacity`` pages that were touched once. Not thread-safe.
 
-    A digest is remembered by eight of its bytes, some 200 bytes of memory in all: two
-    pages that share them cost a write too many, and nothing else. What was admitted is
-    forgotten: its next touch is a first one, should it have left the slab meanwhile.
+    It keeps eight bytes of each digest, some 200 bytes of memory a page. Two pages that share them
+    cost one needless write. An admitted page is forgotten, so its next touch counts as the first if
+    the slab evicted it meanwhile.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -45,7 +45,7 @@ class SecondTouch:
         return len(self._once)
 
     def touch(self, digest: bytes) -> bool:
-        """Returns whether the page was touched before, and not too long ago."""
+        """Returns whether the page is among the remembered ones."""
         short = int.from_bytes(digest[:8], "little")
         if short in self._once:
             del self._once[short]
@@ -60,29 +60,28 @@ WINDOW = 64
 
 
 class SlabPolicy(Protocol):
-    """Nominates; the slab drops what it takes before it asks for the next."""
+    """Nominates victims. The slab drops each accepted one before it asks for the next."""
 
     def nominate(self, segments: Sequence[Segment]) -> Iterator[int]:
-        """Yields slots of CACHED pages that nobody reads and that no cached page comes after."""
+        """Yields slots of CACHED pages without readers and without cached pages after them."""
         ...
 
 
 class SlabClock:
-    """Second chance, leaves only, in windows of slots.
+    """Second chance for leaves, in windows of slots.
 
-    A hand goes round all segments for pages of one size; a page that was read since it
-    came by last is spared once. Within a window it goes backwards: a prompt's pages
-    lie in their order, so its tail goes first, page by page, and what becomes FREE lies
-    side by side and is written in one piece. A turn costs O(slots).
+    A hand goes round all segments for pages of one size, and spares a page once if it was read
+    since the last turn. Within a window it goes backwards. A prompt's pages are in order, so its
+    tail goes first, and the FREE slots are adjacent for one write. A turn costs O(slots).
     """
 
     def __init__(self) -> None:
-        # By the size of pages, where the hand goes on: the segment's place in the ring, its
-        # window's first slot, and the slot that it goes on below.
+        # The hand's position by page size: the segment's index in the ring, the window's first
+        # slot, and the slot below which it continues.
         self._hands: dict[int, tuple[int, int, int]] = {}
 
     def nominate(self, segments: Sequence[Segment]) -> Iterator[int]:
-        """Yields victims until a whole turn changes nothing."""
+        """Yields victims until a whole turn finds none."""
         windows = [
             (at, start)
             for at, segment in enumerate(segments)
@@ -110,7 +109,7 @@ class SlabClock:
 
 
 def _leaves(segment: Segment, start: int, below: int) -> Iterator[int]:
-    """Yields the leaves of a window, backwards; what is dropped makes leaves of those before."""
+    """Yields the leaves of a window, backwards. Dropping one can make its parent a leaf."""
     for index in reversed(range(start, min(below, len(segment.states)))):
         cached = segment.states[index] == SlotState.CACHED
         if cached and not segment.children[index] and not segment.readers[index]:

@@ -1,4 +1,4 @@
-"""Reads: several pages at once, each checked before anybody is told that it is there."""
+"""Reads of several pages at once; each page is checked before its reader gets it."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -16,23 +16,23 @@ from kvstore.storage.slab.segment import Segment, SlotState
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Runs in a row that the disk may fail to read before the slab is given up.
+# Failed runs in a row after which the slab becomes FAILED.
 MAX_FAILURES = 4
 
 
 class PageRead(NamedTuple):
-    """A page wanted, and where its bytes go: as many as it has, to be written until told."""
+    """A wanted page and the buffer for its bytes, which stays writable until the answer."""
 
     key: PageKey
     into: Content
 
 
 class ReadAnswer(NamedTuple):
-    """Which of the pages were read whole, in the order asked for; the others are misses.
+    """The pages that were read whole, in the order of the request; the others are misses.
 
-    ``checksums`` are what they were compared with, xxh3-64, and None for a miss: what
-    ``into`` of one has now is anything. ``seconds`` is from asking to the last page,
-    with the time in line.
+    ``checksums`` are the xxh3-64 that they were compared with, None for a miss. After a miss the
+    bytes of ``into`` are undefined. ``seconds`` is from the request to the last page, with the
+    time in the queue.
     """
 
     checksums: tuple[int | None, ...]
@@ -41,18 +41,18 @@ class ReadAnswer(NamedTuple):
 
     @property
     def found(self) -> tuple[bool, ...]:
-        """Which pages were read whole."""
+        """Whether each page was read whole."""
         return tuple(each is not None for each in self.checksums)
 
     @property
     def leading(self) -> int:
-        """How many were, up to the first that was not."""
+        """Number of whole pages before the first miss."""
         missed = (number for number, each in enumerate(self.checksums) if each is None)
         return next(missed, len(self.checksums))
 
 
 class _Found(NamedTuple):
-    """A page that is being read: its number in the request, and what its header says."""
+    """A page that is being read: its number in the request, and its header."""
 
     number: int
     slot: int
@@ -61,7 +61,7 @@ class _Found(NamedTuple):
 
 
 class _Request:
-    """One call's pages, and how many runs of them are still to come."""
+    """One call's pages, and the number of their runs still under way."""
 
     def __init__(self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None]) -> None:
         self._begun = perf_counter()
@@ -72,13 +72,13 @@ class _Request:
         self._runs = 0
 
     def expect(self, runs: int) -> None:
-        """Says how many runs there are; without any it is answered at once."""
+        """Sets the number of runs. Answers at once if there are none."""
         self._runs = runs
         if not runs:
             self._answer()
 
     def finish(self, whole: Sequence["_Found"], byte_count: int) -> None:
-        """Takes in a run: which pages of it are whole."""
+        """Records the whole pages of a finished run."""
         with self._mutex:
             for each in whole:
                 self._checksums[each.number] = each.header.checksum
@@ -96,9 +96,9 @@ class _Request:
 class SlabReader:
     """Reads pages on a few threads. Thread-safe; raises nothing.
 
-    A page's header is checked against its key as the read begins, its content against
-    the header's checksum as it ends. Meanwhile its slot is not written, whatever
-    happens to the page. ``queue_bytes`` bounds what is being read; more is a miss.
+    A page's header is checked against its key before the read, and its content against the header's
+    checksum after it. No write reuses the slot meanwhile. ``queue_bytes`` bounds the bytes being
+    read; pages beyond it are misses.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class SlabReader:
         self._failures = 0
 
     def read(self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None]) -> None:
-        """Reads pages, and call ``done`` once, on any thread, perhaps before this returns."""
+        """Reads pages. Calls ``done`` once, on any thread, perhaps before this returns."""
         request = _Request(wanted, done)
         with self._book.mutex:
             found = self._begin(wanted)
@@ -124,7 +124,7 @@ class SlabReader:
                 self._end(run, request, ())
 
     def _begin(self, wanted: Sequence[PageRead]) -> list[_Found]:
-        """Finds pages, and hold their slots until they are read."""
+        """Finds pages, and holds their slots until they are read."""
         book = self._book
         found: list[_Found] = []
         if book.state is not SlabState.OPEN:
@@ -148,7 +148,7 @@ class SlabReader:
         return found
 
     def _runs(self, found: list[_Found]) -> list[list[_Found]]:
-        """Returns pages in runs that lie side by side."""
+        """Groups pages into runs of adjacent slots."""
         found.sort(key=lambda each: each.slot)
         runs: list[list[_Found]] = []
         for number in dict.fromkeys(each.slot >> INDEX_BITS for each in found):
@@ -158,7 +158,7 @@ class SlabReader:
         return runs
 
     def _read_run(self, run: list[_Found], request: _Request) -> None:
-        """Reads a run and check it; whatever goes wrong, its pages are misses."""
+        """Reads and checks a run. Any error makes its pages misses."""
         whole: list[_Found] = []
         try:
             segment, first = self._book.room.at(run[0].slot)
@@ -171,12 +171,12 @@ class SlabReader:
             self._drop_corrupt(corrupt)
         except OSError as error:
             self._drop_unreadable(run, error)
-        except Exception as error:  # noqa: BLE001 - the request is to be answered all the same
+        except Exception as error:  # noqa: BLE001 - the request needs an answer in any case
             self._book.fail(error)
         self._end(run, request, whole)
 
     def _end(self, run: list[_Found], request: _Request, whole: Sequence[_Found]) -> None:
-        """Gives the slots up, and the run's pages to the request."""
+        """Releases the slots, and hands the run's whole pages to the request."""
         book = self._book
         size = 0
         with book.mutex:
@@ -198,7 +198,7 @@ class SlabReader:
             segment.move(index, SlotState.FREE)
 
     def _drop_corrupt(self, pages: Sequence[_Found]) -> None:
-        """Have pages leave that are not what was written."""
+        """Removes pages whose bytes are not those that were written."""
         counters = self._book.counters
         before = counters.corrupt_pages
         counters.corrupt_pages += self._drop(pages)
@@ -206,7 +206,7 @@ class SlabReader:
             log.error("slab_pages_corrupt", page_count=counters.corrupt_pages)
 
     def _drop_unreadable(self, pages: Sequence[_Found], error: OSError) -> None:
-        """Have pages leave that the disk does not give; after some in a row it is given up."""
+        """Removes pages that the disk cannot read. Several failures in a row fail the slab."""
         counters = self._book.counters
         before = counters.unreadable_pages
         counters.unreadable_pages += self._drop(pages)
@@ -217,7 +217,7 @@ class SlabReader:
             self._book.fail(error)
 
     def _drop(self, pages: Sequence[_Found]) -> int:
-        """Drops pages that still are in the slots that were read; returns how many did."""
+        """Drops pages that are still in the slots that were read. Returns how many."""
         book = self._book
         with book.mutex:
             keys = [
@@ -232,5 +232,5 @@ class SlabReader:
 
 
 def _doubled(before: int, after: int) -> bool:
-    """Returns whether a count is worth a line in the log: ever fewer, however many there are."""
+    """Returns whether a count doubled, so that the log gets ever fewer lines."""
     return after.bit_length() > before.bit_length()

@@ -1,4 +1,4 @@
-"""What a slab has after a restart: the tables of headers, and nothing else, are read."""
+"""Recovery of a slab after a restart. It reads only the tables of headers."""
 
 import structlog
 
@@ -15,9 +15,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 def recover(file: SlabFile, book: SlabBook) -> None:
     """Fills an empty book from the file. Raises ``OSError``.
 
-    Headers that are torn or foreign, pages that no chain leads to from their root, and
-    of a page that is there twice the older one are dropped; the first commit empties
-    their headers on the disk.
+    Drops torn and foreign headers, pages that no chain connects to their root, and the older of
+    two copies of a page. The first commit empties their headers on the disk.
     """
     dropped: list[int] = []
     for number in range(file.segment_count):
@@ -45,7 +44,7 @@ def recover(file: SlabFile, book: SlabBook) -> None:
 
 
 def _read_segment(file: SlabFile, book: SlabBook, number: int) -> Segment | None:
-    """Returns a segment with its table as it is on the disk; None where it is not cut."""
+    """Returns a segment with its table from the disk; None if it is not cut."""
     raw = aligned(bytes(ALIGNMENT))
     file.read(ALIGNMENT + number * book.room.segment_bytes, [raw])
     header = decode_segment(bytes(raw), file.superblock.slab, number)
@@ -60,7 +59,7 @@ def _read_segment(file: SlabFile, book: SlabBook, number: int) -> Segment | None
 
 
 def _scan(segment: Segment, book: SlabBook) -> list[int]:
-    """Takes in a segment's pages; returns the slots whose headers have to go."""
+    """Adds a segment's pages. Returns the slots whose headers must be emptied."""
     dropped: list[int] = []
     cached = bytearray(segment.layout.slot_count)
     newest = 0
@@ -84,7 +83,7 @@ def _scan(segment: Segment, book: SlabBook) -> list[int]:
 
 
 def _older(book: SlabBook, key: PageKey, slot: int, other: int) -> int:
-    """Keeps the younger of two slots with one page; returns the other."""
+    """Keeps the younger of two copies of a page. Returns the slot of the other."""
     book.counters.orphaned_pages += 1
     if _generation(book, slot) < _generation(book, other):
         book.index.restore(*key, other)
@@ -93,7 +92,7 @@ def _older(book: SlabBook, key: PageKey, slot: int, other: int) -> int:
 
 
 def _generation(book: SlabBook, slot: int) -> int:
-    """Returns the generation of a slot whose header is good."""
+    """Returns the generation in a slot's good header."""
     segment, index = book.room.at(slot)
     header = segment.read_header(index)
     assert header is not None

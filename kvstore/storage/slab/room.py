@@ -1,4 +1,4 @@
-"""Room in a slab: which segment is cut for which pages, and which slots are to be had."""
+"""Room in a slab: the page size of each segment, and its free slots."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from kvstore.storage.slab.segment import Segment, SlotState
 
 
 class SlabRoom:
-    """Segments by number, and by the size of the pages that they are cut for. Not thread-safe.
+    """Segments by number and by page size. Not thread-safe.
 
-    A segment has slots of one size, exactly that of a namespace's pages: a host has few
-    sizes, and steps between them would waste up to half of the disk. It is cut when it
-    is first needed, and cut anew once it is empty and another size needs it.
+    A segment's slots have exactly the size of a namespace's pages. A host has few sizes, and
+    rounding them up would waste up to half of the disk. A segment is cut when it is first
+    needed, and again once it is empty and another size needs it.
     """
 
     def __init__(self, segment_bytes: int, segment_count: int) -> None:
@@ -21,23 +21,23 @@ class SlabRoom:
         self._by_size: dict[int, list[Segment]] = {}
 
     def layout(self, page_bytes: int) -> SegmentLayout:
-        """Returns how a segment is cut for pages of a size."""
+        """Returns the layout of a segment for pages of one size."""
         return layout_of(self.segment_bytes, page_bytes)
 
     def of_size(self, page_bytes: int) -> Sequence[Segment]:
-        """Returns the segments for pages of a size, in the order that they were cut."""
+        """Returns the segments for pages of one size, in the order in which they were cut."""
         return self._by_size.get(page_bytes, ())
 
     def sizes(self) -> list[int]:
-        """Returns the sizes of pages that there are segments for."""
+        """Returns the page sizes that have segments."""
         return list(self._by_size)
 
     def available(self, page_bytes: int) -> int:
-        """Returns how many slots for pages of a size are FREE."""
+        """Returns the number of FREE slots for pages of one size."""
         return sum(each.room for each in self.of_size(page_bytes))
 
     def assign(self, segment: Segment) -> None:
-        """Takes in a segment that was cut; it takes the place of what it was before."""
+        """Adds a segment that was cut, in place of the one of the same number."""
         before = self.segments.get(segment.header.number)
         if before is not None:
             self._withdraw(before)
@@ -45,9 +45,9 @@ class SlabRoom:
         self._by_size.setdefault(segment.layout.page_bytes, []).append(segment)
 
     def spare(self, page_bytes: int) -> int | None:
-        """Returns the number of a segment to be cut for pages of a size, or None.
+        """Returns the number of a segment to cut for pages of one size, or None.
 
-        One that is not cut, else one of another size without a page in it.
+        Prefers one that is not cut, then one of another size without pages.
         """
         if self.layout(page_bytes).slot_count == 0:
             return None
@@ -62,10 +62,10 @@ class SlabRoom:
         return next(empty, None)
 
     def over_share(self, page_bytes: int) -> Segment | None:
-        """Returns the segment that another size is to give up for this one, or None.
+        """Returns a segment that another size must give up for this one, or None.
 
-        Sizes have equal shares: one below its own takes from the one that has most, the
-        segment that was cut first, unless something there is on its way in or out.
+        Sizes have equal shares. A size below its share takes from the size with most segments,
+        the one that was cut first. A segment with pages being written, removed or read is skipped.
         """
         if self.layout(page_bytes).slot_count == 0:
             return None
@@ -76,7 +76,7 @@ class SlabRoom:
         return next((each for each in most if _at_rest(each)), None) if len(most) > share else None
 
     def take(self, page_bytes: int, most: int) -> list[int]:
-        """Makes FREE slots WRITING, ``most`` at most, and returns them: they lie side by side."""
+        """Makes up to ``most`` adjacent FREE slots WRITING, and returns them."""
         for segment in self.of_size(page_bytes):
             if segment.room:
                 first, count = _run(segment, min(most, segment.room))
@@ -86,7 +86,7 @@ class SlabRoom:
         return []
 
     def at(self, slot: int) -> tuple[Segment, int]:
-        """Returns a slot's segment, and its index in it."""
+        """Returns a slot's segment, and its index in the segment."""
         return self.segments[slot >> INDEX_BITS], slot & INDEX_MASK
 
     def _withdraw(self, segment: Segment) -> None:
@@ -97,7 +97,7 @@ class SlabRoom:
 
 
 def _run(segment: Segment, most: int) -> tuple[int, int]:
-    """Returns the index and the length of a run of FREE slots: the longest by halving."""
+    """Returns the start and the length of a run of FREE slots: the longest by halving."""
     length = most
     while (first := segment.states.find(bytes(length))) < 0:
         length //= 2
@@ -105,6 +105,6 @@ def _run(segment: Segment, most: int) -> tuple[int, int]:
 
 
 def _at_rest(segment: Segment) -> bool:
-    """Returns whether each slot is FREE or CACHED, and nobody reads there."""
+    """Returns whether each slot is FREE or CACHED and has no reader."""
     moving = (SlotState.WRITING, SlotState.LEAVING, SlotState.GONE)
     return not any(each in segment.states for each in moving) and not any(segment.readers)

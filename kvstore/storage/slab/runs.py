@@ -1,4 +1,4 @@
-"""Pages that lie side by side, moved between memory and the disk in one call."""
+"""Runs of adjacent pages, each copied between memory and the disk in one call."""
 
 import mmap
 import threading
@@ -14,12 +14,12 @@ from kvstore.storage.slab.segment import Segment
 # The largest call, unless a page is larger.
 RUN_BYTES = 4 << 20
 
-# A page's bytes: one piece, or one for each rank.
+# A page's bytes in one piece, or in one piece a rank.
 Content = Sequence[memoryview]
 
 
 def size_of(content: Content) -> int:
-    """Returns a page's bytes."""
+    """Returns a page's size in bytes."""
     return sum(each.nbytes for each in content)
 
 
@@ -32,7 +32,7 @@ def checksum_of(content: Content) -> int:
 
 
 def in_runs(slots: Sequence[int], slot_bytes: int) -> list[slice]:
-    """Returns the slices of ``slots`` that lie side by side, in order, of ``RUN_BYTES`` at most."""
+    """Returns the slices of adjacent slots, in order, each of ``RUN_BYTES`` at most."""
     most = max(RUN_BYTES // slot_bytes, 1)
     cuts = [at for at in range(1, len(slots)) if slots[at] != slots[at - 1] + 1]
     found = []
@@ -44,7 +44,7 @@ def in_runs(slots: Sequence[int], slot_bytes: int) -> list[slice]:
 class RunMover:
     """Writes and reads runs of slots. Thread-safe; raises ``OSError``.
 
-    Pages that are aligned move without a copy; others by a buffer of each thread.
+    Aligned pages move without a copy; others go through a buffer of each thread.
     """
 
     def __init__(self, file: SlabFile) -> None:
@@ -52,7 +52,7 @@ class RunMover:
         self._local = threading.local()
 
     def write(self, segment: Segment, first: int, contents: Sequence[Content]) -> None:
-        """Writes pages into slots from ``first`` on; what fills a slot up is zero."""
+        """Writes pages into slots from ``first`` on, and zeros into the padding."""
         views: list[memoryview] = []
         for number, content in enumerate(contents):
             if _is_direct(content):
@@ -68,7 +68,7 @@ class RunMover:
         self._file.write(segment.offset(first), views)
 
     def read(self, segment: Segment, first: int, contents: Sequence[Content]) -> None:
-        """Reads the pages of slots from ``first`` on; unchecked."""
+        """Reads the pages of slots from ``first`` on, without checking them."""
         views: list[memoryview] = []
         copied: list[tuple[memoryview, Content]] = []
         for number, content in enumerate(contents):
@@ -86,7 +86,7 @@ class RunMover:
                 at += each.nbytes
 
     def _buffer(self, segment: Segment, number: int, count: int) -> memoryview:
-        """Returns this thread's own memory for one slot of a run of ``count``."""
+        """Returns this thread's buffer for one slot of a run of ``count``."""
         size = segment.layout.slot_bytes
         memory: memoryview | None = getattr(self._local, "memory", None)
         if memory is None or memory.nbytes < count * size:
@@ -96,7 +96,7 @@ class RunMover:
 
 
 def _is_direct(content: Content) -> bool:
-    """Returns whether O_DIRECT can take a page as it is, whole slots at whole places."""
+    """Returns whether O_DIRECT can use a page's memory: aligned, and whole slots."""
     return all(
         each.nbytes % ALIGNMENT == 0
         and np.frombuffer(each, np.uint8).__array_interface__["data"][0] % ALIGNMENT == 0

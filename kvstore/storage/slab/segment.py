@@ -1,4 +1,4 @@
-"""A segment of a slab as it is in memory: its table of headers, and what each slot is at."""
+"""A segment of a slab in memory: its table of headers, and the state of each slot."""
 
 import mmap
 from array import array
@@ -10,27 +10,26 @@ from kvstore.storage.slab.superblock import SegmentHeader
 
 
 class SlotState(IntEnum):
-    """What may happen to a slot next."""
+    """State of a slot."""
 
     FREE = 0
-    """Its header on the disk is empty: it can be written."""
+    """The header on the disk is empty, so the slot can be written."""
     WRITING = 1
-    """A page is on its way; no header names it."""
+    """A page is being written; no header names it."""
     CACHED = 2
-    """A page is there whole, and so is its header, on the disk."""
+    """The page and its header are on the disk."""
     LEAVING = 3
-    """No reader finds it any more; its header is still on the disk."""
+    """Readers no longer find the page; its header is still on the disk."""
     GONE = 4
-    """Its header is gone too; its last reader makes it FREE."""
+    """The header is empty on the disk; the last reader makes the slot FREE."""
 
 
 class Segment:
-    """One segment that was cut into slots. Not thread-safe.
+    """One segment that is cut into slots. Not thread-safe.
 
-    ``table`` is the table of headers as it is on the disk, or will be with the next
-    commit; its bytes are written to the disk from here. ``states``, ``children`` (pages
-    cached that come right after), ``readers`` and ``touched`` stand by the slot's index.
-    ``room`` is how many slots are FREE.
+    ``table`` is the table of headers as the next commit writes it to the disk. ``states``,
+    ``children`` (cached pages that follow directly), ``readers`` and ``touched`` are by slot
+    index. ``room`` is the number of FREE slots.
     """
 
     def __init__(self, header: SegmentHeader, layout: SegmentLayout) -> None:
@@ -47,7 +46,7 @@ class Segment:
 
     @property
     def table_offset(self) -> int:
-        """Where the table begins in the file."""
+        """Offset of the table in the file."""
         return self.base + ALIGNMENT
 
     def slot(self, index: int) -> int:
@@ -55,37 +54,37 @@ class Segment:
         return self.header.number << INDEX_BITS | index
 
     def offset(self, index: int) -> int:
-        """Returns where a slot begins in the file."""
+        """Returns the offset of a slot in the file."""
         return self.base + self.layout.offset(index)
 
     def place(self, index: int) -> Place:
-        """Returns where a slot's header belongs."""
+        """Returns the place of a slot's header."""
         return Place(self.header.slab, self.header.carving, index)
 
     def raw(self, index: int) -> memoryview:
-        """Returns a slot's header as bytes, in place."""
+        """Returns the bytes of a slot's header, in place."""
         return self.table[index * HEADER_BYTES : (index + 1) * HEADER_BYTES]
 
     def read_header(self, index: int) -> SlotHeader | None:
-        """Returns a slot's header, checked; None where it is not whole, or says nothing."""
+        """Returns a slot's checked header; None if it is torn, foreign or empty."""
         raw = bytes(self.raw(index))
         return None if raw == EMPTY else decode(raw, self.place(index))
 
     def parent_digest(self, index: int) -> bytes:
-        """Returns the parent's digest of the page in a slot, whose header is good."""
+        """Returns the digest of the parent of a slot's page. The header must be good."""
         start = index * HEADER_BYTES
         return bytes(self.table[start + PARENT.start : start + PARENT.stop])
 
     def restore(self, cached: bytearray) -> None:
-        """Says after a restart which slots are CACHED, by a 1 at their index; others are FREE."""
+        """Sets all states after a restart: CACHED for a 1 in ``cached``, else FREE."""
         self.states = cached.replace(b"\1", bytes([SlotState.CACHED]))
         self.room = self.states.count(SlotState.FREE)
 
     def write_header(self, index: int, header: SlotHeader | None) -> None:
-        """Sets a slot's header, or empty it; the disk has it with the next commit."""
+        """Sets a slot's header, or empties it. The next commit writes it to the disk."""
         self.raw(index)[:] = EMPTY if header is None else header.encode(self.place(index))
 
     def move(self, index: int, state: SlotState) -> None:
-        """Says what a slot is at."""
+        """Changes the state of a slot."""
         self.room += (state is SlotState.FREE) - (self.states[index] == SlotState.FREE)
         self.states[index] = state

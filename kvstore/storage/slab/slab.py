@@ -1,4 +1,4 @@
-"""Tier 3 on a disk: pages in one preallocated file, found again after a restart."""
+"""The slab of a disk: pages in one preallocated file, which survive a restart."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,12 +32,11 @@ from kvstore.storage.slab.runs import Content, RunMover, size_of
 
 @dataclass(frozen=True)
 class SlabConfig:
-    """Where a slab is and how large.
+    """Path and sizes of a slab.
 
     ``size_bytes`` is rounded down to whole segments. A new file gets ``segment_bytes``, a
-    multiple of 4 KiB, in which a page and 8 KiB have to fit. ``thread_count`` threads
-    read and as many write. ``queue_bytes`` bounds what waits to be written, and as much
-    what is being read.
+    multiple of 4 KiB that has room for a page and 8 KiB. ``thread_count`` threads read, and as many
+    write. ``queue_bytes`` bounds the bytes waiting to be written, and also those being read.
     """
 
     path: Path
@@ -48,7 +47,7 @@ class SlabConfig:
 
 
 class SlabUse(NamedTuple):
-    """What is in a slab at one moment."""
+    """Contents of a slab at one moment."""
 
     state: SlabState
     page_count: int
@@ -60,13 +59,12 @@ class SlabUse(NamedTuple):
 
 
 class Slab:
-    """An open slab. Thread-safe; once it is open it raises nothing.
+    """An open slab. Thread-safe; raises nothing once it is open.
 
-    Whatever a disk can do wrong is a miss: a page that is not what was written leaves,
-    and after an error the slab is FAILED, takes no write and answers every read with
-    misses. ``policy`` chooses what goes when the slab is full; without one a full slab
-    refuses until somebody removes. ``lost`` is told, on a thread of the slab, of pages
-    that left by themselves.
+    Every error of the disk is a miss. A page whose bytes changed leaves. After an error the slab is
+    FAILED: it refuses writes, and every read is a miss. ``policy`` chooses the victims of a full
+    slab; without one a full slab refuses until pages are removed. ``lost`` is called on a thread of
+    the slab, with pages that left without a request.
     """
 
     def __init__(
@@ -75,7 +73,7 @@ class Slab:
         policy: SlabPolicy | None = None,
         lost: Callable[[Sequence[PageKey]], None] = lambda _: None,
     ) -> None:
-        """Opens the file, or make it, and read which pages it has.
+        """Opens or creates the file, and reads its index of pages.
 
         Raises ``SlabInUse`` or ``SlabUnusable``.
         """
@@ -100,40 +98,39 @@ class Slab:
 
     @property
     def state(self) -> SlabState:
-        """Whether it takes and gives pages; FAILED is the alarm."""
+        """Whether the slab works; FAILED is the alarm."""
         return self._book.state
 
     @property
     def reading_bytes(self) -> int:
-        """Bytes that are being read: what a load would wait for."""
+        """Bytes being read, for which a new read would wait."""
         return self._book.reading_bytes
 
     @property
     def reading_room(self) -> int:
-        """Bytes that may be read besides; what is more is refused."""
+        """Bytes that may be read in addition; larger reads are refused."""
         return self._config.queue_bytes - self._book.reading_bytes
 
     @property
     def writing_room(self) -> int:
-        """Bytes that may be queued besides; what is more is refused."""
+        """Bytes that may be queued in addition; larger writes are refused."""
         return self._config.queue_bytes - self._book.queued_bytes
 
     @property
     def page_count(self) -> int:
-        """Pages that would be found now."""
+        """Number of pages that a read would find now."""
         return self._book.index.page_count
 
     def write(
         self, page: SlabPage, content: Content, done: Done, *, checksum: int | None = None
     ) -> bool:
-        """Begins to write a page; returns whether it was taken. Waits for nothing.
+        """Begins to write a page. Returns whether the slab accepted it. Does not wait.
 
-        ``done`` is called once if it was, on a thread of the slab: with True once the
-        page survives a loss of power, with False where nothing came of it. ``content``
-        may not change until then. ``checksum`` is its xxh3-64 where the caller knows it,
-        and not 0: what went wrong before is found as well then. Not taken is a page
-        that is there or on its way, that fits no segment or not into the queue, and
-        every page of a slab that is not OPEN.
+        An accepted write calls ``done`` once, on a thread of the slab: with True once the page
+        survives a loss of power, with False if it was not written. ``content`` must not change
+        until then. ``checksum`` is the page's xxh3-64 if the caller knows it, and not 0; it also
+        finds damage from before the call. The slab refuses a page that it has or is writing, that
+        fits no segment or not into the queue. A slab that is not OPEN refuses every page.
         """
         size = size_of(content)
         fits = size > 0 and self._book.room.layout(size).slot_count > 0
@@ -157,31 +154,30 @@ class Slab:
             return True
 
     def read(self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None]) -> None:
-        """Reads pages into the callers' memory; ``done`` is called once, even before this returns.
+        """Reads pages into the caller's memory. Calls ``done`` once, perhaps before it returns.
 
-        Pages that lie side by side are read in one go. What is not there, of another
-        size, or too much for the queue, is a miss.
+        Adjacent pages are read by one call. A page that is absent, of another size, or too much
+        for the queue is a miss.
         """
         self._reader.read(wanted, done)
 
     def contains(self, key: PageKey) -> bool:
-        """Returns whether a page would be found now."""
+        """Returns whether a read would find the page now."""
         with self._book.mutex:
             return self._book.state is SlabState.OPEN and self._book.index.find(key) is not None
 
     def is_on_its_way(self, key: PageKey) -> bool:
-        """Returns whether a page is being written, and nobody removed it since."""
+        """Returns whether a page is being written and was not removed since."""
         with self._book.mutex:
             write = self._book.pending.get(key)
             return write is not None and not write.cancelled
 
     def remove(self, keys: Sequence[PageKey], done: Done) -> None:
-        """Removes pages and all that comes after them. Nobody finds them from here on.
+        """Removes pages and all of their descendants. Readers no longer find them.
 
-        ``done`` is called once: with True once they cannot return, whatever happens to
-        this machine, with False where the disk refuses to forget them. Of what is on its
-        way nothing comes; a page of which nothing is there is removed. Where pages come
-        after them that were not named it takes O(pages of the namespace).
+        Calls ``done`` once: with True once they cannot return, even after a crash, with False if
+        the disk does not remove them. Writes under way are cancelled. An absent page counts as
+        removed. Takes O(pages of the namespace) if they have descendants that were not named.
         """
         book = self._book
         with book.mutex:
@@ -200,9 +196,9 @@ class Slab:
             self.remove(keys, done)
 
     def leading(self, keys: Iterable[PageKey]) -> int:
-        """Returns how many of a sequence's pages would be found now, up to the first that is not.
+        """Returns how many pages of a sequence a read would find, up to the first miss.
 
-        Asks for no more keys than that, so that digests can be computed as they are needed.
+        Uses no key beyond that miss, so the caller can compute digests lazily.
         """
         count = 0
         for key in keys:
@@ -212,7 +208,7 @@ class Slab:
         return count
 
     def page(self, key: PageKey) -> SlabPage | None:
-        """Returns what a page's header says, or None where there is no such page."""
+        """Returns a page's header fields, or None if the slab does not have it."""
         with self._book.mutex:
             slot = self._book.index.find(key)
             if slot is None:
@@ -222,7 +218,7 @@ class Slab:
             return header and SlabPage(header.key, header.parent, header.valid_tokens)
 
     def keys(self, namespace: bytes) -> list[PageKey]:
-        """Returns the pages of a namespace, in no order."""
+        """Returns the pages of a namespace, unordered."""
         with self._book.mutex:
             return self._book.index.keys(namespace)
 
@@ -232,7 +228,7 @@ class Slab:
             return self._book.index.namespaces()
 
     def use(self) -> SlabUse:
-        """Returns what is in the slab, as one snapshot."""
+        """Returns the contents of the slab, as one snapshot."""
         book = self._book
         with book.mutex:
             segments = book.room.segments.values()
@@ -247,7 +243,7 @@ class Slab:
             )
 
     def close(self) -> None:
-        """Writes what waits, finish what is read, and gives the file up. Idempotent."""
+        """Writes queued pages, finishes reads, and closes the file. Idempotent."""
         with self._book.mutex:
             if self._book.state is SlabState.CLOSED:
                 return

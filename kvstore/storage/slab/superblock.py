@@ -1,4 +1,4 @@
-"""What a slab says of itself: the superblock of the file, and the header of each segment."""
+"""The superblock of a slab's file, and the header of each segment."""
 
 import struct
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class Superblock(NamedTuple):
 
 
 class SegmentHeader(NamedTuple):
-    """A segment's first 4 KiB: where it is, under which number it was cut, and for which pages."""
+    """A segment's first 4 KiB: its place, the number of its cut, and the size of its pages."""
 
     slab: bytes
     number: int
@@ -49,10 +49,10 @@ class SegmentHeader(NamedTuple):
 
 
 def decode_superblock(raw: bytes) -> Superblock:
-    """Returns what the file says of itself.
+    """Returns the file's superblock.
 
-    Raises :class:`SlabUnusable` for a file that is no slab, is one of another format,
-    or is damaged: nothing that is not understood is written over.
+    Raises :class:`SlabUnusable` if the file is no slab, has another format, or is damaged. So the
+    store never overwrites a file that it does not understand.
     """
     magic, version, made, segment_bytes, slab = _SLAB.unpack_from(raw)
     if magic != SLAB_MAGIC:
@@ -67,7 +67,7 @@ def decode_superblock(raw: bytes) -> Superblock:
 
 
 def decode_segment(raw: bytes, slab: bytes, number: int) -> SegmentHeader | None:
-    """Returns how a segment is cut; None where it is not, or the header is torn or foreign."""
+    """Returns a segment's header; None if it is not cut, or the header is torn or foreign."""
     magic, version, _, own_number, own_slab, carving, page_bytes = _SEGMENT.unpack_from(raw)
     known = (magic, version, own_number, own_slab) == (SEGMENT_MAGIC, FORMAT_VERSION, number, slab)
     if not known or not _intact(raw, _SEGMENT.size):
@@ -76,7 +76,7 @@ def decode_segment(raw: bytes, slab: bytes, number: int) -> SegmentHeader | None
 
 
 def _sealed(fields: bytes) -> bytes:
-    """Returns the fields with their checksum, filled up."""
+    """Returns the fields with their checksum, padded."""
     return (fields + _CHECKSUM.pack(xxh3_64_intdigest(fields))).ljust(ALIGNMENT, b"\0")
 
 
