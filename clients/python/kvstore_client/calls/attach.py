@@ -48,7 +48,7 @@ class AttachConnection:
         _open.add(self)
 
     def hello(self, display_name: str, *, cuda_mps: bool, deadline: Deadline) -> attach_pb2.Welcome:
-        """Connects and be given a credential; raises ``StoreError``."""
+        """Connects and returns the store's welcome with a credential; raises ``StoreError``."""
         hello = attach_pb2.Hello(
             protocol_version=PROTOCOL_VERSION, display_name=display_name, cuda_mps=cuda_mps
         )
@@ -65,7 +65,7 @@ class AttachConnection:
         return self._ask(attach_pb2.ClientFrame(bind=bind), "bound", deadline).bound
 
     def serve(self, table: ExtentTable, hung_up: Callable[[StoreError], None]) -> None:
-        """Starts the thread that maps what is announced."""
+        """Starts the thread that maps announced extents."""
         self._socket.settimeout(None)
         self._reader = Thread(
             target=self._read, args=(table, hung_up), name="kvstore-attach", daemon=True
@@ -73,18 +73,18 @@ class AttachConnection:
         self._reader.start()
 
     def tell_unmapped(self, extent_ids: list[int]) -> None:
-        """Tell the store that extents are unmapped; it need not listen any more."""
+        """Reports to the store that extents are unmapped. Ignores a closed connection."""
         with contextlib.suppress(OSError):
             self._send(attach_pb2.ClientFrame(unmapped=attach_pb2.Unmapped(extent_ids=extent_ids)))
 
     def abort(self) -> None:
-        """Ends whatever goes on over the connection, from any thread."""
+        """Ends every call over the connection. Any thread may call it."""
         self._aborted = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Ends the connection and its thread. Can be repeated; not from ``hung_up``."""
+        """Ends the connection and its thread. Can be repeated. Must not run in ``hung_up``."""
         self.abort()
         if self._reader is not None:
             self._reader.join()
@@ -133,19 +133,19 @@ class AttachConnection:
         except (OSError, EOFError, BrokenFrames, UntrustedExtent) as error:
             hung_up(StoreUnavailable(f"the attach connection ended: {error}"))
         except Exception as error:
-            # Without this thread no extent comes: whatever ended it ends the session.
+            # Without this thread no extent is mapped any more, so the session ends too.
             _logger.exception("attach_failed")
             hung_up(StoreUnavailable(f"the attach connection ended: {error!r}"))
 
     def _populate_until_spoken_to(self, table: ExtentTable) -> None:
-        """Prepares memory for its first use while the store says nothing."""
+        """Prepares memory for its first use until the store sends a frame."""
         spoken_to = select.poll()
         spoken_to.register(self._socket, select.POLLIN)
         while not spoken_to.poll(0) and table.populate():
             pass
 
     def _answer_unmapped(self, extent_ids: Collection[int]) -> None:
-        """Tell of extents that were announced or retired and are not mapped, if there are any."""
+        """Reports announced or retired extents that are not mapped, if any exist."""
         if extent_ids:
             self.tell_unmapped(sorted(extent_ids))
 
@@ -175,7 +175,7 @@ class AttachConnection:
 def _map(extent: types_pb2.Extent, descriptors: list[int], table: ExtentTable) -> bool:
     """Maps one extent; returns whether it is mapped. Raises ``UntrustedExtent``.
 
-    The store hands out no slots where this process has no memory.
+    The store grants no slots in extents that this process has not mapped.
     """
     try:
         return table.add(extent, descriptors)

@@ -1,4 +1,4 @@
-"""When a store that does not answer is asked again."""
+"""The circuit breaker: it stops requests to a store that does not answer."""
 
 import contextlib
 import logging
@@ -19,12 +19,12 @@ from kvstore_client.errors import (
     StoreUnavailable,
 )
 
-# Calls in a row that failed at once, such as on a connection that breaks: one costs nothing.
+# Calls in a row that failed at once, such as on a broken connection. A single one costs no time.
 FAILURES_TO_OPEN = 3
 
 
 class BreakerState(Enum):
-    """Who may ask: everybody, nobody but a probe, or one request at a time."""
+    """Callers that may ask: all requests, only a probe, or one request at a time."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -32,29 +32,28 @@ class BreakerState(Enum):
 
 
 class Ticket(NamedTuple):
-    """A request that was let through: after how many openings, and whether on trial."""
+    """An admitted request: the count of openings before it, and whether it is the trial."""
 
     opening: int
     trial: bool
 
 
 class CircuitBreaker:
-    """Keeps requests from a store that does not answer, by what became of those before.
+    """Keeps requests from a store that does not answer, by the results of earlier calls.
 
-    *Closed* it lets all through. A call that was not answered in time opens it, or
-    a few in a row that failed at once. *Open* it lets none through until a probe,
-    which no request waits for, was answered. Then it is *half-open*: one request
-    at a time is let through, and its first answer closes it.
+    A *closed* breaker admits all requests. One timeout opens it, or a few failures in a
+    row that came at once. An *open* breaker admits none until the store answers a probe.
+    No request waits for a probe. Then the breaker is *half-open*: it admits one request
+    at a time, and the first answer closes it.
 
-    Where probes are answered and requests are not, it stays open for longer each
-    time, from ``first_open`` seconds doubling to ``longest_open``: so of a store
-    that is slow for what requests ask, few of them pay. That is counted by kinds
-    of calls, and an answer in time takes one doubling back. ``probe_waits`` are
-    between probes that fail.
+    If the store answers probes but not requests, the breaker stays open for longer each
+    time, from ``first_open`` seconds doubling to ``longest_open``. Few requests then wait
+    for a slow store. The breaker counts timeouts by kind of call, and an answer in time
+    takes one doubling back. ``probe_waits`` are the waits between failed probes.
 
-    A call that is refused until a later time, for a quota, is not sent before.
+    A call refused for a quota is not sent again before its retry time.
 
-    Nothing here waits or has a thread. Not thread-safe: its user guards it.
+    The breaker never waits and has no thread. Not thread-safe: its user guards it.
     """
 
     def __init__(
@@ -81,25 +80,25 @@ class CircuitBreaker:
 
     @property
     def passes(self) -> bool:
-        """Whether a request would be let through now."""
+        """Whether the breaker admits a request now."""
         return self.state is BreakerState.CLOSED or (
             self.state is BreakerState.HALF_OPEN and not self._tried
         )
 
     def admit(self) -> Ticket:
-        """Let a request through, which MUST :meth:`leave`; raises ``StoreUnavailable``, why not."""
+        """Admits a request, which MUST :meth:`leave`; raises ``StoreUnavailable`` with a reason."""
         if not self.passes:
             raise StoreUnavailable(f"not asked: {self._why}")
         self._tried = trial = self.state is BreakerState.HALF_OPEN
         return Ticket(self._openings, trial)
 
     def leave(self, ticket: Ticket) -> None:
-        """Notes that a request is over, whatever came of it."""
+        """Notes that a request is over, with any result."""
         if ticket.trial and ticket.opening == self._openings:
             self._tried = False
 
     def check(self, kind: str) -> None:
-        """Raises ``StoreUnavailable`` where calls of this kind are not to be sent yet."""
+        """Raises ``StoreUnavailable`` if calls of this kind must not be sent yet."""
         until, refusal = self._rests.get(kind, (0.0, None))
         left = until - self._clock()
         if left > 0:
@@ -114,9 +113,9 @@ class CircuitBreaker:
         self._timeouts[kind] = max(0, self._timeouts[kind] - 1)
 
     def failed(self, ticket: Ticket, kind: str, error: StoreError) -> bool:
-        """Notes that a call failed; returns whether that opened it.
+        """Notes that a call failed; returns whether the failure opened the breaker.
 
-        A call that began before the last opening tells nothing new.
+        Ignores the failure of a call that began before the last opening.
         """
         if isinstance(error, StoreRefused):
             self.answered(ticket, kind)
@@ -136,11 +135,11 @@ class CircuitBreaker:
 
     @property
     def probe_in(self) -> float:
-        """Seconds until a probe is to be sent, zero or less from then on; only while open."""
+        """Seconds until the next probe, zero or less once it is due. Valid only while open."""
         return self._probe_at - self._clock()
 
     def probed(self, error: StoreError | None) -> None:
-        """Notes what came of a probe: None for an answer, which a refusal is as well."""
+        """Notes the result of a probe: None for an answer. A refusal is an answer too."""
         if self.state is not BreakerState.OPEN:
             return
         self._probe_failed = error is not None
@@ -152,7 +151,7 @@ class CircuitBreaker:
             self._probe_at = self._clock() + self._probe_waits.delay()
 
     def prompt(self) -> None:
-        """Have it probed now if the last probe failed: the store answers something."""
+        """Makes the next probe due now if the last one failed: the store answers other calls."""
         if self._probe_failed:
             self._probe_at = self._clock()
 
@@ -165,7 +164,7 @@ class CircuitBreaker:
         self._why = f"the store did not answer ({error})"
         wait = 0.0
         if timeouts > 1:
-            # Bounded before it is doubled: no power of two is too large then.
+            # Bounded first, so the power of two stays a finite float.
             doublings = min(timeouts - 2, 63)
             wait = min(self._longest_open, self._first_open * 2.0**doublings)
         self._probe_at = self._clock() + wait
@@ -175,12 +174,12 @@ _logger = logging.getLogger(__name__)
 
 
 class StoreGate:
-    """A circuit breaker with a thread that probes, for as long as it is open.
+    """A circuit breaker with a thread that probes while the breaker is open.
 
-    ``probe`` asks the store something and raises ``StoreError``; it is called on
-    that thread alone. ``reopened`` is called there once the store answered. Any
-    thread may use it. The breaker's state changes under ``monitor``, which is
-    notified of it and never held over a call.
+    ``probe`` calls the store and raises ``StoreError``. Only that thread calls it, and it
+    calls ``reopened`` once the store answered. Any thread may use the gate. The breaker's
+    state changes under ``monitor``. The gate notifies it of changes, and never holds it
+    over a call.
     """
 
     def __init__(
@@ -199,11 +198,11 @@ class StoreGate:
 
     @property
     def passes(self) -> bool:
-        """Whether a request would be let through now."""
+        """Whether the breaker admits a request now."""
         return self._breaker.passes
 
     def admit(self) -> Ticket:
-        """Let a request through, which has to :meth:`leave`; raises ``StoreUnavailable``."""
+        """Admits a request, which MUST :meth:`leave`; raises ``StoreUnavailable``."""
         with self._monitor:
             return self._breaker.admit()
 
@@ -215,7 +214,7 @@ class StoreGate:
                 self._monitor.notify_all()
 
     def check(self, kind: str) -> None:
-        """Raises ``StoreUnavailable`` where calls of this kind are not to be sent yet."""
+        """Raises ``StoreUnavailable`` if calls of this kind must not be sent yet."""
         self._breaker.check(kind)
 
     def answered(self, ticket: Ticket, kind: str) -> None:
@@ -226,7 +225,7 @@ class StoreGate:
                 self._monitor.notify_all()
 
     def failed(self, ticket: Ticket, kind: str, error: StoreError) -> None:
-        """Notes that a call failed; where that opened it, begin to probe."""
+        """Notes that a call failed, and begins to probe if that opened the breaker."""
         with self._monitor:
             opened = self._breaker.failed(ticket, kind, error)
             if opened:
@@ -235,7 +234,7 @@ class StoreGate:
             _logger.info("store_not_asked", extra={"call": kind, "reason": str(error)})
 
     def prompt(self) -> None:
-        """Have a probe that waits after one that failed sent now."""
+        """Sends the next probe now if the last one failed."""
         with self._monitor:
             self._breaker.prompt()
             if self._breaker.state is BreakerState.OPEN:
@@ -243,13 +242,13 @@ class StoreGate:
             self._monitor.notify_all()
 
     def close(self) -> None:
-        """Probes no more. Does not wait."""
+        """Stops probing. Does not wait."""
         with self._monitor:
             self._closed = True
             self._monitor.notify_all()
 
     def _begin_probing(self) -> None:
-        """Start the thread, unless it runs. Where there is none to be had, the next prompt does."""
+        """Starts the thread unless it runs. The next prompt retries if no thread can start."""
         if self._probing or self._closed:
             return
         with contextlib.suppress(RuntimeError):  # no threads left: that passes
@@ -275,7 +274,7 @@ class StoreGate:
                 self._monitor.notify_all()
 
     def _wait(self) -> bool:
-        """Waits until a probe is due; returns False where none is wanted, and the thread ends."""
+        """Waits until a probe is due; returns False if the thread has to end."""
         with self._monitor:
             while not self._closed and self._breaker.state is BreakerState.OPEN:
                 left = self._breaker.probe_in
@@ -286,8 +285,8 @@ class StoreGate:
             return False
 
 
-# Of ``call_timeout``: a call that had less, for its request's budget was nearly spent, may come too
-# late with a store that is well. Several of them in a row tell something.
+# A share of ``call_timeout``. A call with less time, at the end of its request's budget, may time
+# out although the store is healthy. It counts as a failure, and only several in a row open.
 FAIR_SHARE = 0.5
 
 P = ParamSpec("P")
@@ -295,17 +294,17 @@ T = TypeVar("T")
 
 
 class Sample(NamedTuple):
-    """Tokens of a namespace, to ask for when it matters whether there is an answer in time."""
+    """Tokens of a namespace that a probe peeks at, to see whether the store answers in time."""
 
     namespace_id: bytes
     tokens: bytes
 
 
 class StoreRequest:
-    """What a request may still take, and what its calls tell of the store.
+    """The calls of one request: its remaining time, and its reports to the gate.
 
-    ``asked`` is whether any call was sent. ``end`` is told where the lease is
-    over. One thread uses it.
+    ``asked`` is whether any call was sent. The request calls ``end`` if the lease is over.
+    One thread uses it.
     """
 
     def __init__(
@@ -317,7 +316,7 @@ class StoreRequest:
         *,
         call_timeout: float,
     ) -> None:
-        """``call_timeout`` is what a call has where the budget leaves it, in seconds."""
+        """Takes ``call_timeout``, a call's seconds while the budget has as many."""
         self.asked = False
         self._gate = gate
         self._ticket = ticket
@@ -329,17 +328,17 @@ class StoreRequest:
     def remaining(self) -> float:
         """Returns the seconds left, more than zero; raises ``StoreTimedOut`` after them.
 
-        What is waited for next is taken to have as many.
+        The next call is assumed to have this many seconds.
         """
         self._given = self._deadline.remaining()
         return self._given
 
     def ask(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Makes a call of ``LeaseCalls``; its errors are raised after their meaning is drawn.
+        """Makes a call of ``LeaseCalls``, reports its result to the gate, and raises its errors.
 
-        One that says that the lease is over ends the session. After one that was
-        not answered in time the store is not asked until it answers again. Raises
-        ``StoreUnavailable`` where the store said not to be asked this yet.
+        An error that says that the lease is over ends the session. After a timeout no
+        request asks the store until it answers a probe. Raises ``StoreUnavailable`` if a
+        refusal's retry time for this kind of call has not passed.
         """
         kind = call.__name__
         self._gate.check(kind)
@@ -356,7 +355,7 @@ class StoreRequest:
         return answer
 
     def failed(self, kind: str, error: StoreError) -> None:
-        """Notes that something that the request waited for failed."""
+        """Notes that a call or another wait of the request failed."""
         if isinstance(error, StoreTimedOut) and self._given < self._fair:
             error = StoreUnavailable(f"{error}, of which {self._given:.2g} s were left")
         self._gate.failed(self._ticket, kind, error)

@@ -23,33 +23,32 @@ MAX_MESSAGE_BYTES = 16 << 20
 CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # A unix socket is there or it is not.
+    # A unix socket exists or not, so a long backoff gains nothing.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),
-    # A channel of another epoch has nothing to give to this one.
+    # A channel must not share connections with a channel of another epoch.
     ("grpc.use_local_subchannel_pool", 1),
-    # Who may retry is decided here, by what a call changes.
+    # The client decides which calls may be repeated.
     ("grpc.enable_retries", 0),
 )
 
 
-# Where the calls are that a lane may carry, by their stub's name.
+# The gRPC paths of the services whose calls a lane may carry.
 PREFIX_CACHE = "/kvstore.v1.PrefixCacheService/"
 LEASE = "/kvstore.v1.LeaseService/"
-# They find what was given back before.
+# Calls that have to see the slots of all earlier releases.
 IN_ORDER = {PREFIX_CACHE + "AcquirePrefix", PREFIX_CACHE + "ReservePages"}
 
 
 class StoreCalls:
     """A channel with a credential, and with a lease's secret where there is a lease.
 
-    Without ``trust`` nothing is encrypted; without a credential a certificate in
-    ``trust`` says who calls. The stubs ``lease``, ``prefix_cache``, ``named_pin`` and
-    ``store`` give the methods. Every call has a timeout in seconds and is sent once,
-    over a lane where :meth:`use_lanes` gave some, and again over gRPC where that broke.
-    Any thread may use it.
+    Without ``trust`` nothing is encrypted. Without a credential a certificate in ``trust``
+    identifies the caller. The stubs ``lease``, ``prefix_cache``, ``named_pin`` and ``store``
+    have the methods. Every call has a timeout in seconds. It is sent once, over a lane if
+    :meth:`use_lanes` gave some, and again over gRPC if the lane broke. Any thread may use it.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class StoreCalls:
         self.store = store_pb2_grpc.StoreServiceStub(self._channel)
 
     def use_lanes(self, lanes: LanePool) -> None:
-        """Makes the calls of the request path over lanes, which are this object's to close."""
+        """Makes the calls of the request path over ``lanes``; :meth:`close` closes them."""
         cache, lease, pb = self.prefix_cache, self.lease, prefix_cache_pb2
         self._on_lanes = {
             cache.MatchPrefix: (PREFIX_CACHE + "MatchPrefix", pb.MatchPrefixResponse),
@@ -98,8 +97,8 @@ class StoreCalls:
     def call(self, method: Any, request: Any, timeout: float, *, tokens: bytes = b"") -> Any:  # noqa: ANN401  # stubs are untyped
         """Returns a method's answer; raises :class:`~kvstore_client.errors.StoreError`.
 
-        ``tokens`` are the request's ``sequence.tokens``, which it does not have yet: put
-        into a message they would be copied, which a lane does without.
+        ``tokens`` are the request's ``sequence.tokens``, which the message does not have yet.
+        A lane sends them without the copy that a message would make.
         """
         if not tracing.ON:
             return self._make(method, request, timeout, tokens)
@@ -130,9 +129,9 @@ class StoreCalls:
             raise StoreUnavailable(str(error)) from None
 
     def stream(self, method: Any, request: Any, timeout: float) -> Any:  # noqa: ANN401  # as call
-        """Returns a call whose answers come one by one, ``timeout`` seconds long at most.
+        """Returns a streaming call of at most ``timeout`` seconds.
 
-        Reading them raises gRPC's errors, which ``error_of_call`` says the meaning of.
+        Reading its answers raises gRPC's errors; ``error_of_call`` turns them into ours.
         """
         try:
             return method(request, timeout=timeout, metadata=self._metadata_now())
@@ -140,15 +139,15 @@ class StoreCalls:
             raise StoreUnavailable(str(error)) from None
 
     def _metadata_now(self) -> tuple[tuple[str, str | bytes], ...]:
-        """Returns what goes with each call, and with a traced one its span."""
+        """Returns the metadata of a call, with its span if it is traced."""
         if not tracing.ON:
             return self._metadata
         return (*self._metadata, (tracing.TRACEPARENT, tracing.traceparent()))
 
     def post(self, method: Any, request: Any, timeout: float, told: Callable[[bool], None]) -> bool:  # noqa: ANN401  # as call
-        """Have a call made over a lane, and do not wait; False where none takes it at once.
+        """Sends a call over a lane without waiting. Returns False if no lane is free.
 
-        As ``LanePool.post`` does, which says when ``told`` is called.
+        ``LanePool.post`` describes when ``told`` is called.
         """
         if self._lanes is None:
             return False
@@ -156,12 +155,15 @@ class StoreCalls:
         return self._lanes.post(path, [request.SerializeToString()], timeout, told)
 
     def collect(self, seconds: float = 0.0) -> None:
-        """Reads answers to what was posted: those that are there, or come within ``seconds``."""
+        """Reads answers to posted calls that arrived or arrive within ``seconds``."""
         if self._lanes is not None:
             self._lanes.collect(seconds)
 
     def call_cancellably(self, method: Any, request: Any, timeout: float) -> Any:  # noqa: ANN401  # as call
-        """Does as :meth:`call`, until :meth:`cancel`. One thread at a time uses it."""
+        """Returns a method's answer as :meth:`call` does, over gRPC; :meth:`cancel` ends it.
+
+        One thread at a time uses it.
+        """
         if self._cancelled:
             raise StoreUnavailable("CANCELLED: given up by this client")
         try:
@@ -180,13 +182,13 @@ class StoreCalls:
             raise StoreUnavailable(str(error)) from None
 
     def cancel(self) -> None:
-        """Ends the cancellable call under way, and every one to come."""
+        """Ends the cancellable call in progress, and every later one."""
         self._cancelled = True
         if self._cancellable is not None:
             self._cancellable.cancel()
 
     def close(self) -> None:
-        """Cancels the calls under way and closes the channel. Can be repeated."""
+        """Cancels the calls in progress and closes the channel. Can be repeated."""
         if self._lanes is not None:
             self._lanes.close()
         self._channel.close()

@@ -1,4 +1,4 @@
-"""How long all calls of one request may take together, and how long they took."""
+"""Backoffs, deadlines, and the time budget that all calls of one request share."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -10,10 +10,10 @@ from kvstore_client.errors import StoreTimedOut, StoreUnavailable
 
 
 class Backoff:
-    """Waits that double from ``first`` to ``longest`` seconds, each shortened by chance.
+    """Waits that double from ``first`` to ``longest`` seconds, each with random jitter.
 
-    The jitter keeps the workers of a host from coming back in step. Not
-    thread-safe: one loop uses it.
+    The jitter keeps the workers of a host from retrying in step. Not thread-safe: one
+    loop uses it.
     """
 
     def __init__(self, first: float, longest: float, random: Random | None = None) -> None:
@@ -34,7 +34,7 @@ class Backoff:
 
 
 class Deadline:
-    """``seconds`` from now on, by CLOCK_MONOTONIC. Any thread may use it."""
+    """A point ``seconds`` from now, by CLOCK_MONOTONIC. Any thread may use it."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -52,11 +52,10 @@ class Deadline:
 
 
 class StoreBudget:
-    """``seconds`` of waiting for the store, by CLOCK_MONOTONIC, over all calls of a request.
+    """A request's ``seconds`` of waiting for the store, over all its calls, by CLOCK_MONOTONIC.
 
-    Once they are spent the store is not asked any more, and what is asked is a
-    miss at once: however many calls a request makes, and however slow each
-    answer is, the request waits no longer than this. One thread at a time uses it.
+    Once they are spent, every further call fails at once and counts as a miss. A request
+    waits no longer than this, for any number of calls. One thread at a time uses it.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -66,14 +65,14 @@ class StoreBudget:
 
     @property
     def left(self) -> float:
-        """Seconds that are not spent, none where it is zero or less."""
+        """Seconds that are not spent; zero or less if none are left."""
         return self.seconds - self.spent_seconds
 
     @contextmanager
     def spend(self, longest: float) -> Iterator[Deadline]:
-        """Charges a call, which may take ``longest`` seconds; gives its deadline.
+        """Charges a call of at most ``longest`` seconds; yields its deadline.
 
-        Raises :class:`StoreUnavailable` where nothing is left.
+        Raises :class:`StoreUnavailable` if nothing is left.
         """
         left = self.left
         if left <= 0:
@@ -89,9 +88,9 @@ class StoreBudget:
 
 @contextmanager
 def shared_budget(budgets: Iterable[StoreBudget]) -> Iterator[StoreBudget]:
-    """Gives a budget for calls that several requests wait for: as large as the largest left.
+    """Yields a budget for calls that several requests wait for, as large as the largest left.
 
-    Each of them is charged for what is spent of it.
+    Charges each of ``budgets`` for the time that is spent.
     """
     each = list({id(budget): budget for budget in budgets}.values())
     shared = StoreBudget(max(budget.left for budget in each))

@@ -1,4 +1,4 @@
-"""What happens in a store, as the store tells it."""
+"""A stream of a store's events."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -12,25 +12,25 @@ from kvstore_client.errors import StoreUnavailable, error_of_call
 
 
 class History(Enum):
-    """Whether a watch begins with what the store remembers of the time before."""
+    """The earlier events that a watch begins with."""
 
     NONE = store_pb2.WatchEventsRequest.HISTORY_UNSPECIFIED
     FIRST = store_pb2.WatchEventsRequest.HISTORY_FIRST
-    # And ends after it.
+    # The watch ends after the earlier events.
     ALONE = store_pb2.WatchEventsRequest.HISTORY_ALONE
 
 
 class EventWatch:
     """An iterator of events, and a context manager that ends it. One thread reads it.
 
-    Once it is made the store tells what happens: nothing between that and the first look at
-    it is missed, but for what ``lost_event_count`` of an event says. ``began`` has the
-    store's epoch and time. Iteration ends with the time that the watch was given, or by
-    :meth:`close`, and raises ``StoreError`` where the store ended it.
+    The store sends events from the moment that the watch exists. The watch misses only the
+    events that ``lost_event_count`` of an event counts. ``began`` has the store's epoch and
+    time. Iteration ends at the watch's timeout or by :meth:`close`. It raises ``StoreError``
+    if the store ended the watch.
     """
 
     def __init__(self, call: Any) -> None:  # noqa: ANN401  # stubs are untyped
-        """``call`` is the stream under way; raises ``StoreError`` where it did not begin."""
+        """Reads the first answer of the stream ``call``; raises ``StoreError`` if none came."""
         self._call = call
         self._closed = False
         try:
@@ -74,5 +74,5 @@ class EventWatch:
 
 
 def _is_over(error: grpc.RpcError) -> bool:
-    """Returns whether a call ended with its time."""
+    """Returns whether a call ended at its deadline."""
     return isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED

@@ -15,7 +15,7 @@ LENGTH_BYTES = 4
 
 
 class BrokenFrames(Exception):
-    """What came is not a frame: the connection cannot be used any more."""
+    """A received frame was invalid: the connection cannot be used any more."""
 
 
 def send_frame(connection: socket.socket, frame: attach_pb2.ClientFrame) -> None:
@@ -27,9 +27,9 @@ def send_frame(connection: socket.socket, frame: attach_pb2.ClientFrame) -> None
 def receive_frame(connection: socket.socket) -> tuple[attach_pb2.ServerFrame, list[int]]:
     """Receives one frame and its descriptors, which are the caller's to close.
 
-    Descriptors are close-on-exec. Never reads beyond the frame, so that none is
-    taken for another frame's. Raises ``EOFError`` when the peer hung up,
-    :class:`BrokenFrames`, or ``OSError``; nothing is left open then.
+    Descriptors are close-on-exec. The function never reads beyond the frame, so each
+    descriptor belongs to its frame. Raises ``EOFError`` if the peer hung up,
+    :class:`BrokenFrames`, or ``OSError``, and then leaves no descriptor open.
     """
     descriptors: list[int] = []
     try:
@@ -53,7 +53,7 @@ def _check_length(length: int) -> None:
 
 
 def close_all(descriptors: list[int]) -> None:
-    """Closes the descriptors and empty the list."""
+    """Closes the descriptors and empties the list."""
     while descriptors:
         os.close(descriptors.pop())
 

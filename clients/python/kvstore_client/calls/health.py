@@ -1,19 +1,19 @@
-"""Asks a store how it is, by grpc.health.v1, which needs no credential and holds nothing."""
+"""Health checks by grpc.health.v1, which need no credential and no lease."""
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 SERVING = "SERVING"
-# What a supervisor asks for: whether to send work here, and whether to replace the process.
+# A supervisor sends work by readiness, and replaces the process by liveness.
 READINESS = "readiness"
 LIVENESS = "liveness"
 
 
 def health_of(channel: grpc.Channel, service: str = READINESS, *, timeout: float) -> str:
-    """Returns what the store says of a service, such as ``SERVING`` or ``NOT_SERVING``.
+    """Returns the health of a service, such as ``SERVING`` or ``NOT_SERVING``.
 
-    Where it says nothing within ``timeout`` seconds: the name of the status code
-    that the call ended with, such as ``UNAVAILABLE`` or ``DEADLINE_EXCEEDED``.
+    Returns the name of the call's status code if the store does not answer within
+    ``timeout`` seconds, such as ``UNAVAILABLE`` or ``DEADLINE_EXCEEDED``.
     """
     stub = health_pb2_grpc.HealthStub(channel)
     try:

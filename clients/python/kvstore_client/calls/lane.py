@@ -1,4 +1,4 @@
-"""One lane to a store: a connection over which calls are made, one after another."""
+"""One lane to a store: a connection that carries one call after another."""
 
 import contextlib
 import math
@@ -25,35 +25,36 @@ from kvstore_client.errors import StoreTimedOut, StoreUnavailable, error_of_stat
 
 # Two lengths: of the head and of the body.
 LENGTHS = struct.Struct("<II")
-# So that a long prompt is sent without waiting for its reader; the kernel bounds it.
+# A long prompt fits, so its sender does not wait for the reader. The kernel bounds the size.
 BUFFER_BYTES = 1 << 20
 MILLISECONDS, MICROSECONDS = 1_000, 1_000_000
 LATE = "the lane did not answer in time"
-# For what must not wait; the deadline is not the kernel's to keep.
+# The flags of a call that must not block: the lane keeps its own deadlines.
 AT_ONCE = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-# What tells that a lane is of no use any more; a timeout does besides.
+# Errors that break a lane. A timeout breaks it too.
 BREAKS = (OSError, EOFError, BrokenFrames, DecodeError)
-# What an answer is received in, as far as it comes at once: one of thousands of slots is.
+# The size of one receive. An answer with thousands of slots fits.
 CHUNK_BYTES = 1 << 16
 
-# Heads of calls that are kept.
+# The most heads of calls that a lane caches.
 MOST_HEADS = 32
 
 _open: "WeakSet[Lane]" = WeakSet()
 
 
 class _Posted(NamedTuple):
-    """A call that was sent: until when its answer may come, and who is told whether it did."""
+    """A sent call: the deadline of its answer, and the callback that learns the result."""
 
     deadline: Deadline
     told: Callable[[bool], None]
 
 
 class Lane:
-    """Opened by :meth:`open`, then used by one thread at a time; any may :meth:`shut` it.
+    """A lane: call :meth:`open` first, then use it on one thread at a time.
 
-    The store takes up its calls in the order of their sending. After an error that is
-    no refusal it is of no use, and to be closed; then :meth:`forfeit`.
+    Any thread may call :meth:`shut`. The store starts a lane's calls in the order of their
+    sending. After an error that is no refusal the lane is broken: call :meth:`close`, then
+    :meth:`forfeit`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,13 +62,13 @@ class Lane:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         self._numbers: dict[str, int] = {}
-        # By method and timeout, for most calls are like others before them.
+        # By method and timeout: most calls repeat an earlier pair.
         self._heads: dict[tuple[str, float], bytes] = {}
         self._posted: deque[_Posted] = deque()
-        # Calls that were posted, and those whose answers were read. Neither goes back: whoever
-        # compares them need not be the one who uses the lane.
+        # Counts of posted calls and of answers read. Both only grow, so another thread may
+        # compare them.
         self.posted_count = self.read_count = 0
-        # Received, and of an answer that was not read yet.
+        # Received bytes of the next answer.
         self._left = b""
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
@@ -84,24 +85,24 @@ class Lane:
             self._answer("welcome", deadline)
             send(self._socket, attach_pb2.ClientFrame(open_lane=opening))
             methods = self._answer("lane_opened", deadline).lane_opened.methods
-            # From now on what may wait is told so each time, or is waited for before.
+            # From now on each call sets its own timeout, or polls first.
             self._socket.settimeout(None)
         self._numbers = {path: number for number, path in enumerate(methods)}
 
     def takes(self, method: str) -> bool:
-        """Returns whether a method, by its path over gRPC, may be called."""
+        """Returns whether the lane can call a method, given by its gRPC path."""
         return method in self._numbers
 
     @property
     def unread_count(self) -> int:
-        """Number of posted calls whose answers were not read."""
+        """The number of posted calls with unread answers."""
         return len(self._posted)
 
     def call(self, method: str, request: Sequence[bytes], timeout: float) -> bytes:
-        """Returns a method's response; raises ``StoreError``. ``request`` comes in pieces.
+        """Returns a method's response; raises ``StoreError``. ``request`` is in pieces.
 
-        Reads the answers to what was posted before, which come first. ``timeout`` counts from
-        when what the kernel takes at once was sent.
+        First reads the answers to earlier posted calls. ``timeout`` starts after the first
+        send, which does not block.
         """
         pieces = self._framed(method, request, timeout)
         try:
@@ -109,7 +110,7 @@ class Lane:
                 sent = self._socket.sendmsg(pieces, (), AT_ONCE)
             except BlockingIOError:
                 sent = 0
-            # From here on it may wait: what goes at once takes none of the time.
+            # The time starts here, because the send above does not block.
             deadline = Deadline(timeout)
             if sent < sum(map(len, pieces)):
                 self._send_rest(pieces, sent, deadline)
@@ -134,10 +135,11 @@ class Lane:
         timeout: float,
         told: Callable[[bool], None],
     ) -> bool:
-        """Sends a call whose answer is read later; False, and nothing is sent, if it had to wait.
+        """Sends a call whose answer is read later.
 
-        ``told`` is called once, with whether it succeeded, when the answer is read or
-        the lane :meth:`forfeit`, also after this raised ``StoreUnavailable``.
+        Returns False and sends nothing if the send would block. The lane calls ``told`` once
+        with the success, when it reads the answer or in :meth:`forfeit`. It does so also
+        after this method raised ``StoreUnavailable``.
         """
         pieces = self._framed(method, request, timeout)
         self._posted.append(_Posted(Deadline(timeout), told))
@@ -154,9 +156,9 @@ class Lane:
         return True
 
     def collect(self, seconds: float = 0.0) -> None:
-        """Reads answers to posted calls: those that are there, or come within ``seconds`` each.
+        """Reads answers to posted calls that arrived or arrive within ``seconds`` each.
 
-        Raises ``StoreError`` where one is late by its own deadline, or none is to be had.
+        Raises ``StoreError`` if an answer misses its own deadline, or the lane is broken.
         """
         with _typed(LATE):
             while self._posted and self._has_something(seconds):
@@ -165,17 +167,17 @@ class Lane:
                 self._posted[0].deadline.remaining()
 
     def forfeit(self) -> None:
-        """Says of all posted calls whose answers were not read that they did not succeed."""
+        """Reports a failure for every posted call with an unread answer."""
         while self._posted:
             self._posted.popleft().told(False)  # noqa: FBT003  # what it is told
 
     def shut(self) -> None:
-        """Ends whatever goes on over it, from any thread."""
+        """Ends every call over the lane. Any thread may call it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes it. Can be repeated."""
+        """Closes the lane. Can be repeated."""
         self._socket.close()
 
     def _answer(self, kind: str, deadline: Deadline) -> attach_pb2.ServerFrame:
@@ -204,7 +206,7 @@ class Lane:
         return [LENGTHS.pack(len(head), sum(map(len, request))) + head, *request]
 
     def _read_posted(self, deadline: Deadline) -> None:
-        """Reads the next posted call's answer, and tells of it; a refusal is no success."""
+        """Reads the next posted call's answer and reports it. A refusal is a failure."""
         head, _ = self._receive(deadline)
         refused = head and attach_pb2.LaneAnswer.FromString(head).HasField("status")
         self.read_count += 1
@@ -214,7 +216,7 @@ class Lane:
         return bool(self._left or self._poll.poll(math.ceil(seconds * MILLISECONDS)))
 
     def _send_rest(self, pieces: Sequence[bytes], sent: int, deadline: Deadline) -> None:
-        """Sends what comes after the first ``sent`` bytes of all pieces, which may wait."""
+        """Sends the bytes after the first ``sent`` of all pieces. May block."""
         for piece in pieces:
             if sent < len(piece):
                 self._socket.settimeout(deadline.remaining())
@@ -223,7 +225,7 @@ class Lane:
         self._socket.settimeout(None)
 
     def _receive(self, deadline: Deadline) -> tuple[bytes, bytes]:
-        """Returns an answer's head and body, each byte copied once where it comes at once."""
+        """Returns an answer's head and body. Copies each byte once if one receive has it all."""
         data = self._left or self._chunk(CHUNK_BYTES, deadline)
         while len(data) < LENGTHS.size:
             data += self._chunk(LENGTHS.size - len(data), deadline)
@@ -242,11 +244,11 @@ class Lane:
         return data[LENGTHS.size : body_at], data[body_at:end]
 
     def _chunk(self, most: int, deadline: Deadline) -> bytes:
-        """Returns what comes next, at least a byte."""
-        # Rounded up, so that what comes just in time is not missed.
+        """Returns the next received bytes, at least one."""
+        # Rounded up, so that an answer at the deadline is not missed.
         if not self._poll.poll(math.ceil(deadline.remaining() * MILLISECONDS)):
             raise TimeoutError
-        # The socket's own timeout would begin again with each signal that comes meanwhile.
+        # The socket's own timeout would restart with each signal.
         data = self._socket.recv(most, AT_ONCE)
         if not data:
             msg = "the store hung up"
@@ -256,7 +258,7 @@ class Lane:
 
 @contextlib.contextmanager
 def _typed(late: str) -> Generator[None, None, None]:
-    """Raises what a socket raises as a ``StoreError``."""
+    """Converts a socket's errors into ``StoreError``."""
     try:
         yield
     except TimeoutError:
@@ -276,7 +278,7 @@ def _broken(error: Exception) -> StoreUnavailable:
 
 
 def _close_inherited() -> None:
-    """Closes a forked child's copies: lanes are their parent's."""
+    """Closes the copies of lanes in a forked child: only the parent uses them."""
     for lane in list(_open):
         lane.close()
 

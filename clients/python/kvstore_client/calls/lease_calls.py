@@ -1,4 +1,4 @@
-"""The calls that are made under one lease."""
+"""The calls under one lease."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ from kvstore_client.layout import NamespaceIdentity, PageLayout
 
 
 class LeaseCalls:
-    """Calls that name a lease and the epoch of its granting; timeouts in seconds.
+    """Calls that name a lease and the epoch that granted it; timeouts in seconds.
 
     Each is sent once and raises :class:`~kvstore_client.errors.StoreError`.
     Any thread may use it.
@@ -63,10 +63,11 @@ class LeaseCalls:
         prefill_tokens_per_second: int = 0,
         yield_idle_ms: int | None = None,
     ) -> prefix_cache_pb2.AcquirePrefixResponse:
-        """Matches a sequence and reserve its rest.
+        """Matches a sequence and reserves its rest.
 
-        Under the ids of a pin, of a source page's pin, and of a reservation. Neither where it
-        yields: with ``yield_idle_ms``, to what advanced within that time, zero for any.
+        ``ids`` are those of a pin, of a source page's pin, and of a reservation. With
+        ``yield_idle_ms`` the call yields to a prefill in flight that advanced within that
+        time; zero means any. A call that yields holds nothing.
         """
         pin_id, source_pin_id, reservation_id = ids
         request = prefix_cache_pb2.AcquirePrefixRequest(
@@ -95,7 +96,7 @@ class LeaseCalls:
         reservations: Sequence[prefix_cache_pb2.ReservationRequest],
         timeout: float,
     ) -> Sequence[prefix_cache_pb2.ReservationGrant]:
-        """Makes reservations, or grow them, all or none; one grant each, in their order."""
+        """Makes or grows reservations, all or none. Returns one grant each, in their order."""
         request = prefix_cache_pb2.ReservePagesRequest(
             caller=self._caller, namespace_id=namespace_id, reservations=reservations
         )
@@ -109,7 +110,7 @@ class LeaseCalls:
     def insert(
         self, request: prefix_cache_pb2.InsertPrefixRequest, timeout: float
     ) -> prefix_cache_pb2.InsertPrefixResponse:
-        """Publishes pages of a reservation, and what follows them; the caller is filled in."""
+        """Publishes pages of a reservation. Fills in the request's caller."""
         request.caller.CopyFrom(self._caller)
         fault_point("insert.before")
         response: prefix_cache_pb2.InsertPrefixResponse = self._calls.call(
@@ -121,7 +122,7 @@ class LeaseCalls:
     def peek(
         self, namespace_id: bytes, tokens: bytes, timeout: float
     ) -> prefix_cache_pb2.PeekPrefixResponse:
-        """Returns what a match would find."""
+        """Returns the result that a match would have."""
         request = prefix_cache_pb2.PeekPrefixRequest(namespace_id=namespace_id, tokens=tokens)
         response: prefix_cache_pb2.PeekPrefixResponse = self._calls.call(
             self._calls.prefix_cache.PeekPrefix, request, timeout
@@ -144,7 +145,7 @@ class LeaseCalls:
     def post_release(
         self, pin_ids: Sequence[int], timeout: float, told: Callable[[bool], None]
     ) -> bool:
-        """Have pins released without waiting for it; False where that cannot be. As a post is."""
+        """Posts a release of pins; returns False if no lane is free."""
         fault_point("release.before")
         method = self._calls.prefix_cache.ReleasePins
         posted = self._calls.post(method, self._release(pin_ids), timeout, told)
@@ -154,7 +155,7 @@ class LeaseCalls:
     def post_abort(
         self, reservation_ids: Sequence[int], timeout: float, told: Callable[[bool], None]
     ) -> bool:
-        """Have reservations ended without waiting for it; False where that cannot be."""
+        """Posts an abort of reservations; returns False if no lane is free."""
         fault_point("release.before")
         method = self._calls.prefix_cache.AbortReservation
         posted = self._calls.post(method, self._abort(reservation_ids), timeout, told)
@@ -162,7 +163,7 @@ class LeaseCalls:
         return posted
 
     def collect(self, seconds: float = 0.0) -> None:
-        """Reads answers to what was posted: those that are there, or come within ``seconds``."""
+        """Reads answers to posted calls that arrived or arrive within ``seconds``."""
         self._calls.collect(seconds)
 
     def renew(self, timeout: float) -> float:
@@ -178,7 +179,7 @@ class LeaseCalls:
         return response.ttl.ToTimedelta().total_seconds()
 
     def revoke(self, timeout: float) -> None:
-        """Ends the lease: device work is done, and all that it holds goes back."""
+        """Ends the lease and all its holds. The caller's device work must be done."""
         request = lease_pb2.RevokeLeaseRequest(
             lease_id=self._lease_id, store_epoch=self._store_epoch
         )

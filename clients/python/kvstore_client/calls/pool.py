@@ -1,4 +1,4 @@
-"""A few lanes to a store, one call after another on each; where there is none, there is gRPC."""
+"""A few lanes to a store, with one call at a time on each. Without a free lane gRPC is used."""
 
 import logging
 import time
@@ -9,25 +9,25 @@ from kvstore_client.calls.deadlines import Backoff, Deadline
 from kvstore_client.calls.lane import Lane
 from kvstore_client.errors import StoreError, StoreRefused, StoreTimedOut, StoreUnavailable
 
-# What a lease declares, and a store that has lanes offers.
+# The feature that a lease declares and a store with lanes offers.
 FEATURE = "hot_lane"
-# An engine's thread, the one that gives back, and the one that renews; more threads than
-# that call over gRPC meanwhile.
+# Enough for an engine's thread, the release thread and the renewing thread. Further threads
+# call over gRPC.
 MOST = 4
-# Seconds to open one, which takes less than a millisecond where the store is well.
+# Seconds to open a lane. A healthy store takes less than a millisecond.
 OPENING = 0.25
-# Seconds without lanes after one broke, doubled while they go on breaking.
+# Seconds without lanes after one broke, doubled while lanes keep breaking.
 FIRST_REST, LONGEST_REST = 1.0, 30.0
-# Posted calls of a lane whose answers were not read. An answer of theirs has some bytes.
+# The most unread answers to posted calls on a lane. Each has a few bytes.
 MOST_UNREAD = 8
 
 _logger = logging.getLogger(__name__)
 
 
 class LanePool:
-    """Makes calls over lanes that it opens as they are needed. Any thread may use it.
+    """Makes calls over lanes that it opens on demand. Any thread may use it.
 
-    ``opening`` opens one within some seconds, or raises ``StoreError``.
+    ``opening`` opens a lane within the given seconds, or raises ``StoreError``.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LanePool:
         self._mutex = Lock()
         self._returned = Condition(self._mutex)
         self._waiting_count = 0
-        # The last one used is the next to be: one thread alone keeps to one.
+        # A stack: a single thread keeps using the same lane.
         self._idle: list[Lane] = []
         self._all: set[Lane] = set()
         self._coming = 0
@@ -54,12 +54,12 @@ class LanePool:
     def call(
         self, method: str, request: Sequence[bytes], timeout: float, *, in_order: bool = False
     ) -> bytes | None:
-        """Returns a method's response; None where the call is to be made over gRPC.
+        """Returns a method's response, or None if the caller has to use gRPC.
 
-        That is so also after a lane broke, when the call may have been made: each that
-        is made over lanes may be repeated. With ``in_order`` all that was posted before
-        is done when the store takes it up. Raises ``StoreRefused``, or ``StoreTimedOut``
-        after ``timeout`` seconds.
+        Returns None also after a lane broke. The store may have run the call then, but
+        every call over lanes can be repeated. With ``in_order`` all earlier posted calls
+        are done before the store starts this one. Raises ``StoreRefused``, or
+        ``StoreTimedOut`` after ``timeout`` seconds.
         """
         lane = self._take(timeout)
         whole = False
@@ -90,11 +90,11 @@ class LanePool:
         timeout: float,
         told: Callable[[bool], None],
     ) -> bool:
-        """Have a call made whose answer nobody waits for; False where no lane takes it at once.
+        """Sends a call without waiting for its answer. Returns False if no lane is free.
 
-        Its answer is read before that of the lane's next call, or by :meth:`collect`.
-        ``told`` is called once, on whichever thread reads it or finds the lane broken,
-        with whether it succeeded. It MUST NOT wait.
+        The lane's next call reads the answer first, or :meth:`collect` does. The thread
+        that reads it, or finds the lane broken, calls ``told`` once with the success.
+        ``told`` MUST NOT wait.
         """
         with self._mutex:
             if not self._idle or self._rests_until:
@@ -105,7 +105,7 @@ class LanePool:
             if lane.unread_count >= MOST_UNREAD:
                 lane.collect()
             if lane.unread_count < MOST_UNREAD:
-                # Told of from here on, also where it fails.
+                # From here on ``told`` learns the result, also of a failure.
                 posted = True
                 posted = lane.post(method, request, timeout, told)
             whole = True
@@ -116,10 +116,9 @@ class LanePool:
         return posted
 
     def collect(self, seconds: float = 0.0) -> None:
-        """Reads answers to what was posted: those that are there, or come within ``seconds``.
+        """Reads answers to posted calls that arrived or arrive within ``seconds``.
 
-        Of lanes that are in use whoever uses them does. A lane whose oldest answer is
-        late breaks.
+        A lane in use is read by its user. A lane whose oldest answer is late breaks.
         """
         deadline = Deadline(seconds)
         seen: set[Lane] = set()
@@ -134,7 +133,7 @@ class LanePool:
             self._collect(lane, deadline.left())
 
     def close(self) -> None:
-        """Ends all lanes, and calls under way; none is opened any more. Can be repeated."""
+        """Ends all lanes and their calls, and opens no more lanes. Can be repeated."""
         with self._mutex:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -146,7 +145,7 @@ class LanePool:
             lane.forfeit()
 
     def _take(self, timeout: float) -> Lane | None:
-        """Returns a lane that nobody uses; None where there is none to be had."""
+        """Returns a free lane, opened if needed, or None if none is available."""
         with self._mutex:
             if self._closed or (self._rests_until and self._clock() < self._rests_until):
                 return None
@@ -170,7 +169,7 @@ class LanePool:
         return lane
 
     def _settled(self, own: Lane | None, timeout: float) -> float:
-        """Wait until other lanes' posted calls until now are answered; return the seconds left."""
+        """Waits until other lanes' posted calls are answered; returns the seconds left."""
         with self._mutex:
             wanted = {each: each.posted_count for each in self._all if each is not own}
             wanted = {each: count for each, count in wanted.items() if each.read_count < count}
@@ -178,7 +177,7 @@ class LanePool:
             return timeout
         deadline = Deadline(timeout)
         if own is not None:
-            # First, for somebody may wait for these meanwhile.
+            # First, because another thread may wait for these answers.
             own.collect(deadline.remaining())
         while True:
             with self._mutex:
@@ -194,7 +193,7 @@ class LanePool:
                 if not wanted:
                     return left
                 if lane is None:
-                    # Whoever uses it reads them, or finds it broken.
+                    # The lane's user reads the answers, or finds the lane broken.
                     self._waiting_count += 1
                     try:
                         self._returned.wait(left)
@@ -205,7 +204,7 @@ class LanePool:
             self._collect(lane, left)
 
     def _collect(self, lane: Lane, seconds: float) -> None:
-        """Reads a lane's answers, of which it may break, and put it back."""
+        """Reads a lane's answers and returns the lane to the pool, or closes it if it broke."""
         whole = False
         try:
             lane.collect(seconds)
@@ -216,7 +215,7 @@ class LanePool:
             self._leave(lane, whole=whole)
 
     def _leave(self, lane: Lane, *, whole: bool, well: bool = False) -> None:
-        """Let others use a lane, or close it where it broke; ``well``: it just answered a call."""
+        """Returns a lane to the pool, or closes a broken one. ``well``: it answered a call."""
         with self._mutex:
             if not whole:
                 self._rest()
@@ -233,5 +232,5 @@ class LanePool:
         lane.forfeit()
 
     def _rest(self) -> None:
-        """Uses none for a while: what broke one may have broken others."""
+        """Stops using lanes for a while: the same cause may have broken others."""
         self._rests_until = self._clock() + self._backoff.delay()
