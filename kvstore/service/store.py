@@ -310,8 +310,11 @@ class KVStore:
                 checksums=checksums,
                 hint=hint,
             )
-            self.mover.note()
-            self.tier3.keeper.note()
+            state = self._cache.state
+            if state.wanted is not None:
+                self.mover.note()
+            if state.disk is not None:
+                self.tier3.keeper.note()
             return inserted
 
     def release(self, caller: Caller, pin_ids: Items[int]) -> None:

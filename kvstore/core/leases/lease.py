@@ -19,6 +19,7 @@ from kvstore.errors import (
     PinNotFound,
     QuotaExceeded,
     ReservationNotFound,
+    Tombstoned,
 )
 
 
@@ -127,10 +128,11 @@ class Lease:
 
     def require_pins_alive(self, options: MatchOptions) -> None:
         """Raises Tombstoned if a pin that a match wants was released already."""
-        if options.source_pin_id is None:
-            self.pin_tombstones.require_none_of(options.pin_id)
-        else:
-            self.pin_tombstones.require_none_of(options.pin_id, options.source_pin_id)
+        tombstones = self.pin_tombstones
+        # Without a source pin its id is None, which has no tombstone.
+        for pin_id in (options.pin_id, options.source_pin_id):
+            if (tombstones.scope, pin_id) in tombstones.until:
+                raise Tombstoned(id=pin_id)
 
     def add_pin(self, pin: Pin | SourcePin) -> None:
         """Adds a pin."""

@@ -18,7 +18,7 @@ from kvstore.core.values.counters import Counters, count_lookup
 from kvstore.core.values.events import Cause, EventLog
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import Caller, Identity, Removed
-from kvstore.core.values.tokens import token_count
+from kvstore.core.values.tokens import TOKEN_BYTES, token_count
 from kvstore.errors import LeaseNotFound, LimitExceeded, NamespaceNotFound, StaleEpoch
 
 ONE_TIER = TierPolicy()
@@ -139,7 +139,9 @@ class CacheState:
 
         Raises InvalidField, or LimitExceeded above ``max_tokens``.
         """
-        count = position + token_count(tokens)
+        if len(tokens) % TOKEN_BYTES:
+            token_count(tokens)
+        count = position + len(tokens) // TOKEN_BYTES
         if count > self.limits.max_tokens:
             raise LimitExceeded(limit="max_tokens", maximum=self.limits.max_tokens, value=count)
         return count
@@ -147,7 +149,13 @@ class CacheState:
     def touch(self, at: Position, hits: int = 0) -> None:
         """Makes ``at``'s path the most recently used, with ``hits`` more hits."""
         self.use_count += 1
-        note_use(at.node, at.pages, self.use_count, hits)
+        node, pages = at
+        if pages < len(node.slots):
+            note_use(node, pages, self.use_count, hits)
+        else:
+            # ``note_use`` does the same. Most matches end with a node.
+            node.last_use = self.use_count
+            node.hits += hits
 
     def remove_pages(self, namespace: Namespace, tops: list[Node], cause: Cause) -> Removed:
         """Removes nodes and everything below them from a namespace's index, and counts that."""

@@ -57,27 +57,21 @@ class TombstonesOf:
 
     def __init__(self, table: Tombstones, scope: Hashable) -> None:
         self._table = table
-        self._scope = scope
+        self.scope = scope
         # The table's own dictionary, since each call asks it.
-        self._until = table.until
+        self.until = table.until
 
     def leave(self, key: Hashable, now: float) -> None:
         """Leaves a tombstone; a newer one replaces an older one."""
-        self._table.leave((self._scope, key), now)
+        self._table.leave((self.scope, key), now)
 
     def require_none(self, key: Hashable, **metadata: object) -> None:
         """Raises :class:`Tombstoned` if the id was released before."""
-        if (self._scope, key) in self._until:
+        if (self.scope, key) in self.until:
             raise Tombstoned(**metadata)
 
-    def require_none_of(self, *ids: Hashable) -> None:
-        """Raises :class:`Tombstoned` for the first id that was released before."""
-        for each in ids:
-            if (self._scope, each) in self._until:
-                raise Tombstoned(id=each)
-
     def __contains__(self, key: Hashable) -> bool:
-        return (self._scope, key) in self._until
+        return (self.scope, key) in self.until
 
 
 class ByTenant(Generic[Key, Value]):

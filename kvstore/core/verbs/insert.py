@@ -187,8 +187,10 @@ def publish_next(
         else:
             at = fuller
         flags.append(fuller is None)
-    held = None if base is None else base.tiers
-    tiers = joined(held, begun, nearest(at), at.depth)
+    tiers = None
+    if namespace.lower_arena is not None:
+        held = None if base is None else base.tiers
+        tiers = joined(held, begun, nearest(at), at.depth)
     marked = zip(slots, flags, checksums, strict=False)
     namespace.arena.keep_checksums((slot, each) for slot, published, each in marked if published)
     anchors = [*reservation.anchors, *(each.other for each in reservation.anchors)]

@@ -91,7 +91,13 @@ def longest(
     wants_source = wants_source and layout.divides_by_token
     page_tokens = layout.page_tokens
     length = sequence.position + len(sequence.tokens) // TOKEN_BYTES
-    at, tiers = cached_end(lease, namespace, sequence, length // page_tokens), None
+    pages, tiers = length // page_tokens, None
+    named = sequence.base_pin_id is not None or sequence.base_reservation_id is not None
+    if named or sequence.position:
+        at = cached_end(lease, namespace, sequence, pages)
+    else:
+        index = namespace.index
+        at = index.descend(Position(index.root, 0), sequence.tokens, pages)
     if reader is not None and not _sees_all(reader, namespace):
         at, tiers = _clip(reader, namespace, at)
     if wants_next_token:
@@ -115,11 +121,7 @@ def cached_end(lease: Lease, namespace: Namespace, sequence: Sequence, pages: in
 
     Looks at all memory. Raises the errors of ``base_of`` and ``covered_position``.
     """
-    named = sequence.base_pin_id is not None or sequence.base_reservation_id is not None
-    base = base_of(lease, namespace, sequence) if named else None
-    if base is None and not sequence.position:
-        index = namespace.index
-        return index.descend(Position(index.root, 0), sequence.tokens, pages)
+    base = base_of(lease, namespace, sequence)
     depth = page_position(namespace, sequence.position)
     start = covered_position(namespace, base, depth)
     if base is not None and start.node.detached:

@@ -13,7 +13,7 @@ from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.counters import Lookup, count_lookup
 from kvstore.core.values.requests import Caller, InFlight, Match, MatchOptions, Sequence, Source
 from kvstore.core.values.runs import runs_of
-from kvstore.core.values.tokens import TOKEN_BYTES, matchable_pages
+from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.core.verbs.lookup import Found, in_flight_beyond, longest
 from kvstore.core.verbs.verify import Inspection, inspection_of
 from kvstore.errors import IdReused, Tombstoned
@@ -57,7 +57,7 @@ class Matching:
         namespace = self._state.own(lease, namespace_id)
         lease.require_pins_alive(options)
         if options.pin_id not in lease.pins:
-            lease.require_room(options.hold_count)
+            lease.require_room(1 if options.source_pin_id is None else 2)
         return self.match_in(lease, namespace, sequence, options, now, pick)
 
     def match_in(
@@ -108,7 +108,7 @@ class Matching:
             return Match(0, (), in_flight=in_flight), None
         fingerprint = fingerprint_of(namespace, sequence, options, depth)
         pin = self._pin(lease, namespace, found, options, fingerprint, now)
-        inspection = None if pick is None else _inspection(lease, pin, options, pick)
+        inspection = None if pick is None else _inspection(lease, pin, depth, options, pick)
         if inspection is None:
             count_lookup(lookup, self._state.counters, namespace.counters, lease.counters)
         else:
@@ -121,7 +121,7 @@ class Matching:
         """Returns the inspection of a repeated match, or None if it may be answered."""
         if pin.unanswered is None:
             return None
-        inspection = _inspection(lease, pin, options, pick)
+        inspection = _inspection(lease, pin, pin.held_end, options, pick)
         if inspection is None:
             self._state.count_answer(lease, pin)
         return inspection
@@ -136,7 +136,8 @@ class Matching:
         now: float,
     ) -> Pin:
         """Uses and pins what was found; the source page gets a pin of its own."""
-        state, last = self._state, found.last
+        state = self._state
+        last = found.at if found.source is None else found.source
         state.touch(last, hits=1)
         if state.wanted is not None:
             state.wanted.matched(last, found.tiers)
@@ -155,10 +156,13 @@ class Matching:
 
 
 def _inspection(
-    lease: Lease, pin: Pin, options: MatchOptions, pick: Pick | None
+    lease: Lease, pin: Pin, depth: int, options: MatchOptions, pick: Pick | None
 ) -> Inspection | None:
-    """Returns the inspection of the pages that ``pick`` chooses, or None without any to read."""
-    chosen = pick(pin.held_end + (pin.source_id in lease.pins)) if pick is not None else ()
+    """Returns the inspection of the pages that ``pick`` chooses, or None without any to read.
+
+    ``depth`` is the number of pages to use in place.
+    """
+    chosen = pick(depth + (pin.source_id in lease.pins)) if pick is not None else ()
     return inspection_of(lease, pin, options, chosen) if chosen else None
 
 
@@ -171,7 +175,7 @@ def _lookup(
     if found.next_token is not None:
         matchable = asked
     elif options.source_pin_id is None or not namespace.layout.divides_by_token:
-        matchable = matchable_pages(asked, page_tokens) * page_tokens
+        matchable -= matchable % page_tokens
     matched, copied = depth * page_tokens, found.valid_token_count
     speed = options.prefill_tokens_per_second
     has_next_token = found.next_token is not None
