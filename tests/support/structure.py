@@ -38,7 +38,7 @@ Graph = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Structure:
-    """What the figures are.
+    """The figures of a checkout.
 
     ``folders`` has the modules and the lines of each. ``circles`` are sets of modules of which
     each imports each other, in the end. ``levels`` is the length of the longest chain of imports,

@@ -94,7 +94,7 @@ class Fleet:
         self._tally.add("workers")
 
     def refill(self, size: int) -> None:
-        """Starts workers with a fault, one after another, until there are ``size``."""
+        """Starts one worker with a fault if fewer than ``size`` have one and the gap is over."""
         with_fault = sum(each.fault is not None for each in self._workers.values())
         now = time.monotonic()
         if with_fault < size and now >= self._next_spawn:
