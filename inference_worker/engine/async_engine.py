@@ -65,7 +65,7 @@ class AsyncEngine(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether the engine accepts requests."""
+        """True if the engine accepts requests."""
         ...
 
     def generate(self, request: Request) -> AsyncGenerator[Piece, None]:

@@ -154,7 +154,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether some request waits or runs."""
+        """True if some request waits or runs."""
         return bool(self._table.runs)
 
     @property

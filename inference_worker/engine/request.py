@@ -13,7 +13,7 @@ GREEDY_BELOW: Final = 1e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """How a request chooses its tokens.
+    """The rules by which a request chooses its tokens.
 
     ``temperature`` 0 is greedy, and ignores the other fields. Otherwise the logits are divided by
     the temperature. The ``top_k`` best are kept (0: all), then the fewest whose probabilities add
@@ -40,7 +40,7 @@ class SamplingOptions:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the best token is always chosen: then a stored next token may be used."""
+        """True if the best token is always chosen: then a stored next token may be used."""
         return self.temperature < GREEDY_BELOW
 
 
@@ -155,7 +155,7 @@ class RequestOutcome:
 
     @property
     def there(self) -> bool:
-        """Whether the request has ended."""
+        """True if the request has ended."""
         return self._generation is not None or self._error is not None
 
     def on_token(self, token: int) -> None:

@@ -72,13 +72,13 @@ class RequestRun:
 
     @property
     def shares_cache(self) -> bool:
-        """Whether it is matched and inserted; otherwise the store only gives it slots."""
+        """True if the request is matched and inserted; otherwise the store only gives it slots."""
         enough = self.generation.prompt_tokens >= self.request.min_cache_tokens
         return self.request.cache_prefix and enough
 
     @property
     def computed(self) -> int:
-        """How many of its ids its pages hold."""
+        """The number of token ids whose KV the pages hold."""
         return self._computed
 
     @property

@@ -58,7 +58,7 @@ class Sampler:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether it always chooses the best token, and draws nothing."""
+        """True if it always chooses the best token, and draws nothing."""
         return self._options.is_greedy
 
     def draw(self, logits: torch.Tensor) -> int:

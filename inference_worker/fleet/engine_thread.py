@@ -56,7 +56,7 @@ class EngineStream:
 
     @property
     def ended(self) -> bool:
-        """Whether no more tokens follow."""
+        """True if no more tokens follow."""
         return self._end is not None or self._error is not None
 
     async def next(self) -> Piece:
@@ -135,7 +135,7 @@ class EngineThread:
 
     @property
     def ready(self) -> bool:
-        """Whether it accepts requests: not once it is closed, nor after the thread's end."""
+        """True if it accepts requests: not once it is closed, nor after the thread's end."""
         return self._accepting and self.failure is None
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:

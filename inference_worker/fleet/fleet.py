@@ -123,7 +123,7 @@ class Fleet:
 
     @property
     def ready(self) -> bool:
-        """Whether any process serves."""
+        """True if any process serves."""
         return next(self._clients(), None) is not None
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:

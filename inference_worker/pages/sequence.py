@@ -220,7 +220,7 @@ class SequencePages:
 
     @property
     def has_private(self) -> bool:
-        """Whether some pages are private; then all later pages are."""
+        """True if some pages are private; then all later pages are."""
         return bool(self._private_pages)
 
     def lacking(self, token_count: int) -> int:

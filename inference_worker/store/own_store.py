@@ -172,12 +172,12 @@ class StoreOptions:
 
     @property
     def used(self) -> bool:
-        """Whether a store is used at all."""
+        """True if a store is used at all."""
         return self.backend is not PrefixCacheBackend.NONE and self.max_pages != 0
 
     @property
     def asked(self) -> bool:
-        """Whether the user asked for a store explicitly."""
+        """True if the user asked for a store explicitly."""
         return self.used and (self.start or self.runtime_dir is not None)
 
 

@@ -32,12 +32,12 @@ class SlabMachine(RuleBasedStateMachine):
         self.written: dict[int, int] = {}
 
     def forget(self, numbers: set[int]) -> None:
-        """Have pages be gone from the model."""
+        """Removes pages from the model."""
         for number in numbers:
             self.sizes.pop(number, None)
 
     def take_lost(self) -> None:
-        """Have the model forget what left the slab by itself."""
+        """Removes the pages that left the slab by themselves from the model."""
         names = {key(number): number for number in self.parents}
         self.forget({names[each] for each in self.rig.lost})
         self.rig.lost.clear()

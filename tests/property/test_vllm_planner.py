@@ -47,7 +47,7 @@ def test_whatever_happens_all_is_given_back_and_nothing_wrong_is_stored(
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_such_a_run_loads_and_stores(ranks: int) -> None:
-    """What is tested above does happen: a prompt that comes twice is loaded."""
+    """A prompt that comes twice is loaded, so the tests above do load and store."""
     world = PlannerWorld(Setup(ranks=ranks))
     for _ in range(2):
         PlannerWorld.arrive(world, 40)
@@ -73,7 +73,7 @@ def run_at_random() -> None:
 
 
 def keep_late_answers(self: Lookup) -> None:
-    """What is dropped is given back where it is there, and kept where it comes later."""
+    """A dropped answer is given back if it is there, and kept if it comes later."""
     self.answered = True
     if self.match is not None:
         self.match.release()

@@ -1,12 +1,14 @@
-"""The structure of the repository as figures: folders, import circles, levels and lines.
+"""The structure of the repository as figures: folders, circles, levels, lines and words.
 
-``python tests/support/structure.py`` prints a table, ``--json`` one JSON document. Every import
-counts, wherever it stands in a file: also those for types alone, and those within a function.
+``python tests/support/structure.py`` prints a table, ``--json`` one JSON document. ``--root``
+names another checkout to measure. Every import counts, wherever it stands in a file: also those
+for types alone, and those within a function.
 """
 
+import argparse
 import ast
 import json
-import sys
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -15,26 +17,33 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # Folders that stand on the import path, and what of them is ours to count.
 PRODUCT = {
-    "kvstore": ROOT,
-    "inference_worker": ROOT,
-    "clients/python": ROOT / "clients/python",
+    "kvstore": ".",
+    "inference_worker": ".",
+    "clients/python": "clients/python",
 }
 TESTS = {
-    "benchmarks": ROOT / "benchmarks",
-    "tests/support": ROOT / "tests/support",
-    "tests": ROOT / "tests",
+    "benchmarks": "benchmarks",
+    "tests/support": "tests/support",
+    "tests": "tests",
 }
-GENERATED = ROOT / "kvstore" / "v1"
+GENERATED = Path("kvstore/v1")
+# First words that hide the subject of a docstring's first sentence.
+OBSCURE = re.compile(
+    r"(What|Which|Who|Whose|Whoever|How|Whether|Of|Where|Have|Let|Nor|So)\b",
+)
+# A row of the glossary's table, with the noun in bold.
+NOUN = re.compile(r"^\| \*\*", re.MULTILINE)
 Graph = Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True)
 class Structure:
-    """What the figures are.
+    """The figures of a checkout.
 
     ``folders`` has the modules and the lines of each. ``circles`` are sets of modules of which
     each imports each other, in the end. ``levels`` is the length of the longest chain of imports,
-    where a circle counts as one module.
+    where a circle counts as one module. ``product_openings`` and ``test_openings`` count the
+    docstrings that begin with an obscure word, ``nouns`` the rows of the glossary.
     """
 
     folders: dict[str, tuple[int, int]]
@@ -42,15 +51,18 @@ class Structure:
     levels: dict[str, int]
     product_lines: int
     test_lines: int
+    product_openings: int
+    test_openings: int
+    nouns: int
 
 
-def modules(folders: Mapping[str, Path]) -> dict[str, Path]:
+def modules(folders: Mapping[str, str], root: Path = ROOT) -> dict[str, Path]:
     """Returns the files of ours below some folders, by the names that they are imported under."""
     found: dict[str, Path] = {}
-    for folder, root in folders.items():
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if GENERATED not in path.parents and path not in found.values():
-                parts = path.relative_to(root).with_suffix("").parts
+    for folder, start in folders.items():
+        for path in sorted((root / folder).rglob("*.py")):
+            if root / GENERATED not in path.parents and path not in found.values():
+                parts = path.relative_to(root / start).with_suffix("").parts
                 name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
                 found.setdefault(name or folder, path)
     return found
@@ -90,7 +102,7 @@ def levels(graph: Graph) -> int:
 
 
 def _components(graph: Graph) -> list[list[str]]:
-    """Return the strongly connected components of a graph, in Tarjan's order, without recursion."""
+    """Returns the strongly connected components, in Tarjan's order, without recursion."""
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     path: list[str] = []
@@ -134,13 +146,32 @@ def line_count(paths: Iterable[Path]) -> int:
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
 
 
-def structure() -> Structure:
-    """Returns the figures of the repository as it is."""
-    product, tests = modules(PRODUCT), modules(TESTS)
+def obscure_openings(path: Path) -> list[str]:
+    """Returns the docstrings of a file that begin with an obscure word."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    found = (ast.get_docstring(node) for node in nodes if isinstance(node, documented))
+    return [each for each in found if each and OBSCURE.match(each)]
+
+
+def opening_count(paths: Iterable[Path]) -> int:
+    """Returns how many docstrings of some files begin with an obscure word."""
+    return sum(len(obscure_openings(path)) for path in paths)
+
+
+def noun_count(root: Path) -> int:
+    """Returns how many nouns the glossary of a checkout has, 0 without a glossary."""
+    glossary = root / "docs" / "glossary.md"
+    return len(NOUN.findall(glossary.read_text(encoding="utf-8"))) if glossary.exists() else 0
+
+
+def structure(root: Path = ROOT) -> Structure:
+    """Returns the figures of the repository, or of another checkout of it."""
+    product, tests = modules(PRODUCT, root), modules(TESTS, root)
     graph = imports(product | tests)
     by_folder: dict[str, list[Path]] = defaultdict(list)
     for path in (*product.values(), *tests.values()):
-        by_folder[path.parent.relative_to(ROOT).as_posix()].append(path)
+        by_folder[path.parent.relative_to(root).as_posix()].append(path)
     tops = Counter(name.split(".")[0] for name in product)
     packages = [*tops, "kvstore.core"]
     return Structure(
@@ -149,19 +180,30 @@ def structure() -> Structure:
         levels={each: levels(within(graph, each)) for each in sorted(packages)},
         product_lines=line_count(product.values()),
         test_lines=line_count(tests.values()),
+        product_openings=opening_count(product.values()),
+        test_openings=opening_count(tests.values()),
+        nouns=noun_count(root),
     )
 
 
 def main() -> None:
     """Prints the figures."""
-    found = structure()
-    if "--json" in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description="Prints the structure of the repository.")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout to measure")
+    options = parser.parse_args()
+    found = structure(options.root.resolve())
+    if options.json:
         print(json.dumps(asdict(found), indent=1))  # noqa: T201  # the result
         return
     lines = [f"{'folder':<44} modules   lines"]
     lines += [f"{name:<44} {count:>7} {size:>7}" for name, (count, size) in found.folders.items()]
     lines += [f"levels of {name:<34} {count:>7}" for name, count in found.levels.items()]
     lines += [f"lines of product {found.product_lines}, of tests {found.test_lines}"]
+    lines += [
+        f"obscure openings of product {found.product_openings}, of tests {found.test_openings}"
+    ]
+    lines += [f"nouns of the glossary {found.nouns}"]
     lines += [f"import circles {len(found.circles)}"]
     lines += [f"  of {len(each)}: {' '.join(each)}" for each in found.circles]
     print("\n".join(lines))  # noqa: T201  # the result

@@ -1,4 +1,4 @@
-"""What the processes of a chaos run share: a few words of memory in a file."""
+"""The memory that the processes of a chaos run share: a few words in a file."""
 
 import mmap
 import struct
@@ -22,7 +22,7 @@ SERVER_ACTIONS = ("kill", "stop", "cut")
 
 
 class Phase(IntEnum):
-    """How far a run is; phases come in this order."""
+    """The phases of a run, in their order."""
 
     FAULTS = 0
     """Workers work, and everything that can happen to them does."""
@@ -49,7 +49,7 @@ class Control:
 
     @property
     def phase(self) -> Phase:
-        """How far the run is."""
+        """The phase of the run."""
         return Phase(_WORD.unpack_from(self._words, _PHASE_AT)[0])
 
     @phase.setter
@@ -73,22 +73,22 @@ class Control:
         return offset
 
     def jump(self, seconds: float) -> None:
-        """Have the server's clock jump forward."""
+        """Makes the server's clock jump forward."""
         assert seconds > 0
         _CLOCK.pack_into(self._words, _CLOCK_AT, self.clock_offset + seconds)
 
     def arm(self, point: str, action: str) -> None:
-        """Have something happen to the server when it next comes to a point."""
+        """Arms a fault that meets the server at its next visit of a point."""
         _WORD.pack_into(self._words, _ACTION_AT, SERVER_ACTIONS.index(action))
         _WORD.pack_into(self._words, _POINT_AT, 1 + SERVER_POINTS.index(point))
 
     def disarm(self) -> None:
-        """Let the server pass."""
+        """Removes the armed fault."""
         _WORD.pack_into(self._words, _POINT_AT, 0)
 
     @property
     def armed(self) -> bool:
-        """Whether the server has not come to its point yet."""
+        """True if the server has not come to its point yet."""
         return self._point != 0
 
     def take(self, point: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What is left when all faults are over and all workers have ended."""
+"""The holds that are left when all faults are over and all workers have ended."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ SETTLE_SECONDS = 15.0
 
 
 class Left:
-    """What is held at one moment, though nobody is there to hold it."""
+    """The holds at one moment that no living process owns."""
 
     def __init__(self, admin: Admin) -> None:
         stats = admin.stats()
@@ -31,7 +31,7 @@ class Left:
 
     @property
     def nothing(self) -> bool:
-        """Whether nothing is."""
+        """True if nothing is held."""
         return not (self.slots or self.quarantined or self.pins or self.stats.leases)
 
 

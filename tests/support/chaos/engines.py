@@ -67,7 +67,7 @@ class Engines:
 
     @property
     def answered(self) -> bool:
-        """Whether every engine has answered something with the store."""
+        """True if every engine has answered something with the store."""
         return self._answered.keys() >= {thread.name for thread in self._threads}
 
     def close(self) -> None:

@@ -94,7 +94,7 @@ class Fleet:
         self._tally.add("workers")
 
     def refill(self, size: int) -> None:
-        """Have ``size`` workers with a fault, started one after another."""
+        """Starts one worker with a fault if fewer than ``size`` have one and the gap is over."""
         with_fault = sum(each.fault is not None for each in self._workers.values())
         now = time.monotonic()
         if with_fault < size and now >= self._next_spawn:
@@ -115,7 +115,7 @@ class Fleet:
 
     @property
     def stopped(self) -> bool:
-        """Whether any worker is stopped."""
+        """True if any worker is stopped."""
         return any(each.stopped_at is not None for each in self._workers.values())
 
     def kill(self, role: str) -> None:
@@ -124,7 +124,7 @@ class Fleet:
             self._signal(worker.orders.number, signal.SIGKILL)
 
     def _attend(self, number: int, worker: Worker, stopped_at: float) -> None:
-        """Let a stopped worker go on, or kill it, once the store saw it past its TTL."""
+        """Resumes a stopped worker, or kills it, once the store saw it past its TTL."""
         look = self._watcher.look
         if look.begun > stopped_at:
             expired = [each for each in look.leases(worker.orders.name) if each.state == EXPIRED]

@@ -70,12 +70,12 @@ class Keeper:
         self._thread.start()
 
     def end_faults(self) -> None:
-        """Have nothing more happen to the server. Does not wait."""
+        """Ends all faults of the server. Does not wait."""
         self._no_more_faults.set()
 
     @property
     def calm(self) -> bool:
-        """Whether nothing happens to the server any more, and it serves or failed for good."""
+        """True if nothing happens to the server any more, and it serves or failed for good."""
         return self._calm.is_set()
 
     def close(self) -> None:

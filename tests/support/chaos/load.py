@@ -1,4 +1,4 @@
-"""What the light workers ask for: requests of a trace, or such as a trace has."""
+"""The requests of the light workers: requests of a trace, or such as a trace has."""
 
 import gzip
 import json

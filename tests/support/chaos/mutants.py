@@ -30,7 +30,7 @@ def _expiry_frees_slots() -> None:
 
 
 def _dead_writer_published() -> None:
-    """What a dead process had reserved is published, as if it had been written."""
+    """Publishes the reservations of a dead process, as if it had been written."""
     build = PrefixCache.__init__
     wanted: dict[int, tuple[Caller, Sequence]] = {}
 
@@ -79,7 +79,7 @@ def _deaths_unnoticed() -> None:
 
 
 def _loads_unread() -> None:
-    """What tier 3 has is published without its bytes."""
+    """Publishes pages of tier 3 without its bytes."""
 
     def read(_: Slab, wanted: Items[PageRead], done: Callable[[ReadAnswer], None]) -> None:
         done(ReadAnswer((0,) * len(wanted), byte_count=0, seconds=0.0))

@@ -1,4 +1,4 @@
-"""What a light worker reads and writes, byte by byte."""
+"""The bytes that a light worker reads and writes."""
 
 from collections.abc import Iterator, Sequence
 from itertools import count

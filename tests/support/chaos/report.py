@@ -1,4 +1,4 @@
-"""What workers tell the supervisor: counts, times and wrong pages, a packet each.
+"""The reports of workers to the supervisor: counts, times and wrong pages, a packet each.
 
 What a worker told before it was killed has arrived.
 """

@@ -32,7 +32,7 @@ CALM_REQUESTS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run is made of."""
+    """The parts and lengths of a run."""
 
     minutes: float
     seed: int
@@ -52,12 +52,12 @@ class Plan:
 
     @property
     def verify_rate(self) -> float:
-        """Which part of the matched pages the store verifies; none where others are to see."""
+        """The share of matched pages that the store verifies; none where others are to see."""
         return 0.0 if self.corrupt or self.mutant else VERIFY_RATE
 
     @property
     def cannot_happen(self) -> tuple[str, ...]:
-        """What does not happen in such a run."""
+        """The faults that cannot happen in such a run."""
         return () if self.engines else ("answers",)
 
 
@@ -138,7 +138,7 @@ class Run:
         )
 
     def _faults(self, fleet: Fleet) -> None:
-        """Have everything happen, for as long as the run is meant to take."""
+        """Runs all faults, for as long as the run is meant to take."""
         begun = time.monotonic()
         start = random.Random(self._plan.seed).randrange(1_000)
         for _ in range(self._plan.steady):
@@ -150,7 +150,7 @@ class Run:
             self._step(fleet)
 
     def _goes_on(self, passed: float) -> bool:
-        """Whether faults go on after so many seconds."""
+        """True if faults go on after so many seconds."""
         plan, seconds = self._plan, self._plan.minutes * 60
         if passed < seconds:
             return True
@@ -158,7 +158,7 @@ class Run:
         return lacking and passed < max(LONGEST_WAIT, 2 * seconds)
 
     def _calm(self, fleet: Fleet, keeper: Keeper, engines: Engines) -> None:
-        """Have nothing more happen, and the work go on for a while."""
+        """Ends all faults, and lets the work go on for a while."""
         self._control.phase = Phase.CALM
         keeper.end_faults()
 
@@ -181,7 +181,7 @@ class Run:
         )
 
     def _end(self, fleet: Fleet, engines: Engines, watcher: Watcher) -> None:
-        """Have all workers end, and all pages that are left read."""
+        """Ends all workers, and reads all pages that are left."""
         self._control.phase = Phase.END
         self._until_gone(fleet, "light")
         self._until_gone(fleet, "operator")

@@ -1,4 +1,4 @@
-"""Which fault each worker has: every point with every action, in turn."""
+"""The fault of each worker: every point with every action, in turn."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ SHORT_LIFE, LONG_LIFE = 12, 150
 
 
 class Fault(NamedTuple):
-    """What happens to one worker, at which visit of which point, and how long it lives else."""
+    """One worker's fault, the visit of a point that it meets, and otherwise its lifetime."""
 
     point: str
     action: str

@@ -1,4 +1,4 @@
-"""What a chaos run counted, and what it found wrong."""
+"""The counts of a chaos run, and the errors that it found."""
 
 import statistics
 import sys
@@ -69,7 +69,7 @@ class Tally:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found wrong."""
+        """True if nothing was found wrong."""
         return not any(self[each] for each in (*WRONGS, *BROKEN))
 
     def without(self, *names: str) -> list[str]:

@@ -68,12 +68,12 @@ class Watcher:
         self._thread.start()
 
     def departed(self, name: str) -> None:
-        """Have it seen that nothing of a worker that died is left."""
+        """Watches that nothing of a dead worker is left."""
         self._departed[name] = Departed()
 
     @property
     def waiting(self) -> bool:
-        """Whether there is a worker that died whose lease may still be there."""
+        """True if the lease of a dead worker may still exist."""
         return bool(self._departed)
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ YIELD = 0.01
 
 
 class Orders(NamedTuple):
-    """What one worker is told at its start. ``faults`` is as ``plan_faults`` takes it.
+    """The orders that one worker gets at its start. ``faults`` is as ``plan_faults`` takes it.
 
     ``kind`` is what that is called, where it is one. A worker leaves after ``life``
     requests; zero: at the end.

@@ -1,4 +1,4 @@
-"""What unit tests of the core build from: a letter a page, and caches with workers in them.
+"""Builders for unit tests of the core: a letter a page, and caches with workers in them.
 
 All pages begin with the same tokens and differ in their last, the letter: siblings
 have to be told apart within the page.
@@ -47,7 +47,7 @@ FILLER = (7).to_bytes(4, "little")
 
 
 class Backend:
-    """Which index the namespaces and caches made here have: a test's fixture chooses."""
+    """The index of the namespaces and caches made here: a test's fixture chooses."""
 
     index: IndexFactory = RadixIndex
 
@@ -198,7 +198,7 @@ class CoreWorld:
         return self.namespace.arena
 
     def join(self, name: str) -> "Worker":
-        """Let a worker with one process into the namespace; it has mapped what there is."""
+        """Joins a worker with one process, which has mapped all extents, to the namespace."""
         lease_id = name.ljust(16).encode()
         caller = Caller(OWNER, lease_id, b"secret of " + lease_id, EPOCH)
         self.cache.grant(caller, ttl=None, display_name=name, features=(), now=self.now)

@@ -73,7 +73,7 @@ class ThirdWorld(CoreWorld):
         return published
 
     def evict(self) -> None:
-        """Let everything that nobody holds leave tier 1, as a restart would."""
+        """Evicts everything that nobody holds from tier 1, as a restart would."""
         reservation_id = next(self._evictions)
         cached = self.states().get("CACHED", 0)
         self.worker.reserve(reservation_id, self.arena.free_count + cached)

@@ -36,7 +36,7 @@ def sunk(*sequences: str, **policy: object) -> CoreWorld:
 
 
 def move(world: CoreWorld, most: int = 100, rounds: int = 4) -> int:
-    """Let the mover come round a few times; return how many pages it copied."""
+    """Runs the mover a few times. Returns how many pages it copied."""
     copied = 0
     for _ in range(rounds):
         copied += world.cache.finish_moves(world.cache.plan_moves(most))

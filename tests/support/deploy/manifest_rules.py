@@ -1,4 +1,4 @@
-"""What holds for every pod of deploy/, however it was written or rendered."""
+"""The rules for every pod of deploy/, however it was written or rendered."""
 
 import inspect
 import re

@@ -69,7 +69,7 @@ class Container:
 
     @property
     def mounts(self) -> dict[str, str]:
-        """Where each volume is mounted, by the volume's name."""
+        """The mount path of each volume, by the volume's name."""
         return {each["name"]: each["mountPath"] for each in self.spec.get("volumeMounts", ())}
 
     @property
@@ -84,7 +84,7 @@ class Container:
 
 @dataclass(frozen=True)
 class Pod:
-    """What a workload runs; ``kind`` is the workload's."""
+    """The pod of a workload; ``kind`` is the workload's."""
 
     kind: str
     name: str

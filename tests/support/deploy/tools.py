@@ -1,4 +1,4 @@
-"""How tests read files of deploy/: sizes as each format spells them, and tools of others."""
+"""Readers for files of deploy/: sizes as each format spells them, and tools of others."""
 
 import os
 import re

@@ -26,7 +26,7 @@ OUTPUT_TOKENS = 24
 
 
 class Left(NamedTuple):
-    """What somebody still holds at a store."""
+    """The holds that still exist at a store."""
 
     pins: int = 0
     reservations: int = 0

@@ -6,7 +6,7 @@ from inference_worker.engine.request import FinishReason, Generation
 
 
 class Heard:
-    """What was told of one request; ``act`` is done after each token."""
+    """The events of one request; ``act`` is done after each token."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -17,7 +17,7 @@ class Heard:
 
     @property
     def ended(self) -> bool:
-        """Whether it came to its end, or failed."""
+        """True if it came to its end, or failed."""
         return self.reason is not None or self.error is not None
 
     def on_token(self, token: int) -> None:

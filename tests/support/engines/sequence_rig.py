@@ -1,4 +1,4 @@
-"""What an engine has beside its model, on pages so small that a test sees through them."""
+"""The parts of an engine beside its model, on pages so small that a test sees through them."""
 
 import torch
 

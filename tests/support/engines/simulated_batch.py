@@ -90,7 +90,7 @@ class CountedEngine:
     looks: list[int] = field(default_factory=list)
 
     def add(self, number: int, prompt: Prompt) -> None:
-        """Have a request wait."""
+        """Queues a request."""
         self.prompts[number] = prompt
         self.scheduler.add(number, prompt.token_count)
 
@@ -165,7 +165,7 @@ class CountedEngine:
 
     @property
     def has_work(self) -> bool:
-        """Whether some request has not ended."""
+        """True if some request has not ended."""
         return bool(self.prompts)
 
     def step(self, now: float) -> list[Part]:

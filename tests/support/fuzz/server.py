@@ -1,4 +1,4 @@
-"""What a server's process takes, as the kernel counts it, and what its log complains of."""
+"""A server process's resources, as the kernel counts them, and the complaints of its log."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What holds of a slab at rest, whatever happened to it."""
+"""The invariants of a slab at rest."""
 
 from collections import Counter
 

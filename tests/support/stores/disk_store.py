@@ -69,7 +69,7 @@ class DiskStore(Tiered):
         self.settle()
 
     def settle(self) -> None:
-        """Let the keeper work until nothing is under way, and memory grow."""
+        """Runs the keeper until nothing is under way, and memory grow."""
         keeper = self.world.store.tier3.keeper
         keeper.step()
         while self.world.cache.disk_writes:
