@@ -177,6 +177,7 @@ class Keeper:
 
     def _wanted(self, slab: Slab, keep: DiskWrite) -> Iterator[_Wanted]:
         """Yields the first pages of a keep that are stored or worth a write; touches the others.
+
         Raises ``CudaFailed``.
         """
         namespace, token_count = keep.namespace_digest, keep.namespace.layout.page_tokens
