@@ -53,10 +53,10 @@ class Shares:
     def offers(self, asker: Arena, gain: int, *, own_only: bool = False) -> Iterator[Offer]:
         """Yields the arenas that may give an extent for ``gain`` bytes of an arena, best first.
 
-        Unused arenas of the same tenant come first. If the tenant is below its share, the tenant
-        most above its own share follows, with an unused arena or its largest. If the arena has no
-        extent, the same tenant's largest arena comes last. ``own_only`` limits the offers to the
-        same tenant.
+        Unused arenas of the same tenant come first. If the tenant is below its share, tenants above
+        theirs follow, the one most above first, with unused arenas before large ones. If the arena
+        has no extent, the same tenant's arenas come last, the largest first. ``own_only`` limits
+        the offers to the same tenant.
         """
         own = [each for each in self._ordered(asker.tenant) if each is not asker]
         yield from _offers(each for each in own if self._is_idle(each))

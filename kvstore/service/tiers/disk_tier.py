@@ -33,8 +33,8 @@ class Removals:
     def settle(self) -> bool:
         """Waits until no page removed before, by any caller, can return.
 
-        Returns False if the disk fails to remove them, which is logged and raises the alarm. Waits
-        some seconds at most. Called without the store's mutex.
+        Returns False if the disk fails to remove them in time. Its failure is logged and raises the
+        alarm. Waits some seconds at most. Called without the store's mutex.
         """
         in_turn = self._settling.acquire(timeout=REMOVAL_PATIENCE)
         try:
