@@ -1,4 +1,4 @@
-"""vLLM's ``KVConnectorBase_V1`` over the two halves. All that knows vLLM's own types."""
+"""vLLM's ``KVConnectorBase_V1`` over the two halves; the only module with vLLM's own types."""
 
 import logging
 from collections.abc import Iterable
@@ -48,23 +48,23 @@ class PlanMetadata(KVConnectorMetadata):
 
 @dataclass
 class ReportMetadata(KVConnectorWorkerMetadata):
-    """What ended, on its way back; summed up over the ranks."""
+    """Results of transfers on their way back, summed up over the ranks."""
 
     report: WorkerReport = field(default_factory=WorkerReport)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "ReportMetadata":
-        """Takes in another rank's."""
+        """Adds another rank's results."""
         assert isinstance(other, ReportMetadata)
         self.report.add(other.report)
         return self
 
 
 class KvstoreConnector(KVConnectorBase_V1):
-    """vLLM on a kvstore: pages that any engine of this host computed are loaded, not computed.
+    """A vLLM connector that loads pages which any engine of this host computed.
 
-    One instance is made in the scheduler and one at each rank. Raises ``ValueError`` where
-    the engine cannot be served, with what to set. A store that is absent, slow, stopped or
-    restarted is a miss, never an error.
+    vLLM makes one instance in the scheduler and one at each rank. Raises ``ValueError`` if the
+    store cannot serve the engine; the message names the setting to change. A store that is
+    absent, slow, stopped or restarted is a miss, never an error.
     """
 
     _cache_hit_source = CacheHitSource.HOST
@@ -86,13 +86,13 @@ class KvstoreConnector(KVConnectorBase_V1):
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """No: a save that is dropped is a miss later."""
+        """Returns False: a dropped save is only a later miss."""
         return False
 
-    # At a rank.
+    # Methods at a rank.
 
     def register_kv_caches(self, kv_caches: "dict[str, torch.Tensor]") -> None:
-        """Takes the memory that blocks are in."""
+        """Stores the memory that holds the blocks."""
         if self._rank is not None:
             self._rank.register(kv_caches)
 
@@ -103,7 +103,7 @@ class KvstoreConnector(KVConnectorBase_V1):
             self._rank.load(self._plan())
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Does nothing: no load is by layer."""
+        """Does nothing: no load works by layer."""
 
     def save_kv_layer(
         self,
@@ -112,31 +112,31 @@ class KvstoreConnector(KVConnectorBase_V1):
         attn_metadata: "AttentionMetadata",
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
-        """Does nothing: no save is by layer, which a CUDA graph would skip."""
+        """Does nothing: no save works by layer, because a CUDA graph would skip it."""
 
     def wait_for_save(self) -> None:
-        """Copies what the plan saves, complete on return."""
+        """Copies the blocks that the plan saves; the copies are complete on return."""
         if self._rank is not None:
             self._rank.save(self._plan())
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """Returns the requests that are let go, and those whose loads ended."""
+        """Returns the released requests, and the requests whose loads ended."""
         del finished_req_ids
         return (None, None) if self._rank is None else self._rank.take_finished()
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        """Returns the blocks that were not loaded."""
+        """Returns the blocks whose loads failed."""
         return set() if self._rank is None else self._rank.take_failed_blocks()
 
     def build_connector_worker_meta(self) -> ReportMetadata | None:
-        """Returns what ended since the last step."""
+        """Returns the results since the last step."""
         report = None if self._rank is None else self._rank.take_report()
         return ReportMetadata(report) if report else None
 
-    # In the scheduler.
+    # Methods in the scheduler.
 
     def bind_kv_cache_manager(self, kv_cache_manager: "KVCacheManager") -> None:
-        """Learns where requests' blocks are known."""
+        """Stores vLLM's block manager, which knows the blocks of each request."""
         super().bind_kv_cache_manager(kv_cache_manager)
         if self._scheduler is not None:
             self._scheduler.blocks_of = lambda request_id: kv_cache_manager.get_block_ids(
@@ -144,14 +144,17 @@ class KvstoreConnector(KVConnectorBase_V1):
             )[0]
 
     def on_new_request(self, request: "Request") -> None:
-        """Begins to look a request up."""
+        """Begins a request's lookup."""
         if self._scheduler is not None:
             self._scheduler.arrived(request)
 
     def get_num_new_matched_tokens(
         self, request: "Request", num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Returns how many tokens can be loaded, None while that is asked, and whether beside."""
+        """Returns the number of loadable tokens and whether they load beside steps.
+
+        The number is None while the lookup is under way.
+        """
         if self._scheduler is None:
             return 0, False
         return self._scheduler.matched_tokens(request.request_id, num_computed_tokens)
@@ -159,7 +162,7 @@ class KvstoreConnector(KVConnectorBase_V1):
     def update_state_after_alloc(
         self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int
     ) -> None:
-        """Plans the load of what was offered into the request's blocks."""
+        """Plans the load of the offered tokens into the request's blocks."""
         if self._scheduler is not None:
             block_ids = blocks.get_block_ids()[0]
             self._scheduler.planner.allocated(request.request_id, block_ids, num_external_tokens)
@@ -171,7 +174,7 @@ class KvstoreConnector(KVConnectorBase_V1):
         return PlanMetadata(self._scheduler.plan(scheduler_output.num_scheduled_tokens, preempted))
 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
-        """Takes in what the ranks ended."""
+        """Takes the ranks' results."""
         assert self._scheduler is not None
         meta = connector_output.kv_connector_worker_meta
         report = meta.report if isinstance(meta, ReportMetadata) else WorkerReport()
@@ -186,38 +189,38 @@ class KvstoreConnector(KVConnectorBase_V1):
         return self._scheduler.planner.finished(request.request_id, block_ids), None
 
     def has_pending_block_frees(self) -> bool:
-        """Whether blocks of ended requests come back soon: then nothing need be preempted."""
+        """Returns whether blocks of ended requests come free soon, so vLLM need not preempt."""
         return self._scheduler is not None and self._scheduler.planner.holds_blocks
 
     def has_pending_push_work(self) -> bool:
-        """Whether an idle engine has to go on stepping: what is held ends with an answer."""
+        """Returns whether an idle engine has to go on stepping to release what it holds."""
         return self._scheduler is not None and self._scheduler.planner.awaits_answers
 
     def reset_cache(self) -> bool | None:
-        """Match nothing any more that was computed until now, such as with other weights."""
+        """Stops matching everything computed until now, for example after a change of weights."""
         return None if self._scheduler is None else self._scheduler.reset()
 
     def shutdown(self) -> None:
-        """Gives everything back."""
+        """Releases everything."""
         if self._scheduler is not None:
             self._scheduler.close()
         if self._rank is not None:
             self._rank.close()
 
-    # What is told of it.
+    # Events, counts and metrics.
 
     def take_events(self) -> "Iterable[KVCacheEvent]":
-        """Returns what was stored since the last time, where such events are on."""
+        """Returns the pages stored since the last call, if such events are on."""
         return self._events.take()
 
     def get_kv_connector_stats(self) -> ConnectorStats | None:
-        """Returns what was counted since the last time."""
+        """Returns the counts since the last call."""
         side = self._rank if self._scheduler is None else self._scheduler.planner
         return None if side is None else ConnectorStats.taken(side.counts)
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> ConnectorStats:
-        """Returns counts that were on the wire."""
+        """Returns counts that came over the wire."""
         return ConnectorStats(data=data or {})
 
     @classmethod

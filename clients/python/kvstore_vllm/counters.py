@@ -1,4 +1,4 @@
-"""What a connector counts, and how people and Prometheus see it."""
+"""The connector's counts, for the log and for Prometheus."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ BYTES_OF_A_MEGABYTE: Final = 1e6
 
 
 class Counted(NamedTuple):
-    """One count of the halves, and the metric that shows it, with a label's value or none."""
+    """One count of the halves, and its metric, with a label's value or none."""
 
     key: str
     metric: str
@@ -17,7 +17,7 @@ class Counted(NamedTuple):
     scale: float = 1
 
 
-# Metric -> what it says, and its label where it has one. Prometheus adds `_total`.
+# Metric -> its help text, and its label if it has one. Prometheus adds `_total`.
 METRICS: Final[Mapping[str, tuple[str, str]]] = {
     "kvstore_lookups": (
         "Requests that were looked up, by whether all of their whole pages were there.",
@@ -35,7 +35,7 @@ METRICS: Final[Mapping[str, tuple[str, str]]] = {
     "kvstore_load_seconds": ("Time of copying from the store, summed over ranks.", ""),
     "kvstore_store_seconds": ("Time of copying to the store, summed over ranks.", ""),
 }
-# What is so as of the engine's last step, by the count that says yes and the one that says no.
+# States as of the engine's last step: the count for yes and the count for no.
 ATTACHED: Final = "kvstore_attached"
 IS_ATTACHED: Final = "attached"
 IS_NOT_ATTACHED: Final = "not_attached"
@@ -61,7 +61,7 @@ COUNTED: Final = (
 
 
 def summed(*counts: Mapping[str, int]) -> dict[str, int]:
-    """Returns the counts of several, of ranks or of steps, as one."""
+    """Returns the counts of several ranks or steps as one."""
     total: dict[str, int] = {}
     for each in counts:
         for key, value in each.items():
@@ -70,14 +70,14 @@ def summed(*counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def note_attached(counts: "Counter[str]", *, attached: bool) -> None:
-    """Have it told, once, that the store is used from now on, or is not."""
+    """Notes for Prometheus whether the engine now uses the store."""
     now, before = (IS_ATTACHED, IS_NOT_ATTACHED) if attached else (IS_NOT_ATTACHED, IS_ATTACHED)
     counts[now] = 1
     del counts[before]
 
 
 def in_words(counts: Mapping[str, int]) -> dict[str, int | float]:
-    """Returns what one line of a log says of an interval: nothing of what did not happen."""
+    """Returns the fields of a log line about an interval; counts of zero are left out."""
     lookups = sum(counts.get(f"lookups_{outcome}", 0) for outcome in OUTCOMES)
     words: dict[str, int | float] = {"kvstore lookups": lookups} if lookups else {}
     words |= {outcome: counts.get(f"lookups_{outcome}", 0) for outcome in OUTCOMES}

@@ -14,14 +14,14 @@ MEDIUM: Final = "kvstore"
 
 
 class StoredEvents:
-    """Collects a ``BlockStored`` for what was inserted, until vLLM takes them.
+    """Collects a ``BlockStored`` for each insert, until vLLM takes them.
 
-    The store evicts without telling anybody, so nothing is ever said to be removed: what is
-    said to be stored was there, and may be still.
+    The store evicts without an event to the engine, so no removal is ever reported. A reported
+    page was in the store and may still be.
     """
 
     def __init__(self, vllm_config: Any) -> None:  # noqa: ANN401  # a VllmConfig
-        """Collects where events are on; ``vllm_config.kv_events_config`` says so."""
+        """Collects only if ``vllm_config.kv_events_config`` turns events on."""
         config = vllm_config.kv_events_config
         self._on = config is not None and config.enable_kv_cache_events
         self._block_size: int = vllm_config.cache_config.block_size
@@ -30,7 +30,7 @@ class StoredEvents:
     def stored(self, request: Any, start_page: int, end_page: int) -> None:  # noqa: ANN401  # a Request
         """Notes that pages ``start_page`` to ``end_page`` of a request are in the store.
 
-        Without an event where the request's own hashes are of other sizes than a page.
+        Makes no event if the request's own hashes are of other sizes than a page.
         """
         size = self._block_size
         hashes: Sequence[bytes] = request.block_hashes
@@ -60,6 +60,6 @@ class StoredEvents:
         )
 
     def take(self) -> list[KVCacheEvent]:
-        """Returns what was collected since the last time."""
+        """Returns the events collected since the last call."""
         events, self._events = self._events, []
         return events

@@ -14,23 +14,22 @@ WIDE = 8
 
 
 def copy_with_team(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copies with all threads that torch has for its caller; on a device on the current stream."""
+    """Copies with all torch threads of the caller; on a device, on the current stream."""
     _widened(target).copy_(_widened(source))
 
 
 def copy_alone(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copies in the calling thread, without the interpreter; for memory of the CPU.
+    """Copies in the calling thread without the GIL; for memory of the CPU.
 
-    For a thread beside the one that computes. Torch would give it an OpenMP team of its own,
-    which stays as long as the thread does. There are more threads than cores then, by libgomp's
-    count, and so every team, the engine's too, sleeps where it would have spun (libgomp's
-    ``gomp_throttled_spin_count_var``).
+    The loads' thread uses it beside the engine's thread. Torch would give that thread its own
+    OpenMP team for life. libgomp then counts more threads than cores, and every team, the
+    engine's too, sleeps instead of spinning (libgomp's ``gomp_throttled_spin_count_var``).
     """
     np.copyto(_widened(target).numpy(), _widened(source).numpy())
 
 
 def _widened(part: torch.Tensor) -> torch.Tensor:
-    """Returns the same bytes as wider elements, where all strides and the size divide."""
+    """Returns the same bytes as wider elements if all strides and the size divide."""
     if part.shape[-1] % WIDE or part.storage_offset() % WIDE:
         return part
     if any(stride % WIDE for stride in part.stride()[:-1]):
@@ -39,14 +38,14 @@ def _widened(part: torch.Tensor) -> torch.Tensor:
 
 
 class Plane(NamedTuple):
-    """Blocks of one allocation as ``[blocks, parts, bytes]``, and where they go in a slot."""
+    """Blocks of one allocation as ``[blocks, parts, bytes]``, and their offset in a slot."""
 
     blocks: torch.Tensor
     begin: int
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block here, all its parts."""
+        """Bytes of one block in this plane, all its parts."""
         return self.blocks.shape[1] * self.blocks.shape[2]
 
 
@@ -58,9 +57,9 @@ class ExtentTensors(Protocol):
 
 
 def planes_of(pieces: Sequence[Piece], kv_caches: Mapping[str, torch.Tensor]) -> list[Plane]:
-    """Returns all bytes of all blocks, in the order that they have in a page.
+    """Returns all bytes of all blocks in page order.
 
-    Raises ``ValueError`` where a layer of ``kv_caches`` does not lie where ``pieces`` say.
+    Raises ``ValueError`` if a layer of ``kv_caches`` does not lie at the offset in ``pieces``.
     """
     planes: list[Plane] = []
     begin = 0
@@ -84,7 +83,7 @@ def planes_of(pieces: Sequence[Piece], kv_caches: Mapping[str, torch.Tensor]) ->
 
 
 class Stretch(NamedTuple):
-    """Blocks that follow each other, and slots of an extent that do."""
+    """A run of consecutive blocks and of consecutive slots in one extent."""
 
     extent_id: int
     slot: int
@@ -93,7 +92,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(transfer: Transfer) -> Iterator[Stretch]:
-    """Yields a transfer as the longest pieces that are contiguous on both sides."""
+    """Yields the longest pieces of a transfer that are contiguous on both sides."""
     now: Stretch | None = None
     for block, (extent_id, slot) in zip(transfer.block_ids, transfer.places, strict=True):
         if now is not None and (extent_id, slot, block) == (
@@ -113,9 +112,9 @@ def stretches(transfer: Transfer) -> Iterator[Stretch]:
 class BlockCopier:
     """Copies between one rank's blocks and its part of the slots.
 
-    That part is ``rank_bytes`` of a page from ``rank * rank_bytes`` on. One copy a stretch,
-    which beats torch's copies by index (decision 0034). Any thread may use it.
-    Raises ``ValueError`` for an engine without blocks.
+    The part is ``rank_bytes`` of a page from ``rank * rank_bytes`` on. It makes one copy a
+    stretch, which beats torch's copies by index (decision 0034). Any thread may use it. Raises
+    ``ValueError`` for an engine without blocks.
     """
 
     def __init__(self, planes: list[Plane], rank: int = 0) -> None:
@@ -127,15 +126,18 @@ class BlockCopier:
         self.device = planes[0].blocks.device
 
     def load(self, memory: ExtentTensors, transfer: Transfer, *, beside: bool = False) -> int:
-        """Copies slots into blocks; returns the bytes. Raises ``KeyError`` for no such extent.
+        """Copies slots into blocks; returns the bytes.
 
-        ``beside``: from a thread beside the one that computes. Then a CPU's copy takes no team
-        (:func:`copy_alone`).
+        Raises ``KeyError`` for an unknown extent. ``beside`` is True on a thread beside
+        the one that computes: a CPU copy then uses no OpenMP team (:func:`copy_alone`).
         """
         return self._copy(memory, transfer, to_blocks=True, beside=beside)
 
     def save(self, memory: ExtentTensors, transfer: Transfer) -> int:
-        """Copies blocks into slots; returns the bytes. Raises ``KeyError`` for no such extent."""
+        """Copies blocks into slots; returns the bytes.
+
+        Raises ``KeyError`` for an unknown extent.
+        """
         return self._copy(memory, transfer, to_blocks=False)
 
     def _copy(

@@ -1,11 +1,11 @@
-"""Where the bytes of a block lie in an engine's memory, by vLLM's own account."""
+"""The places of a block's bytes in an engine's memory, from vLLM's own description."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
 class BlockTensor(Protocol):
-    """Of vLLM's ``KVCacheTensor``: where some layers' blocks lie in an allocation, in bytes."""
+    """The part of vLLM's ``KVCacheTensor`` that is read: the place of layers' blocks, in bytes."""
 
     layers: list[str]
     layer_stride: int
@@ -16,10 +16,10 @@ class BlockTensor(Protocol):
 class Piece(NamedTuple):
     """Bytes of each block that are copied together: ``parts`` of ``block_stride`` bytes.
 
-    Part p of block b begins at ``begin + p * span + b * block_stride``. Where layers lie one
-    after another, there is a part for each layer, or for each head of it; where blocks do, one
-    for all layers. ``layers`` are those of the first tensor that says so, and ``layers_at`` and
-    ``layer_stride`` where each of them begins.
+    Part p of block b begins at ``begin + p * span + b * block_stride``. If layers lie one
+    after another, each layer, or each head of it, is a part. If blocks do, all layers are one
+    part. ``layers`` are those of the first tensor with these bytes; ``layers_at`` and
+    ``layer_stride`` give the begin of each.
     """
 
     layers: tuple[str, ...]
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(tensors: Sequence[BlockTensor], block_count: int) -> list[Piece]:
-    """Returns the pieces of a block in the order that they have in a page.
+    """Returns the pieces of a block in page order.
 
     Tensors that name the same bytes, as layers packed into blocks do, are one piece.
     """

@@ -1,4 +1,4 @@
-"""How a page of an engine's own layout is described to the store."""
+"""The description of an engine's page layout that the store gets."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,7 +12,7 @@ MARK: Final = b"kvstore_vllm layout 1"
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """What one layer has in a page: its name, bytes of one rank, and type of element."""
+    """One layer in a page: its name, its bytes on one rank, and its element type."""
 
     name: str
     page_bytes: int
@@ -21,10 +21,10 @@ class LayerFacts:
 
 @dataclass(frozen=True)
 class LayoutFacts:
-    """What an engine's memory looks like, as both of a connector's halves see it.
+    """An engine's memory layout, as the scheduler half and the ranks see it.
 
-    ``layers`` are in the order in which they are copied into a page. ``stride_order`` and
-    ``layout_name`` are vLLM's: how blocks, heads and tokens lie in a layer.
+    ``layers`` are in the order of the page. ``stride_order`` and ``layout_name`` are vLLM's:
+    the order of blocks, heads and tokens in a layer.
     """
 
     page_tokens: int
@@ -35,12 +35,12 @@ class LayoutFacts:
 
     @property
     def rank_page_bytes(self) -> int:
-        """Bytes of a page that one rank has: rank r's begin at r times as many."""
+        """Bytes of a page on one rank: rank r's begin at r times as many."""
         return sum(layer.page_bytes for layer in self.layers)
 
 
 def layout_of(facts: LayoutFacts) -> PageLayout:
-    """Returns the page layout: all ranks' bytes beside each other, which divide by no token.
+    """Returns the page layout: all ranks' bytes beside each other, opaque to tokens.
 
     Raises ``ValueError`` for an engine without layers or bytes.
     """

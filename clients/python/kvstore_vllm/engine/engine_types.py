@@ -1,11 +1,11 @@
-"""What is read of vLLM's own types, so that this package's parts are typed without vLLM."""
+"""The parts of vLLM's own types that this package reads, typed without importing vLLM."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 
 class PlaceholderLike(Protocol):
-    """Of ``vllm.multimodal.inputs.PlaceholderRange``: where an input stands, in tokens."""
+    """``vllm.multimodal.inputs.PlaceholderRange``: the place of an input, in tokens."""
 
     @property
     def offset(self) -> int:
@@ -13,35 +13,35 @@ class PlaceholderLike(Protocol):
 
     @property
     def length(self) -> int:
-        """How many tokens stand for the input."""
+        """The number of tokens that stand for the input."""
 
     @property
     def is_embed(self) -> Any:  # noqa: ANN401  # a tensor of bool, or None
-        """Which of them are replaced by embeddings; None: all."""
+        """Marks the tokens that embeddings replace; None: all."""
 
 
 class FeatureLike(Protocol):
-    """Of ``vllm.multimodal.inputs.MultiModalFeatureSpec``: an image, a sound, a video."""
+    """``vllm.multimodal.inputs.MultiModalFeatureSpec``: an image, a sound, a video."""
 
     @property
     def modality(self) -> str:
-        """Such as ``"image"``."""
+        """The kind, such as ``"image"``."""
 
     @property
     def identifier(self) -> str:
-        """Digest of the content by vLLM, or what the user calls it."""
+        """The digest of the content by vLLM, or the user's name for it."""
 
     @property
     def mm_position(self) -> PlaceholderLike:
-        """Where it stands in the prompt."""
+        """Its place in the prompt."""
 
 
 class LoraLike(Protocol):
-    """Of ``vllm.lora.request.LoRARequest``."""
+    """``vllm.lora.request.LoRARequest``."""
 
     @property
     def lora_name(self) -> str:
-        """What users call the adapter."""
+        """The adapter's name for users."""
 
     @property
     def lora_int_id(self) -> int:
@@ -49,27 +49,27 @@ class LoraLike(Protocol):
 
     @property
     def lora_path(self) -> str:
-        """Its folder, or its name on a hub."""
+        """The adapter's folder, or its name on a hub."""
 
     @property
     def load_inplace(self) -> bool:
-        """Whether it may be exchanged under its number."""
+        """Says whether the adapter may be exchanged under its number."""
 
 
 class RequestLike(Protocol):
-    """Of ``vllm.v1.request.Request``."""
+    """``vllm.v1.request.Request``."""
 
     @property
     def cache_salt(self) -> str | None:
-        """What the user gave to share with nobody who does not know it."""
+        """The user's salt; requests with different salts share nothing."""
 
     @property
     def lora_request(self) -> LoraLike | None:
-        """The adapter that it runs with."""
+        """The request's adapter."""
 
     @property
     def mm_features(self) -> Sequence[FeatureLike]:
-        """The inputs that are no text, by their offsets."""
+        """The inputs other than text, by their offsets."""
 
     @property
     def prompt_embeds(self) -> Any:  # noqa: ANN401  # a tensor, or None
@@ -77,12 +77,12 @@ class RequestLike(Protocol):
 
     @property
     def prompt_token_ids(self) -> Sequence[int] | None:
-        """The prompt; None where it is embeddings alone."""
+        """The prompt; None if it is embeddings alone."""
 
     @property
     def resumable(self) -> bool:
-        """Whether its prompt may grow while it runs."""
+        """Says whether the prompt may grow while the request runs."""
 
     @property
     def skip_reading_prefix_cache(self) -> bool:
-        """Whether every token has to be computed, such as for the prompt's logprobs."""
+        """Says whether every token has to be computed, for example for the prompt's logprobs."""

@@ -1,4 +1,4 @@
-"""What the connector reads of vLLM's configuration, and what it refuses."""
+"""The facts that the connector reads of vLLM's configuration, and the engines that it refuses."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 from kvstore_vllm.blocks.geometry import Piece, pieces_of
 from kvstore_vllm.blocks.page_layout import LayerFacts, LayoutFacts
 
-# Specifications, by the names of their classes, whose blocks keep every token of a request.
+# Class names of specifications whose blocks keep every token of a request.
 WHOLE_SPECS: Final = frozenset({"FullAttentionSpec", "MLAAttentionSpec"})
 RECOMPUTE: Final = "recompute"
 
@@ -14,9 +14,9 @@ RECOMPUTE: Final = "recompute"
 class EngineFacts:
     """One engine's cache, as both halves see it.
 
-    Raises ``ValueError``, which says what to set, for an engine that cannot be served: one
-    that fails requests whose load failed, one with several groups of layers, and one whose
-    blocks do not keep all tokens, such as those of a sliding window or of recurrent state.
+    Raises ``ValueError``, with the setting to change, for an engine that the store cannot
+    serve: one that fails requests after a failed load, one with several groups of layers, and
+    one whose blocks do not keep all tokens (sliding window, recurrent state).
     """
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any) -> None:  # noqa: ANN401  # vLLM's own
@@ -60,7 +60,7 @@ class EngineFacts:
 
     @property
     def layout(self) -> LayoutFacts:
-        """What a page is."""
+        """The layout of a page."""
         layers = tuple(
             LayerFacts(" ".join(piece.layers), piece.block_bytes, self._dtype(piece.layers[0]))
             for piece in self.pieces

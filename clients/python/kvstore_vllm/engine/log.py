@@ -1,18 +1,18 @@
-"""What the connector and its client log, among the engine's own lines."""
+"""The log of the connector and its client, among the engine's own lines."""
 
 import logging
 from typing import Final
 
-# Whose events are told: names, with what belongs to them beside.
+# Names of the loggers, and the fields that every log record has.
 LOGGERS: Final = ("kvstore_vllm", "kvstore_client")
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def log_with(engine: logging.Logger) -> None:
-    """Have all events written where ``engine``'s are, in its format, from its level on.
+    """Writes all events to the streams of ``engine``, in its format and from its level on.
 
-    Once: whoever set these loggers up otherwise keeps that. An engine without handlers
-    has nothing to be written with.
+    It acts once, and not on loggers that already have a setup. Without handlers of the engine
+    nothing is written.
     """
     for name in LOGGERS:
         logger = logging.getLogger(name)
@@ -30,7 +30,7 @@ def log_with(engine: logging.Logger) -> None:
 
 
 def _with_fields(record: logging.LogRecord) -> bool:
-    """Writes an event's fields behind its name."""
+    """Writes an event's fields after its name."""
     names = [name for name in vars(record) if name not in _PLAIN and not name.startswith("_")]
     fields = "".join(f" {name}={getattr(record, name)}" for name in names)
     if fields and not getattr(record, "_written", False):

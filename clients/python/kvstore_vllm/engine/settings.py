@@ -1,4 +1,4 @@
-"""What an engine's operator may set: vLLM's ``kv_connector_extra_config``."""
+"""The operator's settings of an engine: vLLM's ``kv_connector_extra_config``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -7,7 +7,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, kw_only=True)
 class PlannerSettings:
-    """What the scheduler half goes by: pages in tokens, ranks, and the operator's settings."""
+    """Settings of the scheduler half: page size in tokens, ranks, and the operator's settings."""
 
     page_tokens: int
     rank_count: int = 1
@@ -17,44 +17,44 @@ class PlannerSettings:
 
 
 LONGEST_LOOKUP_TIMEOUT = 60.0
-# Bytes of a digest, and the longest name: what a store takes unless it is set otherwise.
+# Bytes of a digest, and the longest name, that a store takes by default.
 DIGEST_BYTES = range(16, 65)
 LONGEST_NAME = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectorSettings:
-    """Settings of one engine's connector, each with a default that serves.
+    """Settings of one engine's connector; each has a default.
 
-    Raises ``ValueError`` for a value that is none, and names it.
+    Raises ``ValueError`` for an invalid value, and names it.
     """
 
     runtime_dir: str | None = None
-    """The folder with the store's sockets; None: where a store puts them unless told."""
+    """The folder with the store's sockets; None: the store's default folder."""
 
     lookup_timeout: float = 0.25
     """Longest time, in seconds, that a request waits for the store's answer; then it is a miss."""
 
     load_async: bool = True
-    """Whether loads run beside the engine's steps. Else a step waits for its loads."""
+    """Says whether loads run beside the engine's steps. Else a step waits for its loads."""
 
     save_output: bool = True
-    """Whether whole pages of what was generated are stored too, as a request finishes."""
+    """Says whether whole pages of the output are stored too, as a request finishes."""
 
     model_digest: str | None = None
-    """Stands for the model's weights, in hexadecimal digits, where they cannot be digested.
+    """Replaces the digest of weights that cannot be digested, in hexadecimal digits.
 
-    Whoever sets it answers for it: two models under one digest are served each other's pages.
+    The operator answers for it: two models under one digest share each other's pages.
     """
 
     salt: str = ""
-    """Engines of different salts share nothing, within one tenant of the store."""
+    """The salt; engines of different salts share nothing within one tenant of the store."""
 
     display_name: str = ""
-    """The namespace's name for people; empty: the name that vLLM serves the model by."""
+    """The namespace's name for people; empty: vLLM's served model name."""
 
     fault_load_fraction: float = 0.0
-    """Tests only: the share of loads that is made to fail."""
+    """The share of loads that fail on purpose, for tests only."""
 
     def __post_init__(self) -> None:
         if not 0 < self.lookup_timeout <= LONGEST_LOOKUP_TIMEOUT:
@@ -73,8 +73,8 @@ class ConnectorSettings:
     def read(cls, extra: Mapping[str, object]) -> Self:
         """Reads vLLM's ``kv_connector_extra_config``.
 
-        Raises ``ValueError`` that names what is wrong: a key that is not known, with those
-        that are, or a value of another type.
+        Raises ``ValueError`` for an unknown key, with the known ones, and for a value of
+        another type.
         """
         known = {each.name: each.type for each in fields(cls)}
         unknown = sorted(set(extra) - set(known))
@@ -87,7 +87,7 @@ class ConnectorSettings:
 
 
 def _checked(name: str, value: object, expected: object) -> Any:  # noqa: ANN401  # its field's type
-    """Returns a value of the field's type; an integer is a number of seconds or a share too."""
+    """Returns a value of the field's type; an integer may also be seconds or a share."""
     if expected is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, expected):  # type: ignore[arg-type]  # a class, or a union of them

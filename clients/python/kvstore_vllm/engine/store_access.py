@@ -1,4 +1,4 @@
-"""One engine's use of a store: the client that its scheduler half owns, and who shares it."""
+"""One engine's use of a store: the client of its scheduler half, shared with its ranks."""
 
 import os
 from collections import OrderedDict
@@ -11,15 +11,15 @@ from kvstore_client.errors import StoreError
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_vllm.engine.settings import LONGEST_NAME
 
-# What vLLM puts between an engine's id and its data-parallel rank.
+# The separator that vLLM puts between an engine's id and its data-parallel rank.
 RANK = "_dp"
 
 
 def lease_name(model: str, engine_id: str) -> str:
-    """Returns the model's name with what tells its engines apart, of at most 256 bytes.
+    """Returns the lease's name: the model's name and the engine's id, at most 256 bytes.
 
-    That is the `engine_id` of the kv-transfer-config where an operator chose one, and the
-    data-parallel rank: both are as they were after a restart. One that vLLM drew says nothing.
+    The id is the `engine_id` of the kv-transfer-config, if an operator set one, and the
+    data-parallel rank. Both survive a restart. An id that vLLM drew is left out.
     """
     chosen, _, rank = engine_id.rpartition(RANK)
     if not rank.isdecimal() or not chosen:
@@ -42,7 +42,8 @@ def _cut(text: str, most: int) -> str:
     return text.encode()[:most].decode(errors="ignore")
 
 
-# Salts, which users choose, with namespaces of their own; beyond it the longest unused is closed.
+# Salts, which users choose, with namespaces of their own; above this number the least recently
+# used is closed.
 MOST_NAMESPACES: Final = 64
 
 
@@ -80,21 +81,21 @@ class StoreAccess:
 
     @property
     def memory(self) -> Namespace:
-        """The pages of all its namespaces, by extent, in this process."""
+        """The mapped pages of all its namespaces, by extent."""
         return self._plain
 
     @property
     def usable(self) -> bool:
-        """Whether the store answers requests now, as far as is known."""
+        """Says whether the store answers requests, as far as the client knows."""
         return self._client.connected
 
     @property
     def tried(self) -> bool:
-        """Whether it was tried to reach the store since the start."""
+        """Says whether the client has tried to reach the store since the start."""
         return self._client.tried
 
     def namespace(self, salt: bytes) -> Namespace:
-        """Returns the namespace of a salt, to be opened in the background where it is new."""
+        """Returns the namespace of a salt; opens a new one in the background."""
         if salt == self._plain.identity.salt:
             return self._plain
         with self._mutex:
@@ -106,7 +107,7 @@ class StoreAccess:
             return found
 
     def facts(self) -> dict[str, str]:
-        """Returns what the log says of it: the folder, the namespace, and why it is not used."""
+        """Returns the fields of the log: folder, namespace, and the reason if it is unused."""
         identity = self._plain.identity
         return {
             "runtime_dir": str(self._folder),
@@ -116,7 +117,7 @@ class StoreAccess:
         }
 
     def share_lease(self) -> bytes | None:
-        """Returns what has another process join the lease; None where there is none."""
+        """Returns the data with which another process joins the lease; None without a lease."""
         try:
             return self._client.share_lease()
         except StoreError:
@@ -128,9 +129,9 @@ class StoreAccess:
 
 
 class EnginesHere:
-    """What the two halves of an engine know of each other where they share a process.
+    """The state that both halves of an engine share in one process.
 
-    Keyed by process and engine, so that a fork begins with none.
+    Its keys are process and engine, so a fork begins with none.
     """
 
     def __init__(self) -> None:
@@ -146,11 +147,11 @@ class EnginesHere:
         return (os.getpid(), engine_id) in self._ranks
 
     def put(self, engine_id: str, access: StoreAccess) -> None:
-        """Let ranks of this process find the scheduler half's store."""
+        """Registers the scheduler half's store for ranks of this process."""
         self._accesses[os.getpid(), engine_id] = access
 
     def get(self, engine_id: str) -> StoreAccess | None:
-        """Returns the scheduler half's store, where that is in this process."""
+        """Returns the scheduler half's store, or None if it is in another process."""
         return self._accesses.get((os.getpid(), engine_id))
 
     def remove(self, engine_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Which LoRA adapter: a digest of its files, not its name."""
+"""The identity of a LoRA adapter: a digest of its files, not its name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MARK: Final = b"kvstore_vllm adapter 1"
 
 
 class UndigestableAdapter(ValueError):
-    """What a LoRA adapter's weights are cannot be told."""
+    """The identity of a LoRA adapter's weights is unknown."""
 
 
 @dataclass(frozen=True)
@@ -25,26 +25,27 @@ class _Known:
 
 
 class AdapterDigests:
-    """The digests of an engine's adapters, each read once. Any thread may use it.
+    """The digests of an engine's adapters, each read once.
 
-    ``engine_facts`` is what else of the engine decides over an adapter's KV, such as the type
-    that it is computed in.
+    Any thread may use it. ``engine_facts`` are the engine's other factors of an adapter's KV,
+    such as the type that it is computed in.
     """
 
     def __init__(self, engine_facts: Mapping[str, str] | None = None) -> None:
         facts = sorted((engine_facts or {}).items())
         self._facts = framed(*(f"{name}={value}".encode() for name, value in facts))
         self._known: dict[tuple[str, int, str], _Known] = {}
-        # One adapter is read at a time, and by one thread.
+        # The lock makes one thread read one adapter at a time.
         self._reading = Lock()
 
     def digest_of(self, adapter: LoraLike) -> bytes:
         """Returns 32 bytes for an adapter's weights.
 
-        It is read where it is first asked for, which takes milliseconds, and then known by
-        its name, number and path. Where its files have changed since, nobody knows which of
-        them the engine has loaded: raises ``UndigestableAdapter``, then and ever after, until
-        it is loaded under another number; and where it is in no local folder.
+        The first call for an adapter reads it, which takes milliseconds. Later calls know
+        it by name, number and path. Raises ``UndigestableAdapter`` if the adapter is in no
+        local folder, or if its files changed since the first call: nobody knows which
+        files the engine has loaded. A change stays an error until the adapter is
+        loaded under another number.
         """
         key = (adapter.lora_name, adapter.lora_int_id, adapter.lora_path)
         with self._reading:
@@ -61,7 +62,7 @@ class AdapterDigests:
                     f"the adapter {adapter.lora_name} cannot be told from others: {error}"
                 ) from error
             if known.stamp != stamp:
-                # Nothing is equal to it: once in doubt, always in doubt.
+                # The entry equals nothing: an adapter once in doubt stays in doubt.
                 self._known[key] = _Known(None, known.digest)
                 raise UndigestableAdapter(
                     f"the files of the adapter {adapter.lora_name} changed while it was in use"

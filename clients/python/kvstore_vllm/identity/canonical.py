@@ -1,4 +1,4 @@
-"""Values of a configuration as JSON, the same in each process."""
+"""Values of a configuration as JSON, equal in every process."""
 
 import enum
 import json
@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-# Of a Hugging Face configuration: where it came from, and by which version it was written.
+# Fields of a Hugging Face configuration that say its origin and the version that wrote it.
 NOT_OF_THE_MODEL = frozenset(
     {"_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "auto_map"}
 )
@@ -17,14 +17,14 @@ MARK: Final = b"kvstore_vllm salt 1"
 
 
 class UnidentifiableModel(ValueError):
-    """What the engine's pages depend on cannot be told; the message says what to set."""
+    """A factor of the engine's pages is unknown; the message says what to set."""
 
 
 def canonical_json(value: object, name: str) -> bytes:
     """Returns a value as JSON with sorted keys.
 
-    Raises ``UnidentifiableModel`` for what has no value, such as a function: ``name`` says
-    where it stands.
+    Raises ``UnidentifiableModel`` for a value without JSON, such as a function. ``name`` is
+    its place in the configuration, for the message.
     """
     return json.dumps(_plain(value, name), sort_keys=True).encode()
 
@@ -64,19 +64,19 @@ def _model_facts(value: Any) -> Any:  # noqa: ANN401  # JSON
 
 
 def framed(*parts: bytes) -> bytes:
-    """Joins parts so that no other parts come to the same bytes."""
+    """Joins parts so that different parts never give the same bytes."""
     return b"".join(len(part).to_bytes(LENGTH_BYTES, "little") + part for part in parts)
 
 
 def text_bytes(text: str) -> bytes:
-    """Returns a text's bytes, whatever a user put into it: a half of a character pair too."""
+    """Returns a text's bytes, also if it holds half of a surrogate pair."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def mixed_salt(**parts: bytes) -> bytes:
-    """Returns one salt for all of them, by what each is; empty parts count for nothing.
+    """Returns one salt for all parts, by their kinds; empty parts do not count.
 
-    ``b""``, which is no salt, where all are empty; else 32 bytes.
+    It is ``b""``, no salt, if all are empty; else 32 bytes.
     """
     named = [(name.encode(), part) for name, part in sorted(parts.items()) if part]
     if not named:

@@ -1,9 +1,9 @@
-"""Which of vLLM's settings decide over KV: the checklist behind docs/vllm-identity.md.
+"""The vLLM settings that decide over KV: the checklist behind docs/vllm-identity.md.
 
-A field counts unless it is named here as one that does not: what a new version adds keeps
-engines apart until somebody has looked at it. Some decide by rounding alone: which kernel runs,
-how it was compiled, what else is in the batch. One engine's own KV differs by as much from
-request to request, so those do not count.
+A field counts unless this module lists it as one that does not. A field that a new version adds
+keeps engines apart until somebody has checked it. Some settings decide by rounding alone: the
+kernel, its compilation, the rest of the batch. One engine's own KV differs by as much from request
+to request, so those do not count.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from kvstore_vllm.identity.canonical import UnidentifiableModel, canonical_json
 
-# Of VllmConfig: parts of which nothing decides over KV.
+# Parts of VllmConfig without influence on KV.
 PARTS_LEFT_OUT: Final = frozenset(
     {
-        # How requests are queued, shown, ended, published, watched.
+        # Queueing, display, end, publishing and watching of requests.
         "scheduler_config",
         "structured_outputs_config",
         "observability_config",
@@ -36,28 +36,28 @@ PARTS_LEFT_OUT: Final = frozenset(
         "compilation_config",
         "optimization_level",
         "performance_mode",
-        # Where weights are kept; how they are sent anew, after which the cache is reset.
+        # The place of weights, and their later updates, after which the cache is reset.
         "offload_config",
         "engram_config",
         "weight_transfer_config",
-        # Of models that are refused.
+        # Parts of models that are refused.
         "mamba_config",
         "diffusion_config",
-        # What it says is in model_config and in the model's files.
+        # Its content is in model_config and in the model's files.
         "quant_config",
         # Part of an adapter's digest, so that engines without one share with those that have.
         "lora_config",
-        # Looked at by itself.
+        # Checked separately.
         "speculative_config",
     }
 )
-# Part -> its fields that do not decide over KV.
+# Part -> its fields without influence on KV.
 FIELDS_LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     "model_config": frozenset(
         {
             # Names of the weights, which are digested themselves; a secret.
             *("model", "model_weights", "served_model_name", "hf_token", "revision"),
-            # Where hf_config came from, and a part of it.
+            # The origin of hf_config, and a part of it.
             *("hf_config_path", "hf_overrides", "config_format", "hf_text_config"),
             # From text to tokens, and from logits to tokens.
             *("tokenizer", "tokenizer_mode", "tokenizer_revision", "skip_tokenizer_init"),
@@ -66,21 +66,21 @@ FIELDS_LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
             *("return_sampling_mask", "max_logprobs", "logprobs_mode", "use_fp64_gumbel"),
             *("enable_trace_replay", "io_processor_plugin", "pooler_config"),
             *("enable_prompt_embeds", "word_embeddings_untied_by_checkpoint"),
-            # Of sampling; of weights it is where they are made up, see the weights' digest.
+            # Fields of sampling; a dummy model's seed is in the weights' digest.
             "seed",
-            # How it runs, and what for.
+            # Ways and purposes of running.
             "runner",
             *("enforce_eager", "disable_cascade_attn", "allow_deprecated_quantization"),
             *("enable_sleep_mode", "sleep_preserve_parameter_names", "sleep_mode_backend"),
             *("sleep_mode_offload_cudagraph", "enable_nccl_comm_suspend"),
             *("enable_cumem_allocator", "is_submodel_config", "spec_target_max_model_len"),
-            # Looked at by itself.
+            # Checked separately.
             "multimodal_config",
         }
     ),
     "cache_config": frozenset(
         {
-            # How much there is, and what is found again in it.
+            # Sizes of the cache, and the search in it.
             *("gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override"),
             *("num_gpu_blocks", "num_cpu_blocks", "kv_cache_size_tokens"),
             *("kv_cache_max_concurrency", "effective_attention_block_size"),
@@ -90,7 +90,7 @@ FIELDS_LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
             # In the page's layout.
             *("block_size", "user_specified_block_size", "kv_cache_layout"),
             *("_block_size_resolved", "skip_page_size_padded", "is_attention_free"),
-            # Of models that are refused.
+            # Parts of models that are refused.
             *("mamba_page_size_padded", "mamba_block_size", "mamba_cache_dtype"),
             *("mamba_ssm_cache_dtype", "mamba_cache_mode", "replayssm_buffer_len"),
             *("enable_mamba_shared_prefix_checkpoint", "use_replayssm", "use_kda_recoverssm"),
@@ -109,12 +109,12 @@ FIELDS_LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
             *("safetensors_prefetch_block_size", "use_tqdm_on_load", "pt_load_map_location"),
         }
     ),
-    # Which device of its kind is the platform's.
+    # The index of the device; its kind is in PlatformFacts.
     "device_config": frozenset({"device"}),
     "attention_config": frozenset(),
     "multimodal_config": frozenset(
         {
-            # How many inputs there may be, how they travel, where they are kept.
+            # Limits, transport and caches of inputs.
             *("limit_per_prompt", "enable_mm_embeds", "mm_processor_cache_gb"),
             *("mm_processor_cache_type", "mm_hasher_algorithm", "mm_tensor_ipc"),
             *("mm_shm_cache_max_object_size_mb", "skip_mm_profiling", "mm_ipc_gpu_memory_gb"),
@@ -123,10 +123,10 @@ FIELDS_LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
         }
     ),
 }
-# Of ParallelConfig: what decides over which part of the heads a rank has; the rest of it is about
-# where processes run, and rounds.
+# Fields of ParallelConfig that decide over a rank's part of the heads. The rest places processes,
+# and affects rounding.
 PARALLEL_FIELDS: Final = frozenset({"tensor_parallel_size"})
-# Of LoRAConfig: what decides over an adapter's KV; the rest is about how many there may be.
+# Fields of LoRAConfig that decide over an adapter's KV. The rest limits their number.
 LORA_FIELDS: Final = frozenset(
     {
         *("lora_dtype", "target_modules", "enable_tower_connector_lora"),
@@ -138,7 +138,7 @@ LORA_FIELDS: Final = frozenset(
 def config_factors(vllm_config: Any) -> dict[str, bytes]:  # noqa: ANN401  # a VllmConfig
     """Returns each setting that decides over KV as JSON, by its name.
 
-    Raises ``UnidentifiableModel`` for one whose value cannot be told.
+    Raises ``UnidentifiableModel`` for a setting without a stable value.
     """
     factors: dict[str, bytes] = {}
     for part in _names(vllm_config):
@@ -148,7 +148,7 @@ def config_factors(vllm_config: Any) -> dict[str, bytes]:  # noqa: ANN401  # a V
     factors |= part_factors("multimodal_config", multimodal)
     scales = getattr(multimodal, "mm_encoder_fp8_scale_path", None)
     if scales:
-        # Its name is among the factors; what is in it decides.
+        # Its name is among the factors; its content decides.
         try:
             factors["multimodal scales"] = sha256(Path(scales).read_bytes()).digest()
         except OSError as error:
@@ -160,7 +160,7 @@ def config_factors(vllm_config: Any) -> dict[str, bytes]:  # noqa: ANN401  # a V
 
 
 def part_factors(part: str, value: Any) -> dict[str, bytes]:  # noqa: ANN401  # a part of a VllmConfig
-    """Returns what counts of one part; of a part that is not known, all."""
+    """Returns the fields of one part that count; all fields of an unknown part."""
     left_out = FIELDS_LEFT_OUT.get(part, frozenset())
     if value is None or not is_dataclass(value):
         return {part: canonical_json(value, part)}
@@ -172,7 +172,7 @@ def part_factors(part: str, value: Any) -> dict[str, bytes]:  # noqa: ANN401  # 
 
 
 def adapter_facts(lora_config: Any) -> dict[str, str]:  # noqa: ANN401  # a LoRAConfig, or None
-    """Returns what of the engine decides over its adapters' KV."""
+    """Returns the engine's settings that decide over its adapters' KV."""
     if lora_config is None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Which model: a digest of what an engine's KV depends on, never a name."""
+"""The identity of a model: a digest of everything that an engine's KV depends on, never a name."""
 
 import json
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ from kvstore_vllm.identity.config_factors import config_factors, part_factors
 from kvstore_vllm.identity.model_folder import folder_digest, hub_snapshot
 
 MARK: Final = b"kvstore_vllm model 1"
-# Formats that load the safetensors files of the model's folder.
+# Load formats that read the safetensors files of the model's folder.
 SAFETENSORS_FORMATS: Final = frozenset(
     {"auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "mistral", "runai_streamer"}
 )
-# Of a Hugging Face configuration: the names of models whose weights are part of this one.
+# Fields of a Hugging Face configuration that name models whose weights are part of this one.
 WEIGHTS_ELSEWHERE: Final = ("text_model_id", "audio_model_id", "vision_model_id")
-# Weights made up from a seed.
+# The load format with weights made up from a seed.
 DUMMY: Final = "dummy"
-# Ways to draft that keep no KV.
+# Methods of drafting that keep no KV.
 DRAFTS_WITHOUT_KV: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
 COMMIT_DIGITS: Final = 40
 ADVICE: Final = (
@@ -41,8 +41,8 @@ ADVICE: Final = (
 class PlatformFacts:
     """The version of vLLM, the kind of device, and its name or its instructions.
 
-    The layout within a page, and which values are quantized how, follow from them: attention on
-    a CPU packs keys by the instructions that it has.
+    The layout within a page and the quantization of values follow from them: attention on a
+    CPU packs keys by the CPU's instructions.
     """
 
     vllm_version: str
@@ -51,7 +51,7 @@ class PlatformFacts:
 
     @classmethod
     def read(cls) -> "PlatformFacts":
-        """Asks vLLM, which has to be there; initialises no device."""
+        """Asks vLLM, which must be installed; initialises no device."""
         import torch  # noqa: PLC0415  # where vLLM is
 
         vllm: Any = import_module("vllm")
@@ -66,7 +66,7 @@ class PlatformFacts:
 
 
 def engine_salt(settings: ConnectorSettings) -> bytes:
-    """Returns what the settings keep apart: the base of each request's salt."""
+    """Returns the salt of the engine's settings: the base of each request's salt."""
     return mixed_salt(engine=text_bytes(settings.salt))
 
 
@@ -77,15 +77,18 @@ def model_identity(
     *,
     layout: PageLayout | None = None,
 ) -> NamespaceIdentity:
-    """Returns who may share an engine's pages.
+    """Returns the identity that engines must have in common to share pages.
 
-    Its digest is of the weights, or of what ``settings.model_digest`` says in their place,
-    of each setting that decides over KV, and of ``layout``: a store refuses a namespace with
-    two of them, and engines whose pages differ have one each. It is the same in each process
-    that loads the same, on any day, from any path. Takes from milliseconds to seconds. Raises
-    ``UnidentifiableModel``, whose message says what to set, where that cannot be told, and
-    for engines that share nothing: pipeline or context parallel, diffusing, or without
-    prefix caching of vLLM's own.
+    Its digest covers the weights (or ``settings.model_digest`` in their place), each setting
+    that decides over KV, and ``layout``. A store refuses a namespace with two layouts, so
+    engines whose pages differ have one namespace each. The identity is the same in each
+    process that loads the same model, on any day, from any path.
+
+    Takes from milliseconds to seconds.
+
+    Raises ``UnidentifiableModel``, whose message says what to set, if a factor is unknown.
+    Raises it also for engines that share nothing: pipeline or context parallel, diffusing, or
+    without vLLM's own prefix caching.
     """
     _require_prefixes(vllm_config)
     platform = platform or PlatformFacts.read()
@@ -145,7 +148,7 @@ def _weights(model: Any, load: Any, stated: str | None) -> bytes:  # noqa: ANN40
 
 
 def _require_one_place(model: Any) -> None:  # noqa: ANN401  # a ModelConfig
-    """Raises where weights come from anywhere besides the model's folder."""
+    """Raises if weights come from anywhere besides the model's folder."""
     if getattr(model, "model_weights", ""):
         raise UnidentifiableModel(f"the weights are in {model.model_weights}, which is no folder")
     for name in WEIGHTS_ELSEWHERE:
@@ -161,7 +164,7 @@ def _folder(model: Any, load: Any) -> Path:  # noqa: ANN401  # vLLM's configs
 
 
 def _require_code(folder: Path, code_revision: str | None) -> None:
-    """Raises where code comes from another repository whose commit is not fixed."""
+    """Raises if code comes from another repository without a fixed commit."""
     config = folder / "config.json"
     described = json.loads(config.read_bytes()) if config.is_file() else {}
     elsewhere = [each for each in (described.get("auto_map") or {}).values() if "--" in str(each)]
@@ -172,7 +175,7 @@ def _require_code(folder: Path, code_revision: str | None) -> None:
 
 
 def _draft(config: Any, settings: ConnectorSettings) -> dict[str, bytes]:  # noqa: ANN401  # a VllmConfig
-    """Returns what decides over the KV of a draft model, whose layers are in the pages too."""
+    """Returns the KV factors of a draft model, whose layers are in the pages too."""
     speculative = config.speculative_config
     if speculative is None or str(speculative.method) in DRAFTS_WITHOUT_KV:
         return {}
@@ -189,6 +192,6 @@ def _served_name(model: Any) -> str:  # noqa: ANN401  # a ModelConfig
     served = model.served_model_name or model.model
     name = str(served if isinstance(served, str) else served[0])
     if name.startswith("/"):
-        # Unless it is served by a name, a folder's path is its name.
+        # Without a served name, vLLM uses the folder's path as the name.
         name = Path(name).name
     return name.encode()[:LONGEST_NAME].decode(errors="ignore")

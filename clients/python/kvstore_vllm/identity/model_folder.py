@@ -1,4 +1,4 @@
-"""A digest of what is in a model's folder: its weights, configuration and code."""
+"""A digest of a model's folder: its weights, configuration and code."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,8 @@ from kvstore_vllm.identity.weight_samples import sampled_digest
 def hub_snapshot(name: str, revision: str | None = None, cache_dir: str | None = None) -> Path:
     """Returns the local folder of a hub's repository, as it was downloaded.
 
-    Raises ``UnidentifiableModel`` where it is not there, or nothing can tell.
+    Raises ``UnidentifiableModel`` if it is absent or is on ModelScope, and without
+    huggingface_hub.
     """
     if os.environ.get("VLLM_USE_MODELSCOPE", "").lower() == "true":
         raise UnidentifiableModel(f"{name} is of ModelScope, whose cache kvstore does not read")
@@ -29,15 +30,15 @@ def hub_snapshot(name: str, revision: str | None = None, cache_dir: str | None =
 
 
 WEIGHTS: Final = ".safetensors"
-# What else may decide how the weights are used: quantization, image processing, code.
+# Other files that may decide over the weights' use: quantization, image processing, code.
 CONFIGURATION: Final = (".json", ".py", ".yaml", ".txt")
-# What decides over text and sampling alone, and what training leaves behind.
+# Files that decide over text and sampling alone, and leftovers of training.
 TEXT_ONLY: Final = (
     *("tokenizer", "vocab", "merges", "special_tokens", "added_tokens", "chat_template"),
 )
 NOT_READ: Final = ("generation_config", "trainer_state", "training_args", "README", "LICENSE")
-# Of a hub's cache: a snapshot's files are links to files named by the digest of their content,
-# SHA-256 where they are large, else git's.
+# In a hub's cache, a snapshot's files are links to files named by the digest of their content:
+# SHA-256 for large files, else git's.
 BLOBS: Final = "blobs"
 CONTENT_NAME_DIGITS: Final = (40, 64)
 HEX_DIGITS: Final = frozenset("0123456789abcdef")
@@ -45,11 +46,11 @@ LARGEST_CONFIGURATION: Final = 64 << 20
 
 
 def folder_digest(folder: Path) -> bytes:
-    """Returns 32 bytes that say which weights and configuration a folder has.
+    """Returns 32 bytes that identify a folder's weights and configuration.
 
     Neither its path nor any time counts, so each process gets the same, on any day. Raises
-    ``UnidentifiableModel`` where there are no safetensors files, or broken ones, and
-    ``OSError`` where files cannot be read.
+    ``UnidentifiableModel`` if safetensors files are absent or broken, and ``OSError`` if files
+    cannot be read.
     """
     files = list(_files(folder))
     weights = [each for each in files if each.suffix == WEIGHTS]
@@ -69,12 +70,12 @@ def folder_digest(folder: Path) -> bytes:
 
 
 def folder_stamp(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """Returns what changes where any file of a folder does: names, sizes, inodes, times."""
+    """Returns a value that changes with any file of a folder: names, sizes, inodes, times."""
     return tuple(_stamps(folder))
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yields the files of a folder and those below it, without what tools hide there."""
+    """Yields the files of a folder and of its subfolders, without hidden ones."""
     for each in sorted(folder.rglob("*")):
         below = each.relative_to(folder)
         if each.is_file() and not any(part.startswith(".") for part in below.parts):
@@ -88,7 +89,7 @@ def _stamps(folder: Path) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _content_name(file: Path) -> bytes:
-    """Returns what a file of a hub's snapshot is named by, its content's digest; else ``b""``."""
+    """Returns the content's digest in the name of a hub snapshot's file; else ``b""``."""
     target = file.resolve()
     name = target.name
     if (

@@ -1,4 +1,4 @@
-"""Placeholders in a prompt: what stands in their place in a key."""
+"""Placeholders in a prompt, and the words that replace them in a key."""
 
 from array import array
 from collections.abc import Sequence
@@ -10,22 +10,22 @@ from kvstore_vllm.engine.engine_types import FeatureLike
 from kvstore_vllm.identity.canonical import framed, text_bytes
 
 MARK: Final = b"kvstore_vllm placeholders 1"
-# Words of a 256-bit digest: where a run has fewer tokens, its content is not whole in the key.
+# Words of a 256-bit digest. A run with fewer tokens holds only a part of its content's digest.
 DIGEST_WORDS: Final = 8
 
 
 @dataclass(frozen=True)
 class PlaceholderRun:
-    """The tokens from ``start`` until ``end`` stand for one input, or for several that overlap."""
+    """The tokens from ``start`` until ``end``, for one input or for several that overlap."""
 
     start: int
     end: int
     words: "array[int]"
-    """The digest of what they stand for, as eight uint32, little-endian."""
+    """The digest of the inputs, as eight uint32, little-endian."""
 
     @classmethod
     def over(cls, features: Sequence[FeatureLike], tokens: Sequence[int]) -> Self:
-        """Returns the run that the features, which overlap, have together in ``tokens``.
+        """Returns the common run of overlapping features in ``tokens``.
 
         Their placeholders' own ids are in the digest: some models mark rows with them.
         """
@@ -45,11 +45,11 @@ class PlaceholderRun:
 
     @property
     def is_covered(self) -> bool:
-        """Whether all of the digest has room in the run."""
+        """Says whether the whole digest fits into the run."""
         return self.end - self.start >= DIGEST_WORDS
 
     def write_into(self, ids: "array[int]") -> None:
-        """Puts the words in place of the run's ids, as far as ``ids`` reach."""
+        """Replaces the run's ids by the digest's words, as far as ``ids`` reach."""
         end = min(self.end, len(ids))
         length = end - self.start
         if length > 0:
@@ -57,7 +57,7 @@ class PlaceholderRun:
             ids[self.start : end] = (self.words * repeats)[:length]
 
     def cuts(self, count: int) -> bool:
-        """Returns whether ``count`` tokens end where the key has a part of the digest alone."""
+        """Returns whether ``count`` tokens end inside the digest's words."""
         return self.start < count < min(self.start + DIGEST_WORDS, self.end)
 
 

@@ -1,4 +1,4 @@
-"""What a request's pages are keyed by, besides the model."""
+"""The key of a request's pages within a model: a salt and tokens."""
 
 from array import array
 from collections.abc import Sequence
@@ -15,18 +15,21 @@ NO_ADAPTERS = AdapterDigests()
 
 @dataclass(frozen=True)
 class RequestKey:
-    """A request's salt, and its tokens as a store is asked for them.
+    """A request's salt, and its tokens in the form that the store is asked for.
 
-    Whatever vLLM hashes into a block beside its tokens is in one of the two: the cache salt,
-    the adapter, the content and place of images and the like.
+    Everything that vLLM hashes into a block is in one of the two: tokens, the cache salt, the
+    adapter, and the content and place of images.
     """
 
     runs: tuple[PlaceholderRun, ...] = ()
-    """Where an image or the like stands."""
+    """The runs of placeholders of images and the like."""
 
     reads: bool = True
-    """Whether pages may be loaded for it. Not where each token has to be computed, as for
-    the prompt's logprobs; what is computed may be saved all the same."""
+    """Says whether pages may be loaded for it.
+
+    False if each token has to be computed, as for the prompt's logprobs. Computed pages may be
+    saved all the same.
+    """
 
     plain_salt: bytes = b""
     """The salt without the adapter's part."""
@@ -42,12 +45,12 @@ class RequestKey:
         base_salt: bytes = b"",
         adapters: AdapterDigests = NO_ADAPTERS,
     ) -> Self | None:
-        """Returns the key of a request that arrived, or None where nothing of it is shared.
+        """Returns the key of a request that arrived, or None if nothing of it is shared.
 
-        Reads no file, so the scheduler's thread may call it. ``base_salt`` is of all of the
-        engine's requests. None for embeddings as a prompt, for a run of fewer placeholders
-        than a digest has words, for a prompt that may grow while it runs, and for an adapter
-        that may change under its number.
+        Reads no file, so the scheduler's thread may call it. ``base_salt`` is common to
+        the engine's requests. It is None for: a prompt of embeddings; a run with fewer
+        placeholders than a digest has words; a prompt that may grow while it runs; an
+        adapter that may change under its number.
         """
         tokens = request.prompt_token_ids
         if tokens is None or request.prompt_embeds is not None or request.resumable:
@@ -63,21 +66,21 @@ class RequestKey:
 
     @property
     def salt(self) -> bytes:
-        """What keeps it apart from others of the model; ``b""`` is plain.
+        """The salt that separates it from others of the model; ``b""`` is none.
 
-        With an adapter its files are read, once for each adapter: ask on a thread that may
-        wait for that. Raises ``UndigestableAdapter`` where they cannot be, or have changed
-        since they were read: the request is not cacheable then.
+        The first use of an adapter reads its files, so call it on a thread that may wait.
+        Raises ``UndigestableAdapter`` if the files cannot be read or have changed since:
+        the request is not cacheable then.
         """
         if self.adapter is None:
             return self.plain_salt
         return mixed_salt(plain=self.plain_salt, adapter=self.adapters.digest_of(self.adapter))
 
     def tokens(self, all_token_ids: Sequence[int], count: int | None = None) -> "array[int]":
-        """Returns the first ``count`` tokens as a store is asked for them; None: all.
+        """Returns the first ``count`` tokens as the store is asked for them; None: all.
 
-        In place of a placeholder is a word of its content's digest. Raises ``ValueError``
-        for an id that is no uint32.
+        A word of the content's digest replaces each placeholder. Raises ``ValueError`` for
+        an id that is no uint32.
         """
         try:
             ids = array("I", all_token_ids[:count])
@@ -90,8 +93,8 @@ class RequestKey:
     def settled(self, count: int, page_tokens: int) -> int:
         """Returns how many of ``count`` matched tokens may be used, in whole pages.
 
-        Fewer where the match ends among the first words of an image's digest: what it was
-        matched by is then too little to tell it from another.
+        They are fewer if the match ends among the first words of an image's digest: so few
+        words do not distinguish images.
         """
         while any(run.cuts(count) for run in self.runs):
             count = (count - 1) // page_tokens * page_tokens

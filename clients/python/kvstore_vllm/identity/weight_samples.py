@@ -1,11 +1,14 @@
-"""What tells one file of weights from another, without reading all of it.
+"""A digest of a weights file from samples, without reading all of it.
 
-A safetensors file's size and header, and of each tensor a sample. Fine-tuning changes nearly
-every element of a tensor that it touches at all, so 4 KiB of each tell: where one element in
-a hundred changed, 2,048 of them all look the same once in a billion. What is trained by the row
-is read by the row or whole: rows of an embedding are trained alone (new tokens), and so are
-experts that stand in one tensor. Who writes weights to deceive can leave the samples as they
-are, so what is read is hashed fast (XXH3, 128 bits), and not to withstand him.
+It covers a safetensors file's size and header, and a sample of each tensor. Fine-tuning changes
+nearly every element of a tensor that it touches, so 4 KiB of each are enough: if one element in a
+hundred changed, 2,048 of them all look the same once in a billion.
+
+Some tensors are trained by the row: embeddings (new tokens) and experts that share one tensor.
+Those are read by the row or whole.
+
+An attacker can write weights with equal samples. The hash is therefore fast (XXH3, 128 bits) and
+not cryptographic.
 """
 
 import json
@@ -21,17 +24,17 @@ from kvstore_vllm.identity.canonical import UnidentifiableModel
 
 SAMPLE_BYTES: Final = 4096
 HEADER_LENGTH_BYTES: Final = 8
-# A longer header is no header: that of 90,000 tensors has 10 MB.
+# A longer header is invalid: that of 90,000 tensors has 10 MB.
 LONGEST_HEADER: Final = 256 << 20
 # Parts of the names of tensors with a row for each token, or for each position.
 EMBEDDING_NAMES: Final = ("embed", "wte", "wpe")
-# A tensor of more dimensions than a matrix is several, one for each index of its first.
+# A tensor with more than two dimensions counts as several, one for each index of its first.
 MATRIX_DIMENSIONS: Final = 2
 WHOLE_STEP: Final = 1 << 20
 
 
 class TensorPlace(NamedTuple):
-    """Where a tensor's bytes are in its file."""
+    """The place of a tensor's bytes in its file."""
 
     name: str
     shape: tuple[int, ...]
@@ -40,10 +43,10 @@ class TensorPlace(NamedTuple):
 
 
 def sampled_digest(file: Path) -> bytes:
-    """Returns 32 bytes that tell this safetensors file from one with another tensor in it.
+    """Returns 32 bytes that distinguish this safetensors file from one with another tensor in it.
 
-    Neither its name nor its times count. Raises ``UnidentifiableModel`` for a file that is
-    no safetensors file, and ``OSError``.
+    Neither its name nor its times count. Raises ``UnidentifiableModel`` for a file that is no
+    safetensors file, and ``OSError``.
     """
     with file.open("rb", buffering=0) as source:
         descriptor = source.fileno()
@@ -83,7 +86,7 @@ def _tensors(header: bytes, size: int, file: Path) -> Iterator[TensorPlace]:
 
 
 def _read_of(place: TensorPlace) -> Iterator[tuple[int, int]]:
-    """Yields the parts of a tensor that are read."""
+    """Yields the parts of a tensor that are sampled."""
     length = place.end - place.start
     if length <= SAMPLE_BYTES or any(part in place.name for part in EMBEDDING_NAMES):
         for start in range(place.start, place.end, WHOLE_STEP):
@@ -98,7 +101,7 @@ def _read_of(place: TensorPlace) -> Iterator[tuple[int, int]]:
 
 
 def _offset(name: str, most: int) -> int:
-    """Returns a place from 0 to ``most`` that follows from a name."""
+    """Returns an offset from 0 to ``most`` that follows from a name."""
     return int.from_bytes(sha256(name.encode()).digest()[:8], "little") % (most + 1)
 
 

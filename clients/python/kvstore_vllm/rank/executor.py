@@ -1,4 +1,4 @@
-"""The connector's half at a rank: copies blocks, and says what came of it."""
+"""The connector's half at a rank: copies blocks, and reports the results."""
 
 import logging
 import random
@@ -28,11 +28,11 @@ class MappedPages(ExtentTensors, Protocol):
     """The store's memory in this process."""
 
     def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
-        """Returns the pages whose slots were given away since ``runs`` named them."""
+        """Returns the pages whose slots were reused since ``runs`` named them."""
 
 
 class _Held:
-    """The store's memory; the extents that it used stay mapped as long as this object lives."""
+    """The store's memory; its extents stay mapped as long as this object lives."""
 
     def __init__(self, memory: ExtentTensors) -> None:
         self._memory = memory
@@ -45,7 +45,7 @@ class _Held:
 
 
 class Copied(NamedTuple):
-    """What came of a transfer."""
+    """The result of a transfer."""
 
     ok: bool
     byte_count: int = 0
@@ -59,9 +59,9 @@ FAILED: Final = Copied(ok=False)
 class PlanExecutor:
     """Carries out a step's plan. One thread, the rank's, uses it.
 
-    Nothing that fails here is raised: a load that fails is reported with its blocks, and
-    computed; a save that fails is not inserted. ``fault_fraction`` of the loads is made to
-    fail, for tests, and counted. Without a copier all that is planned fails.
+    No method raises on a failed copy. A failed load is reported with its blocks, which are
+    then computed. A failed save is not inserted. ``fault_fraction`` of the loads fail on
+    purpose, for tests, and are counted. Without a copier every planned transfer fails.
     """
 
     def __init__(self, copier: BlockCopier | None, *, fault_fraction: float = 0.0) -> None:
@@ -86,7 +86,7 @@ class PlanExecutor:
         self._let_go: set[str] = set()
 
     def load(self, plan: StepPlan, memory: MappedPages | None) -> None:
-        """Loads what the plan says: beside the step, or before it where a load is part of it."""
+        """Loads the plan's pages: beside the step, or before it if a load is part of it."""
         self._idle = plan.idle
         if not plan.loads:
             return
@@ -96,7 +96,7 @@ class PlanExecutor:
             return
         ready = None
         if self._stream is not None:
-            # Whatever the step still does to these blocks, such as to zero them, comes first.
+            # The step's own work on these blocks, such as zeroing them, comes first.
             ready = torch.cuda.Event()
             ready.record()
         self._under_way += len(plan.loads)
@@ -104,16 +104,16 @@ class PlanExecutor:
             self._thread.submit(self._load_beside, memory, transfer, ready)
 
     def save(self, plan: StepPlan, memory: MappedPages | None) -> None:
-        """Copies what the step computed, and has returned when the copies are complete."""
+        """Copies the blocks that the step computed; the copies are complete on return."""
         self._let_go |= plan.let_go
         for transfer in plan.saves:
             self._end(transfer, self._copied(memory, transfer, to_blocks=False), "save")
 
     def take_finished(self) -> tuple[set[str], set[str]]:
-        """Returns the requests that are let go, and those whose loads ended, well or not.
+        """Returns the released requests, and those whose loads ended, well or not.
 
-        After a step that computed nothing it waits a millisecond for a load: to look again and
-        again would keep the interpreter from the loads' thread.
+        After a step that computed nothing it waits a millisecond for a load. Polling would
+        keep the GIL from the loads' thread.
         """
         if self._idle and self._under_way:
             with self._news:
@@ -128,12 +128,12 @@ class PlanExecutor:
         return let_go, received
 
     def take_failed_blocks(self) -> set[int]:
-        """Returns the blocks that were to be loaded and have to be computed."""
+        """Returns the blocks whose load failed and that have to be computed."""
         failed, self._failed_blocks = self._failed_blocks, set()
         return failed
 
     def take_report(self) -> WorkerReport:
-        """Returns what ended since the last report."""
+        """Returns the results since the last report."""
         report, self._report = self._report, WorkerReport()
         return report
 
@@ -185,7 +185,7 @@ class PlanExecutor:
         to_blocks: bool,
         beside: bool = False,
     ) -> Copied:
-        """Copies, wait for the device, and see whether the slots are still what they were."""
+        """Copies, waits for the device, and checks that the slots are still the same pages."""
         if memory is None or self._copier is None:
             return FAILED
         load = partial(self._copier.load, beside=beside)
@@ -196,7 +196,7 @@ class PlanExecutor:
             try:
                 byte_count = copy(held, transfer)
             finally:
-                # Copies begun before the failed one still use slots that are given back next.
+                # Copies begun before the failed one still use slots that are released next.
                 if self._on_cuda:
                     torch.cuda.current_stream().synchronize()
             recycled = memory.recycled(transfer.runs)

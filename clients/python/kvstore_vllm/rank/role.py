@@ -1,4 +1,4 @@
-"""The worker half with the store's memory: what a connector at a rank has."""
+"""The connector's half at a rank, with the store's memory."""
 
 import logging
 from collections import Counter
@@ -19,15 +19,15 @@ from kvstore_vllm.transfer import StepPlan, WorkerReport
 
 _logger = logging.getLogger(__name__)
 
-# Of a step that computes nothing, while requests wait for this rank to reach the store; seconds.
+# Seconds that a step without work waits, while requests wait for this rank to reach the store.
 JOIN_WAIT: Final = 0.01
 
 
 class RankRole:
     """Reaches the store's memory through the scheduler half's client, or joins its lease.
 
-    The rank's thread uses it. A plan that names another lease is of a new session: then that
-    is joined, and the old one left.
+    The rank's thread uses it. A plan with another lease belongs to a new session: the rank
+    joins that one and leaves the old one.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RankRole:
         ENGINES_HERE.note_rank(facts.engine_id)
 
     def register(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
-        """Takes the memory that blocks are in; where it is laid out otherwise, say so."""
+        """Stores the memory of the blocks; logs an error if its layout is not the scheduler's."""
         rank = self._vllm_config.parallel_config.rank % self._facts.tensor_parallel_size
         copier: BlockCopier | None
         try:
@@ -57,7 +57,7 @@ class RankRole:
         except (KeyError, ValueError) as error:
             _logger.error("kvstore_turned_off", extra={"reason": str(error)})  # noqa: TRY400
             self._report.disagrees = True
-            # What is planned before that is known fails, and is answered as all else.
+            # Transfers planned before the scheduler knows that fail, and are reported as usual.
             copier = None
         self._executor = PlanExecutor(copier, fault_fraction=self._settings.fault_load_fraction)
 
@@ -76,11 +76,11 @@ class RankRole:
         return (None, None) if self._executor is None else self._executor.take_finished()
 
     def take_failed_blocks(self) -> set[int]:
-        """Returns the blocks that were not loaded."""
+        """Returns the blocks whose loads failed."""
         return set() if self._executor is None else self._executor.take_failed_blocks()
 
     def take_report(self) -> WorkerReport:
-        """Returns what ended, and whether this rank reaches the store."""
+        """Returns the results, and whether this rank reaches the store."""
         report, self._report = self._report, WorkerReport()
         if self._executor is not None:
             report.add(self._executor.take_report())
@@ -92,18 +92,18 @@ class RankRole:
 
     @property
     def counts(self) -> "Counter[str]":
-        """What was copied, and how long it took, until somebody takes it out."""
+        """The counts and times of copies, until the caller takes them out."""
         return self._none if self._executor is None else self._executor.counts
 
     def close(self) -> None:
-        """Waits for what is under way, and leave."""
+        """Waits for transfers under way, and leaves the lease."""
         if self._executor is not None:
             self._executor.close()
         if self._client is not None:
             self._client.close()
 
     def _mapped(self, plan: StepPlan) -> Namespace | None:
-        """Returns the store's memory, as far as it is mapped here."""
+        """Returns the store's memory as far as it is mapped here."""
         access = ENGINES_HERE.get(plan.engine_id)
         if access is not None:
             return access.memory
@@ -116,7 +116,7 @@ class RankRole:
 
     def _join(self, lease: bytes, identity: NamespaceIdentity) -> None:
         if self._client is not None:
-            # It waits for a store that may be gone, and the step for nothing.
+            # Joining waits for a store that may be absent, and the step would wait for nothing.
             Thread(target=self._client.close, name="kvstore-vllm-leave", daemon=True).start()
         config = ClientConfig(
             call_timeout=self._settings.lookup_timeout, wait_for_device=copies_are_done
