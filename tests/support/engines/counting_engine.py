@@ -15,9 +15,9 @@ from itertools import count
 from inference_worker.engine.async_engine import EngineStats, Piece
 from inference_worker.engine.request import FinishReason, Generation, Request
 from inference_worker.errors import EngineBusyError, RequestTooLongError
-from inference_worker.fleet.engine_process import EngineServer
 from inference_worker.fleet.fleet import NOTHING
 from inference_worker.fleet.protocol import Frame, read_frame
+from inference_worker.fleet.request_server import EngineServer
 
 LONGEST = 1000
 # A prompt that begins so is one too many.
