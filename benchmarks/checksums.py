@@ -1,4 +1,4 @@
-"""What checksums cost: an insert with and without them, and a match that looks at pages.
+"""The cost of checksums: an insert with and without them, and a match that looks at pages.
 
 Everything is measured in turns in one run: clients on one store for inserts, a store
 for each rate for matches. README.md beside this says how to read the result.

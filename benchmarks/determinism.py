@@ -1,4 +1,4 @@
-"""How far an answer depends on what else is computed, and what the deterministic mode costs.
+"""The effect of other requests on an answer, and the cost of the deterministic mode.
 
 README.md beside this says how to read the result; docs/determinism.md has its tables.
 """

@@ -1,4 +1,4 @@
-"""What a hit costs, and 64 MiB of its KV, fetched and stored: ours beside LMCache's server.
+"""The cost of a hit, and of 64 MiB of its KV, fetched and stored: ours beside LMCache's server.
 
 Everything is measured in turns in one run. LMCache runs in an environment of its own, which
 `make bench-peers` sets up; without it ours is measured alone. docs/peers.md has the table.

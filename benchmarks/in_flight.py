@@ -1,4 +1,4 @@
-"""What it costs that matches tell of prefills under way: in the core, without sockets.
+"""The cost of reporting prefills in flight in matches: in the core, without sockets.
 
 Caches that differ in their open reservations do the same in turns. README.md beside this
 says how to read the result.
@@ -73,7 +73,7 @@ class World:
         return pin_id, reservation_id
 
     def publish(self, tokens: bytes, pages: int) -> None:
-        """Have the first pages of a prompt cached."""
+        """Caches the first pages of a prompt."""
         tokens = tokens[: pages * PAGE_TOKENS * TOKEN_BYTES]
         _, reservation_id = self.acquire(tokens)
         self.cache.insert(self.caller, reservation_id, Sequence(tokens), NOW)

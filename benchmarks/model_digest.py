@@ -1,4 +1,4 @@
-"""What kvstore_vllm's digest of a model's folder takes, beside reading all of its weights.
+"""The time of kvstore_vllm's digest of a model's folder, beside reading all of its weights.
 
 The folders have the tensors of real models by name, type and size, as holes of sparse files: no
 disk is read, as where the engine has just loaded the weights. What reading everything would take

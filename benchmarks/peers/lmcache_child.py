@@ -101,7 +101,7 @@ class Engine:
 
 
 class Worker:
-    """What the benchmark may ask for."""
+    """The calls that the benchmark may make."""
 
     def __init__(self) -> None:
         self._client: Any = None
@@ -119,7 +119,7 @@ class Worker:
         return {"chunk_tokens": int(self._client.get_chunk_size().result(timeout=TIMEOUT))}
 
     def publish(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Have the prompt of so many tokens cached, its KV the file ``payload`` if there is one."""
+        """Caches a prompt of so many tokens, its KV the file ``payload`` if there is one."""
         engine, tokens = self._engines[line["engine"]], prompt_of(line["tokens"])
         if "payload" in line:
             with open(line["payload"], "rb") as file:  # noqa: PTH123  # one line, as it is
