@@ -8,8 +8,8 @@ import pytest
 from kvstore_client import PageRef, errors
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import PART_PAGES, page_count, prompt
-from processes.page_process import PageProcess
 from processes.worker_fleet import ACTIVE, EXPIRED, POOL_SLOTS, Fleet, Slots, running_fleet
+from processes.worker_process import WorkerProcess
 
 TTL = 5.0
 CACHED = prompt(1, 2)
@@ -26,7 +26,7 @@ def fleet() -> Iterator[Fleet]:
         yield running
 
 
-def stop_past_its_ttl(fleet: Fleet) -> tuple[PageProcess, set[PageRef]]:
+def stop_past_its_ttl(fleet: Fleet) -> tuple[WorkerProcess, set[PageRef]]:
     """Returns a stopped worker whose lease expired, and the slots that it has written.
 
     It holds a match as well.

@@ -7,8 +7,8 @@ import pytest
 
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import LAYOUT, Stamp, page_count, prompt
-from processes.page_process import LIMIT, PageProcess
 from processes.worker_fleet import POOL_SLOTS, Fleet, running_fleet
+from processes.worker_process import LIMIT, WorkerProcess
 
 HELD = prompt(1, 2)
 HELD_PAGES = page_count(HELD)
@@ -32,7 +32,7 @@ def fleet() -> Iterator[Fleet]:
         yield running
 
 
-def press(writers: list[PageProcess]) -> int:
+def press(writers: list[WorkerProcess]) -> int:
     """Have writers fill the pool several times over; return how many pages they published."""
     for each in writers:
         each.tell("churn", PRESSURE[each.name], 1)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from pages.stamped_pages import page_count, prompt
-from processes.page_holder import Raced
+from processes.page_worker import Raced
 from processes.worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
 
 ROUNDS = 12

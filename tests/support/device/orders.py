@@ -7,10 +7,11 @@ from contextlib import ExitStack
 from typing import Any
 
 from device.pages import EXTENT_BYTES, LAYOUT, SLOTS, prompt
-from device.process import DeviceProcess
+from device.process import device_process
 from device.scenarios import LIMIT, OTHERS, TOKENS, stats, store_and_workers
 from device.uid_by_environment import PROGRAM, as_uid
 from kvstore_client.testing import running_store, wait_until
+from processes.worker_process import WorkerProcess
 
 
 def an_insert_waits_for_its_own_stream(torch_device: str) -> None:
@@ -51,9 +52,9 @@ def memory_is_freed_after_its_last_view(torch_device: str) -> None:
     with ExitStack() as stack:
         store = stack.enter_context(running_store("--device", "cuda:0", *sizes, program=PROGRAM))
 
-        def worker(uid: int) -> DeviceProcess:
+        def worker(uid: int) -> WorkerProcess:
             with as_uid(uid):
-                return stack.enter_context(DeviceProcess(store.runtime_dir, wait_open=False))
+                return stack.enter_context(device_process(store.runtime_dir, wait_open=False))
 
         giver = worker(5001)
         assert giver.ask("wait_open")

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from device.pages import EXTENT_BYTES, LAYOUT, SLOTS, page_count, prompt
-from device.process import DeviceProcess
+from device.process import device_process
 from device.uid_by_environment import PROGRAM, as_uid
 from kvstore.v1 import store_pb2
 from kvstore_client import connect_admin
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from processes.worker_process import WorkerProcess
 
 LIMIT = 60.0
 TOKENS = prompt(1, 2)
@@ -30,7 +31,7 @@ def store_and_workers(
     *settings: str,
     extent_bytes: int = EXTENT_BYTES,
     config: Mapping[str, Any] | None = None,
-) -> Iterator[tuple[RunningStore, list[DeviceProcess]]]:
+) -> Iterator[tuple[RunningStore, list[WorkerProcess]]]:
     """Runs a store of two extents, and workers whose namespaces are open.
 
     ``settings`` are further ones of the store, ``config`` has settings of the workers' clients.
@@ -39,7 +40,7 @@ def store_and_workers(
     with ExitStack() as stack:
         store = stack.enter_context(running_store("--device", "cuda:0", *sizes, *settings))
         workers = [
-            DeviceProcess(store.runtime_dir, wait_open=False, config=config) for _ in range(count)
+            device_process(store.runtime_dir, wait_open=False, config=config) for _ in range(count)
         ]
         for each in workers:
             stack.enter_context(each)
@@ -120,7 +121,7 @@ def a_killed_writer_leaves_what_it_published(torch_device: str) -> None:
         assert wait_until(lambda: slots(store, "reserved") == 0)
         assert (two.ask("reads_right"), two.ask("peek", OTHERS)) == (True, 0)
         two.ask("write", OTHERS)
-        with DeviceProcess(store.runtime_dir) as three:
+        with device_process(store.runtime_dir) as three:
             for tokens in (TOKENS, OTHERS):
                 assert three.ask("hold", tokens) == len(tokens) - 1
                 assert (three.ask("reads_right"), three.ask("device_type")) == (True, torch_device)
@@ -206,7 +207,7 @@ def a_hidden_device_is_a_closed_namespace(torch_device: str) -> None:
     """A worker that does not see the device says so, misses, and keeps nobody else from it."""
     with store_and_workers(1) as (store, (worker,)):
         hidden = {"CUDA_VISIBLE_DEVICES": ""}
-        with DeviceProcess(store.runtime_dir, environment=hidden, wait_open=False) as blind:
+        with device_process(store.runtime_dir, environment=hidden, wait_open=False) as blind:
             assert blind.ask("failure") == ("DeviceUnavailable", "DeviceUnavailable")
             worker.ask("write", TOKENS)
             assert worker.ask("hold", TOKENS) == len(TOKENS) - 1
@@ -230,9 +231,9 @@ def memory_moves_between_tenants(torch_device: str) -> None:
     with ExitStack() as stack:
         store = stack.enter_context(running_store("--device", "cuda:0", *sizes, program=PROGRAM))
 
-        def worker(uid: int) -> DeviceProcess:
+        def worker(uid: int) -> WorkerProcess:
             with as_uid(uid):
-                return stack.enter_context(DeviceProcess(store.runtime_dir, wait_open=False))
+                return stack.enter_context(device_process(store.runtime_dir, wait_open=False))
 
         giver = worker(5001)
         assert giver.ask("wait_open")
