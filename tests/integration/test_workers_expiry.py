@@ -1,14 +1,13 @@
 """A worker past its TTL that lives: nothing of it is touched until it is back, or dead."""
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from kvstore_client import PageRef, errors
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import PART_PAGES, page_count, prompt
-from processes.worker_fleet import ACTIVE, EXPIRED, POOL_SLOTS, Fleet, Slots, running_fleet
+from processes.worker_fleet import ACTIVE, EXPIRED, POOL_SLOTS, Fleet, Slots
 from processes.worker_process import WorkerProcess
 
 TTL = 5.0
@@ -17,13 +16,6 @@ CACHED_PAGES = page_count(CACHED)
 # What the worker is about to add to it when it is stopped.
 LONGER = prompt(1, 2, 3)
 PRESSURE = [prompt(4, number) for number in range(40)]
-
-
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
 
 
 def stop_past_its_ttl(fleet: Fleet) -> tuple[WorkerProcess, set[PageRef]]:

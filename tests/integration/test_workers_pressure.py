@@ -1,6 +1,5 @@
 """Pins and eviction: a pool that is far too small, and not one wrong page."""
 
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
@@ -23,13 +22,6 @@ WORKING_SET = [
     *(prompt(part) for part in range(20, 36)),
 ]
 MANY = 200
-
-
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
 
 
 def press(writers: list[WorkerProcess]) -> int:

@@ -1,6 +1,5 @@
 """A server that is killed and started again: workers go on, and come back."""
 
-from collections.abc import Iterator
 from threading import Thread
 
 import pytest
@@ -9,19 +8,12 @@ from kvstore_client import Client, ClientConfig, Match, errors
 from kvstore_client.config import MAX_CALL_TIMEOUT
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import IDENTITY, LAYOUT, page_count, prompt
-from processes.worker_fleet import Fleet, running_fleet
+from processes.worker_fleet import Fleet
 
 HELD = prompt(1, 2)
 PROMPTS = [prompt(3, number) for number in range(8)]
 LIMIT = 30.0
 FAILURES = {"StoreUnavailable", "StoreTimedOut"}
-
-
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
 
 
 def test_workers_outlive_their_server(fleet: Fleet) -> None:

@@ -4,7 +4,7 @@ Each scenario starts a store on ``cuda:0`` and workers on it. ``torch_device`` i
 torch calls the device there: "cuda", or "cpu" where files stand in for one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -47,6 +47,20 @@ def store_and_workers(
         for each in workers:
             assert each.ask("wait_open")
         yield store, workers
+
+
+@contextmanager
+def store_of_tenants() -> Iterator[tuple[RunningStore, Callable[[int], WorkerProcess]]]:
+    """Runs a store of two extents, and gives a starter of workers of a uid each."""
+    sizes = ("--extent-bytes", str(EXTENT_BYTES), "--tier1-bytes", str(2 * EXTENT_BYTES))
+    with ExitStack() as stack:
+        store = stack.enter_context(running_store("--device", "cuda:0", *sizes, program=PROGRAM))
+
+        def worker(uid: int) -> WorkerProcess:
+            with as_uid(uid):
+                return stack.enter_context(device_process(store.runtime_dir, wait_open=False))
+
+        yield store, worker
 
 
 def stats(store: RunningStore) -> store_pb2.GetStatsResponse:
@@ -227,14 +241,7 @@ def a_budget_beyond_the_device_is_refused(torch_device: str) -> None:
 
 def memory_moves_between_tenants(torch_device: str) -> None:
     """An extent goes back to the device when its tenant's workers unmapped it, and only then."""
-    sizes = ("--extent-bytes", str(EXTENT_BYTES), "--tier1-bytes", str(2 * EXTENT_BYTES))
-    with ExitStack() as stack:
-        store = stack.enter_context(running_store("--device", "cuda:0", *sizes, program=PROGRAM))
-
-        def worker(uid: int) -> WorkerProcess:
-            with as_uid(uid):
-                return stack.enter_context(device_process(store.runtime_dir, wait_open=False))
-
+    with store_of_tenants() as (_, worker):
         giver = worker(5001)
         assert giver.ask("wait_open")
         giver.ask("write", TOKENS)
