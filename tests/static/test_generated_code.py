@@ -1,4 +1,4 @@
-"""What is generated and committed is what its script writes today."""
+"""Generated files are committed as their scripts write them today."""
 
 import runpy
 import subprocess

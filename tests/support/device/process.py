@@ -20,7 +20,7 @@ OPENING = "opening"
 
 
 class StartMethod:
-    """How worker processes begin: "forkserver" is fast, "spawn" begins them as users do."""
+    """The way to start worker processes: "forkserver" is fast, "spawn" starts them as users do."""
 
     name = "forkserver"
 

@@ -1,4 +1,4 @@
-"""What has to hold for pages in a device's memory: real stores, real processes.
+"""Scenarios for pages in a device's memory: real stores, real processes.
 
 Each scenario starts a store on ``cuda:0`` and workers on it. ``torch_device`` is what
 torch calls the device there: "cuda", or "cpu" where files stand in for one.

@@ -1,4 +1,4 @@
-"""What a worker process of the tests on a device can be asked for."""
+"""The commands of a worker process in the tests on a device."""
 
 import os
 import signal

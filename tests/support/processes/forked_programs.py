@@ -107,7 +107,7 @@ class Forker:
         )
 
     def fork(self, order: Mapping[str, object], descriptors: Sequence[int]) -> int:
-        """Have a program forked that is this process's child, and return its id."""
+        """Orders a fork that becomes this process's child, and returns its id."""
         prctl = ctypes.CDLL(None, use_errno=True).prctl
         with self._mutex:
             assert prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
@@ -207,7 +207,7 @@ installed: list[ForkedPrograms] = []
 
 
 def install(connection: socket.socket, environment: Mapping[str, str]) -> None:
-    """Have what this process starts forked at the other end of a connection."""
+    """Makes the process at the other end of a connection fork the programs that this one starts."""
     programs = ForkedPrograms(Forker(connection, environment))
     programs.install()
     programs.on = True

@@ -72,7 +72,7 @@ def page_worker(
 
 @dataclass
 class Held:
-    """What a worker holds of one sequence, and what it saw and wrote there."""
+    """A worker's hold on one sequence, with the writes that it saw and made there."""
 
     tokens: list[int]
     acquired: Acquired
@@ -86,7 +86,7 @@ class Held:
 
 
 class Raced(NamedTuple):
-    """What came of racing for one sequence.
+    """The result of racing for one sequence.
 
     ``path`` is where the index has its pages by this worker's answers,
     ``published[k]`` whether page k is this worker's, ``own`` its slots.

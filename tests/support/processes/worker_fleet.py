@@ -29,7 +29,7 @@ def pool_arguments(extent_slots: int = POOL_SLOTS) -> tuple[str, ...]:
 
 
 class Slots(NamedTuple):
-    """How many slots of the pool are in each state."""
+    """The number of the pool's slots in each state."""
 
     free: int = 0
     reserved: int = 0

@@ -1,4 +1,4 @@
-"""What the client takes from ``threading`` and ``queue``, on simulated threads.
+"""The names that the client uses of ``threading`` and ``queue``, on simulated threads.
 
 Each does what the one of its name does, as far as the client uses it. Outside of
 any simulated thread nothing may wait.
@@ -46,7 +46,7 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Let it go."""
+        """Releases it once."""
         self._depth -= 1
         if self._depth == 0:
             self._owner = None
@@ -57,7 +57,7 @@ class Lock:
         return self._depth > 0
 
     def let_go(self) -> int:
-        """Let go of it whole, and return how deep it was."""
+        """Releases it completely, and returns how often it was acquired."""
         depth, self._depth, self._owner = self._depth, 0, None
         self._wake_one()
         return depth
