@@ -64,7 +64,6 @@ UNMENDED = (
     "tests/unit/client/memory",
     "tests/unit/client/memory/cuda",
     "tests/unit/core",
-    "tests/unit/ctl",
     "tests/unit/http",
     "tests/unit/metrics",
     "tests/unit/rpc",
