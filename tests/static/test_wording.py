@@ -57,7 +57,6 @@ UNMENDED = (
     "tests/support/vllm_rig",
     "tests/support/wire",
     "tests/unit",
-    "tests/unit/benchmarks",
     "tests/unit/client",
     "tests/unit/client/calls",
     "tests/unit/client/lifecycle",
