@@ -39,7 +39,7 @@ ALIGNMENT = 2 << 20
 
 
 def measure(plan: Plan, console: Console) -> dict[str, Any]:
-    """Returns everything as one JSON value."""
+    """Returns all figures as one JSON value."""
     before = machine.load_average()
     console.print("Opening memory of several sizes ...")
     opened = measure_open(plan)
@@ -90,7 +90,7 @@ def measure(plan: Plan, console: Console) -> dict[str, Any]:
 
 
 def measure_host(plan: Plan, console: Console) -> dict[str, Any]:
-    """Returns what moves between two tiers of the host come to, as one JSON value."""
+    """Returns the figures of copies between two tiers of the host, as one JSON value."""
     before = machine.load_average()
     console.print("Moving pages between tiers ...")
     rows = measure_tiers(plan)

@@ -1,7 +1,7 @@
-"""What a call costs: over gRPC with threads, over grpc.aio, and without gRPC.
+"""The cost of a call over gRPC with threads, over grpc.aio, and without gRPC.
 
-Two servers run side by side and are measured in turns, a slice of time each, so
-that both see the same machine. README.md beside this says how to read the result.
+Two servers run side by side and are measured in turns, a slice of time each, so that both see the
+same machine. README.md beside this says how to read the result.
 """
 
 import json
@@ -44,7 +44,7 @@ WARM_UP = 0.2
 
 
 class Plan:
-    """What to measure."""
+    """The prompts, callers and times to measure."""
 
     def __init__(self, tokens: list[int], callers: list[int], rounds: int, seconds: float) -> None:
         self.tokens = (0, *tokens)
@@ -86,7 +86,7 @@ def measure(plan: Plan) -> Rounds:
 
 
 def _serve(plan: Plan, stack: ExitStack) -> dict[str, ServedStore]:
-    """Starts the servers, with the shared prompts cached, and workers of each way to call them."""
+    """Starts the servers with the shared prompts cached, and workers for each way to call them."""
     size, most = str(plan.tier_bytes), max(plan.callers)
     arguments = ("--tier1-bytes", size, "--extent-bytes", size)
     stores = {
@@ -149,7 +149,7 @@ def main(
         bool, typer.Option(help="Whole hits, beside LMCache where it is set up.")
     ] = True,
 ) -> None:
-    """Measures what a call costs over gRPC with threads, over grpc.aio, and without gRPC."""
+    """Measures the cost of a call over gRPC with threads, over grpc.aio, and without gRPC."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     usual = QUICK if quick else FULL

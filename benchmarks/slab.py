@@ -1,7 +1,7 @@
-"""Tier 3's slab file: how fast it is, how soon it is back, and what kill -9 leaves of it.
+"""Tier 3's slab file: its speed, its time to reopen, and its pages after kill -9.
 
-Speeds are measured beside plain O_DIRECT copies of as many bytes, in turns in one run;
-README.md beside this says how to read the result.
+Speeds are measured beside plain O_DIRECT copies of as many bytes, in turns in one run. README.md
+beside this says how to read the result.
 """
 
 import json
@@ -55,7 +55,7 @@ def main(
         Path, typer.Option(help="Where the files are; on the disk to be measured.")
     ] = Path(),
 ) -> None:
-    """Measures a slab file on the disk of a folder, and kill its writers."""
+    """Measures a slab file on the disk of a folder, and kills its writers."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     before = machine.load_average()
     kills = kills if kills >= 0 else 5 if quick else 50

@@ -1,7 +1,8 @@
-"""What a neighbour's prefix is worth to vLLM: two servers of a host, one of which saw the prompt.
+"""The value of a neighbour's prefix to vLLM: two servers of a host, one of which saw the prompt.
 
-Beside kvstore's connector: no connector, LMCache's, and vLLM's own example with its files in
-memory. Needs .venv-vllm (`make test-vllm`); docs/vllm-figures.md says how to read the result.
+Beside kvstore's connector it measures no connector, LMCache's, and vLLM's own example with its
+files in memory. Needs .venv-vllm (`make test-vllm`). docs/vllm-figures.md says how to read the
+result.
 """
 
 import json
@@ -54,7 +55,7 @@ def main(  # noqa: PLR0913 - each is an option
     failures: Annotated[bool, typer.Option(help="Whether failing loads and kills run too.")] = True,
     seed: Annotated[int, typer.Option(help="Of the prompts and of the order.")] = 1,
 ) -> None:
-    """Measures, or show what was measured."""
+    """Measures, or shows earlier results."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if report:
@@ -164,7 +165,7 @@ def _row(way: str, samples: Samples, alone: Samples | None) -> dict[str, Any]:
 
 
 def _failures(folder: Path) -> list[dict[str, Any]]:
-    """Runs the cases whose loads fail and whose store dies; returns what each showed."""
+    """Runs the cases with failing loads and a dying store. Returns their results."""
     _say("cases: failing loads, and a store that dies")
     path = folder / "cases.json"
     command = [str(VLLM_PYTHON), str(TESTS / "run.py"), "--json", str(path)]

@@ -1,4 +1,4 @@
-"""What events cost: the calls of the request path, not noted, noted and watched.
+"""The cost of events: the request path's calls, without events, with events and with a watch.
 
 README.md beside this says how to read the result.
 """
@@ -39,7 +39,7 @@ def _nothing(*_: object) -> None:
 
 @contextmanager
 def not_noted(_: TimedStore) -> Iterator[None]:
-    """Let nothing be noted of pages, as before there were events."""
+    """Disables the recording of page events."""
     with ExitStack() as stack:
         for name in NOTING:
             stack.enter_context(patch(f"kvstore.core.{name}", _nothing))
@@ -48,13 +48,16 @@ def not_noted(_: TimedStore) -> Iterator[None]:
 
 @contextmanager
 def noted(_: TimedStore) -> Iterator[None]:
-    """Let nobody watch."""
+    """Records events without any watch."""
     yield
 
 
 @contextmanager
 def watched(store: TimedStore) -> Iterator[None]:
-    """Let one watch all, whose line is full: paths are named, and the oldest events are lost."""
+    """Adds a watch of all events whose queue is full.
+
+    Paths are named and the oldest events lost.
+    """
     cache: PrefixCache = store._cache  # noqa: SLF001 - under nobody's mutex: one thread calls
     watch = EventWatch(Identity("", admin=True), b"", room=WATCH_ROOM, wake=_nothing)
     cache.events.begin(watch, with_history=False)
@@ -88,7 +91,7 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
 
 
 def _figures(slices: dict[str, list[Slice]]) -> dict[str, Any]:
-    """Returns of each call the median time in each mode, and the medians of ratios round by round.
+    """Returns each call's median time in each mode, and the medians of ratios round by round.
 
     The ratios' quartiles say how far rounds differ.
     """
@@ -114,7 +117,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
     quick: Annotated[bool, typer.Option(help="A second, figures that mean nothing.")] = False,
 ) -> None:
-    """Measures what events cost calls of the request path."""
+    """Measures the cost of events for calls of the request path."""
     before = machine.load_average()
     rounds, seconds = QUICK if quick else FULL
     document = {

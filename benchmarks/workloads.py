@@ -1,8 +1,8 @@
-"""What the store is worth: chat, RAG, a batch and mixed prompts, with it and without.
+"""The value of the store: chat, RAG, a batch and mixed prompts, with it and without.
 
-One engine, four ways: without the store, with it, as two workers on one store, and the ideal, in
-which the prefix is at hand and nothing is asked of anybody. Each request is made by all of them,
-one after the other, in a random order. docs/workloads.md says how to read what comes of it.
+One engine runs in four ways: without the store, with it, as two workers on one store, and as the
+ideal, which has the prefix at hand and calls nothing. Each request is made in all ways, one after
+the other, in a random order. docs/workloads.md says how to read the result.
 """
 
 import json
@@ -50,7 +50,7 @@ def main(  # noqa: PLR0913 - each is an option
     threads: Annotated[int, typer.Option(min=0, help="0: one for each core, of tiny one.")] = 0,
     seed: Annotated[int, typer.Option(help="Of what is asked, and in which order.")] = 1,
 ) -> None:
-    """Measures the workloads, or show what was measured."""
+    """Measures the workloads, or shows earlier results."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if report:

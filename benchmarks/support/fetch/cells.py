@@ -1,4 +1,4 @@
-"""What fetch.py measures: cells of ours, of LMCache's, and a plain copy."""
+"""The cells of fetch.py: kvstore's, LMCache's, and a plain copy."""
 
 import ctypes
 import hashlib
@@ -53,7 +53,7 @@ THREADED = f", {THREADS} threads"
 
 
 def threaded(slice_: Slice, use_threads: Callable[[int], None]) -> Slice:
-    """Returns the same slice with a thread for each core, as far as torch takes them."""
+    """Returns the same slice with a thread for each core, as far as torch uses them."""
 
     def measured(pace: Pace) -> Times:
         use_threads(THREADS)
@@ -68,7 +68,7 @@ def threaded(slice_: Slice, use_threads: Callable[[int], None]) -> Slice:
 def our_cells(
     workers: dict[str, OurWorker], alone: dict[str, CallsAlone], engine: EngineMemory
 ) -> dict[Cell, Slice]:
-    """Returns what is measured of ours."""
+    """Returns the cells of kvstore."""
     cells: dict[Cell, Slice] = {}
     worker, unchecked = workers[OURS], workers[UNCHECKED]
     for tokens in TOKENS:
@@ -102,7 +102,7 @@ def our_cells(
 
 
 def peer_cells(name: str, peer: lmcache_peer.LMCachePeer) -> dict[Cell, Slice]:
-    """Returns what is measured of a peer."""
+    """Returns the cells of a peer."""
     hits: dict[Cell, Slice] = {
         Cell("hit", name, tokens): partial(peer.hit, token_count=tokens) for tokens in TOKENS
     }
@@ -137,7 +137,7 @@ def memcpy_cells() -> dict[Cell, Slice]:
 
 
 def started_peers(stack: ExitStack, content: bytes, left_out: dict[str, str]) -> dict[Cell, Slice]:
-    """Starts what can be had of the peers; notes in ``left_out`` why one cannot be."""
+    """Starts the available peers. Records in ``left_out`` why another one is missing."""
     cells: dict[Cell, Slice] = {}
     python = environment.interpreter("lmcache")
     if not python:

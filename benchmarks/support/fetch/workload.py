@@ -1,4 +1,4 @@
-"""What fetch.py moves: prompts, the KV of one of them, and the shapes of both."""
+"""The data of fetch.py: prompts, the KV of one of them, and the shapes of both."""
 
 import time
 from array import array
@@ -31,7 +31,7 @@ Times: TypeAlias = Mapping[str, Sequence[int]]
 
 
 class Pace(NamedTuple):
-    """How long a slice is: at least ``least`` times, then until ``seconds`` or ``most`` times."""
+    """The length of a slice: ``least`` times, then until ``seconds`` or ``most`` times."""
 
     seconds: float
     least: int
@@ -44,7 +44,7 @@ def prompt_of(token_count: int) -> "array[int]":
 
 
 def payload() -> bytes:
-    """Returns the KV of the prompt whose bytes are moved: page after page, without a pattern."""
+    """Returns the KV of the prompt whose bytes are copied: page after page, without a pattern."""
     return np.random.default_rng(SEED).bytes(PAYLOAD_BYTES)
 
 

@@ -67,7 +67,7 @@ def _in_a_process(folders: list[Path], device: str) -> list[float]:
 
 
 def open_once(runtime_dir: Path, device: str) -> float:
-    """Attaches, open a namespace and take one page as a tensor; returns the seconds."""
+    """Attaches, opens a namespace and takes one page as a tensor. Returns the seconds."""
     # Making the process's context and importing cupy takes seconds, and is not the store's cost.
     torch.zeros(1, device=device)
     if device != "cpu":

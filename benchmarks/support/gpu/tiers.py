@@ -1,4 +1,4 @@
-"""How fast pages go to tier 2 and come back, beside one large copy of as many bytes."""
+"""The speed of pages to tier 2 and back, beside one large copy of as many bytes."""
 
 import ctypes
 import time
@@ -30,11 +30,10 @@ TIER_2 = 10
 def measure_tiers(plan: Plan) -> list[dict[str, Any]]:
     """Returns a row for each page size: GB/s of each way, and its share of the one large copy.
 
-    Medians over the rounds; all ways run once a round, in turns. ``copies`` are those of
-    the storage alone: a batch of pages in no order. ``store`` is all that a store does
-    for them besides: ``down`` the mover's step over some batches, deciding and finishing,
-    ``up`` the match of one batch that promotes it. A byte that is read and written
-    counts once.
+    Figures are medians over the rounds, and all ways run once a round, in turns. ``copies`` are
+    those of the storage alone: a batch of pages in random order. ``store`` adds all that a store
+    does for them. Its ``down`` is the mover's step over some batches, with its decisions, and
+    ``up`` is the match of one batch that promotes it. A byte that is read and written counts once.
     """
     return [_measure(plan, page_bytes) for page_bytes in plan.tier_page_bytes]
 
@@ -105,7 +104,7 @@ def _figures(
 
 
 def _sources(device: str, stack: ExitStack) -> tuple[MemorySource, MemorySource]:
-    """Returns where tier 1 and tier 2 have their memory; tier 2's is registered for a device."""
+    """Returns the memory of tier 1 and of tier 2, which is registered for a device."""
     if device == "cpu":
         return HostMemory(), HostMemory()
     cuda = stack.enter_context(closing(CudaDevice(torch.device(device).index or 0)))
@@ -113,7 +112,7 @@ def _sources(device: str, stack: ExitStack) -> tuple[MemorySource, MemorySource]
 
 
 def _large_copies(device: str, size: int) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Returns one copy of many bytes down and up: of pinned memory, and on the host a memmove."""
+    """Returns one copy of many bytes down and up: of pinned memory, or on the host a memmove."""
     if device == "cpu":
         first, second = (torch.ones(size, dtype=torch.uint8) for _ in range(2))
         one, other = first.data_ptr(), second.data_ptr()

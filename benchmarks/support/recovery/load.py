@@ -1,4 +1,4 @@
-"""Writers of prompts, and what tier 3 says that it has of them, until the server is gone."""
+"""Writers of prompts, and tier 3's reports about them, until the server is killed."""
 
 from collections.abc import Iterator
 from queue import Empty, SimpleQueue
@@ -17,10 +17,10 @@ LOOK = 0.002
 
 
 class Told:
-    """What the store said before it was killed.
+    """The store's reports before it was killed.
 
-    ``acknowledged`` has the pages of each prompt that tier 3 has; ``leaving`` are those
-    that somebody began to remove, ``removed`` those of them of which the store said so.
+    ``acknowledged`` has the pages of each prompt in tier 3. ``leaving`` has the prompts whose
+    removal began, and ``removed`` those whose removal the store confirmed.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Told:
 
 
 class Load:
-    """Threads that insert prompts, and one that asks for them. They end as the store does."""
+    """Threads that insert prompts, and one that queries them. They end with the store."""
 
     def __init__(
         self, client: Client, namespace: Namespace, told: Told, numbers: Iterator[int], rng: Random
@@ -50,7 +50,7 @@ class Load:
             each.start()
 
     def end(self) -> None:
-        """Waits until all threads are at their ends."""
+        """Waits until all threads have ended."""
         self.ended.set()
         for each in self._threads:
             each.join()
@@ -62,7 +62,7 @@ class Load:
                 self._inserted.put(number)
 
     def _ask(self) -> None:
-        """Asks for what was inserted until tier 3 has it, and have some of it removed."""
+        """Queries inserted prompts until tier 3 has them, and removes some."""
         waiting: dict[int, list[int]] = {}
         while not self.ended.wait(LOOK):
             while True:
@@ -79,7 +79,7 @@ class Load:
                     return
 
     def _is_there(self, number: int, tokens: list[int]) -> bool:
-        """Notes how much of a prompt tier 3 has; returns whether that is all of it."""
+        """Records how much of a prompt tier 3 has. Returns whether that is all of it."""
         peeked = self._client.admin.peek_prefix(self._namespace_id, tokens)
         count = peeked.tier_3_token_count // LAYOUT.page_tokens
         if count:
@@ -96,7 +96,7 @@ class Load:
 
 
 def _insert(namespace: Namespace, number: int) -> bool:
-    """Inserts a prompt; returns whether the store took it."""
+    """Inserts a prompt. Returns whether the store accepted it."""
     tokens, count = tokens_of(number), page_count(number)
     with namespace.acquire(tokens, total_page_count=count) as acquired:
         matched, reservation = acquired.match.page_count, acquired.reservation

@@ -1,4 +1,4 @@
-"""What whole hits cost beside each other, in a few ratios: the median of the rounds' own."""
+"""The costs of whole hits in a few ratios: the median of the rounds' own."""
 
 from statistics import median
 from typing import Any
@@ -19,13 +19,13 @@ SIZES = {2_048: "2048", 100_000: "100k"}
 
 
 def summary(hits: dict[str, Any]) -> dict[str, float]:
-    """Returns ratios of whole hits, each of times of one to those of the other.
+    """Returns ratios of whole hits, each of the times of one way to those of another.
 
-    ``hits`` is what a run of fetch.py's first part came to. A peer that was left out has
-    none. By itself a ratio is of acquire and release, each answered before what follows;
-    ``row_`` of hits one after another, whose releases nobody waits for, on either side;
-    ``client_`` of the same by way of the client, all answered; ``match_`` of a match there.
-    ``lane_hits_per_second`` are those in a row.
+    ``hits`` is the result of fetch.py's first part. A peer that was left out has no ratio. A ratio
+    without a prefix is of acquire and release, each answered before the next call. ``row_`` is of
+    consecutive hits, whose releases nobody waits for, on either side. ``client_`` is of hits
+    through the client, all answered. ``match_`` is of a match through the client.
+    ``lane_hits_per_second`` is of consecutive hits.
     """
     raw = {(cell["name"], cell["tokens"]): cell["raw_us"] for cell in hits["cells"]}
     found: dict[str, float] = {}

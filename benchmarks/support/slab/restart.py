@@ -1,4 +1,4 @@
-"""How long a slab takes to know its pages again."""
+"""The time until a slab knows its pages again."""
 
 import time
 from pathlib import Path
@@ -17,7 +17,7 @@ SAMPLE = 4096
 
 
 def measure_restart(folder: Path, pages: int, rounds: int) -> dict[str, Any]:
-    """Returns the seconds that opening takes, and those that reading scattered headers would."""
+    """Returns the seconds to open a slab, and those to read as many scattered headers."""
     path, plain = folder / "restart.slab", folder / "plain"
     size = pages * (PAGE_BYTES + 128) + 2 * SEGMENT_BYTES
     config = SlabConfig(path, size, segment_bytes=SEGMENT_BYTES)

@@ -1,4 +1,4 @@
-"""The processes of stall.py, each with one worker that makes request after request."""
+"""The processes of stall.py, each with one worker that repeats requests."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -43,12 +43,12 @@ class Fleet:
             self._processes.append(process)
 
     def wait_hits(self, since: float) -> bool:
-        """Waits until each worker had a hit after this time; False where one has none."""
+        """Waits until each worker has a hit after this time. Returns False if one has none."""
         timeout = HIT_TIMEOUT if since else READY_TIMEOUT
         return wait_until(lambda: all(each.value > since for each in self._hits), timeout)
 
     def stop(self) -> list[Request]:
-        """Ends the load, and the processes; returns what came of each request."""
+        """Ends the load and the processes. Returns the results of each request."""
         self._ending.set()
         requests = [request for pipe in self._pipes for request in pipe.recv()]
         for each in self._processes:

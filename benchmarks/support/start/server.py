@@ -97,7 +97,7 @@ def _grows(store: RunningStore, latest: float) -> bool:
 def _time_matches(
     namespace: Namespace, tokens: list[int], go_on: Callable[[], bool]
 ) -> list[float]:
-    """Returns the milliseconds of each match with its release, while ``go_on`` says so."""
+    """Returns the milliseconds of each match with its release, while ``go_on`` returns True."""
     times: list[float] = []
     while go_on():
         for _ in range(MATCHES):

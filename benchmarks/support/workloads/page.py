@@ -28,9 +28,9 @@ TITLES = {
 
 
 def write_section(page: Path, document: dict[str, Any], results: Path | None = None) -> None:
-    """Puts the figures into a page, in place of those that it has.
+    """Writes the figures into a page, in place of the old ones.
 
-    ``results`` is the file in which all of them are, if there is one.
+    ``results`` is the file with all figures, if one exists.
     """
     lines = list(_lines(document))
     if results is not None:

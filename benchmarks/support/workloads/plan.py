@@ -1,7 +1,7 @@
-"""The shapes of the four workloads: how many requests of how many tokens.
+"""The shapes of the four workloads: numbers of requests and tokens.
 
-Where the mission is silent the numbers are those of a benchmark of the field, and the document
-says which. None was chosen for what it gives.
+Numbers that the project's goals leave open are those of a benchmark of the field, and the document
+says which. None was chosen for its result.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 class Chat:
     """LMCache's multi-round QA: five rounds of a short question and 100 tokens of answer.
 
-    Its system prompt has 1,000 tokens and its users a history of 2,000 each; the mission's
-    has 200, and there is no history. A conversation's questions come round by round.
+    Its system prompt has 1,000 tokens and its users a history of 2,000 each. Ours has 200 tokens
+    and no history. A conversation's questions come round by round.
     """
 
     system_tokens: int = 200
@@ -25,7 +25,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rag:
-    """A question on one of some documents, drawn by Zipf's law with exponent 1."""
+    """A question about one of some documents, drawn by Zipf's law with exponent 1."""
 
     document_tokens: int = 1_000
     documents: int = 8
@@ -38,7 +38,7 @@ class Rag:
 class Batch:
     """All requests at once: one instruction, inputs of a sentence, answers of a few tokens.
 
-    A run's instruction is its own, so that nobody has seen it before.
+    Each run has a new instruction, so nothing of it is cached.
     """
 
     instruction_tokens: int = 50
@@ -51,7 +51,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixed:
-    """SGLang's generated shared prefixes, four times shorter, and one in five that shares none.
+    """SGLang's generated shared prefixes, four times shorter, and one in five unshared.
 
     Its prefixes have 2,048 tokens and its questions 128.
     """
@@ -74,7 +74,7 @@ class Miss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one run does."""
+    """The workloads of one run."""
 
     chat: Chat = Chat()
     rag: Rag = Rag()

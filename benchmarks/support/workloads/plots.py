@@ -19,7 +19,7 @@ DPI: Final = 100
 
 
 def draw(document: dict[str, Any], folder: Path) -> None:
-    """Draws all plots into a folder, which is made where there is none."""
+    """Draws all plots into a folder, and makes it if needed."""
     # On demand: it takes a second, and only this needs it.
     from matplotlib.figure import Figure  # noqa: PLC0415
 

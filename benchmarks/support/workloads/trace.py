@@ -1,4 +1,4 @@
-"""A slice of a conversation trace as prompts of token ids, scaled down."""
+"""A part of a conversation trace as prompts of token ids, scaled down."""
 
 from collections.abc import Sequence
 from random import Random
@@ -12,9 +12,10 @@ LAST_ID: Final = 126
 
 
 class Turn(NamedTuple):
-    """One request: when it came, in seconds from the first, and its prompt.
+    """One request: its time, in seconds from the first, and its prompt.
 
-    ``known_tokens`` is what an endless cache would have of it after all requests before it.
+    ``known_tokens`` is the part of it that an endless cache would have after all requests before
+    it.
     """
 
     time: float
@@ -25,9 +26,9 @@ class Turn(NamedTuple):
 def turns(requests: Sequence[Request], block_tokens: int, longest: int) -> list[Turn]:
     """Returns a trace's requests in time order, each block of 512 as ``block_tokens`` tokens.
 
-    A block's tokens are drawn by its id alone, so two prompts share what their ids say; a last
-    block that is not full has as large a part of them, one at least. Prompts of more than
-    ``longest`` tokens are left out.
+    A block's tokens are drawn by its id alone, so two prompts share what their ids share. A partial
+    last block has the same share of them, at least one. Prompts of more than ``longest`` tokens are
+    left out.
     """
     seen: set[int] = set()
     found = []
