@@ -30,7 +30,7 @@ CHUNK = 512
 LONG, SHORT = 100_000, 2_000
 CACHED_PAGES = 6_000
 OPEN = 1_000
-# As many of the long prompt as the default bound on announced tokens lets there be.
+# As many long prompts as the default bound on announced tokens allows.
 OPEN_LONG = 160
 SLOTS = 300_000
 FULL, QUICK = 1_000, 20

@@ -33,11 +33,11 @@ from support.traces import readable
 NODES = (1, 196, 1_563)
 LEAVES = (1_000, 100_000, 1_000_000)
 PAGES_A_NODE = (4, 32)
-# Samples of a slice that stand in the result.
+# Samples of a slice that the result keeps.
 KEPT = 25
 SLICE, QUICK_SLICE = 0.25, 0.05
 ROUNDS, QUICK_ROUNDS = 7, 3
-# Pages of what is measured alone, in processes of their own.
+# Pages of the measurements that run in processes of their own.
 SCALE, QUICK_SCALE, TINY_SCALE = 1_000_000, 100_000, 4_000
 NAMESPACES = 10_000
 NO_PEER = "its environment is not set up: python benchmarks/peers/sglang_environment.py"
@@ -125,7 +125,7 @@ def run(*, quick: bool, tiny: bool) -> dict[str, Any]:
         }
         for build in cases(peers, size, LEAVES[:1] if tiny else LEAVES):
             case = build()
-            # What was built is old, as in a store that has run for a while.
+            # The cache is old, like in a store that has run for a while.
             gc.freeze()
             if not python:
                 case.missing |= dict.fromkeys(PEERS, NO_PEER)
@@ -188,7 +188,7 @@ def main(
     """Measures the index beside its peers."""
     if only_trace and trace is None:
         raise typer.BadParameter("--only-trace needs --trace")
-    # Before minutes of measuring.
+    # A wrong trace is reported before minutes of measuring.
     with readable():
         asked = None if trace is None else prompts(trace, requests)
     document = about() if only_trace else run(quick=quick or tiny, tiny=tiny)

@@ -23,10 +23,10 @@ from support.workloads.figures import percentile
 from support.workloads.server import own_server
 from support.workloads.trace import Turn, turns
 
-# The part of a public trace that the project has.
+# The part of a public trace that is in this repository.
 CUT = Path(__file__).parents[1] / "tests" / "data" / "conversation_300.jsonl.gz"
 REQUESTS, QUICK_REQUESTS = 300, 40
-# No prompt takes longer, in seconds.
+# The time limit of a prompt, in seconds.
 PATIENCE = 600.0
 
 
@@ -48,7 +48,7 @@ def main(  # noqa: PLR0913 - each is an option
     quick: Annotated[bool, typer.Option("--quick", help="The first 40 requests at most.")] = False,
 ) -> None:
     """Replays a slice of a trace in time order, and prints its clients' figures."""
-    # As Ctrl-C: everything that was started is stopped on the way out.
+    # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     count = min(requests, QUICK_REQUESTS) if quick else requests
     with readable():

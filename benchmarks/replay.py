@@ -28,7 +28,7 @@ from support.traces import readable
 INDEXES: dict[str, IndexFactory] = {"radix": RadixIndex, "hash": HashIndex}
 BACKENDS = (*INDEXES, "exact")
 HINTS = "none, oracle, noisy:0.3, or noisy:0.3:run, :request, :block"
-# The part of a public trace that the project has, of so many requests.
+# The part of a public trace that is in this repository, and its number of requests.
 CUT = Path(__file__).parents[1] / "tests" / "data" / "conversation_300.jsonl.gz"
 QUICK = 300
 
@@ -51,7 +51,7 @@ def oracle_of(hints: str, asked: list[Request]) -> Oracle | None:
     raise typer.BadParameter(f"no such hints: {hints}; there are {HINTS}")
 
 
-# Of the result, for people; those of tiers where there are some.
+# The figures of the table, with those of tiers if there are some.
 SHOWN = (
     *("hit_rate", "hit_rate_tier1", "hit_rate_tier2", "hit_rate_tier3", "optimum"),
     *("demotions", "promotions", "loads", "evictions", "writes", "writes_tier2", "writes_tier3"),

@@ -37,7 +37,7 @@ PROGRAMS = {
 }
 TOKENS = (2_048, 100_000)
 CALLERS = (1, 4)
-# Rounds and seconds a slice: about four minutes, and half of one.
+# Rounds, and seconds a slice: about four minutes, or half a minute.
 FULL, QUICK = (7, 1.5), (3, 0.4)
 # Seconds for each kind of cycle, before the first round.
 WARM_UP = 0.2
@@ -65,7 +65,7 @@ def measure(plan: Plan) -> Rounds:
         local.publish(plan.tokens[1:])
         for store in served.values():
             for tokens in plan.tokens:
-                # Threads, connections and caches are there when measuring begins.
+                # Threads, connections and caches exist before the measurement begins.
                 store.measure(tokens, max(plan.callers), min(plan.seconds, WARM_UP))
         console = Console(stderr=True)
         numbers = track(
@@ -150,7 +150,7 @@ def main(
     ] = True,
 ) -> None:
     """Measures the cost of a call over gRPC with threads, over grpc.aio, and without gRPC."""
-    # As Ctrl-C: everything that was started is stopped on the way out.
+    # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     usual = QUICK if quick else FULL
     plan = Plan(tokens, callers, rounds or usual[0], seconds or usual[1])

@@ -54,12 +54,12 @@ PAGES, SEQUENCE_PAGES = 50_000, 100
 LEASES, PINS_OF_LEASE = 200, 50
 QUICK_PAGES, QUICK_LEASES = 5_000, 20
 LIMIT = 60.0
-# Scrapes a second, of many scrapers at once: one takes fifteen seconds for one.
+# Scrapes a second, as many as of many scrapers together. One scraper takes fifteen seconds for one.
 SCRAPES = 10
 CALLS_AT_ONCE = 50
 # Turns of calls in a round.
 TURNS = 10
-# Rounds that are too few for figures: they show that it runs.
+# Too few rounds for figures, but enough to show that it runs.
 FEW = 5
 
 

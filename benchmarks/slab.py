@@ -22,7 +22,7 @@ from support.slab.speed import measure_speed
 from support.table_console import table_console
 
 PAGE_KIB = (64, 288, 1024)
-# Of what was acknowledged, in spite of all kills.
+# The least share of acknowledged pages that has to survive all kills.
 LEAST_SHARE = 0.95
 
 

@@ -21,7 +21,7 @@ from kvstore_transformers import PrefixStore
 from support import machine
 
 ROUNDS, QUICK_ROUNDS = 7, 3
-# A call that another process holds up is a slow round and not a miss.
+# A call that another process delays is a slow round and not a miss.
 PATIENCE = 30.0
 
 
@@ -108,7 +108,7 @@ def main(
 def _cell(ways: Ways, new_tokens: int, tokens: int, rounds: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(new_tokens)
     prompts = torch.randint(3, 256, (rounds + 1, 1, tokens), generator=generator)
-    # The first round is of a model that has not computed yet.
+    # The first round runs a model that has not computed yet.
     found = [ways.round(ids) for ids in prompts][1:]
     return {
         "new_tokens": new_tokens,

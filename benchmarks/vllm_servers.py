@@ -31,12 +31,12 @@ PAGE_TOKENS = 32
 ARGUMENTS = (
     *("--dtype", "float32", "--enforce-eager", "--max-model-len", "2048"),
     *("--block-size", str(PAGE_TOKENS), "--max-num-seqs", "4"),
-    # Gemma's sliding layers: one kind of memory for all layers, whatever the connector takes.
+    # Gives Gemma's sliding layers the same kind of memory as all layers, for every connector.
     "--disable-hybrid-kv-cache-manager",
-    # A prompt in one step, as on a machine with more room.
+    # A prompt in one step, like on a machine with more memory.
     *("--max-num-batched-tokens", "2048", "--kv-cache-memory-bytes", str(512 << 20)),
 )
-# The groups of tests/vllm/run.py whose figures belong here.
+# The groups of tests/vllm/run.py whose figures this page shows.
 FAILURES = ("failing", "deaths")
 
 
@@ -56,7 +56,7 @@ def main(  # noqa: PLR0913 - each is an option
     seed: Annotated[int, typer.Option(help="Of the prompts and of the order.")] = 1,
 ) -> None:
     """Measures, or shows earlier results."""
-    # As Ctrl-C: everything that was started is stopped on the way out.
+    # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if report:
         document = json.loads(report.read_text(encoding="utf-8"))
@@ -117,7 +117,7 @@ def _measure(
         setting = Setting(_model(model, folder), PROMPT_TOKENS, rounds, ARGUMENTS, threads)
         samples = {name: Samples() for name in wanted}
         loads: list[float] = []
-        # A pair of servers is all that a small machine has memory for: ways take turns, twice.
+        # A small machine has memory for only a pair of servers. So ways take turns, twice.
         for number in range(passes):
             for name in wanted if number % 2 == 0 else reversed(wanted):
                 with way_of(name) as way:
@@ -178,7 +178,7 @@ def _failures(folder: Path) -> list[dict[str, Any]]:
 
 def _model(name: str, folder: Path) -> Path:
     if name == "gemma":
-        # On demand: it loads torch.
+        # Imported here, because it loads torch.
         from inference_worker.model.gemma import gemma_folder  # noqa: PLC0415
 
         return gemma_folder()

@@ -34,10 +34,10 @@ from support.rpc.worker import PAGE_TOKENS, Worker, attached_worker
 HERE = Path(__file__).resolve()
 PACKAGE = Path(kvstore.__file__).resolve().parent
 CORE = PACKAGE / "core"
-# A hit is of a prompt that is cached, with a question after it that is not.
+# A hit has a cached prompt and a new question after it.
 PROMPT_TOKENS, QUESTION_TOKENS, NEW_PAGES = 2_048, 8, 6
 MEMORY = "64MiB"
-# Walks of which the most common one counts, and calls of which the median does.
+# Walks of which the most common one counts, and calls of which the median counts.
 WALKS = 15
 MOST_ROUNDS = 100
 CALLS, QUICK_CALLS = 2_000, 100
@@ -45,7 +45,7 @@ ROUNDS = 5
 WAYS = {"fast path": True, "gRPC": False}
 SETTLE_SECONDS = 0.02
 START_SECONDS = 60.0
-# All ways share a namespace: no two prompts of a run are alike.
+# All ways share a namespace, so no two prompts of a run may be alike.
 RANDOM = random.Random(1)
 
 
@@ -88,7 +88,7 @@ class Profiler:
 
 def _files_of(codes: list[CodeType]) -> list[Path]:
     """Returns the files of the server's functions among those called, in order."""
-    # A comprehension has a frame in some versions of Python, and is no function.
+    # A comprehension has a frame in some versions of Python, but is no function.
     paths = (Path(code.co_filename) for code in codes if not code.co_name.startswith("<"))
     return [path for path in paths if path.is_relative_to(PACKAGE)]
 

@@ -24,11 +24,11 @@ from support.rpc.worker import PAGE_BYTES, PAGE_TOKENS
 from support.table_console import table_console
 
 TOKENS = 2_048
-# Room for two prompts and some: each cycle has to evict the pages of the one before.
+# Room for about two prompts, so that each cycle has to evict the pages of the one before.
 SLOTS = 5 * TOKENS // PAGE_TOKENS // 2
 FULL, QUICK = (300, 0.03), (2, 0.03)
 WATCH_ROOM = 4_096
-# Where the core says what happens to pages.
+# The core's functions that record events of pages.
 NOTING = ("pool.pages.note_pages", "pool.pages.note_removed", "tiers.moves.note_pages")
 IN_PROCESS, ALONE = "in process", "store alone"
 

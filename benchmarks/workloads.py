@@ -51,7 +51,7 @@ def main(  # noqa: PLR0913 - each is an option
     seed: Annotated[int, typer.Option(help="Of what is asked, and in which order.")] = 1,
 ) -> None:
     """Measures the workloads, or shows earlier results."""
-    # As Ctrl-C: everything that was started is stopped on the way out.
+    # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if report:
         document = json.loads(report.read_text(encoding="utf-8"))
@@ -59,7 +59,7 @@ def main(  # noqa: PLR0913 - each is an option
         wanted = [each.strip() for each in workload.split(",")]
         if unknown := set(wanted) - set(KINDS):
             raise typer.BadParameter(f"{sorted(unknown)}, where there are {KINDS}")
-        # On demand: it loads torch, which a report goes without.
+        # Imported here, because it loads torch, which a report does not need.
         from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 
         from support.workloads.document import measure  # noqa: PLC0415

@@ -10,9 +10,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / ".venv-peers"
-# Of this distribution pip chooses the build, and with it what else it needs.
+# pip chooses the build of this distribution, and so its other requirements.
 CHOSEN_BY_PIP = "torch=="
-# Of what pip says where it fails, in characters.
+# Characters of pip's message that are shown after a failure.
 SAID = 2_000
 ADVICE = """\
 {peer} cannot be had here, and is left out: benchmarks say so and measure ours alone.

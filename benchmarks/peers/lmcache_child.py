@@ -33,7 +33,7 @@ class Engine:
         self._number = number
         self._chunk = int(client.get_chunk_size().result(timeout=TIMEOUT))
         blocks = shape["blocks"]
-        # Block 0 stands for absent KV.
+        # Block 0 means absent KV.
         size = (2, blocks + 1, BLOCK_TOKENS, shape["heads"], shape["head_dim"])
         self.layers = {
             f"layer{layer}": torch.zeros(size, dtype=torch.bfloat16)

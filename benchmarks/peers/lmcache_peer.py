@@ -30,7 +30,7 @@ CHILD = Path(__file__).parent / "lmcache_child.py"
 START_TIMEOUT = 120.0
 LOOK_SECONDS = 0.2
 STOP_TIMEOUT = 20.0
-# Without these two options bytes travel as pickles.
+# Without these two options bytes are sent as pickles.
 SHARED_MEMORY = ("--supported-transfer-mode", "engine_driven", "--no-l1-use-lazy")
 SCHEMES = {"zmq": "tcp", "grpc": "grpc"}
 SETTINGS = {
@@ -126,7 +126,7 @@ def lmcache_peer(
         log_path = folder / "log"
         log = stack.enter_context(log_path.open("wb"))
         environment = os.environ | SETTINGS
-        # Ours stands in front of it while we are developed.
+        # In development it has our folders, which would come before LMCache's.
         environment.pop("PYTHONPATH", None)
         stack.callback(Path("/dev/shm", name).unlink, missing_ok=True)  # noqa: S108  # its name
         server = _start(stack, command, environment, log)

@@ -23,7 +23,7 @@ import transformers  # noqa: F401  # before torchvision seems to be there
 
 PAGE = 16
 LEAF_TOKENS = 64
-# More than any prompt's tokens, so that forks and leaves begin like none of them.
+# Above all tokens of prompts, so that forks and leaves share no first token with them.
 OTHER = 1 << 24
 
 

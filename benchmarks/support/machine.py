@@ -8,7 +8,7 @@ from typing import Any
 
 LIBRARIES = ("grpcio", "protobuf")
 TICK_SECONDS = 1.0 / os.sysconf("SC_CLK_TCK")
-# Of /proc/PID/stat, behind the process's name: user and system time, in ticks.
+# Fields of /proc/PID/stat after the process's name: user and system time, in ticks.
 CPU_FIELDS = slice(11, 13)
 
 

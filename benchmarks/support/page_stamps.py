@@ -13,7 +13,7 @@ from typing import NamedTuple
 TOKEN_BYTES = 4
 PATH_BYTES = 16
 START = bytes(PATH_BYTES)
-# Writer, number of the write, digest of the path before, number of tokens; then the tokens.
+# Writer, number of the write, digest of the path before, number of tokens, and the tokens.
 HEADER = struct.Struct(f"<16sI{PATH_BYTES}sI")
 
 

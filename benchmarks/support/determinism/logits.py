@@ -18,7 +18,7 @@ class Differences:
     positions: int = 0
     different: int = 0
     largest: float = 0.0
-    # Of positions whose best token is another, how far apart the best two were.
+    # The gaps between the best two logits, at positions whose best token changed.
     changed_gaps: list[float] = field(default_factory=list)
 
     def add(self, one: torch.Tensor, other: torch.Tensor) -> None:
@@ -49,7 +49,7 @@ def compare_ways(
     The prompt is ``[0, context)`` of each text. The next ``positions`` are decoded, forced.
     """
     whole = range(STEP_TOKENS, context, STEP_TOKENS)
-    # Enough of both kinds, and all contexts of those that decode together.
+    # A few texts are enough for cuts and hits. Decodes in a batch use all.
     few = range(min(4, texts))
     alone = {text: _continue(rig, [text], context, positions, whole) for text in range(texts)}
     cuts = {

@@ -13,7 +13,7 @@ from inference_worker.pages.layout import PageRef
 from inference_worker.pages.pool import PagePool
 
 PAGE_TOKENS: Final = 16
-# Tokens of a step that computes a context in one go, as the engine's longest.
+# Tokens of a step that computes a context at once, like the engine's longest step.
 STEP_TOKENS: Final = 512
 
 

@@ -7,7 +7,7 @@ import torch
 
 from support.fetch.workload import LARGE, LARGE_LAYOUT, PAGE_TOKENS, PAGES
 
-# Block 0 is no one's, as in the engines that keep their KV so.
+# Block 0 is unused, as in engines with such memory.
 BLOCKS = PAGES + 1
 
 

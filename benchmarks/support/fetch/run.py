@@ -28,7 +28,7 @@ from support.fetch.figures import Rounds, cell_figures
 from support.fetch.store import our_store, our_workers
 from support.fetch.workload import PAYLOAD_BYTES, Pace, payload
 
-# Rounds, and the pace of a slice: some four minutes, and half of one.
+# Rounds, and the pace of a slice: about four minutes, or half a minute.
 FULL, QUICK = (7, Pace(0.4, 3, 40)), (3, Pace(0.1, 2, 10))
 WARM_UP = Pace(0.2, 2, 10)
 

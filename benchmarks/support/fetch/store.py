@@ -32,7 +32,7 @@ from support.fetch.workload import (
 )
 
 LIMIT = 30.0
-# One extent for each layout: the prompt whose bytes are moved, a second one, and as much again.
+# One extent for each layout: the prompt whose bytes are copied, a second one, and as much again.
 EXTENT_BYTES = 4 * PAYLOAD_BYTES
 Copy = Callable[[torch.Tensor, Sequence[int]], None]
 

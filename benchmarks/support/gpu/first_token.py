@@ -87,7 +87,7 @@ def _row(
 ) -> dict[str, Any]:
     prefix = prompts.fresh(shared)
     resident = Resident(model, plan, prefix)
-    # Publishes the prefix, and compiles what is compiled.
+    # Publishes the prefix, and compiles the kernels.
     engine.generate(prefix + prompts.fresh(plan.suffix_tokens), 1)
     rounds = [
         dict(_round(plan, engine, resident, prompts, prefix)) for _ in range(plan.rounds + 1)
@@ -122,6 +122,6 @@ def _round(
 def _require(generation: Generation, matched: int, prefilled: int) -> None:
     """Raises if a request was not the kind that it is measured as."""
     found = (generation.matched_tokens, generation.prefilled_tokens, generation.store_failure)
-    # Two random prompts may begin with the same few tokens.
+    # Two random prompts may share the same few first tokens.
     if not matched <= found[0] <= matched + PAGE_TOKENS or found[2] is not None:
         raise RuntimeError(f"(matched, prefilled, failure) {found}, not {(matched, prefilled)}")

@@ -14,7 +14,7 @@ from inference_worker.pages.pool import PagePool
 from kvstore_client import Namespace
 from support.gpu.plan import PAGE_TOKENS, Plan, synchronize
 
-# Copies timed as one, so that what it takes to launch the first of them is lost among them.
+# Copies that are timed as one, so that the launch of the first hardly counts.
 COPIES = 8
 
 
@@ -37,7 +37,7 @@ def measure_gather(plan: Plan, model: PagedModel, namespace: Namespace) -> dict[
         pool = PagePool(layout, model.device)
         pool.add_extent(extent, pages)
         table = BlockTable(PAGE_TOKENS, [refs[n] for n in order])
-        # In whole words, whatever the values are: only bytes move.
+        # Whole words of any value, because only bytes are copied.
         words = pages.flatten(1).view(torch.int64)
         slots = table.slots.to(model.device)
         rows = pool.page_rows(table.extents, table.slots)

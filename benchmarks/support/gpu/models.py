@@ -3,7 +3,7 @@
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
-# Shapes of Qwen3 as published, by their size; "tiny" is of no use but to run the code.
+# Shapes of Qwen3 as published, by size. "tiny" only serves to try the code.
 SHAPES: dict[str, dict[str, int]] = {
     "8b": {
         "vocab_size": 151_936,

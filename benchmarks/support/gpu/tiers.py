@@ -21,9 +21,9 @@ from kvstore.storage.tiers import Tiers
 from support.gpu.plan import Plan, synchronize
 from support.gpu.tier_store import TierStore
 
-# Sequences of COPY_PAGES pages that are published, and demoted, in a round: all of tier 1.
+# Published and demoted sequences of COPY_PAGES pages in a round: all of tier 1.
 WRITTEN = 4
-# What tier 2 holds: what was written in the round before is there still, and in tier 1 no more.
+# Tier 2's sequences: those of the round before, which tier 1 no longer has.
 TIER_2 = 10
 
 
@@ -56,7 +56,7 @@ def _measure(plan: Plan, page_bytes: int) -> dict[str, Any]:
             return made
 
         upper, lower = arenas(nearest, 1, WRITTEN), arenas(host, 2, TIER_2)
-        # Before the store, which takes the rest: slots of nobody, for copies without it.
+        # Reserved before the store takes the rest: slots for copies without the store.
         first, second = (
             each.allocate(0, page_bytes, max_slots=COPY_PAGES).shape.extent_id << 32
             for each in (upper, lower)
@@ -116,7 +116,7 @@ def _large_copies(device: str, size: int) -> tuple[Callable[[], object], Callabl
     if device == "cpu":
         first, second = (torch.ones(size, dtype=torch.uint8) for _ in range(2))
         one, other = first.data_ptr(), second.data_ptr()
-        # They keep what they copy.
+        # The copies keep their sources alive.
         return (
             lambda: ctypes.memmove(other, one, first.nbytes),
             lambda: ctypes.memmove(one, other, second.nbytes),

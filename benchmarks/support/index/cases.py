@@ -14,10 +14,10 @@ from support.index.trees import LEAF_PAGES, PAGE_TOKENS, WIDTH, Tree, sequence, 
 
 PROMPT = 100_000
 CACHED, FRESH = 2_048, 512
-# Memory for inserts, as often as it is wanted: 55,000 of 32 pages came within a run.
+# Memory for the inserts of a run, which were up to 55,000 of 32 pages.
 INSERTED_PAGES = 1 << 22
 Slice = Callable[[float], list[float]]
-# Of whom there is no figure, and why.
+# The sides without a figure, and the reason.
 SLOW = "building it takes minutes"
 
 
@@ -119,7 +119,7 @@ def insert_case(peers: dict[str, SGLang]) -> Case:
 
     def fresh() -> tuple[bytes, object]:
         tokens = cached + sequence((1 << 25) + next(numbers) * FRESH, FRESH)
-        # The peers' trees have no bound, and evict nothing.
+        # The peers' trees have no bound and evict nothing.
         if tree.arena.free_count < FRESH // PAGE_TOKENS:
             tree.add_memory(INSERTED_PAGES)
         return tokens, tree.take(FRESH // PAGE_TOKENS)

@@ -25,7 +25,7 @@ from support.index.trees import PAGE_TOKENS, Tree, sequence
 STATM = Path("/proc/self/statm")
 PAGE_BYTES = 4096
 FORKS = 2
-# Nodes between two looks at whether a collection is due: what a second brings at most.
+# Nodes between two checks if a collection is due: at most those of a second.
 STEP = 1_000
 
 
@@ -48,9 +48,9 @@ def fill(tree: Tree, pages_a_node: int, collector: Collector | None = None) -> i
             begin += pages_a_node * PAGE_TOKENS
             end = tree.grow(at, tokens)
             ends.append(end)
-            # A leaf that would have grown was cut: what is above is another node since.
+            # A leaf that would have grown was split, so its upper part is another node now.
             above = end.node.parent
-            assert above is not None  # the root is above all
+            assert above is not None  # the root is the parent of all
             at = Position(above, len(above.slots))
             made += 1
         if collector is not None and made % STEP == 0:

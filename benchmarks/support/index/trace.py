@@ -16,7 +16,7 @@ from support.traces import asking
 
 BLOCK_TOKENS = 512
 LINE = 'a line is JSON with "hash_ids" and "input_length"'
-# The room there is for each request, where one takes some 750 pages.
+# Pages of room for each request, which needs about 750.
 PAGES_A_REQUEST = 30
 CONTROL_TOKENS, CONTROL_NODES, CONTROL_EVERY = 100_000, 196, 32
 
@@ -50,7 +50,7 @@ def replay(asked: Sequence[bytes], passes: int, requests: int) -> dict[str, Any]
     pages = requests * PAGES_A_REQUEST
     tree, control = Tree(pages), Control()
     Collector(MONOTONIC).begin()
-    # The prompts were there before; what is collected is the cache's.
+    # The prompts existed before. Only the cache's garbage may be collected.
     gc.freeze()
     figures = [_one_pass(tree, asked, control) for _ in range(passes)]
     first, last = figures[0], figures[-1]

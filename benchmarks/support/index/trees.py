@@ -24,7 +24,7 @@ PAGE_TOKENS = 16
 WIDTH = TOKEN_BYTES * PAGE_TOKENS
 LEAF_PAGES = 4
 NOW = 100.0
-# More than any prompt's tokens, so that forks and leaves begin like none of them.
+# Above all tokens of prompts, so that forks and leaves share no first token with them.
 OTHER = 1 << 24
 T = TypeVar("T")
 
@@ -131,7 +131,7 @@ class Tree:
         """Publishes many leaves at once, by the index itself."""
         slots = self.take(leaves * LEAF_PAGES)
         self.arena.change(slots, SlotState.RESERVED, SlotState.CACHED)
-        # They part at their first token, which is all that tells them apart.
+        # They differ in their first token alone.
         rest = sequence(1, LEAF_PAGES * PAGE_TOKENS - 1)
         for first in range(0, len(slots), LEAF_PAGES):
             begin, self._next = self._next, self._next + LEAF_PAGES * PAGE_TOKENS

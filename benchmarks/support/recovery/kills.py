@@ -15,12 +15,12 @@ from support.recovery.prompts import IDENTITY, LAYOUT, bytes_of, tokens_of
 
 TIER1_BYTES = 2048 * LAYOUT.page_bytes
 TIER3_BYTES = 256 << 20
-# A server is killed once tier 3 has so many prompts more.
+# A server is killed once tier 3 has that many more prompts.
 ACKNOWLEDGED = 1, 60
-# Pages pile up over so many kills.
+# Pages accumulate over that many kills.
 KEPT = 5
 LIMIT = 60.0
-# Seconds that a successor has to serve what it has, as the first memory is mapped.
+# Seconds in which a successor has to serve its pages, since it first maps memory.
 PATIENCE = 5.0
 COUNTED = (
     *("acknowledged_pages", "served_pages", "wrong_pages", "removed_prompts", "returned_pages"),

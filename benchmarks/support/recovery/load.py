@@ -10,9 +10,9 @@ from kvstore_client.errors import StoreError
 from support.recovery.prompts import LAYOUT, bytes_of, page_count, tokens_of
 
 WRITERS = 2
-# Of prompts that tier 3 has, one in so many is removed.
+# One in that many prompts of tier 3 is removed.
 REMOVED_OF = 12
-# Seconds between two looks at what tier 3 has.
+# Seconds between two queries of tier 3.
 LOOK = 0.002
 
 
@@ -88,7 +88,7 @@ class Load:
             return False
         if count > 1 and not self._rng.randrange(REMOVED_OF):
             self._told.leaving.add(number)
-            # Not its first page, which others have too.
+            # The first page stays, because other prompts share it.
             start = tokens[: 2 * LAYOUT.page_tokens]
             self._client.admin.evict_prefix(self._namespace_id, start)
             self._told.removed.add(number)

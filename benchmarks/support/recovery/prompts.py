@@ -8,7 +8,7 @@ IDENTITY = NamespaceIdentity(b"recovery", display_name="recovery")
 # 4 KiB a page of 16 tokens.
 LAYOUT = PageLayout.paged(16, PagedContent(2, 1, 16, "float32"))
 MOST_PAGES = 8
-# So many prompts in a row begin with the same page.
+# That many consecutive prompts share their first page.
 FAMILY = 8
 
 

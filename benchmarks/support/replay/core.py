@@ -26,8 +26,8 @@ from support.replay.trace import BLOCK_TOKENS, Oracle, Request
 OWNER = Identity("replay")
 NAMESPACE_ID = b"replayed as told"
 EPOCH = 1
-# What a prompt ends with besides its blocks, and nobody inserts: a match is of all
-# tokens but one at most.
+# The last token of a prompt, which nobody inserts: a match covers all tokens
+# but one at most.
 LAST = bytes(TOKEN_BYTES)
 NOTHING = Beyond()
 

@@ -13,7 +13,7 @@ def optimum(requests: list[Request], capacity: int) -> float:
     may be evicted at once, so the cache admits only blocks that it will need.
     """
     uses = next_uses(requests)
-    # Of cached blocks the number of the request that uses them next.
+    # The number of the next request that uses each cached block.
     cached: dict[int, int] = {}
     farthest: list[tuple[int, int, int]] = []
     hit = 0

@@ -14,7 +14,7 @@ from kvstore.storage.slab.segment import Segment, SlotState
 from kvstore.storage.slab.superblock import SegmentHeader
 
 PAGE_BYTES = ALIGNMENT
-# Touches that are remembered, as a multiple of all pages that fit the tiers.
+# Remembered first uses, as a multiple of all pages of the tiers.
 REMEMBERED = 8
 
 
@@ -36,9 +36,9 @@ class ReplaySlab:
         self._policy = SlabClock()
         self._admission = SecondTouch(remembered)
         self._slots: dict[bytes, int] = {}
-        # Of each slot that is in use, its page and the page before that.
+        # The page of each used slot, and the page before that.
         self._pages: dict[int, tuple[bytes, bytes]] = {}
-        # Pages whose parent is not here, counted by that parent, as the slab's index does.
+        # Pages without their parent here, counted by parent, like in the slab's index.
         self._waiting: Counter[bytes] = Counter()
 
     def leading(self, located: Located) -> int:
@@ -67,7 +67,7 @@ class ReplaySlab:
             there = digest in self._slots
             worth = there or self._admission.touch(digest)
             if worth and not (there or follows):
-                # Without its parent nobody finds it: its next touch is its second again.
+                # Nobody finds it without its parent, so its next use is its second again.
                 self._admission.touch(digest)
             follows = follows and worth
             if follows and not there:

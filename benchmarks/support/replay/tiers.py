@@ -8,7 +8,7 @@ from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.requests import Caller, MatchOptions, Sequence
 from support.replay.slab import REMEMBERED, ReplaySlab
 
-# As the store's mover and keeper do.
+# The same as in the store's mover and keeper.
 BATCH_PAGES = 256
 ROUNDS = 64
 

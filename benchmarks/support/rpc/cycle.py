@@ -10,7 +10,7 @@ from support.rpc.worker import PAGE_TOKENS, Worker, page_count
 
 T = TypeVar("T")
 
-# Prompts of each caller differ from the others' from here on.
+# Prompts of different callers differ from this token on.
 CALLER_STRIDE = 1 << 24
 # Above every token of a shared prompt.
 OWN_TOKENS = 1 << 28

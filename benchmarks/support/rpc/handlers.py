@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias, cast
 import grpc
 
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
-# From a request's bytes to an answer's, interceptors included.
+# From a request's bytes to an answer's, including interceptors.
 Method: TypeAlias = Callable[[bytes, "CallContext"], bytes]
 
 
@@ -102,7 +102,7 @@ def _method_of(handler: Any) -> Method:  # noqa: ANN401  # handlers are untyped
     serialize = handler.response_serializer
 
     def method(request: bytes, context: CallContext) -> bytes:
-        # Behind interceptors a request is a stream of one.
+        # After interceptors a request is a stream of one.
         if handler.stream_unary is not None:
             answer: bytes = serialize(handler.stream_unary(iter((request,)), context))
         else:

@@ -46,7 +46,7 @@ class ServedStore:
             cycle_of(worker, token_count, number)
             for number, worker in enumerate(self._workers[:callers])
         ]
-        # The last to come is this thread.
+        # This thread arrives last.
         gate = Barrier(callers + 1)
         futures = [self._threads.submit(self._call, each, gate, seconds) for each in cycles]
         before = cpu_seconds(self._pid)

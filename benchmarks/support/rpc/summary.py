@@ -3,17 +3,17 @@
 from statistics import median
 from typing import Any
 
-# By the name that a figure has for them, the cells of a run.
+# The cells of a run, by the name of their figure.
 LANE, GRPC = "kvstore, hot lane", "kvstore, gRPC"
 PEERS = {"lmcache_zmq": "LMCache, ZMQ, 256", "lmcache_grpc": "LMCache, gRPC, 256"}
-# Acquire and release by themselves; the same by way of the client; a match instead.
+# Acquire and release alone, the same through the client, and a match through the client.
 WAYS = {
     "": ", calls alone",
     "row_": ", calls alone, in a row",
     "client_": ", acquire",
     "match_": "",
 }
-# What a peer's cell of the same way is named besides.
+# The suffix of a peer's cell for the same way.
 ROWS = {"row_": ", in a row"}
 SIZES = {2_048: "2048", 100_000: "100k"}
 

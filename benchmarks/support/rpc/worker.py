@@ -23,7 +23,7 @@ from kvstore_client.pages import Pages
 from kvstore_client.runtime_dir import RuntimeDir
 
 PAGE_TOKENS = 16
-# Pages are named, not touched: their bytes play no part.
+# Pages are named and not touched, so their bytes do not matter.
 PAGE_BYTES = 64
 KEY = NamespaceKey(
     NamespaceIdentity(b"a model of the benchmark"),

@@ -19,7 +19,7 @@ from support.slab.kills import PAGE_BYTES, settings
 from support.slab.pages import CHAIN, Writer, bytes_of, key_of, memory, page_of
 
 QUEUE_PAGES = 256
-# Of twenty sequences one loses its last page again.
+# One of twenty sequences loses its last page again.
 REMOVED = 0.05
 
 

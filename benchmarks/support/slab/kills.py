@@ -18,17 +18,17 @@ from support.slab.pages import NAMESPACE, bytes_of, key_of, memory
 PAGE_BYTES = 64 << 10
 SEGMENT_BYTES = 32 << 20
 SIZE_BYTES = 512 << 20
-# A writer is killed after it said something so often; pages pile up over so many kills.
+# A writer is killed after that many lines. Pages accumulate over that many kills.
 TOLD = 1, 1500
 KEPT = 4
 BATCH = 64
 LIMIT = 120.0
 CHILD = Path(__file__).with_name("child.py")
-# Numbers of each writer's own, a multiple of a sequence's pages.
+# Numbers of each writer, a multiple of a sequence's pages.
 SPACING = 1 << 20
-# Pages that may be on their way beyond the last one that was told of.
+# Pages that may be in flight after the last one that was reported.
 AHEAD = 2048
-# What is counted, over all looks.
+# The counts over all checks.
 NAMES = (
     *("acknowledged_pages", "acknowledged_and_served", "served_pages", "removed_pages"),
     *("wrong_pages", "returned_pages", "corrupt_pages", "torn_slots", "orphaned_pages"),
@@ -84,7 +84,7 @@ def killed_writer(path: Path, first: int, told: int) -> list[str]:
         lines = [line for _, line in zip(range(told), process.stdout, strict=False)]
         process.send_signal(signal.SIGKILL)
         lines += process.stdout
-    # The last line is whole or is none: it was one write to a pipe.
+    # The last line is complete or missing, because it was one write to a pipe.
     return [line for line in lines if line.endswith("\n") and line[0] in "ard"]
 
 

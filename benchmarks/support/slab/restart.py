@@ -11,7 +11,7 @@ from support.slab.speed import Ceiling, timed, write_all
 
 PAGE_BYTES = 4096
 SEGMENT_BYTES = 64 << 20
-# What a page takes on a real slab: headers that lie with their slots are that far apart.
+# The distance of headers beside their slots, as on a real slab.
 STRIDE = 64 << 10
 SAMPLE = 4096
 

@@ -18,9 +18,9 @@ from support.slab.pages import NAMESPACE, Writer, memory, page_of
 THREADS = 4
 PIECE = 4 << 20
 SEGMENT_BYTES = 64 << 20
-# Memory that is written from, and as much that is read to, for both.
+# Memory to write from, and as much to read to, for both.
 REGION = 64 << 20
-# Requests under way at once.
+# Concurrent requests.
 READS = 4
 LIMIT = 120.0
 
@@ -164,7 +164,7 @@ def measure_speed(folder: Path, page_bytes: int, size: int, rounds: int) -> dict
                 else:
                     seconds, processor = worked(ours)
                     plainly = timed(theirs)
-                # The first round writes what the disk only promised so far.
+                # The first round writes blocks that the disk had only promised.
                 if number:
                     samples[name].append(total / seconds / 1e9)
                     samples.setdefault(f"plain_{name}", []).append(total / plainly / 1e9)

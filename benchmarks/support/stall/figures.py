@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from support.stall.probe import Look
 
 SERVING = "SERVING"
-# Of the deadline of a call: what waited for less than this was not kept waiting by the stall.
+# The stall delayed a request that waited at least this share of a call's deadline.
 WAITED_SHARE = 0.1
 
 

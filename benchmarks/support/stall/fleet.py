@@ -16,7 +16,7 @@ from support.stall.load import PROMPTS, Load, light, now
 LIGHT, ENGINE = "light", "engine"
 # Seconds between two requests of a worker.
 PAUSES = {LIGHT: 0.05, ENGINE: 0.2}
-# One request in so many is made without the store: what the others are compared with.
+# One in that many requests is made without the store, for comparison.
 WITHOUT_STORE_EVERY = 3
 # Seconds.
 READY_TIMEOUT = 120.0
@@ -74,7 +74,7 @@ def _work(  # a process's main function
 ) -> None:
     requests = []
     with _attach(kind)(runtime_dir, name) as load:
-        for number in range(PROMPTS):  # the right answers, before any other
+        for number in range(PROMPTS):  # the right answers, before all others
             load.request(number, use_store=False)
         count = 0
         while not ending.wait(PAUSES[kind]):

@@ -70,7 +70,7 @@ class Light:
                 self._write(views[place] if views else memoryview(self._own), key)
             if reservation is not None and own:
                 start = len(matched) * LAYOUT.page_tokens
-                with contextlib.suppress(errors.StoreError):  # computed all the same
+                with contextlib.suppress(errors.StoreError):  # the page is computed anyway
                     reservation.insert(
                         tokens[start:LIGHT_TOKENS], position=start, base=acquired.match
                     )

@@ -10,7 +10,7 @@ from kvstore_client.calls.health import health_of
 from kvstore_client.runtime_dir import RuntimeDir
 from support.stall.load import now
 
-# Seconds: the deadline of deploy/healthcheck.py, and between two looks.
+# Seconds: the deadline of deploy/healthcheck.py, and the time between two probes.
 DEADLINE = 2.0
 INTERVAL = 0.1
 

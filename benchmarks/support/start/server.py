@@ -22,7 +22,7 @@ IDENTITY = NamespaceIdentity(b"start")
 # Share of an extent's slots: to reserve more than three quarters makes the arena grow.
 RESERVED = 0.9
 LIMIT = 60.0
-# Seconds of matches with nothing else under way, and matches between two checks of the log.
+# Seconds of matches without other work, and matches between two checks of the log.
 QUIET_SECONDS = 2.0
 QUICK_QUIET_SECONDS = 0.5
 MATCHES = 20

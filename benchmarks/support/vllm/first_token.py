@@ -11,10 +11,10 @@ from support import machine
 from support.vllm.server import Completion, VllmServer
 from support.vllm.ways import ALONE, KVSTORE, VLLM_PYTHON, Way
 
-# Ids above those that tokenizers keep for themselves, in every model that is measured here.
+# Ids above those that tokenizers reserve, in every measured model.
 TOKENS = range(16, 250)
 ANSWER_TOKENS = 4
-# What was computed is stored beside the next steps: until it is, in seconds.
+# Seconds until computed pages are stored, which happens beside the next steps.
 SETTLING = 1.0
 TAKEN = "vllm:external_prefix_cache_hits"
 
@@ -28,7 +28,7 @@ class Samples:
     tokens: list[int] = field(default_factory=list)
     stored_bytes: list[int] = field(default_factory=list)
     loaded_bytes: list[int] = field(default_factory=list)
-    # Whether the second server's answers were the first's.
+    # True if the second server's answers were the first's.
     identical: bool = True
 
     def add(self, other: "Samples") -> None:
@@ -98,7 +98,7 @@ def _round(
     samples.identical &= hit.tokens == first.tokens
     samples.tokens.append(round(last.counters().get(TAKEN, 0.0) - before))
     if way.files is not None:
-        # It reads what it wrote.
+        # The server reads the files that it wrote.
         loaded = stored
     samples.stored_bytes += stored
     samples.loaded_bytes += loaded

@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.25
 LOG_TAIL = 3_000
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
-    # Has POST /reset_prefix_cache.
+    # Enables POST /reset_prefix_cache.
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_NO_USAGE_STATS": "1",
 }
@@ -55,7 +55,7 @@ class VllmServer:
         self.log = log
         self._model = str(model)
         [self._port] = free_ports(1)
-        # The module, for the command looks for metadata that a CPU build may lack.
+        # The module is run, because the command looks for metadata that a CPU build may lack.
         self._command = [str(python), "-m", "vllm.entrypoints.openai.api_server"]
         self._command += ["--model", self._model, "--host", HOST, "--port", str(self._port)]
         self._command += arguments
@@ -69,7 +69,7 @@ class VllmServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Its engine is a process of its own, and ends with it.
+                # The engine is a process of its own, and ends with the server.
                 start_new_session=True,
             )
         return self
@@ -168,7 +168,7 @@ class VllmServer:
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)
-        # What is left of its session: an engine whose server was killed.
+        # The rest of its session, such as an engine whose server was killed.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

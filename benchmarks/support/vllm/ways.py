@@ -58,7 +58,7 @@ def way_of(name: str) -> Iterator[Way]:
 @contextmanager
 def _kvstore() -> Iterator[Way]:
     with running_store(*STORE) as store:
-        # This tree's own connector, wherever it was installed from.
+        # This tree's own connector, wherever one is installed.
         path = os.pathsep.join([str(TREE), str(TREE / "clients" / "python")])
         transfer: dict[str, object] = {
             "kv_connector": "KvstoreConnector",
@@ -89,7 +89,7 @@ def _lmcache() -> Iterator[Way]:
         *(str(VLLM_PYTHON), "-m", "lmcache.cli.main", "server"),
         *("--host", "127.0.0.1", "--port", str(port), "--http-port", str(http)),
         *("--prometheus-port", str(metrics), "--shm-name", name),
-        # Without these two options bytes travel as pickles.
+        # Without these two options bytes are sent as pickles.
         *("--supported-transfer-mode", "engine_driven", "--no-l1-use-lazy"),
         *("--l1-size-gb", "4", "--eviction-policy", "LRU", "--chunk-size", "256"),
     ]

@@ -72,7 +72,7 @@ class Worker:
 def _work(  # a process's main function
     pipe: Connection, name: str, model: str, runtime_dir: Path, longest: int, threads: int
 ) -> None:
-    # On demand: whoever starts this process needs none of it for that.
+    # Imported here, because the parent process does not need it.
     from inference_worker.engine.local_worker import local_worker  # noqa: PLC0415
     from inference_worker.model.device import use_threads  # noqa: PLC0415
 

@@ -10,7 +10,7 @@ from kvstore_client import Client
 from support.workloads.figures import Sample
 
 FLUSH_SECONDS = 30.0
-# Where a request waits for another's prefill and the engine does not say for how long.
+# The wait for another's prefill if the engine does not say how long.
 LOOK_SECONDS = 0.001
 
 
@@ -80,7 +80,7 @@ class _Watch:
         if self._error is not None:
             raise self._error
         found = self._found
-        assert found is not None  # it ended, and did not fail
+        assert found is not None  # the request ended and did not fail
         return Sample(
             first_token_s=self._first - begin,
             whole_s=self._end - begin,

@@ -9,10 +9,10 @@ import numpy as np
 
 from support.workloads.requests import Asked
 
-# Of the ideal, where a target is beyond it.
+# The share of the ideal that is the target if the ideal is below it.
 SHARE_OF_IDEAL: Final = 0.85
 CONFIDENCE: Final = 0.95
-# Tokens of a page: a beginning that all prompts share, such as one token, is no hit.
+# Tokens of a page. A shared beginning of fewer tokens is no hit.
 LEAST_HIT: Final = 16
 
 
@@ -51,7 +51,7 @@ def median_interval(
     ordered, count = sorted(samples), len(samples)
     outside = 0.0
     rank = 0
-    # P(fewer than rank + 1 samples lie below the median), of both sides together.
+    # P(fewer than rank + 1 samples are below the median), for both sides together.
     while rank < (count - 1) // 2:
         outside += 2 * comb(count, rank) / 2**count
         if outside > 1 - confidence:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from inference_worker.demo.comparison import ACCEPTED_SHARE, compare
 from inference_worker.demo.reference import Reference
 
-# Of what differs, so many places are named.
+# The number of differences that are named.
 NAMED: Final = 20
 
 

@@ -18,7 +18,7 @@ class Chat:
     system_tokens: int = 200
     conversations: int = 4
     rounds: int = 5
-    # As many as the questions that the demo asks, or that LMCache's driver does.
+    # The length of the demo's questions, and of those of LMCache's driver.
     question_tokens: int = 24
     answer_tokens: int = 100
 
@@ -112,7 +112,7 @@ QUICK = Plan(
     miss=Miss(pairs=(12, 6)),
     stock_rounds=3,
 )
-# Shows that all of it runs; its figures mean nothing.
+# Shows that everything runs. Its figures mean nothing.
 SMALLEST = Plan(
     chat=Chat(system_tokens=64, conversations=2, rounds=2, answer_tokens=4),
     rag=Rag(document_tokens=96, documents=2, requests=4, answer_tokens=2),

@@ -20,7 +20,7 @@ DPI: Final = 100
 
 def draw(document: dict[str, Any], folder: Path) -> None:
     """Draws all plots into a folder, and makes it if needed."""
-    # On demand: it takes a second, and only this needs it.
+    # Imported here, because the import takes a second and only plots need it.
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -102,7 +102,7 @@ class Conversations:
         """Begins each with the system prompt."""
         system = self.text.opening(self.shape.system_tokens)
         self.histories = [list(system) for _ in range(self.shape.conversations)]
-        # How much of each somebody computed: of the first ones not even the system prompt.
+        # The known tokens of each. The first ones have none, not even the system prompt.
         self.computed = [0] * self.shape.conversations
 
     def ask(self, number: int) -> Asked:

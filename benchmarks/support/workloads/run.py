@@ -80,7 +80,7 @@ class Runner:
         chat = Conversations(shape, self._text)
         for number in range(shape.rounds):
             asked = [chat.ask(each) for each in range(shape.conversations)]
-            # The worker that gives the answer is not the one that is asked next.
+            # The worker that gives the answer does not get the next question.
             whose = [(each + number) % 2 for each in range(shape.conversations)]
             for each, worker in zip(asked, whose, strict=True):
                 self._say(f"chat, round {number + 1}, {len(each.ids)} tokens")
@@ -153,7 +153,7 @@ class Runner:
         turn = count()
         for number, each in enumerate(asked):
             self._say(f"{what}, {number + 1} of {len(asked)}, {len(each.ids)} tokens")
-            # One worker computes a prefix first, and the other has all that comes after.
+            # One worker computes a prefix first, and the other gets all later requests.
             worker = next(turn) % 2 if each.prefix is None else (each.prefix + each.could_hit) % 2
             rows.add(each, self._measure(f"{what} {number + 1}", each, max_tokens, worker))
         return self._judged(rows)
@@ -169,7 +169,7 @@ class Runner:
 
         Returns the samples in the variants' order.
         """
-        # Before anybody computes it.
+        # The ideal's prefix is matched before any variant computes it.
         self._world.ready.prepare(asked.ids)
         found = {
             name: self._world.one(name, asked.ids, max_tokens, worker)

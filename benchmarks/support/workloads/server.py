@@ -11,7 +11,7 @@ from pathlib import Path
 from kvstore_client.testing import wait_until
 from support.loopback import HOST, free_ports
 
-# A large model is loaded once for each engine, in seconds.
+# Seconds, as a large model is loaded once for each engine.
 START_SECONDS = 300.0
 STOP_SECONDS = 60.0
 

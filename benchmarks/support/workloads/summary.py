@@ -15,7 +15,7 @@ from support.workloads.figures import (
 from support.workloads.run import Rows
 from support.workloads.world import IDEAL, STORE, TWO, WITHOUT
 
-# What a store may add to the time to first token where nothing hits.
+# The overhead that a store may add to the time to first token on a miss.
 MISS_BOUND: Final = 0.02
 
 

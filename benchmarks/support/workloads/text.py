@@ -7,7 +7,7 @@ from typing import Final
 
 from inference_worker.model.tokenizer import Tokenizer
 
-# What two openings do not share: a page.
+# Tokens in which two openings differ: a page.
 UNIQUE_TOKENS: Final = 16
 
 
@@ -21,7 +21,7 @@ class Text:
         source = files("inference_worker") / "data" / "demo_text.txt"
         paragraphs = source.read_text(encoding="utf-8").split("\n\n")
         self._pieces = [tokenizer.encode(f"{each.strip()}\n\n") for each in paragraphs]
-        # No headings, which begin alike.
+        # Headings are left out, because they begin alike.
         self._long = [each for each in self._pieces if len(each) > 2 * UNIQUE_TOKENS]
         self._encode = tokenizer.encode
         self._begin_ids = tokenizer.begin_ids

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from support.replay.trace import BLOCK_TOKENS, Request
 
-# Letters and marks of a tokenizer of bytes; in others ordinary tokens too.
+# Letters and marks of a byte tokenizer, and ordinary tokens in others.
 FIRST_ID: Final = 32
 LAST_ID: Final = 126
 
@@ -50,7 +50,7 @@ def turns(requests: Sequence[Request], block_tokens: int, longest: int) -> list[
             length for block, length in zip(each.ids, lengths, strict=True) if block in seen
         )
         seen.update(each.ids)
-        # The last one is run for its logits; that it may be known too is a full hit's next token.
+        # The last token is run for its logits. Only a full hit's next token would make it known.
         found.append(Turn(each.time, ids, known))
     return found
 

@@ -18,10 +18,10 @@ from support.workloads.plan import Plan
 from support.workloads.ready import ReadyNamespace
 
 WITHOUT, STORE, TWO, IDEAL = "without", "store", "two workers", "ideal"
-# What the store has, in tokens: a full run computes less, so nothing has to go.
+# Tokens of the store's memory. A full run computes fewer, so nothing is evicted.
 STORE_TOKENS: Final = 110_000
 MEBIBYTE: Final = 1 << 20
-# Of a run on a busy machine, in seconds: what a store that hangs would cost is not asked here.
+# Seconds for a busy machine. The cost of a store that hangs is not measured here.
 PATIENCE: Final = 10.0
 OPEN_SECONDS: Final = 60.0
 
@@ -34,7 +34,7 @@ class World:
     store: Driver
     ideal: Driver
     ready: ReadyNamespace
-    # Where the ideal's prefixes are published that the other variants have to compute.
+    # The ideal's namespace for prefixes, which the other variants have to compute.
     prepared: Namespace
     publisher: Driver
     workers: Sequence[Worker]
