@@ -68,7 +68,6 @@ UNMENDED = (
     "tests/unit/http",
     "tests/unit/metrics",
     "tests/unit/page",
-    "tests/unit/rpc",
     "tests/unit/scheduler",
     "tests/unit/service",
     "tests/unit/storage",
