@@ -77,7 +77,7 @@ def report(ended: dict[str, "subprocess.CompletedProcess[str]"]) -> Report:
 
 
 class Known:
-    """Which prefixes were computed, token by token, and after which the next token is known."""
+    """The prefixes that were computed, and those after which the next token is known."""
 
     def __init__(self) -> None:
         self._prefixes: set[tuple[int, ...]] = set()

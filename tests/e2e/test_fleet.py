@@ -165,7 +165,7 @@ def test_a_burst_computes_one_prompt(
     text_ids: MakeIds,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Of eight that ask the same on two processes, one computes and seven wait for it."""
+    """Eight equal prompts on two processes are computed once."""
     stage.serve()
     prompt, outputs = text_ids(LONG_PROMPT, 8), list[list[int]]()
     prompts = prefilled_prompts(stage, prompt, outputs)
@@ -176,7 +176,7 @@ def test_a_burst_computes_one_prompt(
 
 @dataclass
 class Outlived:
-    """What a burst and two streams were answered, and what was computed for them."""
+    """The answers to a burst and two streams, and the tokens computed for them."""
 
     prompt: list[int]
     beginnings: list[list[int]]
@@ -251,9 +251,10 @@ def test_a_burst_and_a_stream_outlive_a_process(
     text_ids: MakeIds,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """What one computes for eight is taken over behind the half that it inserted, and its stream.
+    """A burst and a stream continue on the other process after one is killed.
 
-    Each process has a stream when the eight come, so one is broken and has to go on elsewhere.
+    The other process starts behind the half that the killed one inserted. Each process has a stream
+    when the burst arrives, so one stream breaks.
     """
     outlived = None
     for seed in TRIES:

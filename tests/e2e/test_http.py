@@ -102,7 +102,7 @@ def test_cold_hit_partial_and_miss(stage: HttpStage, client: OpenAI) -> None:
 
 
 def test_users_and_salts_share_nothing(stage: HttpStage, client: OpenAI) -> None:
-    """What one has computed the other computes anew, and finds itself."""
+    """Users and salts share no pages, and each finds its own again."""
     prompt = "2 " + TEXT
     before = stage.counters()
     first = complete(client, prompt)

@@ -173,7 +173,7 @@ def test_a_name_is_text_whatever_it_says(page: Browser) -> None:
 
 
 def test_everything_has_a_name(page: Browser) -> None:
-    """Whoever hears the page is told of each control and picture what it is."""
+    """Every control and picture of the page has a name for screen readers."""
     told = page.named_nodes()
     assert [each for each in told if each[0] in NEED_NAMES and not each[1].strip()] == []
     assert {"main", "banner", "navigation", "contentinfo"} <= {role for role, _ in told}
@@ -206,7 +206,7 @@ def test_focus_can_be_seen(page: Browser) -> None:
 
 
 def test_the_rest_is_one_bar_that_leads_to_the_next(page: Browser) -> None:
-    """Of many prefixes the largest are drawn; of the others it is said how many, and led to."""
+    """The page draws the largest prefixes, and one bar leads to the others with their number."""
     choose = (
         "(() => {{ const choice = document.querySelector('#tree-namespace');"
         "choice.selectedIndex = {}; choice.dispatchEvent(new Event('change')); }})()"

@@ -29,7 +29,7 @@ app.command("warm")(warm)
 
 @app.callback()
 def program() -> None:
-    """Have the command keep its name."""
+    """Keeps the command's name in this test."""
 
 
 OPTIONS = ("--model", "tiny", "--longest", "512", "--threads", "1")

@@ -126,7 +126,7 @@ def test_a_request_that_fails_keeps_nothing(
 def test_two_engines_on_one_prompt_publish_it_once(
     name: str, here: EngineWorld, model: PagedModel, judge: Judge, text_ids: Ids
 ) -> None:
-    """Where two compute the same at once the first's pages stay, and both answer alike."""
+    """Two engines that compute one prompt at once publish it once, and both answer alike."""
     ids = text_ids(200, 104)
     with EngineWorld(model, here.runtime_dir) as other:
         other.wait_open()

@@ -78,7 +78,7 @@ def test_the_same_tokens_from_fewer_computed(script: Script, text_ids: TextIds) 
 def test_a_script_and_a_worker_share_pages(
     script: Script, models: dict[str, PagedModel], name: str, text_ids: TextIds
 ) -> None:
-    """Of the same model's folder: what either computed the other starts from."""
+    """A script and a worker with the same model folder start from each other's pages."""
     ids, others = text_ids(PROMPT, 4), text_ids(PROMPT, 5)
     with EngineWorld(models[name], script.runtime_dir) as world:
         world.wait_open()
@@ -222,7 +222,7 @@ def test_a_store_that_fails_under_a_prompt_costs_its_saving(
 def test_pages_that_were_given_away_are_dropped(
     llama: Script, text_ids: TextIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where generations moved on under the copy the prompt is computed."""
+    """A prompt is computed anew if its pages' generations changed during the copy."""
     ids = text_ids(PROMPT, 10)
     llama.ask(ids)
 
@@ -236,7 +236,7 @@ def test_pages_that_were_given_away_are_dropped(
 
 
 def test_what_was_computed_on_a_removed_page_is_not_saved(llama: Script, text_ids: TextIds) -> None:
-    """Whoever removed it knew something about it."""
+    """Pages computed on a removed page are not saved, because their base may be wrong."""
     ids = text_ids(PROMPT, 11)
     llama.ask(ids[:64])
     with llama.store.prompt(torch.tensor([ids])) as prompt:
@@ -249,7 +249,7 @@ def test_what_was_computed_on_a_removed_page_is_not_saved(llama: Script, text_id
 
 
 def test_after_an_exception_nothing_is_saved(llama: Script, text_ids: TextIds) -> None:
-    """What was computed may be incomplete."""
+    """Nothing is saved after an exception, because the computation may be incomplete."""
     ids = torch.tensor([text_ids(PROMPT, 12)])
     entered = llama.store.prompt(ids)
 

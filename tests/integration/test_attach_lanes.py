@@ -1,4 +1,4 @@
-"""Who may have a lane, and when it ends."""
+"""The processes that may have a lane, and the events that end one."""
 
 import pytest
 
@@ -73,7 +73,7 @@ def test_nobody_else_has_one(rig: AttachRig, case: str) -> None:
 
 
 def test_a_lane_ends_with_its_lease(rig: AttachRig) -> None:
-    """Of a process that has nothing mapped; another lease's goes on."""
+    """A lane ends with its lease, even if its process has nothing mapped."""
     rig.serve()
     caller = rig.lease()
     rig.bound(caller)

@@ -16,7 +16,7 @@ from wire.attach_rig import ADMIN, PEER, AttachRig, extent_ids, has_ended, line_
 
 
 def test_two_processes_share_pages_in_place(rig: AttachRig) -> None:
-    """What another process wrote into an extent is what the store's mapping shows."""
+    """The store's mapping shows the bytes that another process wrote into an extent."""
     rig.serve()
     caller = rig.lease()
     child = rig.spawn(caller)

@@ -36,7 +36,7 @@ def test_a_connection_has_one_lease_at_a_time(rig: AttachRig) -> None:
 
 
 def test_a_wrong_secret_is_refused(rig: AttachRig) -> None:
-    """Who does not know the lease's secret is not attached, and nothing of the try is left."""
+    """A process with a wrong lease secret is not attached, and its attempt leaves nothing."""
     rig.serve()
     caller = rig.lease()
     peer = rig.connect()
@@ -268,7 +268,7 @@ def test_a_server_out_of_descriptors_goes_on_when_it_has_some(rig: AttachRig) ->
 
 @contextmanager
 def no_more_descriptors() -> Iterator[None]:
-    """Let this process open nothing more."""
+    """Prevents this process from opening more descriptors."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)

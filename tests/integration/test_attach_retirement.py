@@ -1,4 +1,4 @@
-"""What the attach socket says of extents that go, and whom the store waits for."""
+"""Retired extents on the attach socket, and the processes that the store waits for."""
 
 import os
 
@@ -30,7 +30,7 @@ class Worker:
         self.look()
 
     def look(self) -> None:
-        """Have the attach server look around."""
+        """Runs one round of the attach server's announcements."""
         self.store.announcer.announce()
 
     def unmap(self, peer: AttachPeer, *extent_ids: int) -> None:
@@ -92,7 +92,7 @@ def test_nothing_is_asked_for_that_is_in_use(worker: Worker) -> None:
 
 
 def test_a_process_that_comes_back_is_asked_again(worker: Worker) -> None:
-    """What was given over an earlier connection of a living process still counts."""
+    """A process that reconnects is asked to unmap the extents from its earlier connection."""
     worker.peer.acknowledge(1)
     worker.peer.close()
     pid = os.getpid()

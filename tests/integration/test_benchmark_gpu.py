@@ -11,7 +11,7 @@ from processes.benchmark_process import run_benchmark
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    """What a quick run on the CPU measured."""
+    """Provides the result of a quick run on the CPU."""
     found: dict[str, Any] = json.loads(run_benchmark("gpu", "--device", "cpu", "--quick", "--json"))
     return found
 

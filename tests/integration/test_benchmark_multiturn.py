@@ -63,7 +63,7 @@ def serve(asked: list[Turn], *, callers: int, speed: float = 0.0) -> list[Served
 
 
 def test_one_caller_finds_all_that_was_computed_before(asked: list[Turn]) -> None:
-    """Of each prompt what the trace's ids say, or some tokens more where two happen to agree."""
+    """One caller finds the tokens that the trace predicts, or some more where two prompts agree."""
     served = serve(asked, callers=1)
     for turn, each in zip(asked, served, strict=True):
         assert each.error == ""

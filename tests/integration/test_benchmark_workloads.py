@@ -25,7 +25,7 @@ LIMIT = 60.0
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    """What one run of everything with one worker gave, as it is written down."""
+    """Provides the document of a run of all measurements with one worker."""
     found = measure(
         SMALLEST,
         model="tiny",
@@ -64,7 +64,7 @@ def test_what_could_hit_did(document: dict[str, Any]) -> None:
 
 
 def test_unique_prompts_reuse_no_page(document: dict[str, Any]) -> None:
-    """So what the store adds to them is what a miss costs."""
+    """Unique prompts reuse no page, so the time that the store adds is the overhead of a miss."""
     [each] = document["miss_overhead"]["lengths"]
     assert each["identical"] is True
     assert each["reused_tokens"] < 16 * each["pairs"]

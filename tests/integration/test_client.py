@@ -44,7 +44,7 @@ def opened(
 
 
 def test_a_miss_then_a_hit(opened: tuple[Client, Namespace]) -> None:
-    """What nobody inserted is a miss; what was inserted is matched, all but the last token."""
+    """A prompt misses before its pages are inserted, and then matches all but its last token."""
     client, namespace = opened
     with namespace.match(TOKENS) as match:
         assert (match.token_count, match.pages, match.failure) == (0, [], None)
@@ -74,7 +74,7 @@ def test_a_released_match_is_released_at_the_store(opened: tuple[Client, Namespa
 def test_the_first_writer_stays(
     opened: tuple[Client, Namespace], fresh_store: RunningStore
 ) -> None:
-    """Where two wrote the same pages, the second is given the first one's, and both match them."""
+    """The second writer of the same pages gets the first one's pages, and both match those."""
     _, namespace = opened
     other, mirror = open_client(fresh_store.runtime_dir)
     with mirror.reserve(start_page=0, page_count=4) as duplicate:
@@ -147,7 +147,7 @@ def test_new_extents_are_mapped_as_the_arena_grows(opened: tuple[Client, Namespa
 
 
 def test_a_namespace_without_memory_says_so(fresh_store: RunningStore) -> None:
-    """Where not one page of a layout fits into what the store has, the reason can be read."""
+    """A namespace whose layout has no room for one page in the store reports the reason."""
     content = PagedContent(layer_count=64, kv_head_count=64, head_dim=512, dtype="float32")
     with Client(fresh_store.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
         namespace = client.namespace(IDENTITY, PageLayout.paged(64, content))
@@ -213,7 +213,7 @@ def test_many_threads_share_a_client(opened: tuple[Client, Namespace]) -> None:
 
 
 def test_a_device_that_fails_keeps_the_pages(fresh_store: RunningStore) -> None:
-    """Where waiting for the device fails nothing is inserted and nothing is given back."""
+    """Nothing is inserted or released if the wait for the device fails."""
     broken = threading.Event()
 
     def wait() -> None:

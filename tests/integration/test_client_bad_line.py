@@ -75,7 +75,7 @@ def hits(namespace: Namespace) -> bool:
 
 
 def test_a_slow_store_costs_a_request_its_budget_and_no_more(proxy: Proxy) -> None:
-    """Where each answer comes in time and late, all calls together take the budget of one."""
+    """All calls of a request together take the time of one budget if every answer is slow."""
     with a_client(proxy.runtime_dir) as (_, namespace):
         proxy.calls.line = Line(delay=0.3 * CALL_TIMEOUT)
         budget = namespace.new_budget()
@@ -184,7 +184,7 @@ def test_nobody_waits_for_an_attach_socket_that_says_nothing(proxy: Proxy) -> No
 def test_a_store_that_answers_renewals_alone_costs_few_requests_their_deadline(
     store: RunningStore,
 ) -> None:
-    """Where matches hang and peeks do not, requests are tried less and less; then all hit again."""
+    """Requests to a store that only answers renewals and peeks are tried ever more rarely."""
     with slow_calls(store.runtime_dir) as (folder, calls), a_client(folder) as (client, namespace):
         assert wait_until(lambda: hits(namespace))
         calls.hold("MatchPrefix")

@@ -43,7 +43,7 @@ def leases_by_state(store: RunningStore, name: str) -> list[int]:
 
 
 def insert_as_another(store: RunningStore) -> None:
-    """Have another client, one with patience, insert the tokens' pages."""
+    """Inserts the tokens' pages by another client, which has a long timeout."""
     client, namespace = open_client(store.runtime_dir)
     write_and_insert(namespace, TOKENS)
     client.close()

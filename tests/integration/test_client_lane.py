@@ -1,4 +1,4 @@
-"""Which way a client's calls take, and what it does when one of them is cut off."""
+"""The choice between lane and gRPC in a client, and its reaction when one of them breaks."""
 
 from collections.abc import Iterator
 

@@ -30,7 +30,10 @@ def two() -> Iterator[tuple[Opened, Opened]]:
 
 
 def test_a_page_of_another_sequence_is_copied_and_gone_on_in(two: tuple[Opened, Opened]) -> None:
-    """What one wrote is another's to copy; both pages stay as they are, and nothing is held."""
+    """A worker copies another sequence's page and continues in the copy.
+
+    The source is unchanged.
+    """
     (_, writer), (client, reader) = two
     pages = write_and_insert(writer, TOKENS)
     other = [*TOKENS[:10], 7, 8, 9]

@@ -169,7 +169,7 @@ def test_namespaces_are_shown(store: RunningStore, namespace: Namespace) -> None
 
 
 def test_a_token_is_good_for_any_client(store: RunningStore) -> None:
-    """What `token` prints is a credential that a bare gRPC call is answered for."""
+    """The credential that `token` prints is valid for a bare gRPC call."""
     credential = run(store, "token").stdout.strip()
     assert run_json(store, "token") == {"credential": credential}
     with grpc.insecure_channel(RuntimeDir(store.runtime_dir).grpc_target) as channel:

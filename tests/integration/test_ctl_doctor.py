@@ -75,7 +75,7 @@ def test_a_folder_open_to_others_is_seen(store: RunningStore) -> None:
 
 @pytest.mark.skipif(not POSSIBLE, reason="needs root")
 def test_another_user_is_told_whose_it_is(store: RunningStore) -> None:
-    """Who may not look into the folder, or use the sockets, learns by whom it may be asked."""
+    """A user without access to the folder or the sockets is told who owns them."""
     paths = RuntimeDir(store.runtime_dir)
     paths.path.parent.chmod(0o711)
     for mode in (0o700, 0o711):
@@ -86,7 +86,7 @@ def test_another_user_is_told_whose_it_is(store: RunningStore) -> None:
 
 
 def test_descriptors_that_run_out_are_seen(store: RunningStore) -> None:
-    """Of the server's process, whose limit is read while it runs."""
+    """The doctor warns if the server's process has reached its limit of descriptors."""
     facts = HostFacts()
     assert server_pid(facts, RuntimeDir(store.runtime_dir)) == store.pid
     soft, hard = resource.prlimit(store.pid, resource.RLIMIT_NOFILE)
@@ -123,7 +123,7 @@ def test_few_hits_are_seen(client: Client, namespace: Namespace) -> None:
 
 
 def is_whole(client: Client, namespace: Namespace) -> bool:
-    """Have the pool run low; tell whether it has grown to both its extents, for the worker too."""
+    """Lets the pool run low. Returns whether the worker has mapped both extents."""
     namespace.reserve(start_page=0, page_count=SLOTS // 2).abort()
     (lease,) = client.admin.leases()
     return [each.mapped_extent_count for each in lease.processes] == [2]
@@ -141,7 +141,7 @@ def test_pages_that_go_too_early_are_seen(client: Client, namespace: Namespace) 
 
 
 def test_a_pool_that_is_held_is_seen(client: Client, namespace: Namespace) -> None:
-    """Where lookups find no slots for what they lack."""
+    """The doctor warns of a full pool if lookups find no free slots."""
     assert finding_of(client, "room").outcome is Outcome.OK
     assert wait_until(lambda: is_whole(client, namespace))
     with namespace.reserve(start_page=0, page_count=SLOTS):

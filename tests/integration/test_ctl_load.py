@@ -187,7 +187,7 @@ def test_a_trace_asks_before_memory_moves(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_replayed(store: RunningStore, others: Client) -> None:
-    """What hits is what an index without end finds, as long as there is room for it."""
+    """A replayed trace hits what an unbounded index would hit, while the store has room."""
     with gzip.open(CUT, "rt") as lines:
         rows = [json.loads(line) for line, _ in zip(lines, range(20), strict=False)]
     refused = run(store, "replay", str(CUT), "--requests", "20", typed="n\n")

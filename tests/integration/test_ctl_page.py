@@ -1,4 +1,4 @@
-"""What docs/ctl.md says that commands print, they print."""
+"""The commands in docs/ctl.md print what that page shows."""
 
 import shlex
 import tempfile

@@ -55,7 +55,7 @@ def run_json(store: RunningStore, *arguments: str) -> Any:  # noqa: ANN401  # ea
 def test_a_prompt_is_pinned_shown_and_unpinned(
     store: RunningStore, namespace: Namespace, prompt: str
 ) -> None:
-    """What is kept is said in words, stands in the tables, and is gone afterwards."""
+    """A pinned prompt is reported in words, listed in the tables, and gone after unpinning."""
     name = IDENTITY.display_name
     first = run(store, "pin", "system", "--tokens", prompt)
     assert first.exit_code == 0, first.output
@@ -160,7 +160,7 @@ def test_a_namespace_is_emptied(store: RunningStore, namespace: Namespace) -> No
 def test_a_wrong_command_line_is_status_two(
     store: RunningStore, arguments: list[str], complaint: str
 ) -> None:
-    """What is wrong is named, and nothing changes."""
+    """A wrong command line is reported with its error, and nothing changes."""
     result = run(store, *arguments)
     assert (result.exit_code, complaint in result.stderr) == (2, True), result.output
     (namespace,) = run_json(store, "namespaces")

@@ -92,7 +92,7 @@ def test_a_remote_admin_looks(remote: Remote) -> None:
 
 
 def test_a_remote_admin_asks_whether_it_is_well(remote: Remote) -> None:
-    """What is of the store is checked, what is of its host is not; a load is its host's alone."""
+    """A remote doctor checks the store but not its host. A bench is refused from another host."""
     diagnosis = remote.run("doctor", "--json")
     assert diagnosis.exit_code == 0, diagnosis.output
     found = {each["check"]: each["outcome"] for each in json.loads(diagnosis.stdout)["checks"]}
@@ -106,7 +106,7 @@ def test_a_remote_admin_asks_whether_it_is_well(remote: Remote) -> None:
 
 
 def test_a_remote_admin_peeks_pins_and_evicts(remote: Remote, tmp_path: Path) -> None:
-    """What is cached can be asked for, kept, let go and removed from elsewhere."""
+    """A remote admin can peek, pin, unpin and evict."""
     tokens = tmp_path / "tokens"
     tokens.write_text(json.dumps([*TOKENS, 1]))
     peeked = json.loads(remote.run("peek", "--tokens", str(tokens), "--json").stdout)
@@ -193,7 +193,7 @@ def test_a_new_token_is_printed_once_with_its_line(tmp_path: Path) -> None:
 
 
 def test_nobody_writes_into_the_log(remote: Remote) -> None:
-    """What a stranger says in a handshake is no line of the log: each is the server's own."""
+    """The text of a stranger's TLS handshake does not get into the log."""
     context = ssl.create_default_context(cafile=str(remote.folder / "authority.crt"))
     context.check_hostname = False
     context.set_alpn_protocols(["h2"])
@@ -207,7 +207,7 @@ def test_nobody_writes_into_the_log(remote: Remote) -> None:
 
 
 def test_a_credential_is_of_this_host(remote: Remote) -> None:
-    """Where another store's address was typed none is printed, of whichever store."""
+    """No credential is printed for a remote address."""
     result = remote.run("token")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "this host" in result.stderr

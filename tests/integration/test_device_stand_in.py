@@ -36,7 +36,7 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("scenario", [*SCENARIOS, *KILLS, *ORDERS], ids=lambda each: each.__name__)
 def test_device_pages(scenario: Callable[[str], None]) -> None:
-    """What has to hold on a device holds in all of our code beneath which CUDA lies."""
+    """The device scenarios pass in all our code above CUDA, on a stand-in of the device."""
     scenario("cpu")
 
 
@@ -47,21 +47,21 @@ def test_a_killed_worker_writes_nothing_more(*, with_child: bool) -> None:
 
 
 def test_pages_go_down_and_come_back() -> None:
-    """What went to tier 2 is on the device again as it is matched, with its bytes."""
+    """Pages that were demoted to tier 2 are back on the device, with their bytes, after a match."""
     pages_go_down_and_come_back("cpu")
 
 
 def test_a_successor_s_equal_handle_is_not_taken_for_the_old_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where a store's handles are those of the store before, a view that is kept delays them."""
+    """A successor with the same device handles is mapped only after views of the old store end."""
     monkeypatch.setenv("KVSTORE_TEST_CARD_PREFIX", "store")
     a_view_outlives_its_store("cpu")
 
 
 @contextmanager
 def occupied(card: Path, size: int) -> Iterator[None]:
-    """Have somebody map so much of the device."""
+    """Occupies that much of the device's memory as another user of it."""
     with (card / "somebody").open("wb") as file:
         file.truncate(size)
         fcntl.flock(file, fcntl.LOCK_SH)

@@ -1,4 +1,4 @@
-"""What happens in a real store, told to real processes."""
+"""Events of a real store, watched by real processes."""
 
 import json
 import signal
@@ -83,7 +83,7 @@ def test_what_is_remembered_is_shown_at_once(
 def test_a_watch_may_take_so_many_seconds(
     fresh_store: RunningStore, opened: tuple[Client, Namespace]
 ) -> None:
-    """Of one namespace, in JSON: leases are not in it."""
+    """A watch of one namespace in JSON ends after the given seconds and has no lease events."""
     write_and_insert(opened[1], TOKENS)
     result = run(fresh_store, "events", "--seconds", "5", "--json", "--namespace", "tin")
     assert result.exit_code == 0, result.output

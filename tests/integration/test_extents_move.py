@@ -44,7 +44,7 @@ class Tenants:
         return sum(e.extent_count for e in mine), sum(e.retiring_extent_count for e in mine)
 
     def fill(self) -> None:
-        """Have the first tenant take all memory; both of its processes map all of it."""
+        """Lets the first tenant take all memory. Both of its processes map all of it."""
         first, other = self.givers
         assert other.ask("peek", HELD) == 0
 

@@ -65,7 +65,7 @@ def expected(request: Request) -> list[int]:
 
 
 class Heard:
-    """What came of one request."""
+    """The answer to one request."""
 
     def __init__(self) -> None:
         self.pieces: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""What a fleet says of processes that die, by processes without a model."""
+"""A fleet's reports of processes that die, with processes that have no model."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -40,7 +40,7 @@ def test_a_store_is_a_child_of_this_process() -> None:
 
 
 def test_its_words_and_its_end_are_the_same(forked_programs: ForkedPrograms) -> None:
-    """What it writes, and how it ends, is the same as after an exec."""
+    """A forked program has the same output and exit status as an executed one."""
     for command, status in ((HELP, 0), (WRONG, EXIT_USAGE)):
         found = []
         for on in (True, False):
@@ -76,7 +76,7 @@ def test_it_has_its_own_environment_folder_and_session(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by_path", [False, True])
 def test_other_code_of_that_name_is_what_runs(tmp_path: Path, *, by_path: bool) -> None:
-    """What lies in the folder it begins in, or is first on its path, comes before ours."""
+    """Code in the working folder or first on the path has priority over the forked program."""
     (tmp_path / "kvstore").mkdir()
     (tmp_path / "kvstore" / "__init__.py").touch()
     (tmp_path / "kvstore" / "__main__.py").write_text("print('another one')")

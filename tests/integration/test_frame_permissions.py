@@ -90,7 +90,7 @@ class Frames:
 
 
 def test_every_frame_is_classified() -> None:
-    """What a client may send is what the table has: a new frame has to be added."""
+    """The table has exactly the frames that a client may send, so a new one must be added."""
     (kinds,) = attach_pb2.ClientFrame.DESCRIPTOR.oneofs
     assert {each.name for each in kinds.fields} == set(FRAMES)
 
@@ -107,7 +107,7 @@ def test_a_peer_may_do_with_its_own(rig: AttachRig, kind: str) -> None:
 def test_another_tenant_s_is_as_if_it_was_not_there(
     rig: AttachRig, kind: str, *, admin: bool
 ) -> None:
-    """Who has a lease's id and secret, and another uid, learns and changes nothing."""
+    """Another uid learns and changes nothing, even with a lease's id and secret."""
     frames = Frames(rig, admin=admin)
     before = frames.mapped()
     ended, answer = frames.answer(kind, frames.other.lease_id, frames.other_extent)

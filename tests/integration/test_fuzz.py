@@ -34,7 +34,7 @@ def test_every_method_of_the_contract_is_called() -> None:
 
 
 def test_a_seed_repeats_its_inputs() -> None:
-    """What was found once is found again; other seeds draw other bytes."""
+    """The same seed draws the same inputs, and another seed draws others."""
     kind = message_factory.GetMessageClass(prefix_cache_pb2.InsertPrefixRequest.DESCRIPTOR)
 
     def drawn(seed: int) -> list[bytes]:

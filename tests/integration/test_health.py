@@ -1,4 +1,4 @@
-"""What a server says of itself while it stands still: the watchdog, in a real process."""
+"""The health of a store whose calls hang: the watchdog in a real process."""
 
 import os
 import signal
@@ -70,7 +70,7 @@ def test_a_stall_is_said_and_passes(
 def test_a_store_that_stands_still_ends_when_it_is_told_to(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What never comes back is not waited for: the process ends, and says by its status that."""
+    """A hung store does not wait for its calls at SIGTERM, and exits with status 1."""
     os.mkfifo(tmp_path / "owner")
     monkeypatch.setenv(FOLDER, str(tmp_path))
     with running_store("--drain-grace", "0", program=PROGRAM) as stuck_store:

@@ -1,4 +1,4 @@
-"""Who connects to the HTTP server and asks nothing is not waited for; who asked is answered."""
+"""Idle connections to the HTTP server do not delay its stop. Open requests are answered."""
 
 import asyncio
 import signal

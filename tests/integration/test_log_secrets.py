@@ -140,7 +140,7 @@ def test_a_secret_in_a_log_is_found(line: bytes) -> None:
 
 
 def test_token_ids_in_a_log_are_found() -> None:
-    """So are token ids as numbers."""
+    """Token ids in a log are also found as numbers."""
     ids = list(struct.unpack("<4I", CACHED))
     for line in (str(ids), json.dumps({"tokens": ids}), " ".join(map(str, ids))):
         assert found(line.encode(), {"token ids": CACHED}) == ["token ids"]

@@ -1,4 +1,4 @@
-"""What a real server shows over HTTP."""
+"""The metrics of a real server over HTTP."""
 
 import re
 import signal

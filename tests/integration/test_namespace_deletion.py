@@ -31,7 +31,7 @@ def delete(store: RunningStore, *more: str, typed: str = "") -> tuple[int, str]:
 
 
 def test_a_namespace_goes_under_its_workers() -> None:
-    """What is held stays readable, what is reserved is not published, and both open another."""
+    """After a deletion held pages stay readable, reserved ones are refused, and workers reopen."""
     with running_store(*SMALL_STORE) as store:
         first, writer = open_client(store.runtime_dir)
         second, reader = open_client(store.runtime_dir)

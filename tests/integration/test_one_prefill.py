@@ -62,7 +62,7 @@ def test_a_client_is_told_what_another_computes(store: RunningStore, *, hot_lane
 
 
 def test_an_operator_sees_what_is_being_computed(store: RunningStore) -> None:
-    """Of a prompt by peek, in all by stats, and of each lease and hold by leases."""
+    """The prefill in flight is visible in peek for its prompt, in stats and in leases."""
 
     def said(*arguments: str) -> str:
         runtime_dir = ("--runtime-dir", str(store.runtime_dir))

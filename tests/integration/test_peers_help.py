@@ -1,4 +1,4 @@
-"""What sets up the environments of peers says what it is before it installs anything."""
+"""The setup scripts of peer environments explain themselves before they install anything."""
 
 import shutil
 import subprocess

@@ -1,7 +1,7 @@
-"""What deploy/kubernetes rests on: containers that share a folder, and see each other's processes.
+"""Containers that share a folder and see each other's processes, as in deploy/kubernetes.
 
-Store and workers are the first processes of PID namespaces beside each other. The folder is in a
-volume as an emptyDir with fsGroup is one, and the workers' mount of it is read-only.
+Store and workers are the first processes of neighbouring PID namespaces. The folder is in a volume,
+like an emptyDir with fsGroup. The workers mount it read-only.
 """
 
 import signal

@@ -20,7 +20,7 @@ def reload(store: RunningStore, event: str) -> str:
 
 
 def test_settings_are_read_again(tmp_path: Path) -> None:
-    """What can change does, in loggers that were used already too; a bad file changes nothing."""
+    """A reload changes what can change, in existing loggers too. A bad file changes nothing."""
     file = tmp_path / "kvstore.toml"
     file.write_text(JSON)
     with running_store("--config-file", str(file)) as store:

@@ -103,7 +103,7 @@ def load_on(store: RunningStore) -> Iterator[tuple[Client, Load]]:
 
 
 class Held(NamedTuple):
-    """What this process has of the system's."""
+    """This process's descriptors, threads and mappings."""
 
     descriptors: int
     threads: int

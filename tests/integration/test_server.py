@@ -113,7 +113,7 @@ def test_the_grace_is_the_end_of_waiting() -> None:
 
 @pytest.mark.usefixtures("executed")
 def test_a_second_signal_ends_it_at_once() -> None:
-    """Whoever signals again does not wait for the grace; the next server has nothing to tidy."""
+    """A second signal ends the grace at once, and the next server starts without cleaning up."""
     with running_store("--drain-grace", "60") as store:
         with worker_of(store):
             os.kill(store.pid, signal.SIGTERM)

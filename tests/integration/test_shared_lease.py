@@ -48,7 +48,7 @@ class Ranked:
         return {each.pid: each.mapped_extent_count for each in lease.processes}
 
     def hold(self) -> None:
-        """Have the scheduler hold a match of all of a prompt, and slots for what follows it."""
+        """Lets the scheduler hold a match of a whole prompt, and slots for the rest."""
         self.scheduler.ask("write", TOKENS)
         # Slots are handed out as soon as all three have them mapped.
         assert wait_until(self._acquired)

@@ -1,4 +1,4 @@
-"""What the pages tell a reader to type does what they say."""
+"""The commands and code in the docs do what their pages say."""
 
 import os
 import re
@@ -72,7 +72,7 @@ def test_a_page_can_be_followed(page: str, folder: Path, monkeypatch: pytest.Mon
 
 
 def test_the_first_worker_can_be_run_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the README's worker finds the second time is what it cached the first time."""
+    """The README's worker finds on its second run what it cached on its first run."""
     monkeypatch.setenv("KVSTORE_RUNTIME_DIR", str(folder / "run"))
     (worker,) = (each for each in snippets(ROOT / "README.md") if each.language == "python")
     with running_store(runtime_dir=folder / "run"), reader({}, folder) as follows:

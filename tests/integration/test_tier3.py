@@ -59,9 +59,10 @@ def kept(client: Client, tokens: list[int]) -> bool:
 
 
 def write_all(store: RunningStore, prompts: list[list[int]]) -> None:
-    """Have prompts inserted, and matched, until tier 3 has them.
+    """Inserts and matches prompts until tier 3 has them all.
 
-    Again where one had to make room for another: tier 1 grows beside the calls.
+    A prompt that had to make room for another is offered again, because tier 1 grows beside the
+    calls.
     """
     client, namespace = open_client(store.runtime_dir)
 

@@ -34,7 +34,7 @@ def has_room(admin: Admin) -> bool:
 
 @pytest.mark.parametrize(("write", "match"), [("back", "in-place"), ("through", "promote")])
 def test_a_tenth_of_the_working_set_is_enough(write: str, match: str) -> None:
-    """What is matched, from either tier, has its own bytes, and most of what was written is."""
+    """Two tiers with a tenth of the working set return the right bytes for more than half of it."""
     settings = (*SMALL_STORE, *TIER_2, "--tier2-write", write, "--tier2-match", match)
     with running_store(*settings) as store:
         client, namespace = open_client(store.runtime_dir)

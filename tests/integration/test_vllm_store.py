@@ -1,4 +1,4 @@
-"""What a connector's threads ask, of a real store."""
+"""The requests of a connector's threads to a real store."""
 
 from collections.abc import Iterator, Sequence
 

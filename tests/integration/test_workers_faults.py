@@ -51,7 +51,7 @@ def test_the_copy_by_itself_is_sound(tmp_path: Path) -> None:
 
 
 def test_a_store_that_evicts_what_is_pinned_is_seen(tmp_path: Path) -> None:
-    """Where eviction passes over pins, a holder under pressure finds a page that is not its own."""
+    """A store that evicts pinned pages is found out by a holder, who sees another's page."""
     old, new = "max(tail.start, leaf.held_pages)", "tail.start"
     with faulty_fleet(tmp_path, "eviction/order.py", old, new) as fleet:
         holder, writer = fleet.spawn("holder"), fleet.spawn("writer")
@@ -64,7 +64,7 @@ def test_a_store_that_evicts_what_is_pinned_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_store_that_recycles_at_the_ttl_is_seen(tmp_path: Path) -> None:
-    """Where a TTL ends a living worker's lease, that worker finds others in its slots."""
+    """A store that recycles a living worker's slots at the TTL is found out by that worker."""
     old = "        lease.state = LeaseState.EXPIRED\n"
     new = "        return [self.end(lease, now)]\n"
     with faulty_fleet(tmp_path, "leases/lifecycle.py", old, new) as fleet:
@@ -81,7 +81,7 @@ def test_a_store_that_recycles_at_the_ttl_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_store_that_forgets_a_dead_worker_s_slots_is_seen(tmp_path: Path) -> None:
-    """Where a lease ends and its reservations do not, the slots by state show the leak."""
+    """A store that keeps a dead worker's reservations is found out by its count of slots."""
     old = "            lease.drop_reservation(reservation)\n        self._state.ended"
     new = "            pass\n        self._state.ended"
     with faulty_fleet(tmp_path, "leases/lifecycle.py", old, new) as fleet:

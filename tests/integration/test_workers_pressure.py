@@ -33,7 +33,7 @@ def fleet() -> Iterator[Fleet]:
 
 
 def press(writers: list[PageProcess]) -> int:
-    """Have writers fill the pool several times over; return how many pages they published."""
+    """Lets writers fill the pool several times. Returns the number of pages they published."""
     for each in writers:
         each.tell("churn", PRESSURE[each.name], 1)
     return sum(each.answer()["published"] for each in writers)
@@ -65,9 +65,9 @@ def test_pinned_pages_hold_under_pressure(fleet: Fleet) -> None:
 
 
 def test_a_pin_protects_a_path_as_deep_as_it_goes(fleet: Fleet) -> None:
-    """Of a path that is held by its beginning the rest is evicted, and the beginning is not.
+    """A pin on the beginning of a path protects that part, and the rest is evicted.
 
-    So it is where the path was one run when it was matched, and was split since.
+    This also holds for a path that was one node at the match and was split later.
     """
     holder, *writers = (fleet.spawn(name) for name in "abc")
     holder.ask("write", HELD)

@@ -1,4 +1,4 @@
-"""What the settings of who may call come to."""
+"""The settings of who may call the store."""
 
 import grp
 import os
@@ -102,7 +102,7 @@ def test_an_address_that_nobody_could_call_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path, tenants: Path) -> None:
-    """Whoever reads the key can be the server."""
+    """A key file that others can read is refused, because its reader could pose as the server."""
     files = Authority(tmp_path).issue("server", hosts=["localhost"])
     files.key.chmod(0o644)
     flags = ["--tenants-file", str(tenants), "--listen", "localhost:0"]

@@ -1,4 +1,4 @@
-"""What the settings say of themselves."""
+"""The help texts of the settings."""
 
 import re
 

@@ -54,7 +54,7 @@ def test_messages_end_without_a_stop(kind: type[KVStoreError]) -> None:
 
 
 def test_an_error_names_its_values() -> None:
-    """What was given stands in the message and, as strings, in the metadata."""
+    """An error's values are in its message and, as strings, in its metadata."""
     error = InvalidField(field="tokens", value=7)
     assert error.metadata == {"field": "tokens", "value": "7"}
     assert str(error) == "a field is not valid (field=tokens, value=7)"

@@ -51,7 +51,7 @@ def test_it_can_be_had_again_and_leaves_no_socket(runtime_dir: RuntimeDir) -> No
 
 
 def test_a_file_in_the_way_is_told_and_the_lock_given_up(runtime_dir: RuntimeDir) -> None:
-    """What is no socket stays, and once it is gone the folder can be had."""
+    """A file at a socket's path is left there and refused. Without it the folder can be locked."""
     runtime_dir.prepare()
     runtime_dir.grpc_socket.touch()
     with pytest.raises(UnusableRuntimeDir), InstanceLock(runtime_dir):

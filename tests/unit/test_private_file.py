@@ -52,7 +52,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_file_of_somebody_else_is_refused(file: Path) -> None:
-    """Whoever owns a file can write it whatever its mode."""
+    """A file of another user is refused, because its owner can write it whatever its mode."""
     os.chown(file, 12345, -1)
     with pytest.raises(UntrustedFile, match="belongs to uid 12345"):
         read_private(file, secret=False)

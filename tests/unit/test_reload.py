@@ -39,7 +39,7 @@ class Stage:
         )
 
     def write(self, text: str) -> None:
-        """Have another file."""
+        """Replaces the file's text."""
         self._file.write_text(text)
 
     def reload(self) -> list[dict[str, object]]:
@@ -91,7 +91,7 @@ def test_what_cannot_change_is_named_and_stays(tmp_path: Path) -> None:
 
 
 def test_a_flag_wins_over_the_file_as_before(tmp_path: Path) -> None:
-    """What the command line says holds whatever the file comes to say."""
+    """A flag of the command line has priority over the file, also at a reload."""
     stage = Stage(tmp_path, "--drain-grace", "7")
     stage.write("drain_grace = 3.0")
     assert stage.reload() == [{"event": "config_reloaded", "changed": []}]
@@ -118,7 +118,7 @@ def test_a_bad_file_changes_nothing(tmp_path: Path, text: str, why: str) -> None
 
 
 def test_tenants_that_cannot_be_used_change_nothing(tmp_path: Path) -> None:
-    """Whoever read them has said why: the settings wait for a file that is right."""
+    """Settings stay as they are, without a new message, while the tenants file is unusable."""
     stage = Stage(tmp_path)
     stage.write("drain_grace = 3.0")
     stage.tenants_usable = False

@@ -90,7 +90,7 @@ def test_a_path_too_long_for_a_socket_is_refused() -> None:
 
 
 def test_sockets_are_removed_and_nothing_else(tmp_path: Path) -> None:
-    """What a dead server left is removed; its absence is no error; other files stay."""
+    """Sockets that a dead server left are removed, if they exist. Other files stay."""
     runtime_dir = RuntimeDir(tmp_path)
     leave_socket(runtime_dir.grpc_socket)
     leave_socket(runtime_dir.attach_socket)

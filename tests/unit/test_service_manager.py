@@ -1,4 +1,4 @@
-"""What a service manager is told."""
+"""The messages to a service manager."""
 
 import socket
 from pathlib import Path

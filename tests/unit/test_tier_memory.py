@@ -1,4 +1,4 @@
-"""Where each tier's memory comes from, on a device that is memory of this process."""
+"""The memory of each tier, on a device that is memory of this process."""
 
 from contextlib import ExitStack, closing
 from itertools import count

@@ -1,4 +1,4 @@
-"""Whether calls are traced, by the environment; and what is left of it where they are not."""
+"""The environment's switch for tracing calls, and the remaining cost while it is off."""
 
 import pytest
 

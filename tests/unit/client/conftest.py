@@ -1,4 +1,4 @@
-"""What the client's unit tests share: a folder short enough for sockets, and scripted ones."""
+"""Fixtures of the client's unit tests: a folder short enough for sockets, and scripted peers."""
 
 import tempfile
 from collections.abc import Iterator

@@ -22,7 +22,7 @@ def admin(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Admin]:
 
 
 def test_the_credential_is_the_sockets(scripted: ScriptedCalls, admin: Admin) -> None:
-    """What the attach socket gave goes with each call, and can be shown."""
+    """The credential from the attach socket is sent with each call and can be read."""
     scripted.answer("GetStats", store_pb2.GetStatsResponse(pin_count=3))
     scripted.answer("GetCapabilities", store_pb2.GetCapabilitiesResponse(server_version="9"))
     assert admin.credential == "c"

@@ -118,5 +118,5 @@ def test_details_that_are_none_are_ignored(
 
 
 def test_a_fork_is_no_miss() -> None:
-    """Whoever catches StoreError as a miss does not catch ForkedClient."""
+    """Code that treats StoreError as a miss does not catch ForkedClient."""
     assert not issubclass(errors.ForkedClient, errors.StoreError)

@@ -1,4 +1,4 @@
-"""What is held: waits for the device, is given back once, and is missed when it is lost."""
+"""Holds wait for the device, are released once, and cause a warning if they are lost."""
 
 from collections.abc import Iterator
 
@@ -119,7 +119,7 @@ class Held:
 
 @pytest.fixture
 def held(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Held]:
-    """What is held, given back afterwards."""
+    """Provides held pages, and releases them afterwards."""
 
     def wait() -> None:
         held.waits += 1

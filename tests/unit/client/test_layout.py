@@ -1,4 +1,4 @@
-"""How a page's bytes are laid out."""
+"""The layout of a page's bytes."""
 
 from dataclasses import replace
 

@@ -52,7 +52,7 @@ def test_a_hit_is_pinned_until_its_release(attached: ScriptedSession) -> None:
 
 
 def test_an_acquired_pair_is_given_back_together(attached: ScriptedSession) -> None:
-    """What was acquired ends as a whole; a miss without a reservation has nothing to end."""
+    """A match and its reservation are released together. A miss has nothing to release."""
     with Acquired(hit(attached)) as acquired:
         assert (acquired.failure, acquired.reservation) == (None, None)
     assert acquired.match.pin_id is None

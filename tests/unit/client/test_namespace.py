@@ -76,7 +76,7 @@ class Rig:
 
     @property
     def mapped_count(self) -> int:
-        """How often the device's memory is mapped."""
+        """Returns the number of mappings of the device's memory."""
         return self.card.mapped[self.address]
 
     def close(self) -> None:
@@ -232,7 +232,7 @@ def with_strange_source() -> pb.PrefixMatch:
 def test_both_pins_of_a_match_go_back(
     attached: ScriptedSession, namespace: Namespace, answer: pb.MatchPrefixResponse
 ) -> None:
-    """Where the answer is lost, and where it names memory that is not mapped here."""
+    """Both pins of a match are released if the answer is lost or names unmapped memory."""
     attached.calls.answer("MatchPrefix", answer)
     assert isinstance(namespace.match([1, 2, 3, 4, 5]).failure, errors.StoreUnavailable)
     assert attached.session.flush(30)

@@ -1,4 +1,4 @@
-"""Where a page is."""
+"""The places of pages."""
 
 from kvstore.v1 import types_pb2
 from kvstore_client.pages import PageRef, Pages, SlotRun

@@ -23,7 +23,7 @@ from kvstore_client import RemoteStore, connect_remote_admin, errors
 def test_settings_that_do_not_go_together_are_refused(
     said: str, settings: dict[str, object]
 ) -> None:
-    """What is wrong is named before there is a connection."""
+    """Settings that do not fit together are refused before there is a connection."""
     with pytest.raises(ValueError, match=said):
         RemoteStore(**({"address": "host:7400", "token": "t"} | settings))  # type: ignore[arg-type]
 
@@ -45,7 +45,7 @@ def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
 
 
 def test_a_token_is_not_shown() -> None:
-    """What a settings object says of itself has no secret in it."""
+    """The repr of the settings does not show the token."""
     assert "recognisable" not in repr(RemoteStore(address="a:1", token="recognisable"))  # noqa: S106
 
 

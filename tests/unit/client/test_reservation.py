@@ -47,7 +47,7 @@ class Held:
         return Reservation(hold, OpenedNamespace(space, 1, 4), grant, StoreBudget(30.0))
 
     def answer_growths(self, **slots: list[int]) -> None:
-        """Have the next call answered with these slots for reservations ``r7`` and so on."""
+        """Answers the next call with these slots for the reservations ``r7`` and so on."""
         grants = [
             prefix_cache_pb2.ReservationGrant(reservation_id=int(name[1:]), runs=[run_of(*each)])
             for name, each in slots.items()
@@ -56,7 +56,7 @@ class Held:
         self.attached.calls.answer("ReservePages", response)
 
     def answer_insert(self) -> None:
-        """Have the next insert answered with a page of another worker's."""
+        """Answers the next insert with a page of another worker."""
         response = prefix_cache_pb2.InsertPrefixResponse(runs=[run_of(0)])
         self.attached.calls.answer("InsertPrefix", response)
 
@@ -143,7 +143,7 @@ def test_a_slot_that_was_given_away_stops_its_own_growth(held: Held) -> None:
 
 
 def test_an_insert_waits_for_the_device_first(held: Held) -> None:
-    """What is inserted was written by then, and the answer names the index's pages."""
+    """An insert waits for the device before it sends its pages, and returns the index's pages."""
     held.answer_insert()
     assert held.reservation.insert([1, 2, 3, 4], position=8) == ([PageRef(3, 0)], 0)
     assert held.events == ["waited"]
@@ -251,7 +251,7 @@ def test_an_insert_says_what_each_page_comes_to(reserved: Make) -> None:
 
 
 def test_a_page_is_looked_at_once(reserved: Make) -> None:
-    """What an insert was answered for is immutable: later ones have no checksum for it."""
+    """An inserted page is immutable, so later inserts send no checksum for it."""
     made = reserved()
     assert made.insert(8, 4) == [of(3)]
     assert made.insert(8, 8) == [0, of(1)]

@@ -1,4 +1,4 @@
-"""Where a store's sockets are."""
+"""The folder of a store's sockets."""
 
 import os
 from pathlib import Path

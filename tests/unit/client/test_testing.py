@@ -17,7 +17,7 @@ def test_a_store_that_does_not_start_says_why() -> None:
 
 
 def test_another_program_is_given_the_same_command_line(tmp_path: Path) -> None:
-    """What Python runs in the server's place gets the folder and the caller's arguments."""
+    """Another program in the server's place gets the folder and the caller's arguments."""
     program = ("-c", "import sys; sys.exit(' '.join(sys.argv[1:]))")
     folder = tmp_path / "run"
     with (

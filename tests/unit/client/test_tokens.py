@@ -65,7 +65,7 @@ def test_what_is_no_token_is_refused(tokens: Any) -> None:  # noqa: ANN401  # an
 
 @pytest.mark.parametrize("count", [0, 1, 31, 32, 5_000, 1_000_000])
 def test_tokens_behind_a_request_are_in_it(count: int) -> None:
-    """Whoever parses a request and the pieces behind it has the sequence whole."""
+    """A request followed by its token pieces parses to the whole sequence."""
     packed = bytes(range(4)) * count
     for message in (pb.MatchPrefixRequest, pb.AcquirePrefixRequest):
         pieces = sequence_pieces(packed)

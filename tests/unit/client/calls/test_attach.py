@@ -261,7 +261,7 @@ def test_a_missing_descriptor_ends_the_connection(start: Start) -> None:
 def test_a_frame_out_of_place_ends_the_connection(
     start: Start, frame: attach_pb2.ServerFrame
 ) -> None:
-    """What a bound process has no use for ends the session."""
+    """A frame that a bound process does not expect ends the session."""
     served = Served(start)
     served.announce(frame)
     assert isinstance(served.ends.get(timeout=30), errors.StoreUnavailable)

@@ -66,7 +66,7 @@ class Broken:
 
     @property
     def state(self) -> BreakerState:
-        """Where it stands."""
+        """Returns the breaker's state."""
         return self.breaker.state
 
 
@@ -97,7 +97,7 @@ def test_failures_in_a_row_open_it(broken: Broken) -> None:
 
 
 def test_a_refusal_is_an_answer(broken: Broken) -> None:
-    """What the store says no to does not open it, and closes it when it was tried."""
+    """A refusal does not open the breaker, and closes it if it answers a trial."""
     for _ in range(2 * FAILURES_TO_OPEN):
         broken.request(errors.PinNotFound("no"))
     assert broken.state is BreakerState.CLOSED
@@ -149,7 +149,7 @@ def test_an_earlier_trial_that_ends_late_makes_no_room_for_another(broken: Broke
 
 
 def test_of_a_store_that_is_slow_for_requests_alone_few_requests_pay(broken: Broken) -> None:
-    """Where probes are answered and requests are not, the time between requests doubles."""
+    """The time between trials doubles while probes are answered and requests are not."""
     waits = []
     for _ in range(7):
         broken.request(SLOW)
@@ -175,7 +175,7 @@ def test_answers_to_other_calls_do_not_excuse_the_slow_ones(broken: Broken) -> N
 
 
 def test_requests_that_hung_together_count_once(broken: Broken) -> None:
-    """Of requests that were under way when the store hung each may time out: that is one hang."""
+    """Timeouts of requests that ran at the same time count as one."""
     tickets = [broken.breaker.admit() for _ in range(4)]
     assert [broken.breaker.failed(each, "match", SLOW) for each in tickets] == [
         *(True, False, False, False)

@@ -44,7 +44,7 @@ def framed(frame: attach_pb2.ServerFrame = FRAME) -> bytes:
 
 
 def test_a_frame_is_a_length_and_a_message(sockets: tuple[socket.socket, socket.socket]) -> None:
-    """What is sent is the message after its length, little-endian."""
+    """A frame is a little-endian length and then the message."""
     client, server = sockets
     frame = attach_pb2.ClientFrame(hello=attach_pb2.Hello(protocol_version=1))
     send_frame(client, frame)

@@ -82,7 +82,7 @@ def test_an_acquire_yields_where_it_is_to(
 
 
 def test_a_reserve_and_an_insert_go_as_they_are(scripted: ScriptedCalls, lease: LeaseCalls) -> None:
-    """What is asked for and what is inserted arrive unchanged."""
+    """A reserve and an insert arrive unchanged."""
     reservation = prefix_cache_pb2.ReservationRequest(reservation_id=9, page_count=2)
     grant = prefix_cache_pb2.ReservationGrant(reservation_id=9)
     scripted.answer("ReservePages", prefix_cache_pb2.ReservePagesResponse(grants=[grant]))

@@ -54,7 +54,7 @@ def test_an_answer_that_comes_in_pieces_is_an_answer(rig: LaneRig, count: int) -
 
 
 def test_more_than_an_answer_breaks_a_lane(rig: LaneRig) -> None:
-    """Whose it would be is not to be known."""
+    """A lane with bytes after the answer is closed, because their call is unknown."""
     rig.store.answer(InPieces(b"an answer", 100, more=b"x"))
     assert rig.call() is None
     assert not rig.lanes._idle
@@ -71,7 +71,7 @@ def test_a_refusal_is_typed_and_keeps_the_lane(rig: LaneRig) -> None:
 
 @pytest.mark.parametrize("what", [HANG_UP, GARBAGE, HUGE, status_pb2.Status(code=14)])
 def test_a_lane_that_breaks_leaves_its_call_to_grpc(rig: LaneRig, what: object) -> None:
-    """So it does with the calls of a second or so; then another lane is tried."""
+    """A call whose lane broke goes over gRPC, as do the calls of the next second."""
     rig.store.answer(what, b"again")
     assert rig.call() is None
     assert rig.call() is None
@@ -140,7 +140,7 @@ def test_a_store_that_refuses_a_lane_is_called_over_grpc(rig: LaneRig) -> None:
 
 
 def test_threads_have_a_lane_each_while_there_are_some(rig: LaneRig) -> None:
-    """Whoever finds none free does not wait for one."""
+    """A call that finds no free lane does not wait for one."""
     held = [Event() for _ in range(MOST)]
     rig.store.answer(*held)
     threads = [Thread(target=rig.call, daemon=True) for _ in held]
@@ -283,7 +283,7 @@ def test_answers_are_collected_where_no_call_comes(rig: LaneRig) -> None:
 
 
 def test_an_answer_that_is_late_breaks_a_lane(rig: LaneRig) -> None:
-    """Whoever looks finds it so, by the deadline that the posted call had."""
+    """A lane whose posted call is not answered by its deadline is closed."""
     rig.open_one()
     assert rig.post(1, timeout=0.01)
     assert wait_until(lambda: rig.has_told(1))
@@ -386,7 +386,7 @@ def test_calls_in_order_do_not_wait_for_each_other(rig: LaneRig) -> None:
 
 
 def test_a_call_in_order_waits_for_a_lane_that_is_in_use(rig: LaneRig) -> None:
-    """Whoever uses it reads what was posted there, before its own answer."""
+    """A call in order waits for a lane in use, whose user first reads the posted calls' answers."""
     rig.open_one()
     assert rig.post(1)
     assert rig.store.came.acquire(timeout=LIMIT)

@@ -58,7 +58,7 @@ def test_an_attempt_grants_and_binds_a_lease(scripted: ScriptedCalls, attempted:
 def test_a_lease_that_is_refused_leaves_nothing(
     scripted: ScriptedCalls, attempted: Attempted
 ) -> None:
-    """Where the grant is refused its error is raised, and no connection stays open."""
+    """A refused grant raises its error and leaves no open connection."""
     scripted.answer("GrantLease", refusal("STORE_DRAINING"))
     scripted.answer("RevokeLease", REVOKED)
     with pytest.raises(errors.StoreDraining):
@@ -83,7 +83,7 @@ def test_a_lease_of_another_epoch_is_given_back(
 def test_a_process_that_is_not_bound_gives_its_lease_back(
     scripted: ScriptedCalls, runtime_dir: RuntimeDir
 ) -> None:
-    """Where binding is refused the lease is revoked, as well as it can be."""
+    """A lease is revoked, as far as possible, if its process cannot be bound."""
     attempted = Attempted(runtime_dir, [(WELCOME, ())], [(REFUSED, ())])
     scripted.answer("GrantLease", GRANTED)
     with pytest.raises(errors.LeaseNotFound):

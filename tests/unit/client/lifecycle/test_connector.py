@@ -174,7 +174,7 @@ def test_an_answer_with_unmapped_pages_is_a_miss(scripted: ScriptedCalls, client
 
 
 def test_a_store_that_is_not_there_was_tried(tmp_path: Path) -> None:
-    """Who waits for it learns that there is nothing to wait for, without waiting."""
+    """A client without a store notes its first attempt, so waiting for it ends at once."""
     client = Client(tmp_path)
     assert not client.tried
     with client:
@@ -184,7 +184,7 @@ def test_a_store_that_is_not_there_was_tried(tmp_path: Path) -> None:
 
 
 def test_a_store_that_refuses_this_process_says_why(runtime_dir: RuntimeDir) -> None:
-    """Where attaching is refused the reason is every request's failure."""
+    """A process that is refused at the attach socket has that reason in each failed request."""
     status = status_pb2.Status.FromString(refusal("PEER_REFUSED", why="test"))
     peer = ScriptedAttach(runtime_dir.attach_socket, [(attach_pb2.ServerFrame(refused=status), ())])
     # The next attempt, which nobody answers, goes on until the client is closed.

@@ -42,7 +42,7 @@ def peer(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedA
 
 
 def test_a_shared_lease_is_bytes() -> None:
-    """What is handed over comes out again; other bytes are none."""
+    """A shared lease survives packing. Other bytes are refused."""
     assert SharedLease.unpack(SHARED.pack()) == SHARED
     for wrong in (b"", SHARED.pack()[1:], SHARED.pack()[:40], b"x" * 64):
         with pytest.raises(ValueError, match="not the bytes of a shared lease"):
@@ -65,7 +65,7 @@ def test_a_process_joins_by_binding_alone(
 
 @pytest.mark.usefixtures("peer")
 def test_requests_are_the_owner_s(runtime_dir: RuntimeDir) -> None:
-    """Who joined asks the store for nothing: no two processes can choose the same id."""
+    """A joined process makes no requests, so two processes never choose the same id."""
     session = joined_session(runtime_dir)
     with pytest.raises(errors.StoreUnavailable, match="owner makes the requests"):
         session.request().__enter__()

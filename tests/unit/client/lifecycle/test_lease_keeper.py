@@ -114,7 +114,7 @@ def test_failures_are_tried_again_until_the_end(kept: Kept) -> None:
 
 
 def test_a_refusal_ends_it_at_once(kept: Kept) -> None:
-    """What the store says of the lease counts, whatever the clock says."""
+    """A refusal of a renewal ends the lease at once, whatever the clock says."""
     kept.keeper.start()
     refused = errors.LeaseNotFound("gone")
     kept.outcomes.put(refused)
@@ -123,7 +123,7 @@ def test_a_refusal_ends_it_at_once(kept: Kept) -> None:
 
 
 def test_a_refusal_for_now_is_no_end(kept: Kept) -> None:
-    """Where the store says to come later the lease is renewed later, within its term."""
+    """A renewal that the store refuses for now is repeated after the given delay."""
     kept.keeper.start()
     kept.outcomes.put(errors.QuotaExceeded("too many", retry_after_s=200.0))
     kept.at(400.0)

@@ -76,7 +76,7 @@ def test_a_release_is_repeated_until_it_is_answered(
 
 
 def test_a_release_that_is_refused_is_over(scripted: ScriptedCalls, sending: Sending) -> None:
-    """Where the store holds nothing any more there is nothing to repeat."""
+    """A release that is refused for good is not repeated."""
     scripted.answer("ReleasePins", refusal("STALE_EPOCH"))
     sending.sender.give_back(pin_ids=[1])
     assert sending.sender.flush(30)
@@ -97,7 +97,7 @@ def test_a_release_that_came_too_late_is_repeated(
 def test_a_release_that_is_refused_for_now_is_repeated(
     scripted: ScriptedCalls, sending: Sending
 ) -> None:
-    """Where the store says to come later, the pin is released later, and nothing before that."""
+    """A release that is refused for now is repeated after the given delay, and not before."""
     scripted.answer("ReleasePins", refusal("QUOTA_EXCEEDED", retry_after_s=0.01), RELEASED)
     sending.sender.give_back(pin_ids=[1])
     assert sending.sender.flush(30)
@@ -163,7 +163,7 @@ def test_a_release_that_fails_by_a_bug_is_repeated(
 
 
 def test_what_was_told_of_is_not_waited_for(scripted: ScriptedCalls, sending: Sending) -> None:
-    """Who unmaps tells first and takes note of it then: the sender may look in between."""
+    """The sender may see an unmapped extent before the table notes it, and still finishes."""
     scripted.answer("RevokeLease", REVOKED)
     sending.lingering.append(7)
     sending.sender.finish()
@@ -174,7 +174,7 @@ def test_what_was_told_of_is_not_waited_for(scripted: ScriptedCalls, sending: Se
 
 
 def test_an_abandoned_sender_waits_for_no_view(scripted: ScriptedCalls, sending: Sending) -> None:
-    """Where the rest is left to the process's death, views are too."""
+    """An abandoned sender waits for no view, because the process's death ends the views."""
     scripted.answer("RevokeLease", REVOKED)
     sending.lingering.append(7)
     sending.sender.finish()
@@ -242,7 +242,7 @@ def lane(runtime_dir: RuntimeDir, sending: Sending) -> Iterator[ScriptedLanes]:
 
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the sender's thread leave lanes, and what waits, to whoever asks for them."""
+    """Keeps the sender's thread from reading lanes and waiting calls by itself."""
     monkeypatch.setattr(release_sender, "LOOK", 3600.0)
 
 
@@ -304,7 +304,7 @@ def test_more_than_a_batch_goes_by_the_thread(sending: Sending, lane: ScriptedLa
 def test_the_lease_goes_after_what_lanes_have(
     scripted: ScriptedCalls, sending: Sending, lane: ScriptedLanes
 ) -> None:
-    """What one of them lost is repeated before."""
+    """The lease is revoked after the lanes' posted releases, and lost releases are repeated."""
     scripted.answer("RevokeLease", REVOKED)
     scripted.answer("ReleasePins", RELEASED)
     sending.sender.give_back(pin_ids=[1])
@@ -330,7 +330,10 @@ def test_nothing_is_posted_once_abandoned(sending: Sending, lane: ScriptedLanes)
 def test_reservations_without_slots_are_ended_together(
     sending: Sending, lane: ScriptedLanes
 ) -> None:
-    """Of some, in one call; nobody who reserves waits for them, and who flushes does."""
+    """Reservations without slots are aborted together.
+
+    A flush waits for them, a reserve does not.
+    """
     lane.answer(*[b""] * 20)
     for reservation_id in range(1, MOST_LATER):
         sending.sender.give_back(slotless_ids=[reservation_id])

@@ -73,7 +73,7 @@ def test_a_refusal_of_one_call_is_no_more_than_that(attached: ScriptedSession) -
 def test_a_call_without_a_clear_answer_is_undone(
     attached: ScriptedSession, answer: grpc.StatusCode | bytes
 ) -> None:
-    """What a call may have taken, for nobody knows, is given back in the background."""
+    """The pin of a call without a clear answer is released in the background."""
     attached.calls.answer("MatchPrefix", answer)
     attached.calls.answer("ReleasePins", RELEASED)
     with pytest.raises(errors.StoreError):

@@ -45,7 +45,7 @@ def table(gone: list[int]) -> ExtentTable:
 
 
 def test_extents_are_found_by_id_and_by_arena(table: ExtentTable, memory: int) -> None:
-    """What was added is found, in the order of mapping, and nothing else is."""
+    """Extents are found by id, and by arena in the order of mapping."""
     for extent_id, arena_id in ((4, 1), (2, 2), (3, 1)):
         table.add(described(extent_id, arena_id), [memory])
     assert list(table.of_arena(1)) == [4, 3]
@@ -108,7 +108,7 @@ def test_an_extent_that_cannot_be_mapped_is_settled(table: ExtentTable, memory: 
 
 
 def test_a_refusal_ends_with_a_mapping_and_with_the_extent(table: ExtentTable, memory: int) -> None:
-    """What is mapped after all, retired or given up is refused no more."""
+    """A refusal of an extent ends when the extent is mapped, retired or given up."""
     for extent_id in (1, 2, 3):
         table.refuse(extent_id, DeviceUnavailable("no device"))
     table.add(described(1), [memory])
@@ -140,7 +140,7 @@ def test_an_acknowledgement_wakes_who_waits_for_it(gone: list[int]) -> None:
 def test_what_is_retired_is_unmapped_or_was_not_mapped(
     table: ExtentTable, memory: int, gone: list[int]
 ) -> None:
-    """Of each retired extent the store is told once: at once, or when its last view goes."""
+    """The store is told of each retired extent once: at once, or when its last view goes."""
     for extent_id in (1, 2):
         table.add(described(extent_id), [memory])
     table.refuse(3, DeviceUnavailable("no device"))
@@ -161,7 +161,7 @@ def test_nobody_waits_for_what_is_retired(table: ExtentTable) -> None:
 
 
 def test_a_closed_table_maps_nothing(table: ExtentTable, memory: int, gone: list[int]) -> None:
-    """What is announced to a session that leaves is not mapped, nor kept."""
+    """An extent that is announced to a closed table is not mapped."""
     assert table.add(described(1), [memory])
     table.close()
     assert not table.add(described(2), [memory])

@@ -47,7 +47,7 @@ def ranged(first: int, count: int, generations: tuple[int, ...]) -> types_pb2.Pa
 
 
 class Frame:
-    """What comes with an extent: its memory and its table, both written by the test."""
+    """An extent's memory and generation table, both written by the test."""
 
     def __init__(self) -> None:
         self.table = sealed_memfd(TABLE_BYTES, REQUIRED_SEALS)
@@ -65,7 +65,7 @@ class Frame:
 
 @pytest.fixture
 def frame() -> Iterator[Frame]:
-    """What came with an extent."""
+    """Provides an extent's descriptors."""
     made = Frame()
     yield made
     made.close()
@@ -116,7 +116,7 @@ def test_generations_are_those_of_the_answer(frame: Frame, extents: ExtentTable)
 def test_a_range_s_pages_are_current_until_their_slots_are_given_back(
     frame: Frame, extents: ExtentTable, generations: tuple[int, ...]
 ) -> None:
-    """Of one generation for all of them, or of each its own."""
+    """A range's pages are current until their slots are freed, with one generation or several."""
     for slot in (1, 2, 3):
         frame.count(slot, 4)
     pages = PageGenerations([ranged(1, 3, generations)])
@@ -140,7 +140,7 @@ def test_a_range_that_makes_no_sense_has_no_current_page(
 
 
 def test_an_extent_that_is_gone_has_no_current_page(extents: ExtentTable) -> None:
-    """What is not mapped any more cannot be looked at: its pages are not what they were."""
+    """An extent that is not mapped has no current pages."""
     pages = PageGenerations([run(0)])
     extents.give_up()
     assert pages.recycled(extents.get) == [PageRef(1, 0)]
@@ -191,7 +191,7 @@ def test_a_table_that_is_not_as_announced_is_not_used(frame: Frame) -> None:
 
 
 def test_the_error_names_the_first_page() -> None:
-    """What is raised says how many pages it is about, and where the first is."""
+    """The error has the number of recycled pages and the place of the first."""
     error = PageRecycled([PageRef(3, 7), PageRef(3, 8)])
     assert error.pages == (PageRef(3, 7), PageRef(3, 8))
     assert str(error).startswith("2 pages were recycled")

@@ -89,7 +89,7 @@ def test_memory_that_was_populated_is_touched_without_a_fault() -> None:
 
 
 def test_slots_are_the_memory_of_all_who_map_it(memory: int) -> None:
-    """What one mapping writes into a slot is what another one and the memfd hold."""
+    """Bytes that one mapping writes into a slot are visible in another mapping and in the memfd."""
     one, other = HostExtent(described(), memory), HostExtent(described(), memory)
     assert bytes(other.slot(0)[:5]) == b"first"
     one.slot(1)[:6] = b"second"
@@ -162,7 +162,7 @@ def test_memory_that_could_shrink_is_refused(missing: int) -> None:
 
 
 def test_a_file_is_refused(tmp_path: Path) -> None:
-    """What is no memfd has no seals, and is not mapped."""
+    """A file that is no memfd is refused, because it has no seals."""
     path = tmp_path / "file"
     path.write_bytes(bytes(2 * PAGE))
     with path.open("r+b") as file, pytest.raises(UntrustedExtent, match="no memfd"):
