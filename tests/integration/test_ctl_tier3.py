@@ -65,7 +65,7 @@ def evicted(store: RunningStore) -> int:
 def test_a_trace_asks_before_pages_leave_the_disk(
     store: RunningStore, run: Callable[..., Result], trace: str
 ) -> None:
-    """Where memory has none of others too; and it says how many left meanwhile."""
+    """A replay asks before it evicts pages from tier 3 alone, and reports how many it evicted."""
     refused = run("replay", trace, typed="n\n")
     assert (refused.exit_code, f"{PAGES} pages in tier 3" in refused.stderr) == (1, True)
 

@@ -59,7 +59,7 @@ class Rig:
 
     @property
     def mapped_count(self) -> int:
-        """How often the allocation is mapped, after all that was to be done is done."""
+        """Returns the number of the allocation's mappings, after all queued work is done."""
         self.memory._thread.run(lambda: None)
         return self.card.mapped[self.address]
 
@@ -147,7 +147,7 @@ def test_memory_that_cannot_be_viewed_is_unmapped(rig: Rig) -> None:
 
 
 def test_memory_that_cannot_be_unmapped_is_not_told_as_unmapped(rig: Rig) -> None:
-    """Where CUDA refuses, the store goes on counting on this process having the memory."""
+    """The store is not told that memory is unmapped if CUDA refuses to unmap it."""
     extent = rig.map()
     rig.card.fail = "close"
     del extent

@@ -9,7 +9,7 @@ from kvstore_client.memory.cuda.memory import DeviceThread
 
 
 def test_work_is_done_in_order_on_one_thread() -> None:
-    """What is posted and what is waited for is done one after the other, never by the caller."""
+    """Posted work and awaited work run in order on one thread, which is not the caller's."""
     thread = DeviceThread()
     done: list[tuple[str, int]] = []
     thread.post(lambda: done.append(("posted", get_ident())))

@@ -75,7 +75,7 @@ def test_another_device_is_named_with_those_that_are_seen(runtime: CupyRuntime) 
 
 
 def test_a_refused_call_is_named(card: Card, runtime: CupyRuntime) -> None:
-    """What CUDA refuses is an error of the client's, with the call's name."""
+    """A call that CUDA refuses raises a client error with the call's name."""
     with pytest.raises(DeviceUnavailable, match="ipcOpenMemHandle"):
         runtime.open(0, bytes(64))
     card.fail = "getDeviceCount"
