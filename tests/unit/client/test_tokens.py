@@ -1,4 +1,4 @@
-"""Token ids as they travel."""
+"""Token ids as packed bytes."""
 
 from array import array
 from collections.abc import Sequence
@@ -32,12 +32,12 @@ PACKED = b"\x01\0\0\0\x02\0\0\0\x00\x5e\xd0\xb2"
     ids=lambda tokens: type(tokens).__name__,
 )
 def test_all_kinds_of_sequences_pack_alike(tokens: Sequence[int]) -> None:
-    """Lists, bytes, arrays and strided views of the same ids are the same bytes."""
+    """Lists, bytes, arrays and strided views of the same ids pack to the same bytes."""
     assert pack_tokens(tokens) == PACKED
 
 
 def test_packing_is_undone() -> None:
-    """Unpacked, the ids are what they were; none is none."""
+    """Unpacking returns the packed ids. Empty bytes are no ids."""
     assert unpack_tokens(PACKED) == IDS
     assert (pack_tokens([]), unpack_tokens(b"")) == (b"", [])
 
