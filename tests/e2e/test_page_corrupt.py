@@ -1,4 +1,4 @@
-"""Pages that somebody wrote over: the engine gives stock transformers' tokens all the same."""
+"""Pages that were overwritten: the engine still gives stock transformers' tokens."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""``model.generate`` from a store: the same tokens, fewer of them computed, nothing left held."""
+"""``model.generate`` with a store: the same tokens, fewer computed, and nothing held after it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.store("--tier1-bytes", "64MiB")
 
 @pytest.fixture(scope="module")
 def stock(cache: None) -> dict[str, PreTrainedModel]:
-    """Returns each tiny model as a script loads it."""
+    """Loads each tiny model as a script does."""
     del cache
     return {
         name: AutoModelForCausalLM.from_pretrained(model_folder(f"tiny-{name}"))
@@ -38,7 +38,7 @@ def stock(cache: None) -> dict[str, PreTrainedModel]:
 
 @pytest.fixture
 def script(stock: dict[str, PreTrainedModel], name: str, store: RunningStore) -> Iterator[Script]:
-    """Returns a script with the model whose turn it is; it leaves nothing held."""
+    """Provides a script with this test's model, and checks that it leaves nothing held."""
     with Script(stock[name], store.runtime_dir) as made:
         assert made.store.failure is None
         yield made
@@ -47,14 +47,14 @@ def script(stock: dict[str, PreTrainedModel], name: str, store: RunningStore) ->
 
 @pytest.fixture
 def llama(stock: dict[str, PreTrainedModel], store: RunningStore) -> Iterator[Script]:
-    """Returns a script with a Llama; it leaves nothing held."""
+    """Provides a script with a Llama, and checks that it leaves nothing held."""
     with Script(stock["llama"], store.runtime_dir) as made:
         yield made
         assert made.left() == NOTHING
 
 
 def test_the_same_tokens_from_fewer_computed(script: Script, text_ids: TextIds) -> None:
-    """Greedy and drawn, on nothing, on all, on a part to the token, and on an answer."""
+    """Greedy and sampled outputs are the same after a miss, a full hit and a partial hit."""
     ids = text_ids(PROMPT, 1)
     first = script.ask(ids)
     assert (first.cached_token_count, first.saved_token_count) == (0, 128)
@@ -114,7 +114,7 @@ def test_generate_s_options_are_as_without(
 
 
 def test_what_is_no_plain_prompt_is_refused(llama: Script, text_ids: TextIds) -> None:
-    """Batches, padding, beams, another prompt, and a prompt outside of its context."""
+    """Batches, padding, beams and misused prompts are refused."""
     ids = torch.tensor([text_ids(PROMPT, 7)])
     for several in (ids.expand(2, -1), ids[0]):
         with pytest.raises(ValueError, match="one prompt at a time"):
@@ -137,7 +137,7 @@ def test_what_is_no_plain_prompt_is_refused(llama: Script, text_ids: TextIds) ->
 def test_weights_that_were_changed_are_refused(
     stock: dict[str, PreTrainedModel], store: RunningStore
 ) -> None:
-    """Their pages would be taken for those of the weights before."""
+    """A model whose weights changed is refused, because cached pages belong to the old weights."""
     model = stock["qwen3"]
     with Script(model, store.runtime_dir) as script:
         with torch.no_grad():
@@ -150,7 +150,7 @@ def test_weights_that_were_changed_are_refused(
 def test_weights_that_change_under_a_prompt_save_nothing(
     stock: dict[str, PreTrainedModel], store: RunningStore, text_ids: TextIds, when: str
 ) -> None:
-    """Neither what was cached of those before nor what these compute is the other's."""
+    """Weights that change during a prompt save nothing."""
     model, ids = stock["qwen3"], torch.tensor([text_ids(PROMPT, 14)])
     with Script(model, store.runtime_dir) as script:
         prompt = script.store.prompt(ids)
@@ -170,7 +170,7 @@ def test_weights_that_change_under_a_prompt_save_nothing(
 def test_what_another_thread_computes_meanwhile_is_not_saved(
     llama: Script, text_ids: TextIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of an output that is streamed, and read no more: what is announced may not be there."""
+    """Tokens that another thread announces after the end are not saved."""
     complete, ids = ForwardWatch.complete, text_ids(PROMPT, 15)
     later = text_ids(16, 16)
 
@@ -188,7 +188,7 @@ def test_what_another_thread_computes_meanwhile_is_not_saved(
 def test_without_a_store_it_generates(
     stock: dict[str, PreTrainedModel], tmp_path: Path, text_ids: TextIds
 ) -> None:
-    """And says why nothing was cached."""
+    """Without a store the script generates, and its prompt has the reason of the failure."""
     with Script(stock["llama"], tmp_path, open_timeout=0) as script:
         prompt = script.ask(text_ids(PROMPT, 8))
         assert (prompt.cached_token_count, prompt.saved_token_count) == (0, 0)
@@ -200,7 +200,7 @@ def test_without_a_store_it_generates(
 def test_a_store_that_fails_under_a_prompt_costs_its_saving(
     stock: dict[str, PreTrainedModel], text_ids: TextIds, fault: str
 ) -> None:
-    """Killed or hung between the match and the end, and for the prompt after it."""
+    """A store that is killed or hangs during a prompt costs only the saving."""
     ids = text_ids(PROMPT, 9)
     model = stock["gemma3"]
     wanted = model.generate(torch.tensor([ids]), max_new_tokens=NEW)
@@ -265,7 +265,7 @@ def test_after_an_exception_nothing_is_saved(llama: Script, text_ids: TextIds) -
 def test_what_does_not_fit_is_saved_in_part(
     stock: dict[str, PreTrainedModel], text_ids: TextIds
 ) -> None:
-    """The first pages of a prompt that is larger than the store."""
+    """A prompt larger than the store is saved in part, from its first pages."""
     with (
         running_store("--tier1-bytes", "1MiB") as running,
         Script(stock["llama"], running.runtime_dir) as script,

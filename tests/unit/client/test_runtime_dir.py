@@ -9,7 +9,7 @@ from kvstore_client.runtime_dir import RuntimeDir, default_runtime_dir
 
 
 def test_the_default_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store's own variable comes first, then the session's folder, then one of the user."""
+    """The default folder is in the store's variable, else in the session's folder, else in /tmp."""
     monkeypatch.setenv("KVSTORE_RUNTIME_DIR", "/a")
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/b")
     assert default_runtime_dir() == Path("/a")

@@ -216,7 +216,7 @@ def test_a_view_delays_the_answer(start: Start) -> None:
 
 
 def test_an_extent_of_another_kind_is_not_acknowledged(start: Start) -> None:
-    """Memory that this client cannot map is left out, so that no slot of it is handed out."""
+    """An extent of an unsupported kind is not acknowledged, so none of its slots is used."""
     served = Served(start)
     frame = attach_pb2.ServerFrame(extents=attach_pb2.Extents())
     frame.extents.extents.add(extent_id=6, slot_count=1, slot_bytes=64).vmm_fd.size_bytes = 64

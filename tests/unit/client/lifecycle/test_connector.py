@@ -254,7 +254,7 @@ def test_a_store_that_says_when_to_come_is_not_asked_before(
 def test_a_store_that_is_back_is_seen_within_half_a_lease(
     runtime_dir: RuntimeDir, ttl: float, longest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Waits between attempts grow to what is configured, and to no more than half of a lease."""
+    """Waits between attempts grow to the configured maximum, and to at most half of the TTL."""
     waits: list[float] = []
     client = Client(runtime_dir.path, ClientConfig(ttl=ttl, first_backoff=0.2))
     connector = client._connector

@@ -66,7 +66,7 @@ def kept() -> Iterator[Kept]:
 
 
 def test_a_term_is_counted_from_sending() -> None:
-    """A term is renewed after a third and ends after the whole, from when it was asked for."""
+    """A term counts from the request's sending. It is renewed after a third of the TTL."""
     term = LeaseTerm(sent_at=10.0, ttl=9.0)
     assert (term.renew_at, term.ends_at, term.retry_s) == (13.0, 19.0, 0.9)
 

@@ -170,7 +170,7 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_sizes_that_do_not_fit_are_refused(memory: int) -> None:
-    """Slots beyond the handle, a handle beyond the memory, and no slots at all are refused."""
+    """Slots beyond the handle, a handle beyond the memory, and missing slots are refused."""
     beyond_memory = described(3)
     beyond_handle = described()
     beyond_handle.host.size_bytes = PAGE
