@@ -89,7 +89,7 @@ class Known:
         self._ends |= {tuple(ids[:end]) for end in ends}
 
     def shared(self, ids: list[int]) -> int:
-        """Returns how many tokens are known, of all but the last, or of all with their next one."""
+        """Returns the number of known tokens, at most all but one if the next token is unknown."""
         if tuple(ids) in self._ends:
             return len(ids)
         ends = range(1, len(ids))
@@ -115,7 +115,7 @@ def test_the_tokens_are_stock_transformers(report: Report) -> None:
 
 
 def test_matches_are_as_predicted(report: Report) -> None:
-    """Each request reuses what was computed before: whole pages in place, the rest copied."""
+    """Each request reuses what was computed before, whole pages in place and the rest copied."""
     known = Known()
     *asked, after_the_kill = report["requests"]
     for row in asked:

@@ -133,7 +133,7 @@ async def answers(fleet: Fleet, requests: list[Request]) -> list[list[int]]:
 def test_a_hundred_at_once_on_a_small_pool(
     stage: Stage, stock: torch.nn.Module, text_ids: MakeIds
 ) -> None:
-    """All finish with stock transformers' tokens though some had to give way; nothing is left."""
+    """A hundred requests on a small pool give the right tokens, though some are preempted."""
     stage.serve()
     groups = [text_ids(16, 100 + each) for each in range(10)]
     prompts = [groups[each % 10] + text_ids(16, each) for each in range(100)]

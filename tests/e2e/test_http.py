@@ -253,7 +253,7 @@ def test_a_full_queue_refuses(stage: HttpStage, client: OpenAI) -> None:
 
 
 def test_what_cannot_be_is_refused_in_openais_shape(stage: HttpStage, client: OpenAI) -> None:
-    """With the field and a code; the store is not asked."""
+    """An impossible request is refused in OpenAI's format, without asking the store."""
     before = stage.counters()
     with pytest.raises(openai.BadRequestError) as long:
         complete(client, "x" * LONGEST)

@@ -66,7 +66,7 @@ def test_a_second_process_goes_on_from_the_firsts_pages(
     judge: Judge,
     text_ids: Ids,
 ) -> None:
-    """Each worker reuses all that the other computed: whole pages in place, the rest copied."""
+    """Each worker reuses all that the other computed, whole pages in place and the rest copied."""
     second = second_processes[name]
     ids = text_ids(250, 100)
     cold = here.generate(ids)

@@ -51,7 +51,7 @@ def test_a_store_that_ends_during_a_request(
     ending: str,
     moment: str,
 ) -> None:
-    """The request ends on what it has; the next one does without; the new store is used again."""
+    """A request survives its store, the next one runs alone, and a new store is used again."""
     mappings = memfd_mappings()
     ids = text_ids(250, 120 + MOMENTS[moment])  # new to the store, which the tests share
     with EngineWorld(model, store.runtime_dir) as here:

@@ -105,7 +105,7 @@ def test_a_script_and_a_worker_share_pages(
 def test_generate_s_options_are_as_without(
     llama: Script, text_ids: TextIds, options: dict[str, Any]
 ) -> None:
-    """Candidates that are taken back, prefill in chunks, and processors of logits."""
+    """Prompt lookup, chunked prefill and logits processors give the usual tokens."""
     ids = text_ids(30, 6) * 3 + text_ids(5, sum(map(ord, str(options))))
     for _ in range(2):
         prompt = llama.ask(ids, **options)

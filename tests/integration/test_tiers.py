@@ -1,4 +1,4 @@
-"""Two tiers of a real store, with a real client: tier 1 has a tenth of what is asked for."""
+"""Two tiers of a real store with a real client. Tier 1 has a tenth of the working set."""
 
 from random import Random
 
@@ -18,14 +18,14 @@ TIER_2 = ("--tier2-bytes", str(2 * WORKING_SET * LAYOUT.page_bytes), "--verify-r
 
 
 def tokens_of(number: int) -> list[int]:
-    """Returns a sequence of four pages and a token; some share their first page."""
+    """Returns a sequence of four pages and a token. Some share their first page."""
     return [number % 7] * LAYOUT.page_tokens + [
         10_000 * number + each for each in range((PAGES - 1) * LAYOUT.page_tokens + 1)
     ]
 
 
 def has_room(admin: Admin) -> bool:
-    """Tell whether as much of tier 1 is free as is kept so, or all pages have copies in tier 2."""
+    """Returns whether tier 1 has its free reserve, or all its pages have copies in tier 2."""
     stats = admin.stats()
     first, counters = stats.arenas[0], stats.counters
     has_copies = counters.demoted_page_count >= counters.inserted_page_count

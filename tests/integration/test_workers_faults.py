@@ -1,4 +1,4 @@
-"""Stores with a fault put in on purpose: the tests' eyes see what each does to workers."""
+"""Stores with an intended fault: the tests' checks find its effect on the workers."""
 
 import shutil
 import signal
@@ -20,7 +20,7 @@ PRESSURE = [prompt(3, number) for number in range(40)]
 
 @contextmanager
 def faulty_fleet(folder: Path, file: str, old: str, new: str) -> Iterator[Fleet]:
-    """Runs a store from a copy of the sources with one place of the core changed."""
+    """Runs a store from a copy of the sources with one change in the core."""
     copy = folder / "kvstore"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(kvstore.__file__).parent, copy, ignore=ignored)
@@ -38,7 +38,7 @@ def faulty_fleet(folder: Path, file: str, old: str, new: str) -> Iterator[Fleet]
 
 
 def test_the_copy_by_itself_is_sound(tmp_path: Path) -> None:
-    """A store from such a copy, with nothing changed, passes: it is the fault that is seen."""
+    """A store from an unchanged copy passes, so the tests below find the fault itself."""
     with faulty_fleet(tmp_path, "index/radix.py", "class RadixIndex", "class RadixIndex") as fleet:
         holder, writer = fleet.spawn("holder"), fleet.spawn("writer")
         holder.ask("write", TOKENS)

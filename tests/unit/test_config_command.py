@@ -37,7 +37,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_the_table_says_whose_each_value_is(capsys: pytest.CaptureFixture[str], file: Path) -> None:
-    """A line a setting: the value in force, and the flag, variable or file that set it."""
+    """The table has each setting's value, and the flag, variable or file that it comes from."""
     flags = ["--config-file", str(file), "--tier1-bytes", "8MiB"]
     rows = [line.split(None, 2) for line in printed(capsys, *flags).splitlines()]
     assert [row[0] for row in rows] == list(Config.model_fields)
