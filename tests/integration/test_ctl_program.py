@@ -1,4 +1,4 @@
-"""kvstore-ctl where a package of its extra is not installed."""
+"""kvstore-ctl without a package of its extra."""
 
 import subprocess
 import sys
@@ -13,14 +13,14 @@ BLOCKED = (
 
 
 def start(missing: str) -> "subprocess.CompletedProcess[str]":
-    """Asks the script for its version without a module, and waits for its end."""
+    """Runs the script's --version without one module, to its end."""
     command = [sys.executable, "-c", BLOCKED.format(missing=missing)]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_a_missing_extra_is_named(missing: str) -> None:
-    """One line names what to install, and the status is 2."""
+    """A missing package is named in one line with what to install, and status 2."""
     done = start(missing)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
@@ -29,7 +29,7 @@ def test_a_missing_extra_is_named(missing: str) -> None:
 
 
 def test_a_module_of_ours_that_is_missing_is_no_extra() -> None:
-    """A missing module of the project is a fault of the installation, with a traceback."""
+    """A missing module of the project itself is an error with a traceback."""
     done = start("kvstore_ctl.app")
     assert (done.returncode, "ModuleNotFoundError" in done.stderr) == (1, True)
     assert start("nothing.of.the.kind").stdout.startswith("kvstore-ctl ")

@@ -1,4 +1,4 @@
-"""The server's program where what it is made of is not installed."""
+"""The server's program without one of its packages."""
 
 import subprocess
 import sys
@@ -11,13 +11,13 @@ BLOCKED = (
 
 
 def start(missing: str) -> "subprocess.CompletedProcess[str]":
-    """Asks the script for its version where a module is missing, and waits for its end."""
+    """Runs the script's --version without one module, to its end."""
     command = [sys.executable, "-c", BLOCKED.format(missing=missing)]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def test_a_missing_extra_is_named() -> None:
-    """It says what to install, in a line and with status 2, as without the client's alone."""
+    """A missing package is named in one line with what to install, and status 2."""
     for missing in ("pydantic_settings", "numpy"):
         done = start(missing)
         assert (done.returncode, done.stdout) == (2, "")
@@ -27,7 +27,7 @@ def test_a_missing_extra_is_named() -> None:
 
 
 def test_a_module_of_ours_that_is_missing_is_no_extra() -> None:
-    """That is a fault of the installation, with a traceback; with all it says its version."""
+    """A missing module of the project itself is an error with a traceback."""
     done = start("kvstore.config.settings")
     assert (done.returncode, "ModuleNotFoundError" in done.stderr) == (1, True)
     assert start("nothing.of.the.kind").stdout.startswith("kvstore-server ")

@@ -1,11 +1,11 @@
-"""Where a page is."""
+"""The places of pages."""
 
 from kvstore.v1 import types_pb2
 from kvstore_client.pages import PageRef, Pages, SlotRun
 
 
 def test_runs_become_pages_in_prefix_order() -> None:
-    """Runs of several extents are taken apart in their order, and none are no pages."""
+    """The runs of several extents become pages in their order."""
     runs = [
         types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3]),
         types_pb2.PageRun(extent_id=1, slot_indexes=[0]),
@@ -15,7 +15,7 @@ def test_runs_become_pages_in_prefix_order() -> None:
 
 
 def test_pages_are_a_sequence_like_any_other() -> None:
-    """Their number and what is at a place, whatever was asked before."""
+    """Pages have a length, items and slices like any sequence."""
     runs = [
         types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3]),
         types_pb2.PageRun(extent_id=9),
@@ -32,7 +32,7 @@ def test_pages_are_a_sequence_like_any_other() -> None:
 
 
 def test_a_range_is_the_pages_that_it_stands_for() -> None:
-    """Slots that follow each other are named by the first and their number, and stay a range."""
+    """A range is the neighbouring slots from its first one, and stays a range."""
     runs = [
         types_pb2.PageRun(extent_id=2, slot_indexes=[7], slot_count=3),
         types_pb2.PageRun(extent_id=1, slot_indexes=[0]),
@@ -44,7 +44,7 @@ def test_a_range_is_the_pages_that_it_stands_for() -> None:
 
 
 def test_runs_name_each_slots_generation() -> None:
-    """As the store named them: one each, one for all of a range, or none."""
+    """A run has a generation for each slot, one for a whole range, or none."""
     runs = [
         types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3], generations=[5, 6]),
         types_pb2.PageRun(extent_id=1, slot_indexes=[4], slot_count=3, generations=[9]),
@@ -54,7 +54,7 @@ def test_runs_name_each_slots_generation() -> None:
 
 
 def test_pages_are_equal_to_the_same_pages() -> None:
-    """In the same order, in whatever sequence, and are told apart from others."""
+    """Pages equal any sequence of the same pages in the same order."""
     runs = [types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3])]
     same, turned = [PageRef(2, 7), PageRef(2, 3)], [PageRef(2, 3), PageRef(2, 7)]
     assert Pages(runs) == same == Pages(runs)

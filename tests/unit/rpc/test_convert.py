@@ -1,4 +1,4 @@
-"""Messages of the request path to core's types and back."""
+"""Converts messages of the request path to the core's types and back."""
 
 from array import array
 from math import inf
@@ -40,12 +40,12 @@ M = TypeVar("M", bound=Message)
 
 
 def read(kind: type[M], answer: Answer) -> M:
-    """Returns what a client makes of an answer."""
+    """Returns an answer as a client parses it."""
     return kind.FromString(serialized(answer))
 
 
 def test_a_sequence_keeps_which_base_it_names() -> None:
-    """A sequence names a pin, a reservation or nothing; an id of zero still names."""
+    """A sequence names a pin, a reservation or nothing. An id of zero also counts as a name."""
     plain = pb.Sequence(tokens=bytes(8))
     on_pin = pb.Sequence(tokens=bytes(8), position=4, base_pin_id=0)
     on_reservation = pb.Sequence(tokens=bytes(8), position=4, base_reservation_id=9)
@@ -55,7 +55,7 @@ def test_a_sequence_keeps_which_base_it_names() -> None:
 
 
 def test_tokens_that_came_beside_a_sequence_are_its_own() -> None:
-    """In the place of those that it has; they are checked as these are."""
+    """Tokens that came beside a sequence replace its own tokens and are checked the same way."""
     named = pb.Sequence(tokens=bytes(8), position=4, base_pin_id=2)
     assert convert.sequence_of(named, LIMITS, b"full") == Sequence(b"full", 4, 2)
     with pytest.raises(InvalidField):
@@ -94,13 +94,13 @@ def test_reservations_are_checked() -> None:
 
 
 def test_a_next_token_of_zero_is_one() -> None:
-    """An insert may have no next token, which is not the same as token zero."""
+    """An insert without a next token differs from an insert with next token zero."""
     assert convert.next_token_of(pb.InsertPrefixRequest()) is None
     assert convert.next_token_of(pb.InsertPrefixRequest(next_token=0)) == 0
 
 
 def test_a_hint_is_no_reason_to_refuse() -> None:
-    """A hint is read as far as it is known; one of a later version says nothing."""
+    """A hint is read as far as it is known. A hint of a later version counts as none."""
     assert convert.hint_of(pb.InsertPrefixRequest()) is None
     known = types_pb2.ReuseHint(expected_reuse=2, horizon_ms=1500, priority=-1)  # type: ignore[arg-type]
     assert convert.hint_of(pb.InsertPrefixRequest(hint=known)) == ReuseHint(
@@ -148,7 +148,7 @@ def test_a_layout_is_checked(field: str, change: object) -> None:
 
 
 def test_an_identity_is_read_and_the_salt_is_never_sent_back() -> None:
-    """Digests, salt and name are read; what is listed of them leaves the salt out."""
+    """Digests, salt and name are read. The listed identity leaves the salt out."""
     message = types_pb2.NamespaceIdentity(
         model_digest=b"m", adapter_digest=b"a", salt=b"s", display_name="name"
     )
@@ -185,7 +185,7 @@ def test_runs_keep_slots_and_generations_in_order() -> None:
 
 
 def test_a_miss_is_an_empty_match() -> None:
-    """A miss has neither tokens nor runs, and is present all the same; a match has both."""
+    """A miss is a present match without tokens or runs. A hit has both."""
     miss = read(pb.MatchPrefixResponse, convert.match_response(Match(0, ())))
     assert miss.HasField("match")
     assert miss.match == pb.PrefixMatch()
@@ -195,7 +195,7 @@ def test_a_miss_is_an_empty_match() -> None:
 
 
 def test_what_is_in_flight_stands_beside_a_match() -> None:
-    """Of a match as of a peek; time in whole milliseconds, as many as the wire has room for."""
+    """Matches and peeks report a prefill in flight, with its idle time in whole ms (32 bits)."""
     message = pb.InFlight(token_count=16, inserted_token_count=8, idle_ms=1500)
     found = InFlight(16, 8, 1.5004)
     match = read(pb.MatchPrefixResponse, convert.match_response(Match(8, (), in_flight=found)))
@@ -208,7 +208,7 @@ def test_what_is_in_flight_stands_beside_a_match() -> None:
 
 
 def test_an_acquire_yields_where_it_says_so() -> None:
-    """To what advanced within a time, in seconds; without one, to whatever there is."""
+    """An acquire yields to a prefill that advanced within the given seconds, or to any prefill."""
     request = pb.AcquirePrefixRequest(yield_idle_ms=250)
     assert convert.yield_idle_of(request) is None
     request.yield_to_in_flight = True
@@ -218,7 +218,7 @@ def test_an_acquire_yields_where_it_says_so() -> None:
 
 
 def test_a_match_has_its_source_and_its_next_token() -> None:
-    """Both stand beside the runs; a next token may be zero."""
+    """A match has its source page and its next token beside the runs. A next token may be zero."""
     response = convert.match_response(Match(0, (), Source(9, RUN, 2), next_token=0))
     answer = read(pb.MatchPrefixResponse, response).match
     assert answer.HasField("next_token")
@@ -229,7 +229,7 @@ def test_a_match_has_its_source_and_its_next_token() -> None:
 
 
 def test_a_grant_names_its_reservation_and_start() -> None:
-    """A grant carries its reservation's id, its start and its runs; there may be none."""
+    """A grant carries its reservation's id, its start and its runs. The grant may be absent."""
     grant = pb.ReservationGrant(reservation_id=5, start_page=2, runs=[RUN_MESSAGE])
     reserved = convert.reserve_response([Grant(5, 2, (RUN,))])
     assert read(pb.ReservePagesResponse, reserved).grants == [grant]

@@ -1,6 +1,6 @@
-"""What a lane carries, called by its tenant, by another, and by an admin, as over gRPC.
+"""The methods of a lane, called by their tenant, by another tenant and by an admin.
 
-tests/unit/rpc/test_permissions.py has the same over gRPC; the table is the same.
+tests/unit/rpc/test_permissions.py has the same cases over gRPC, and shares the table.
 """
 
 import pytest
@@ -15,7 +15,7 @@ PATHS = [each.removeprefix("/") for each in METHODS]
 
 @pytest.fixture
 def over() -> str:
-    """Have the request path go over lanes."""
+    """Names lanes as the transport of the request path."""
     return "lane"
 
 
@@ -27,7 +27,7 @@ def stage(server: Server) -> Stage:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_tenant_may_do_with_its_own(stage: Stage, path: str) -> None:
-    """The call ends as the table says where all that it names is the caller's."""
+    """A tenant's call about its own things ends as the table says."""
     ended = stage.call(path, stage.owned, OWNER_UID, stage.owner.secret)
     assert ended.reason == PERMISSIONS[path].own
 
@@ -35,7 +35,7 @@ def test_a_tenant_may_do_with_its_own(stage: Stage, path: str) -> None:
 @pytest.mark.parametrize("uid", [OTHER_UID, ADMIN_UID])
 @pytest.mark.parametrize("path", PATHS)
 def test_another_tenant_s_is_as_if_it_was_not_there(stage: Stage, path: str, uid: int) -> None:
-    """Who has all ids and the secret, and another uid, learns and changes nothing."""
+    """Another uid learns and changes nothing, even with all ids and the lease's secret."""
     before = stage.owners_things()
     ended = stage.call(path, stage.owned, uid, stage.owner.secret)
     assert ended.reason == PERMISSIONS[path].other
@@ -47,7 +47,7 @@ def test_another_tenant_s_is_as_if_it_was_not_there(stage: Stage, path: str, uid
 def test_another_tenant_s_under_an_own_lease_is_as_if_it_was_not_there(
     stage: Stage, path: str
 ) -> None:
-    """A member that names what another tenant has is told what it is told of nothing."""
+    """A member that names another tenant's things gets the same answer as for unknown ids."""
     before = stage.owners_things()
     lease_id = stage.other.lease_id
     taken, absent = (

@@ -1,4 +1,4 @@
-"""What a match says of loads from tier 3, over gRPC and over a lane."""
+"""The terms of a load from tier 3 that a match gives, over gRPC and over a lane."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def over(request: pytest.FixtureRequest) -> str:
 def test_what_a_call_says_of_loads_reaches_the_store(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its engine's speed, and the time that it has left."""
+    """A match passes the engine's prefill speed and the time left of its deadline to the loader."""
     # Without tier 3 nobody is asked.
     monkeypatch.setattr(server.store._cache.state, "disk", DiskState())
     worker = server.worker()

@@ -24,7 +24,7 @@ EDGES = [0, 1, 127, 128, 16_383, 16_384, (1 << 32) - 1]
 
 @given(st.lists(st.integers(0, (1 << 32) - 1) | st.sampled_from(EDGES), min_size=1))
 def test_indexes_are_packed_as_protobuf_does(values: list[int]) -> None:
-    """Whatever the numbers' lengths."""
+    """Slot indexes of any length are packed as protobuf packs them."""
     message = types_pb2.PageRun(slot_indexes=values)
     field = types_pb2.PageRun.SLOT_INDEXES_FIELD_NUMBER
     assert packed_field(field, array("I", values)) == message.SerializeToString()
@@ -32,7 +32,7 @@ def test_indexes_are_packed_as_protobuf_does(values: list[int]) -> None:
 
 @given(st.lists(st.integers(0, (1 << 64) - 1) | st.sampled_from(EDGES), min_size=1))
 def test_generations_are_packed_as_protobuf_does(values: list[int]) -> None:
-    """Of 64 bits too."""
+    """Generations of up to 64 bits are packed as protobuf packs them."""
     message = types_pb2.PageRun(generations=values)
     field = types_pb2.PageRun.GENERATIONS_FIELD_NUMBER
     assert packed_field(field, array("Q", values)) == message.SerializeToString()
@@ -40,7 +40,7 @@ def test_generations_are_packed_as_protobuf_does(values: list[int]) -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 100, 127, 128, 16_300, 65_000])
 def test_numbers_in_order_are_packed_as_protobuf_does(first: int) -> None:
-    """Across the places where a number gets longer, and beyond those known beforehand."""
+    """Consecutive numbers are packed as protobuf packs them, also where they get longer."""
     field = types_pb2.PageRun.SLOT_INDEXES_FIELD_NUMBER
     for count in (1, 2, 200, 1_000):
         values = range(first, first + count)
@@ -51,20 +51,20 @@ def test_numbers_in_order_are_packed_as_protobuf_does(first: int) -> None:
 
 @pytest.mark.parametrize("value", EDGES)
 def test_numbers_all_alike_are_packed_as_protobuf_does(value: int) -> None:
-    """As generations are."""
+    """Equal numbers are packed as protobuf packs them."""
     message = types_pb2.PageRun(generations=[value] * 100)
     field = types_pb2.PageRun.GENERATIONS_FIELD_NUMBER
     assert packed_field(field, array("Q", [value] * 100)) == message.SerializeToString()
 
 
 def test_nothing_is_packed_as_nothing() -> None:
-    """Not as a number."""
+    """An empty array is packed as no bytes."""
     assert packed(array("I")) == b""
 
 
 @pytest.mark.parametrize("count", [1, MANY - 1, MANY, 6_249])
 def test_a_run_is_the_same_message_however_long(count: int) -> None:
-    """In a match's answer, an acquire's, a reserve's and an insert's."""
+    """A run is the same message in all four kinds of answers, at any length."""
     indexes = list(range(100, 100 + count))
     generations = [each % 300 for each in indexes]
     run = Run(7, 1, array("I", indexes), array("Q", generations))
@@ -91,9 +91,10 @@ def test_a_run_is_the_same_message_however_long(count: int) -> None:
 def test_slots_that_follow_each_other_are_a_range_to_whom_understands_it(
     count: int, lives: int
 ) -> None:
-    """Named by the first and their number, in every answer; generations by one where all agree.
+    """A client that knows ranges gets neighbouring slots as their first slot and a count.
 
-    To others all are named, and so are slots in any other order to everybody.
+    Equal generations are then sent once. Other clients get every slot by its number. So does every
+    client for slots in another order.
     """
     generations = [5 + each % lives for each in range(count)]
     run = Run(7, 1, range(70_000, 70_000 + count), array("Q", generations))

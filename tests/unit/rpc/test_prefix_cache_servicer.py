@@ -22,7 +22,7 @@ def over(request: pytest.FixtureRequest) -> str:
 
 
 def match_request(worker: Worker, namespace_id: bytes, /, **changes: Any) -> pb.MatchPrefixRequest:  # noqa: ANN401 - any field
-    """Returns a request for the prompt, with some fields changed."""
+    """Returns a match request for the prompt, with some fields changed."""
     fields: dict[str, Any] = {
         "caller": worker.caller(),
         "namespace_id": namespace_id,
@@ -33,7 +33,7 @@ def match_request(worker: Worker, namespace_id: bytes, /, **changes: Any) -> pb.
 
 
 def test_what_one_worker_inserts_another_matches(server: Server) -> None:
-    """The runs that an insert answers are the runs that another worker's match answers."""
+    """A match by one worker returns the runs that another worker's insert answered."""
     writer, reader = server.worker(), server.worker()
     namespace_id = writer.open_namespace()
     assert reader.open_namespace() == namespace_id
@@ -82,7 +82,7 @@ def test_what_one_worker_inserts_another_matches(server: Server) -> None:
 
 
 def test_holds_are_counted_and_go_back(server: Server) -> None:
-    """A pin and a reservation are held until released and aborted; again, both succeed."""
+    """A pin and a reservation are held until released and aborted. Repeating either succeeds."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, PAGES, 1)
@@ -105,7 +105,7 @@ def test_holds_are_counted_and_go_back(server: Server) -> None:
 def test_an_acquire_that_gets_no_slots_answers_its_match(
     start_server: Callable[..., Server],
 ) -> None:
-    """Without room an acquire answers no grant, and a reserve POOL_EXHAUSTED with a delay."""
+    """Without free slots an acquire answers only its match, and a reserve fails for now."""
     worker = start_server(slots=4).worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, PAGES, 1)
@@ -136,7 +136,7 @@ def test_an_acquire_that_gets_no_slots_answers_its_match(
 
 
 def test_a_reservation_without_an_id_is_refused(server: Server) -> None:
-    """Zero is what a field holds that its client forgot, in each call that names one."""
+    """Each call that names a reservation refuses id zero, which is an unset field."""
     worker = server.worker()
     namespace_id, caller, stub = worker.open_namespace(), worker.caller(), worker.prefix_cache
     sequence, nameless = pb.Sequence(tokens=PROMPT), pb.ReservationRequest(page_count=1)
@@ -172,7 +172,7 @@ def test_a_reservation_without_an_id_is_refused(server: Server) -> None:
 def test_a_bad_match_is_refused_and_changes_nothing(
     start_server: Callable[..., Server], reason: str, field: str | None, changes: dict[str, Any]
 ) -> None:
-    """Each bad request has its reason, names the field, and leaves the statistics as they were."""
+    """A bad match is refused with its reason and field, and the statistics stay the same."""
     server = start_server(limits=Limits(max_tokens=32))
     worker = server.worker()
     namespace_id = worker.open_namespace()
@@ -207,7 +207,7 @@ def test_a_bad_match_is_refused_and_changes_nothing(
 def test_a_bad_insert_is_refused_and_publishes_nothing(
     server: Server, reason: str, request_: pb.InsertPrefixRequest
 ) -> None:
-    """Checksums of other pages, parts of pages, and pages beyond the slots are refused."""
+    """An insert with wrong checksums, partial pages or too many pages is refused."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.ask(
@@ -232,7 +232,7 @@ def test_a_bad_insert_is_refused_and_publishes_nothing(
 
 @pytest.mark.parametrize("count", [3, 100])
 def test_a_batch_over_the_limit_is_refused(start_server: Callable[..., Server], count: int) -> None:
-    """Releases, aborts and reserves of more entries than the limit do none of them."""
+    """A batch over the limit is refused as a whole."""
     worker = start_server(limits=Limits(max_batch_size=2)).worker()
     namespace_id = worker.open_namespace()
     ids = list(range(1, count + 1))
@@ -254,7 +254,7 @@ def test_a_batch_over_the_limit_is_refused(start_server: Callable[..., Server], 
 
 
 def test_a_source_page_and_a_next_token_are_answered(server: Server) -> None:
-    """The page's slot, its pin and its valid tokens; and what follows the whole sequence."""
+    """A match answers its source page with pin and valid tokens, and the sequence's next token."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, PAGES, 1)
@@ -287,7 +287,7 @@ def test_a_source_page_and_a_next_token_are_answered(server: Server) -> None:
 
 
 def test_without_a_pin_for_it_there_is_no_source_page(server: Server) -> None:
-    """A match that names no source pin is answered in whole pages, without a next token."""
+    """A match without a source pin id is answered in whole pages, without a next token."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, PAGES, 1)
