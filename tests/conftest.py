@@ -1,4 +1,4 @@
-"""What every test gets: its folder's marker, a hypothesis profile, a skip without a GPU."""
+"""Settings of every test: its folder's marker, a hypothesis profile, a skip without a GPU."""
 
 import ctypes
 import os
@@ -80,7 +80,7 @@ def why_no_gpu() -> str | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have a process of xdist's that dies end the run.
+    """Ends the run when one of xdist's processes dies.
 
     xdist 3.8 deals out anew, to another one, what it had done too, and waits for that for ever.
     """
@@ -130,7 +130,7 @@ def programs(request: pytest.FixtureRequest, forked_programs: ForkedPrograms) ->
 
 @pytest.fixture
 def executed(forked_programs: ForkedPrograms) -> Iterator[None]:
-    """Have one test's programs begin by an exec."""
+    """Starts one test's programs by an exec."""
     before, forked_programs.on = forked_programs.on, False
     yield
     forked_programs.on = before
@@ -176,7 +176,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: WorkerController, error: object) -> None:
-    """Have the run fail whose process dies: in no test, that would be one that passed to xdist."""
+    """Fails a run whose process died: xdist counts a death outside of a test as a pass."""
     if error:
         node.config.pluginmanager.getplugin("session").testsfailed += 1
 

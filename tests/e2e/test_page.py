@@ -11,7 +11,7 @@ import pytest
 from docs.browser import MISSING, Browser, browsing, chromium
 from kvstore_client.testing import RunningStore
 from pages.stamped_pages import PART_PAGES, PART_TOKENS, prompt
-from processes.page_process import PageProcess
+from processes.page_worker import page_process
 from stores.page_stage import HOSTILE, converse, joined, page_of, page_store, run
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason=MISSING)
@@ -224,8 +224,7 @@ def test_the_rest_is_one_bar_that_leads_to_the_next(page: Browser) -> None:
 def test_a_worker_that_hangs_is_seen(page: Browser, store: RunningStore) -> None:
     """A worker past its TTL is listed first, with its reserved slots in quarantine."""
     alarm = "document.querySelector('#figures .alarm dd')"
-    hung = PageProcess(store.runtime_dir, "hung", ttl=3.0)
-    try:
+    with page_process(store.runtime_dir, "hung", ttl=3.0) as hung:
         hung.ask("write", prompt(1))
         assert hung.ask("acquire", "both", prompt(1, 2)) == PART_TOKENS
         hung.signal(signal.SIGSTOP)
@@ -234,8 +233,6 @@ def test_a_worker_that_hangs_is_seen(page: Browser, store: RunningStore) -> None
         page.wait(f"{first}.innerText.includes('hung')")
         assert "past its time" in page.look(f"{first}.innerText")
         page.wait("document.querySelector('#tiers').innerText.includes('in quarantine')")
-    finally:
-        hung.kill()
     page.wait(f"{alarm} === null")
 
 

@@ -18,9 +18,9 @@ from kvstore_client import ClientConfig
 from kvstore_client.testing import running_store, wait_until
 from pages.stamped_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
 from processes import other_user
-from processes.attached_worker import AttachedWorker
 from stores.rpc_world import Refused, refusal_of
 from wire.attach_peer import AttachPeer
+from wire.attached_worker import AttachedWorker
 
 LIMIT = 30.0
 # A third of it is how long a client may not know that its tenant changed.

@@ -1,8 +1,6 @@
 """The attach socket and the deaths of real processes."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from kvstore.core.values.slots import SlotState
 from kvstore.errors import PoolExhausted
 from kvstore.v1 import attach_pb2
 from stores.store_world import IDENTITY
-from wire.attach_rig import ADMIN, PEER, AttachRig, extent_ids, has_ended, line_of
+from wire.attach_rig import ADMIN, AttachRig, extent_ids, has_ended, line_of
 
 
 def test_two_processes_share_pages_in_place(rig: AttachRig) -> None:
@@ -55,13 +53,7 @@ def test_a_death_is_noticed_though_the_connection_lingers(rig: AttachRig) -> Non
         "print(heir.pid, flush=True)\n"
         "os._exit(0)\n"
     )
-    worker = subprocess.Popen(
-        [sys.executable, "-c", script, str(rig.path), caller.lease_id.hex(), caller.secret.hex()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(PEER.parent), *sys.path])},
-    )
+    worker = rig.start(caller, "-c", script)
     heir = int(line_of(worker))
     assert rig.wait_for(lambda: not rig.world.store.stats(ADMIN).leases)
     assert Path(f"/proc/{heir}").exists()
@@ -126,13 +118,7 @@ def test_a_process_whose_connection_broke_as_it_was_bound_is_watched(rig: Attach
         "print('closed', flush=True)\n"
         "sys.stdin.read()\n"
     )
-    rank = subprocess.Popen(
-        [sys.executable, "-c", script, str(rig.path), caller.lease_id.hex(), caller.secret.hex()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(PEER.parent), *sys.path])},
-    )
+    rank = rig.start(caller, "-c", script)
     assert line_of(rank) == "closed\n"
     # Until the server has come to that frame, and found that nobody reads its answer.
     while rig.processes() != [rank.pid] or rig.processes(connected=True):

@@ -19,9 +19,10 @@ from pages.stamped_pages import (
     memfd_mappings,
     nothing_held,
     open_client,
+    stamps_of,
     write_and_insert,
 )
-from processes.client_process import ClientProcess
+from processes.page_worker import page_process
 
 ACTIVE = lease_pb2.LeaseInfo.STATE_ACTIVE
 EXPIRED = lease_pb2.LeaseInfo.STATE_EXPIRED
@@ -51,12 +52,14 @@ def insert_as_another(store: RunningStore) -> None:
 
 def test_another_process_reads_what_was_written(fresh_store: RunningStore) -> None:
     """A process matches and reads in place the pages that another, ended process inserted."""
-    with ClientProcess(fresh_store.runtime_dir) as writer:
-        pages = writer.ask("write")
+    with page_process(fresh_store.runtime_dir) as writer:
+        assert writer.ask("acquire", "all", TOKENS) == 0
+        writer.ask("fill", "all")
+        pages, _ = writer.ask("insert", "all", 0, 4)
     client, namespace = open_client(fresh_store.runtime_dir)
     with namespace.match(TOKENS) as match:
         assert match.pages == pages
-        assert holds_tokens(namespace, TOKENS, match.pages)
+        assert len(stamps_of(namespace, TOKENS, match.pages)) == 4
     client.close()
 
 
@@ -168,29 +171,27 @@ def test_lost_answers_are_undone(fresh_store: RunningStore) -> None:
 
 def test_a_lease_lost_by_a_stopped_process_is_replaced(fresh_store: RunningStore) -> None:
     """A worker stopped past its TTL keeps its pages, releases them, and gets a new lease."""
-    with ClientProcess(fresh_store.runtime_dir, ttl=3.0, display_name="stopped") as worker:
-        worker.ask("write")
-        assert worker.ask("hold") == 16
+    with page_process(fresh_store.runtime_dir, "stopped", ttl=3.0) as worker:
+        worker.ask("write", TOKENS)
+        assert worker.ask("match", "all", TOKENS) == 16
         worker.signal(signal.SIGSTOP)
         assert wait_until(lambda: leases_by_state(fresh_store, "stopped") == [EXPIRED])
         worker.signal(signal.SIGCONT)
-        assert wait_until(lambda: not worker.ask("connected"))
-        assert worker.ask("reads_right")
-        worker.ask("release")
-        assert wait_until(lambda: worker.ask("connected"))
+        assert wait_until(lambda: worker.ask("epoch") is None)
+        assert len(worker.ask("check", "all")) == 4
+        worker.ask("release", "all")
+        assert wait_until(lambda: worker.ask("epoch") is not None)
         assert wait_until(lambda: leases_by_state(fresh_store, "stopped") == [ACTIVE])
-        assert wait_until(lambda: worker.ask("hold") == 16)
-        assert worker.ask("reads_right")
+        assert wait_until(lambda: len(worker.ask("stamps", TOKENS)) == 4)
 
 
 def test_a_forked_child_has_no_client(fresh_store: RunningStore) -> None:
     """In a forked child every call raises ForkedClient and no page is mapped."""
-    with ClientProcess(fresh_store.runtime_dir) as worker:
-        worker.ask("write")
+    with page_process(fresh_store.runtime_dir) as worker:
+        worker.ask("write", TOKENS)
         met = worker.ask("fork")
         assert met == ["ForkedClient"] * (len(met) - 1) + ["0"]
-        assert worker.ask("hold") == 16
-        assert worker.ask("reads_right")
+        assert len(worker.ask("stamps", TOKENS)) == 4
 
 
 @pytest.mark.parametrize("step", ["acquire", "insert", "release"])
@@ -200,16 +201,16 @@ def test_a_process_killed_at_a_step_leaves_nothing(
 ) -> None:
     """Wherever a worker is killed, its holds end and no torn page is matched."""
     monkeypatch.setenv("KVSTORE_FAULT", f"{step}.{moment}:1=kill")
-    with ClientProcess(fresh_store.runtime_dir) as worker:
+    with page_process(fresh_store.runtime_dir) as worker:
         monkeypatch.delenv("KVSTORE_FAULT")
-        worker.tell("write")
+        worker.tell("write", TOKENS)
         assert worker.wait_exit() == -signal.SIGKILL
         client, namespace = open_client(fresh_store.runtime_dir)
         assert wait_until(lambda: nothing_held(client))
         with namespace.match(TOKENS) as match:
             published = step == "release" or (step, moment) == ("insert", "after")
             assert match.token_count == (16 if published else 0)
-            assert holds_tokens(namespace, TOKENS, match.pages)
+            assert len(stamps_of(namespace, TOKENS, match.pages)) == match.page_count
         client.close()
 
 

@@ -5,11 +5,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
-from click.testing import Result
 from google.rpc import status_pb2
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -22,6 +20,7 @@ from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore
 from kvstore_ctl.app import app
 from pages.stamped_pages import LAYOUT, LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from processes.ctl import run, run_json
 from wire.scripted_store import ScriptedAttach, refusal
 
 OTHER = [*TOKENS[:8], *range(2000, 2009)]
@@ -39,18 +38,6 @@ def namespace(store: RunningStore) -> Iterator[Namespace]:
     with namespace.match(OTHER):
         yield namespace
     client.close()
-
-
-def run(store: RunningStore, *arguments: str) -> Result:
-    """Runs a command against the store."""
-    return CliRunner().invoke(app, [*arguments, "--runtime-dir", str(store.runtime_dir)])
-
-
-def run_json(store: RunningStore, *arguments: str) -> Any:  # noqa: ANN401  # each command's own
-    """Runs a command with --json and returns what it printed."""
-    result = run(store, *arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
 
 
 def test_stats_are_shown(store: RunningStore, namespace: Namespace) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from kvstore_client import Client
 from kvstore_client.testing import RunningStore, running_store, wait_until
@@ -24,6 +24,7 @@ from kvstore_ctl.bench.load import CALLS
 from kvstore_ctl.bench.scratch import Scratch
 from kvstore_ctl.bench.trace import BLOCK_TOKENS, Prompt
 from pages.stamped_pages import LAYOUT, TOKENS, open_client, write_and_insert
+from processes.ctl import run
 
 CUT = Path(__file__).parents[1] / "data" / "conversation_300.jsonl.gz"
 SLOTS = 1024
@@ -44,12 +45,6 @@ def others(store: RunningStore) -> Iterator[Client]:
     assert client.flush(30)
     yield client
     client.close()
-
-
-def run(store: RunningStore, *arguments: str, typed: str = "") -> Result:
-    """Runs a command against the store."""
-    where = ("--runtime-dir", str(store.runtime_dir))
-    return CliRunner().invoke(app, [*arguments, *where], input=typed)
 
 
 def cached(client: Client) -> dict[str, int]:

@@ -3,17 +3,14 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
 from kvstore.v1 import named_pin_pb2
 from kvstore_client import Namespace
 from kvstore_client.testing import RunningStore
-from kvstore_ctl.app import app
 from pages.stamped_pages import IDENTITY, SMALL_STORE, TOKENS, open_client, write_and_insert
+from processes.ctl import run, run_json
 
 WHOLE = TOKENS[:16]
 pytestmark = pytest.mark.store(*SMALL_STORE)
@@ -37,19 +34,6 @@ def prompt(tmp_path: Path) -> str:
     path = tmp_path / "prompt.json"
     path.write_text(json.dumps(TOKENS), encoding="utf-8")
     return str(path)
-
-
-def run(store: RunningStore, *arguments: str, typed: str | bytes = "") -> Result:
-    """Runs a command against the store, with text on stdin."""
-    arguments = (*arguments, "--runtime-dir", str(store.runtime_dir))
-    return CliRunner().invoke(app, arguments, input=typed)
-
-
-def run_json(store: RunningStore, *arguments: str) -> Any:  # noqa: ANN401  # each command's own
-    """Runs a command with --json and returns what it printed."""
-    result = run(store, *arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
 
 
 def test_a_prompt_is_pinned_shown_and_unpinned(

@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from kvstore_ctl.app import app
 from kvstore_ctl.bench.scratch import PAGE_TOKENS
 from pages.stamped_pages import LAYOUT, open_client, write_and_insert
+from processes import ctl
 
 PAGES = 4
 SLAB_BYTES = 1 << 20
@@ -36,12 +37,7 @@ def store(tmp_path: Path) -> Iterator[RunningStore]:
 @pytest.fixture
 def run(store: RunningStore) -> Callable[..., Result]:
     """Runs a command against the store."""
-
-    def command(*arguments: str, typed: str = "") -> Result:
-        where = ("--runtime-dir", str(store.runtime_dir))
-        return CliRunner().invoke(app, [*arguments, *where], input=typed)
-
-    return command
+    return partial(ctl.run, store)
 
 
 @pytest.fixture

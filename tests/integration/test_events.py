@@ -9,14 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
 from kvstore_client import Client, EventWatch, History, Namespace, NamespaceIdentity, connect_admin
 from kvstore_client.errors import QuotaExceeded, StoreDraining, StoreUnavailable
 from kvstore_client.testing import RunningStore, wait_until
-from kvstore_ctl.app import app
 from pages.stamped_pages import LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from processes.ctl import run
 
 LIMIT = 30.0
 PAGES = len(TOKENS) // LAYOUT.page_tokens
@@ -31,11 +29,6 @@ def opened(fresh_store: RunningStore) -> Iterator[tuple[Client, Namespace]]:
     client, namespace = open_client(fresh_store.runtime_dir)
     yield client, namespace
     client.close()
-
-
-def run(store: RunningStore, *arguments: str) -> Result:
-    """Runs a command against the store."""
-    return CliRunner().invoke(app, [*arguments, "--runtime-dir", str(store.runtime_dir)])
 
 
 @contextmanager

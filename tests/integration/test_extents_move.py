@@ -9,8 +9,8 @@ import pytest
 from device.uid_by_environment import PROGRAM, as_uid
 from kvstore_client.testing import running_store, wait_until
 from pages.stamped_pages import LAYOUT, page_count, prompt
-from processes.page_process import PageProcess
 from processes.worker_fleet import POOL_SLOTS, Fleet, pool_arguments
+from processes.worker_process import WorkerProcess
 
 EXTENT_SLOTS = 8
 EXTENTS = POOL_SLOTS // EXTENT_SLOTS
@@ -26,7 +26,7 @@ class Tenants:
         self.fleet = fleet
         self.givers = [self.spawn("giver", GIVER), self.spawn("other", GIVER)]
 
-    def spawn(self, name: str, uid: int) -> PageProcess:
+    def spawn(self, name: str, uid: int) -> WorkerProcess:
         """Starts a worker of a tenant, which opens its namespace first."""
         with as_uid(uid):
             return self.fleet.spawn(name)
@@ -56,7 +56,7 @@ class Tenants:
         assert wait_until(lambda: all(len(mapped(each)) == EXTENTS for each in self.givers))
 
 
-def mapped(process: PageProcess) -> set[tuple[str, str]]:
+def mapped(process: WorkerProcess) -> set[tuple[str, str]]:
     """Returns the names and inodes of the extents that a process has mapped."""
     lines = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8").splitlines()
     entries = [line.split() for line in lines if "/memfd:kvstore-extent-" in line]

@@ -12,8 +12,8 @@ import pytest
 from kvstore.v1 import store_pb2
 from kvstore_client.calls.health import LIVENESS, READINESS, health_of
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from processes.attached_worker import AttachedWorker
 from processes.stuck_server import FOLDER, PROGRAM
+from wire.attached_worker import AttachedWorker
 
 LIMIT = 30.0
 

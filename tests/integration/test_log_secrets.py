@@ -16,9 +16,9 @@ from google.protobuf.message import Message
 from kvstore_client import Client, ClientConfig, NamespaceIdentity
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from pages.stamped_pages import LAYOUT, write_and_insert
-from processes.attached_worker import AttachedWorker
 from stores.permission_stage import outcome
 from stores.permission_table import CACHED, PERMISSIONS, SALT, TOKENS, Names
+from wire.attached_worker import AttachedWorker
 from wire.spellings import found
 
 TOKEN = "kvs_a token that is recognised"  # noqa: S105 - for this test alone

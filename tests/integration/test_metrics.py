@@ -10,7 +10,7 @@ from http.client import HTTPConnection
 import pytest
 
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from processes.attached_worker import AttachedWorker
+from wire.attached_worker import AttachedWorker
 
 LIMIT = 30.0
 pytestmark = pytest.mark.store("--metrics-listen", "127.0.0.1:0")

@@ -14,11 +14,11 @@ from pages.stamped_pages import (
     LAYOUT,
     SMALL_STORE,
     TOKENS,
-    holds_tokens,
     open_client,
+    stamps_of,
     write_and_insert,
 )
-from processes.client_process import ClientProcess
+from processes.page_worker import page_process
 
 PINNED = len(TOKENS) // LAYOUT.page_tokens * LAYOUT.page_tokens
 # Sixteen times four pages, for a store of 32 slots.
@@ -43,9 +43,10 @@ def press(namespace: Namespace) -> None:
 
 
 def reads_right(namespace: Namespace) -> bool:
-    """Returns whether all pinned pages are matched with their bytes."""
+    """Returns whether all that was pinned is matched; raises WrongPage for other bytes."""
     with namespace.match(TOKENS) as match:
-        return match.token_count == PINNED and holds_tokens(namespace, TOKENS, match.pages)
+        stamps = stamps_of(namespace, TOKENS, match.pages)
+        return match.token_count == PINNED == len(stamps) * LAYOUT.page_tokens
 
 
 def test_pinned_pages_stay_under_pressure_until_unpinned(
@@ -84,16 +85,10 @@ def test_a_pin_outlives_the_workers_that_wrote_it(
     """A pin from the command line keeps a dead worker's pages for later workers."""
     prompt = tmp_path / "prompt"
     prompt.write_text(" ".join(map(str, TOKENS)), encoding="utf-8")
-    command = [sys.executable, "-m", "kvstore_ctl", "pin", "system"]
-    command += [
-        "--tokens",
-        str(prompt),
-        "--require-all",
-        "--runtime-dir",
-        str(fresh_store.runtime_dir),
-    ]
-    with ClientProcess(fresh_store.runtime_dir) as writer:
-        writer.ask("write")
+    command = [sys.executable, "-m", "kvstore_ctl", "pin", "system", "--require-all"]
+    command += ["--tokens", str(prompt), "--runtime-dir", str(fresh_store.runtime_dir)]
+    with page_process(fresh_store.runtime_dir) as writer:
+        writer.ask("write", TOKENS)
         subprocess.run(command, check=True, capture_output=True)
         writer.signal(signal.SIGKILL)
         writer.wait_exit()

@@ -16,7 +16,7 @@ from kvstore.v1 import store_pb2
 from kvstore_client import connect_admin
 from kvstore_client.errors import StoreError
 from kvstore_client.testing import wait_until
-from processes.attached_worker import AttachedWorker
+from wire.attached_worker import AttachedWorker
 
 PAGE_BYTES = 64 << 10
 # Starts a process that is tied to it, says which, and waits to be killed.

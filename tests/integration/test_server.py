@@ -18,7 +18,7 @@ from kvstore.rpc.health.watchdog import LIVENESS
 from kvstore.rpc.server import SERVICES
 from kvstore.v1 import lease_pb2, store_pb2
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from processes.attached_worker import AttachedWorker, Refused
+from wire.attached_worker import AttachedWorker, Refused
 
 LIMIT = 30.0
 SERVING = health_pb2.HealthCheckResponse.SERVING

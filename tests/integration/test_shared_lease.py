@@ -7,8 +7,9 @@ import pytest
 
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import PART_PAGES, page_count, prompt
-from processes.page_process import LONG_TTL, PageProcess
+from processes.page_worker import LONG_TTL
 from processes.worker_fleet import Fleet, running_fleet
+from processes.worker_process import WorkerProcess
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)
@@ -38,7 +39,7 @@ class Ranked:
         assert epoch is not None
 
     @property
-    def processes(self) -> list[PageProcess]:
+    def processes(self) -> list[WorkerProcess]:
         """Returns the scheduler and both ranks."""
         return [self.scheduler, *self.ranks]
 
@@ -61,7 +62,7 @@ class Ranked:
         return False
 
 
-def kill(process: PageProcess) -> None:
+def kill(process: WorkerProcess) -> None:
     """Kills a process and waits until it is gone."""
     process.signal(signal.SIGKILL)
     assert process.wait_exit() == -signal.SIGKILL

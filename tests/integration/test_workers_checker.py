@@ -1,20 +1,11 @@
 """The tests' own checks find a wrong page, whatever is wrong with it."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from pages.stamped_pages import LAYOUT, WrongPage, page_count, prompt
-from processes.worker_fleet import Fleet, running_fleet
+from processes.worker_fleet import Fleet
 
 TOKENS = prompt(1)
-
-
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Provides workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
 
 
 def test_a_byte_that_another_process_changes_is_seen(fleet: Fleet) -> None:

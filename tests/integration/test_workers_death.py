@@ -1,24 +1,16 @@
 """After `kill -9` a worker's holds end by the proof of its death, whatever its TTL."""
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import LAYOUT, page_count, prompt
-from processes.worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
+from processes.worker_fleet import POOL_SLOTS, Fleet, Slots
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)
 PRESSURE = [prompt(3, number) for number in range(40)]
-
-
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Provides workers with a TTL of 300 s on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
 
 
 def test_slots_come_back_from_between_reserve_and_insert(fleet: Fleet) -> None:

@@ -1,15 +1,14 @@
 """A living worker past its TTL keeps its pages and slots until it returns or dies."""
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from kvstore_client import PageRef, errors
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import PART_PAGES, page_count, prompt
-from processes.page_process import PageProcess
-from processes.worker_fleet import ACTIVE, EXPIRED, POOL_SLOTS, Fleet, Slots, running_fleet
+from processes.worker_fleet import ACTIVE, EXPIRED, POOL_SLOTS, Fleet, Slots
+from processes.worker_process import WorkerProcess
 
 TTL = 5.0
 CACHED = prompt(1, 2)
@@ -19,14 +18,7 @@ LONGER = prompt(1, 2, 3)
 PRESSURE = [prompt(4, number) for number in range(40)]
 
 
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Provides workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
-
-
-def stop_past_its_ttl(fleet: Fleet) -> tuple[PageProcess, set[PageRef]]:
+def stop_past_its_ttl(fleet: Fleet) -> tuple[WorkerProcess, set[PageRef]]:
     """Returns a stopped worker past its TTL and the slots that it has written.
 
     The worker also holds a match.

@@ -1,14 +1,13 @@
 """Pins and eviction in a pool that is far too small, without one wrong page."""
 
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
 
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import LAYOUT, Stamp, page_count, prompt
-from processes.page_process import LIMIT, PageProcess
 from processes.worker_fleet import POOL_SLOTS, Fleet, running_fleet
+from processes.worker_process import LIMIT, WorkerProcess
 
 HELD = prompt(1, 2)
 HELD_PAGES = page_count(HELD)
@@ -25,14 +24,7 @@ WORKING_SET = [
 MANY = 200
 
 
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Provides workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
-
-
-def press(writers: list[PageProcess]) -> int:
+def press(writers: list[WorkerProcess]) -> int:
     """Lets writers fill the pool several times. Returns the number of pages they published."""
     for each in writers:
         each.tell("churn", PRESSURE[each.name], 1)

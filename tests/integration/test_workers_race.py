@@ -1,22 +1,13 @@
 """Two writers of one prefix: one copy is kept, and no slot is lost."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from pages.stamped_pages import page_count, prompt
-from processes.page_holder import Raced
-from processes.worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
+from processes.page_worker import Raced
+from processes.worker_fleet import POOL_SLOTS, Fleet, Slots
 
 ROUNDS = 12
 PAGES = page_count(prompt(0, 1))
-
-
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Provides workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
 
 
 @pytest.mark.parametrize("abreast", [True, False], ids=["abreast", "free"])

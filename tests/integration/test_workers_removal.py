@@ -1,24 +1,15 @@
 """An operator evicts pages that another process has pinned: they stay readable until released."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from kvstore_client import errors
 from pages.stamped_pages import LAYOUT, PART_PAGES, PART_TOKENS, page_count, prompt
-from processes.worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
+from processes.worker_fleet import POOL_SLOTS, Fleet, Slots
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)
 LONGER = prompt(1, 2, 3)
 PRESSURE = [prompt(4, number) for number in range(40)]
-
-
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Provides workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
 
 
 def test_a_pinned_prefix_that_is_evicted_is_detached(fleet: Fleet) -> None:

@@ -1,6 +1,5 @@
 """A server that is killed and restarted: its workers miss, and then use the successor."""
 
-from collections.abc import Iterator
 from threading import Thread
 
 import pytest
@@ -9,19 +8,12 @@ from kvstore_client import Client, ClientConfig, Match, errors
 from kvstore_client.config import MAX_CALL_TIMEOUT
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import IDENTITY, LAYOUT, page_count, prompt
-from processes.worker_fleet import Fleet, running_fleet
+from processes.worker_fleet import Fleet
 
 HELD = prompt(1, 2)
 PROMPTS = [prompt(3, number) for number in range(8)]
 LIMIT = 30.0
 FAILURES = {"StoreUnavailable", "StoreTimedOut"}
-
-
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Provides workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
 
 
 def test_workers_outlive_their_server(fleet: Fleet) -> None:
@@ -101,7 +93,7 @@ def test_no_request_waits_for_a_server_that_is_known_to_be_dead(fleet: Fleet) ->
         failures: list[errors.StoreError | None] = []
 
         def request() -> None:
-            """Makes a request that waits for the release."""
+            """Asks for what needs the release to be through."""
             with namespace.acquire(HELD, total_page_count=page_count(HELD)) as acquired:
                 failures.append(acquired.failure)
 

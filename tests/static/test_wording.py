@@ -42,18 +42,8 @@ UNMENDED = (
     "kvstore/service/tiers",
     "kvstore/storage/cuda",
     "kvstore/storage/slab",
-    "tests",
-    "tests/chaos",
-    "tests/gpu",
-    "tests/static",
-    "tests/support/device",
     "tests/support/machine",
     "tests/support/naive",
-    "tests/support/processes",
-    "tests/support/simulation",
-    "tests/support/stores",
-    "tests/support/vllm_rig",
-    "tests/support/wire",
     "tests/unit/core",
     "tests/unit/http",
     "tests/unit/metrics",
@@ -61,9 +51,6 @@ UNMENDED = (
     "tests/unit/storage",
     "tests/unit/storage/cuda",
     "tests/unit/storage/slab",
-    "tests/vllm",
-    "tests/vllm/cases",
-    "tests/vllm/rig",
 )
 
 

@@ -1,11 +1,13 @@
 """Looks for a fault of the core with the cache machine: each look is a process of its own."""
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from compileall import compile_dir
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import kvstore
 from mutants.core import MUTANTS
@@ -16,12 +18,10 @@ from mutants.prefill import PREFILL_MUTANTS
 from mutants.third import THIRD_MUTANTS, THIRD_TIER_MUTANTS
 from mutants.tier import TIER_MUTANTS
 from mutants.verifying import VERIFYING_MUTANTS
-from processes.preloaded import Preloaded
-
-if TYPE_CHECKING:
-    import subprocess
+from processes.forked_programs import ANEW, FORKERS, ForkedPrograms, Forker
 
 SUPPORT = Path(__file__).parents[1]
+RUNNER = "mutants.mutant_runner"
 WITH_TIERS = [*TIER_MUTANTS, *THIRD_TIER_MUTANTS]
 ALL = [
     *MUTANTS,
@@ -70,35 +70,38 @@ class Hunt:
             shutil.copy2(source / name, self._core / name)
         compile_dir(self._core, quiet=1)
         # What a seed comes to depends on the order of sets of bytes.
-        self._preloaded = Preloaded("hypothesis.stateful", environment={"PYTHONHASHSEED": "0"})
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(SUPPORT)}
+        self._environment = {**environment, ANEW: "kvstore"}
+        self._programs = ForkedPrograms(Forker.start(FORKERS[RUNNER], environment))
+        self._programs.install()
 
-    def look(self, mutant: Mutant, look: Look) -> "subprocess.CompletedProcess[str]":
+    def look(self, mutant: Mutant, look: Look) -> subprocess.CompletedProcess[str]:
         """Runs machines on a copy with the mutant's change: 1 and a traceback if it is found."""
         self._copies += 1
         folder = self._folder / str(self._copies)
         shutil.copytree(self._core, folder / "kvstore")
         put_in(mutant, folder)
-        outcome = self._preloaded.run(
-            "mutants.mutant_runner",
-            *(str(each) for each in (look.seed, look.examples, look.turns, *look.machines)),
-            path=[folder],
-            environment={},
-            folder=folder,
+        arguments = (look.seed, look.examples, look.turns, *look.machines)
+        self._programs.on = True
+        outcome = subprocess.run(
+            [sys.executable, "-m", RUNNER, *map(str, arguments)],
+            cwd=folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
             timeout=240,
+            check=False,
         )
+        self._programs.on = False
         shutil.rmtree(folder)
         return outcome
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._preloaded.__exit__(kind, error, traceback)
+    def __exit__(self, *_: object) -> None:
+        self._programs.close()
 
 
 def machines_for(mutant: Mutant) -> Sequence[str]:
@@ -106,6 +109,6 @@ def machines_for(mutant: Mutant) -> Sequence[str]:
     return BY_ONE.get(mutant.name, MACHINES)
 
 
-def is_found(outcome: "subprocess.CompletedProcess[str]") -> bool:
+def is_found(outcome: subprocess.CompletedProcess[str]) -> bool:
     """Returns whether a rule or an invariant failed after a step, not code that does not load."""
     return outcome.returncode == 1 and "state.teardown()" in outcome.stderr

@@ -12,6 +12,7 @@ from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_ctl.doctor import device, host, memory
 from kvstore_ctl.doctor.findings import Finding, Outcome, failed, ok, skipped, warning, worst
 from kvstore_ctl.doctor.host import START, HostFacts
+from stores.machine_files import write_files
 
 MIB = 1 << 20
 DEVICE = bytes(range(16))
@@ -28,11 +29,7 @@ ARENAS = store_pb2.GetStatsResponse(
 
 def machine(root: Path, files: dict[str, str]) -> HostFacts:
     """Returns the facts of a machine that has these files."""
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return HostFacts(root)
+    return HostFacts(write_files(root, files))
 
 
 def meminfo(total: int, available: int) -> dict[str, str]:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from kvstore_ctl.doctor.host import UNLIMITED, HostFacts, MemoryLimit
+from stores.machine_files import write_files
 
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNT = (
@@ -15,11 +16,7 @@ LIMITS = "Limit  Soft Limit  Hard Limit  Units\nMax open files  {}  4096  files\
 
 def machine(root: Path, files: dict[str, str]) -> HostFacts:
     """Returns the facts of a machine that has these files."""
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return HostFacts(root)
+    return HostFacts(write_files(root, files))
 
 
 def test_limits_of_every_cgroup_above_are_found(tmp_path: Path) -> None:

@@ -42,15 +42,6 @@ def test_what_a_call_says_of_loads_reaches_the_store(
         prefill_tokens_per_second=7,
     )
     worker.ask(worker.prefix_cache.MatchPrefix, request)
-    acquire = pb.AcquirePrefixRequest(
-        caller=worker.caller(),
-        namespace_id=namespace_id,
-        sequence=pb.Sequence(tokens=PROMPT),
-        pin_id=3,
-        reservation_id=4,
-        total_page_count=4,
-        prefill_tokens_per_second=8,
-    )
-    worker.ask(worker.prefix_cache.AcquirePrefix, acquire)
+    worker.acquire(namespace_id, PROMPT, pin_id=3, prefill_tokens_per_second=8)
     assert [each.prefill_tokens_per_second for each in heard] == [7, 8]
     assert all(0 < each.seconds < 60 for each in heard)

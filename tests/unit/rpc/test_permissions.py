@@ -1,7 +1,7 @@
 """Every method, called by its tenant, by another, without a credential and by an admin.
 
-The expected results are in tests/support/stores/permission_table.py, which docs/permissions.md
-shows.
+Methods of the request path are called over lanes as well, with the same results. The expected
+results are in tests/support/stores/permission_table.py, which docs/permissions.md shows.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from google.protobuf import descriptor_pool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from kvstore.rpc.lane.calls import METHODS as LANE_METHODS
 from stores.permission_stage import (
     LIMIT,
     METHODS,
@@ -25,6 +26,24 @@ from stores.permission_stage import (
 )
 from stores.permission_table import PERMISSIONS, Names
 from stores.rpc_world import ADMIN_UID, Server
+
+LANE_PATHS = [each.removeprefix("/") for each in LANE_METHODS]
+# Ways to make each call.
+WAYS = [
+    *(("grpc", path) for path in PERMISSIONS),
+    *(("lane", path) for path in LANE_PATHS),
+]
+# Callers that are no tenants of what they name. Over lanes an admin is like any other.
+STRANGERS = [
+    *((*way, OTHER_UID) for way in WAYS),
+    *(("lane", path, ADMIN_UID) for path in LANE_PATHS),
+]
+
+
+@pytest.fixture
+def over(request: pytest.FixtureRequest) -> str:
+    """Names what the request path goes over, which is gRPC unless a test says otherwise."""
+    return str(getattr(request, "param", "grpc"))
 
 
 @pytest.fixture
@@ -45,7 +64,7 @@ def test_every_method_is_classified(server: Server) -> None:
     assert found == set(PERMISSIONS)
 
 
-@pytest.mark.parametrize("path", PERMISSIONS)
+@pytest.mark.parametrize(("over", "path"), WAYS, indirect=["over"])
 def test_a_tenant_may_do_with_its_own(stage: Stage, path: str) -> None:
     """A tenant's call about its own things ends as the table says."""
     ended = stage.call(path, stage.owned, OWNER_UID, stage.owner.secret)
@@ -62,19 +81,20 @@ def test_nobody_known_gets_in(stage: Stage, path: str) -> None:
     assert stage.owners_things() == before
 
 
-@pytest.mark.parametrize("path", PERMISSIONS)
-def test_another_tenant_s_is_as_if_it_was_not_there(stage: Stage, path: str) -> None:
+@pytest.mark.parametrize(("over", "path", "uid"), STRANGERS, indirect=["over"])
+def test_another_tenant_s_is_as_if_it_was_not_there(stage: Stage, path: str, uid: int) -> None:
     """Another tenant learns and changes nothing, even with all ids and the lease's secret."""
     before = stage.owners_things()
-    ended = stage.call(path, stage.owned, OTHER_UID, stage.owner.secret)
-    absent = stage.call(path, NOTHING, OTHER_UID, stage.owner.secret)
+    ended = stage.call(path, stage.owned, uid, stage.owner.secret)
     assert ended.reason == PERMISSIONS[path].other
-    assert ended == absent
+    assert ended == stage.call(path, NOTHING, uid, stage.owner.secret)
     assert stage.owners_things() == before
 
 
 @pytest.mark.parametrize(
-    "path", [path for path, each in PERMISSIONS.items() if each.under_own_lease]
+    ("over", "path"),
+    [way for way in WAYS if PERMISSIONS[way[1]].under_own_lease],
+    indirect=["over"],
 )
 def test_another_tenant_s_under_an_own_lease_is_as_if_it_was_not_there(
     stage: Stage, path: str

@@ -37,25 +37,10 @@ def test_what_one_worker_inserts_another_matches(server: Server) -> None:
     writer, reader = server.worker(), server.worker()
     namespace_id = writer.open_namespace()
     assert reader.open_namespace() == namespace_id
-    acquired = writer.ask(
-        writer.prefix_cache.AcquirePrefix,
-        pb.AcquirePrefixRequest(
-            caller=writer.caller(),
-            namespace_id=namespace_id,
-            sequence=pb.Sequence(tokens=PROMPT),
-            pin_id=1,
-            reservation_id=2,
-            total_page_count=4,
-        ),
-    )
+    acquired = writer.acquire(namespace_id, PROMPT)
     assert acquired.match == pb.PrefixMatch()
     assert acquired.grant.reservation_id == 2
-    inserted = writer.ask(
-        writer.prefix_cache.InsertPrefix,
-        pb.InsertPrefixRequest(
-            caller=writer.caller(), reservation_id=2, sequence=pb.Sequence(tokens=PAGES)
-        ),
-    )
+    inserted = writer.insert(PAGES, 2)
     assert inserted.published_page_count == 3
     peeked = reader.ask(
         reader.prefix_cache.PeekPrefix,
@@ -109,28 +94,11 @@ def test_an_acquire_that_gets_no_slots_answers_its_match(
     worker = start_server(slots=4).worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, PAGES, 1)
-    acquired = worker.ask(
-        worker.prefix_cache.AcquirePrefix,
-        pb.AcquirePrefixRequest(
-            caller=worker.caller(),
-            namespace_id=namespace_id,
-            sequence=pb.Sequence(tokens=PROMPT),
-            pin_id=1,
-            reservation_id=2,
-            total_page_count=8,
-        ),
-    )
+    acquired = worker.acquire(namespace_id, PROMPT, total_page_count=8)
     assert acquired.match.matched_token_count == 12
     assert not acquired.HasField("grant")
     with pytest.raises(Refused) as caught:
-        worker.ask(
-            worker.prefix_cache.ReservePages,
-            pb.ReservePagesRequest(
-                caller=worker.caller(),
-                namespace_id=namespace_id,
-                reservations=[pb.ReservationRequest(reservation_id=3, page_count=5)],
-            ),
-        )
+        worker.reserve(namespace_id, reservation_id=3, page_count=5)
     assert caught.value.reason == "POOL_EXHAUSTED"
     assert "google.rpc.RetryInfo" in caught.value.detail_types
 
@@ -210,14 +178,7 @@ def test_a_bad_insert_is_refused_and_publishes_nothing(
     """An insert with wrong checksums, partial pages or too many pages is refused."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
-    worker.ask(
-        worker.prefix_cache.ReservePages,
-        pb.ReservePagesRequest(
-            caller=worker.caller(),
-            namespace_id=namespace_id,
-            reservations=[pb.ReservationRequest(reservation_id=5, page_count=2)],
-        ),
-    )
+    worker.reserve(namespace_id, reservation_id=5, page_count=2)
     request = pb.InsertPrefixRequest(
         caller=worker.caller(), reservation_id=5, sequence=pb.Sequence()
     )

@@ -23,17 +23,7 @@ def test_of_two_acquires_of_one_prompt_one_yields(server: Server) -> None:
     waiter.open_namespace()
 
     def acquire(worker: Worker) -> pb.AcquirePrefixResponse:
-        request = pb.AcquirePrefixRequest(
-            caller=worker.caller(),
-            namespace_id=namespace_id,
-            sequence=pb.Sequence(tokens=PROMPT),
-            pin_id=1,
-            reservation_id=2,
-            total_page_count=4,
-            yield_to_in_flight=True,
-        )
-        answer: pb.AcquirePrefixResponse = worker.ask(worker.prefix_cache.AcquirePrefix, request)
-        return answer
+        return worker.acquire(namespace_id, PROMPT, yield_to_in_flight=True)
 
     assert acquire(writer).HasField("grant")
     yielded = acquire(waiter)

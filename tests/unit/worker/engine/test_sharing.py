@@ -2,11 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 
-from engines.engine_world import LIMIT, NOTHING, EngineWorld, left_at
+from engines.engine_world import LIMIT, EngineWorld, engine_worlds
 from engines.heard import Heard
 from inference_worker.engine import page_supply
 from inference_worker.engine.engine import PAGE_TOKENS
@@ -24,21 +23,8 @@ pytestmark = pytest.mark.store("--tier1-bytes", "64MiB")
 @pytest.fixture
 def worlds(store: RunningStore, qwen: PagedModel) -> Iterator[list[EngineWorld]]:
     """Returns two engines. At the end nothing may be held."""
-    with ExitStack() as stack:
-        made = [
-            stack.enter_context(
-                EngineWorld(qwen, store.runtime_dir, longest=LONG + 100, max_step_tokens=512)
-            )
-            for _ in range(2)
-        ]
-        for world in made:
-            world.wait_open()
+    with engine_worlds(store, qwen, longest=LONG + 100, max_step_tokens=512) as made:
         yield made
-        for world in made:
-            assert world.engine.stats.held_sequences == world.engine.private_slots_used == 0
-            assert world.client.flush(LIMIT)
-        # All of them first: the store counts what any of them holds.
-        assert left_at(store.runtime_dir) == NOTHING
 
 
 def run_all(worlds: list[EngineWorld], *heard: Heard) -> None:

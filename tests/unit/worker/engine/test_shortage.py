@@ -1,11 +1,10 @@
 """With too few slots the youngest give way, all requests end, and no token changes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 
-from engines.engine_world import CHUNK_TOKENS, LIMIT, NOTHING, EngineWorld, left_at
+from engines.engine_world import CHUNK_TOKENS, EngineWorld, engine_worlds
 from engines.heard import Heard
 from inference_worker.engine.engine import PAGE_TOKENS, Engine
 from inference_worker.engine.request import GREEDY, FinishReason, Request, SamplingOptions
@@ -30,21 +29,8 @@ def store(request: pytest.FixtureRequest, qwen: PagedModel) -> Iterator[RunningS
 @pytest.fixture
 def worlds(store: RunningStore, qwen: PagedModel) -> Iterator[list[EngineWorld]]:
     """Returns two engines. At the end nothing may be held."""
-    with ExitStack() as stack:
-        made = [
-            stack.enter_context(
-                EngineWorld(qwen, store.runtime_dir, longest=LONGEST, max_step_tokens=CHUNK_TOKENS)
-            )
-            for _ in range(2)
-        ]
-        for world in made:
-            world.wait_open()
+    with engine_worlds(store, qwen, longest=LONGEST, max_step_tokens=CHUNK_TOKENS) as made:
         yield made
-        for world in made:
-            assert world.engine.stats.held_sequences == world.engine.private_slots_used == 0
-            assert world.client.flush(LIMIT)
-        # All of them first: the store counts what any of them holds.
-        assert left_at(store.runtime_dir) == NOTHING
 
 
 def requests(text_ids: Ids, seed: int, count: int) -> list[Request]:
