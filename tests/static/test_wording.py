@@ -20,11 +20,6 @@ EXTENT_HANDLES = frozenset({"handle", "ipc_handle", "HostHandle", "CudaIpcHandle
 
 # Folders with docstrings that still begin with an obscure word: only ever fewer.
 UNMENDED = (
-    "clients/python/kvstore_client",
-    "clients/python/kvstore_client/calls",
-    "clients/python/kvstore_client/lifecycle",
-    "clients/python/kvstore_client/memory",
-    "clients/python/kvstore_client/memory/cuda",
     "clients/python/kvstore_ctl",
     "clients/python/kvstore_ctl/bench",
     "clients/python/kvstore_ctl/commands",

@@ -1,4 +1,4 @@
-"""Where a page is."""
+"""Pages and runs of pages, by extent and slot."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
@@ -10,7 +10,7 @@ from kvstore.v1 import types_pb2
 class PageRef(NamedTuple):
     """One page's place: slot number ``slot`` of an extent.
 
-    It names that page only while the match or reservation that gave it is held.
+    It names the page only while its match or reservation is held.
     """
 
     extent_id: int
@@ -18,9 +18,9 @@ class PageRef(NamedTuple):
 
 
 class SlotRun(NamedTuple):
-    """Pages that follow each other and lie in one extent, by their slots.
+    """Consecutive pages of a sequence in one extent, by their slots.
 
-    A range where the slots follow each other too, else a list.
+    ``slots`` is a range if the slots are consecutive too, and a list otherwise.
     """
 
     extent_id: int
@@ -28,7 +28,7 @@ class SlotRun(NamedTuple):
 
 
 class DatedRun(NamedTuple):
-    """A run of slots, and the generation of each when the store named it; perhaps none."""
+    """A run of slots, and the generations that the store named, if it named any."""
 
     extent_id: int
     slots: Sequence[int]
@@ -36,7 +36,7 @@ class DatedRun(NamedTuple):
 
 
 def slots_of(run: types_pb2.PageRun) -> Sequence[int]:
-    """Returns the slots of a run, which has some: a range without a step a slot, or a list."""
+    """Returns the slots of a run that is not empty: a range, in constant time, or a list."""
     if not run.slot_count:
         return run.slot_indexes[:]
     first = run.slot_indexes[0]
@@ -44,18 +44,18 @@ def slots_of(run: types_pb2.PageRun) -> Sequence[int]:
 
 
 def generations_of(run: types_pb2.PageRun) -> tuple[int, ...]:
-    """Returns the generation of each slot of a run, as the store named them; perhaps none."""
+    """Returns the generation of each slot of a run, or none if the store named none."""
     if run.slot_count and len(run.generations) == 1:
         return tuple(run.generations) * run.slot_count
     return tuple(run.generations)
 
 
 class Pages(Sequence[PageRef]):
-    """The pages of ``runs``, in prefix order; equal to any sequence of the same pages.
+    """The pages of ``runs``, in prefix order. Equal to any sequence of the same pages.
 
-    Their number costs nothing. What they are is read out of the store's answer once
-    somebody asks: 0.2 us a page, several times what a hit of thousands takes without.
-    One thread at a time uses it.
+    Their number costs nothing. The first access to a page reads all of them from the store's
+    answer: 0.2 us a page, several times the rest of a hit with thousands of pages. One thread
+    at a time uses it.
     """
 
     __slots__ = ("_count", "_pages", "_runs")
@@ -72,9 +72,9 @@ class Pages(Sequence[PageRef]):
 
     @property
     def runs(self) -> list[SlotRun]:
-        """The slots by extent, for a block table: a tenth of the cost of one page after another.
+        """The slots by extent, for a block table, at a tenth of the cost of single pages.
 
-        Nothing a page where they follow each other.
+        Consecutive slots cost nothing a page.
         """
         return [SlotRun(run.extent_id, slots_of(run)) for run in self._runs]
 
@@ -86,7 +86,7 @@ class Pages(Sequence[PageRef]):
     def ends(self) -> Iterator[tuple[int, int]]:
         """Yields the extent of each run, and the slot after its last if its slots are a range.
 
-        Zero stands for a run that lists its slots. Reads no page out of the answer.
+        Yields zero for the slot of a run that lists its slots. Reads no pages.
         """
         for run in self._runs:
             yield run.extent_id, run.slot_indexes[0] + run.slot_count if run.slot_count else 0
@@ -121,6 +121,6 @@ class Pages(Sequence[PageRef]):
             self._pages = []
             for run in self._runs:
                 places = zip(repeat(run.extent_id), slots_of(run), strict=False)
-                # What PageRef(...) does, without a frame of Python's for each page.
+                # As PageRef(...) does, but without a Python call for each page.
                 self._pages.extend(map(tuple.__new__, repeat(PageRef), places))
         return self._pages
