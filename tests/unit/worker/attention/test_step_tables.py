@@ -1,7 +1,4 @@
-"""A step's tables equal rebuilt tables, and are made in a fraction of the time."""
-
-import time
-from collections.abc import Callable, Iterator
+"""A step's tables equal tables built anew."""
 
 import pytest
 import torch
@@ -20,8 +17,6 @@ LAYOUT = PageLayout(1, 8, 4, "float32", 16)
 GROUP = 4
 # An H200's: four programs a multiprocessor for decodes, one for prefills.
 ROOM = Room(528, 132)
-DECODES, PAGES = 64, 256
-STEPS, ROUNDS = 16, 5
 
 
 class Sequences:
@@ -122,29 +117,3 @@ def test_a_page_that_is_not_mapped_is_refused() -> None:
     sequences.pool.remove_extent(0)
     with pytest.raises(UnknownExtentError):
         made(step)
-
-
-def seconds(make: Callable[[Step], object], steps: Iterator[Step]) -> float:
-    """Returns the shortest time to make a step's tables."""
-    best = float("inf")
-    for step in steps:
-        begin = time.perf_counter()
-        make(step)
-        best = min(best, time.perf_counter() - begin)
-    return best
-
-
-def test_tables_of_decodes_are_made_ten_times_sooner_than_rebuilt_ones() -> None:
-    """Tables of 64 sequences of 256 pages are made ten times as fast as rebuilt ones.
-
-    Each sequence gets a new page in one of 16 steps. A busy machine makes single steps slow, so the
-    best of five rounds of each counts.
-    """
-    lengths = [PAGES * LAYOUT.page_tokens - number % STEPS for number in range(DECODES)]
-    sequences = Sequences(lengths, spare_pages=DECODES * (2 * ROUNDS + 1))
-    made(sequences.step())
-    mine, theirs = [], []
-    for _ in range(ROUNDS):
-        mine.append(seconds(made, (sequences.step() for _ in range(STEPS))))
-        theirs.append(seconds(rebuilt_tables, (sequences.step() for _ in range(STEPS))))
-    assert min(theirs) > 10 * min(mine)

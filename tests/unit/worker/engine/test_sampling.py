@@ -10,7 +10,7 @@ from inference_worker.engine.request import GREEDY, SamplingOptions
 from inference_worker.engine.sampling import Choice, Sampler, choose_all
 
 LOGITS = [2.0, -1.0, 0.5, 3.0, 1.0, 2.5, -4.0, 0.0]
-DRAWS = 4_000
+DRAWS = 1_000
 
 
 def naive_probabilities(logits: list[float], options: SamplingOptions) -> list[float]:
