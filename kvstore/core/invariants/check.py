@@ -246,6 +246,10 @@ def _check_leases(cache: PrefixCache) -> None:
             "a process's lease exists",
         )
         invariant(lease.processes.get(process_id) is process, "a lease knows its processes")
+    for lease in cache.table.leases.values():
+        for each in lease.reservations.values():
+            end = each.start_page + each.inserted - (each.tail_token_count > 0)
+            invariant(each.whole_end == end, "a reservation knows its last whole page", end)
 
 
 def _check_tenants(state: CacheState) -> None:

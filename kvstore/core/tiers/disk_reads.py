@@ -20,8 +20,8 @@ from kvstore.core.pool.placement import nearest
 from kvstore.core.values.events import Cause
 from kvstore.core.values.requests import NO_HINT, Caller, MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
-from kvstore.core.values.tokens import TOKEN_BYTES, matchable_pages
-from kvstore.core.verbs.lookup import cached_end
+from kvstore.core.values.tokens import TOKEN_BYTES
+from kvstore.core.verbs.lookup import cached_end, matchable_pages
 
 
 class ReadPage(NamedTuple):

@@ -109,7 +109,8 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
             arena.recycle(slots, SlotState.MOVING)
     for first, last in side_by_side(published):
         pages = last - first + 1
-        note_pages(PagesChange.COPIED, Cause.MOVED, *move.position_at(last), pages, move.tier)
+        at = move.position_at(last)
+        note_pages(namespace, PagesChange.COPIED, Cause.MOVED, *at, pages, move.tier)
     touched = [move.position_at(each.end).node for each in move.transfers]
     release(move.anchors)
     for node in touched:

@@ -18,8 +18,7 @@ from kvstore.core.values.events import Cause, NamespaceEvent, NamespaceStep
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout
 from kvstore.core.values.requests import Caller, Identity, Peeked, Removed, Sequence
 from kvstore.core.values.slots import ExtentSlots, Generations
-from kvstore.core.values.tokens import matchable_pages
-from kvstore.core.verbs.lookup import in_flight_beyond, rest_of
+from kvstore.core.verbs.lookup import in_flight_beyond, matchable_pages, rest_of
 from kvstore.errors import InvalidField
 
 

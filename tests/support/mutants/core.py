@@ -26,14 +26,14 @@ MUTANTS = [
     ),
     Mutant(
         "rounding-up",
-        "kvstore.core.values.tokens",
+        "kvstore.core.verbs.lookup",
         "matchable_pages",
         "max(count - 1, 0) // page_tokens",
         "-(-max(count - 1, 0) // page_tokens)",
     ),
     Mutant(
         "matches-the-last-token",
-        "kvstore.core.values.tokens",
+        "kvstore.core.verbs.lookup",
         "matchable_pages",
         "max(count - 1, 0) // page_tokens",
         "count // page_tokens",

@@ -7,7 +7,7 @@ EVENT_MUTANTS = [
         "pages-come-untold",
         "kvstore.core.pool.pages",
         "publish",
-        "note_pages(PagesChange.INSERTED, cause, *end, len(slots), arena.tier)",
+        "note_pages(namespace, PagesChange.INSERTED, cause, *end, len(slots), arena.tier)",
         "pass",
     ),
     Mutant(
@@ -21,8 +21,8 @@ EVENT_MUTANTS = [
         "pages-below-a-removed-one-go-untold",
         "kvstore.core.pool.pages",
         "remove",
-        "for node in subtree(top):\n    note_removed(node, cause)",
-        "note_removed(top, cause)",
+        "for node in subtree(top):\n    _note_removed(namespace, node, cause)",
+        "_note_removed(namespace, top, cause)",
     ),
     Mutant(
         "a-path-told-by-another-digest",

@@ -33,7 +33,7 @@ VERIFYING_MUTANTS = [
         "kvstore.core.verbs.insert",
         "publish_next",
         "namespace.arena.keep_checksums(\n"
-        "    (slot, each) for slot, published, each in marked if published\n"
+        "    (slot, checksum) for slot, published, checksum in marked if published\n"
         ")",
         "path = []\n"
         "for depth in range(parent.depth + 1, parent.depth + len(flags) + 1):\n"
@@ -68,7 +68,7 @@ VERIFYING_MUTANTS = [
         "pin-id-of-another-match",
         "kvstore.core.verbs.match",
         "took",
-        "pin.tokens()[start : start + matched] == sequence.tokens[:matched]",
+        "sequence.tokens.startswith(pin.tokens()[sequence.position * TOKEN_BYTES :])",
         "True",
     ),
     Mutant(
