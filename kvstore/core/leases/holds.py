@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from kvstore.core.index.node import Anchor, Position
 from kvstore.core.index.radix import ancestor, path_slots, path_tokens
-from kvstore.core.pool.in_flight import Prefill
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import Tiers, end_of_other, slots_in, tier_at
+from kvstore.core.pool.prefills import Prefill
 from kvstore.core.values.counters import Lookup
 from kvstore.core.values.slots import Slots
 from kvstore.errors import ParentNotCovered

@@ -4,12 +4,12 @@ from collections import ChainMap
 from collections.abc import Mapping
 from functools import cached_property
 
-from kvstore.core.eviction.policy import EvictionPolicy
+from kvstore.core.eviction.protocol import EvictionPolicy
 from kvstore.core.index.node import Node
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.arena import Arena
-from kvstore.core.pool.in_flight import Prefills
+from kvstore.core.pool.prefills import Prefills
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.events import EventLog
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout

@@ -8,10 +8,10 @@ remembers; from then on nodes remember it, as they do for the disk.
 
 from collections.abc import Iterable
 
-from kvstore.core.eviction.policy import Leaf, Victim
+from kvstore.core.eviction.protocol import Leaf, Victim
 from kvstore.core.index.children import NO_CHILDREN
 from kvstore.core.index.node import Anchor, AnyCopies, Node, Position
-from kvstore.core.index.path_hashes import digests_to, remember
+from kvstore.core.index.path_hashes import hashes_to, remember
 from kvstore.core.index.radix import subtree, trim
 from kvstore.core.index.usage import begin_pages, inherit_uses
 from kvstore.core.pool.arena import Arena
@@ -44,7 +44,7 @@ def note_pages(
     depth, digest = node.start + end, b""
     if log.watches and log.is_watched(tenant, namespace_id):
         at = Position(node, end)
-        digests = digests_to(at)
+        digests = hashes_to(at)
         digest = digests.through(depth)[:EVENT_DIGEST_BYTES]
         remember(at, digests, 0)
     start = depth - pages
@@ -121,9 +121,9 @@ def supersede(at: Position, page: bytes) -> int:
     partial = node.children.beginning(page) if at.pages == len(node.slots) else None
     if partial is None:
         return 0
-    ends, node.ends = node.ends, None
+    next_tokens, node.next_tokens = node.next_tokens, None
     remove(partial, Cause.SUPERSEDED)
-    node.ends = ends
+    node.next_tokens = next_tokens
     return 1
 
 
@@ -216,8 +216,8 @@ def remove_corrupt(at: Position) -> Removed:
     above, page = top.parent, top.edge[: namespace.width]
     assert above is not None  # the root has no pages
     removed = remove(top, Cause.CORRUPT)
-    if above.ends is not None:
-        above.ends.forget(top.start, page, NO_CHILDREN.has_begun_by)
+    if above.next_tokens is not None:
+        above.next_tokens.forget(top.start, page, NO_CHILDREN.has_begun_by)
     namespace.index.compact(above)
     return removed
 

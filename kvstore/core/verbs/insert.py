@@ -3,10 +3,10 @@
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
+from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
 from kvstore.core.leases.holds import Reservation, covered_position
 from kvstore.core.leases.lease import Lease
-from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.pages import publish
 from kvstore.core.pool.placement import joined, nearest
 from kvstore.core.values.requests import NO_HINT, Caller, Hint, Inserted, ReuseHint, Sequence

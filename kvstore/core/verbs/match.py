@@ -6,9 +6,9 @@ from collections.abc import Sequence as Items
 from math import inf
 from typing import TypeAlias
 
+from kvstore.core.cache_state import CacheState
 from kvstore.core.leases.holds import Pin, SourcePin, Unanswered
 from kvstore.core.leases.lease import Lease
-from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.counters import Lookup, count_lookup
 from kvstore.core.values.requests import Caller, InFlight, Match, MatchOptions, Sequence, Source

@@ -3,9 +3,9 @@
 from array import array
 from collections.abc import Sequence as Items
 
+from kvstore.core.cache_state import CacheState
 from kvstore.core.leases.holds import Reservation
 from kvstore.core.leases.lease import Lease
-from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.pages import evict
 from kvstore.core.values.requests import (

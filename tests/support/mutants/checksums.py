@@ -2,10 +2,10 @@
 
 from mutants.mutant import Mutant
 
-VERIFYING_MUTANTS = [
+CHECKSUM_MUTANTS = [
     Mutant(
         "removed-for-no-reason",
-        "kvstore.core.leases.state",
+        "kvstore.core.cache_state",
         "CacheState.count_removed",
         "self.removed_pages[cause] = self.removed_pages.get(cause, 0) + total",
         "pass",

@@ -33,7 +33,7 @@ EVENT_MUTANTS = [
     ),
     Mutant(
         "a-lease-ends-untold",
-        "kvstore.core.leases.lifecycle",
+        "kvstore.core.verbs.lease_lifecycle",
         "Lifecycle.end",
         "self._note(lease, LeaseStep.ENDED, now)",
         "pass",
@@ -54,7 +54,7 @@ EVENT_MUTANTS = [
     ),
     Mutant(
         "loaded-before-tier-3-forgot-a-deleted-namespace",
-        "kvstore.core.pool.disk",
+        "kvstore.core.pool.disk_state",
         "DiskState.open",
         "namespace.removing = self.untold.pop(namespace.digest, 0)",
         "self.untold.pop(namespace.digest, 0)",
