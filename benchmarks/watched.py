@@ -29,7 +29,7 @@ SLOTS = 5 * TOKENS // PAGE_TOKENS // 2
 FULL, QUICK = (300, 0.03), (2, 0.03)
 WATCH_ROOM = 4_096
 # The core's functions that record events of pages.
-NOTING = ("pool.pages.note_pages", "pool.pages.note_removed", "tiers.moves.note_pages")
+NOTING = ("pool.pages.note_pages", "pool.pages._note_removed", "tiers.moves.note_pages")
 IN_PROCESS, ALONE = "in process", "store alone"
 
 

@@ -67,7 +67,7 @@ def test_a_store_that_recycles_at_the_ttl_is_seen(tmp_path: Path) -> None:
     """A store that recycles a living worker's slots at the TTL is found out by that worker."""
     old = "        lease.state = LeaseState.EXPIRED\n"
     new = "        return [self.end(lease, now)]\n"
-    with faulty_fleet(tmp_path, "leases/lifecycle.py", old, new) as fleet:
+    with faulty_fleet(tmp_path, "verbs/lease_lifecycle.py", old, new) as fleet:
         stopped, writer = fleet.spawn("stopped", ttl=5.0), fleet.spawn("writer")
         stopped.ask("acquire", "open", TOKENS)
         stopped.ask("fill", "open")
@@ -84,7 +84,7 @@ def test_a_store_that_forgets_a_dead_worker_s_slots_is_seen(tmp_path: Path) -> N
     """A store that keeps a dead worker's reservations is found out by its count of slots."""
     old = "            lease.drop_reservation(reservation)\n        self._state.ended"
     new = "            pass\n        self._state.ended"
-    with faulty_fleet(tmp_path, "leases/lifecycle.py", old, new) as fleet:
+    with faulty_fleet(tmp_path, "verbs/lease_lifecycle.py", old, new) as fleet:
         writer = fleet.spawn("writer", faults="insert.before:1=kill")
         writer.tell("write", TOKENS)
         assert writer.wait_exit() == -signal.SIGKILL

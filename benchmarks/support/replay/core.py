@@ -5,7 +5,7 @@ from itertools import count
 from typing import NamedTuple
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.eviction.policy import EvictionPolicy, PolicyFactory
+from kvstore.core.eviction.protocol import EvictionPolicy, PolicyFactory
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.values.counters import Counters
@@ -66,7 +66,7 @@ class Replay:
             policy,
             index=index,
             tier_policy=beyond.policy if beyond.lower else None,
-            third_tier=beyond.third > 0,
+            has_disk=beyond.third > 0,
         )
         self._caller = Caller(OWNER, b"a lease of 16 by", b"and its secret", EPOCH)
         self._page_tokens = page_tokens
