@@ -13,7 +13,7 @@ from kvstore.rpc.server import SERVICES
 from kvstore.v1 import prefix_cache_pb2
 
 INPUTS = 6_000
-SEED = 20_261_122
+SEED = 20_261_130
 
 
 @pytest.mark.slow

@@ -136,7 +136,9 @@ def local_worker(tier_bytes: int) -> Iterator[tuple[Worker, TimedStore]]:
             ),
         )
         real.acknowledge(PROCESS_ID, list(opened.extent_ids))
-        message = prefix_cache_pb2.Caller(lease_id=LEASE_ID, store_epoch=EPOCH)
+        message = prefix_cache_pb2.Caller(
+            lease_id=LEASE_ID, store_epoch=EPOCH, slot_ranges=True, packed_slots=True
+        )
         yield Worker(ask, probe, message, opened.namespace_id, itertools.count(1)), timed
     finally:
         arenas.close()

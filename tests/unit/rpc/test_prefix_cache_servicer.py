@@ -8,6 +8,7 @@ import pytest
 from kvstore.core.values.limits import Limits
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import store_pb2
+from kvstore_client.pages import Pages
 from stores.rpc_world import EPOCH, PAGE_TOKENS, Refused, Server, Worker, tokens
 
 # Three pages, and one token to run.
@@ -64,6 +65,49 @@ def test_what_one_worker_inserts_another_matches(server: Server) -> None:
     assert (together.slot_count, list(together.slot_indexes)) == (3, [run.slot_indexes[0]])
     assert list(run.slot_indexes) == list(granted.slot_indexes)[:3]
     assert len(granted.slot_indexes) == 4
+
+
+def test_a_newer_client_gets_packed_slots_from_every_call(server: Server) -> None:
+    """The answers of an acquire, an insert, a match and a reserve name the same slots."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    caller = worker.caller()
+    caller.packed_slots = True
+    acquired = worker.ask(
+        worker.prefix_cache.AcquirePrefix,
+        pb.AcquirePrefixRequest(
+            caller=caller,
+            namespace_id=namespace_id,
+            sequence=pb.Sequence(tokens=PROMPT),
+            pin_id=1,
+            reservation_id=2,
+            total_page_count=4,
+        ),
+    )
+    inserted = worker.ask(
+        worker.prefix_cache.InsertPrefix,
+        pb.InsertPrefixRequest(caller=caller, reservation_id=2, sequence=pb.Sequence(tokens=PAGES)),
+    )
+    matched = worker.ask(
+        worker.prefix_cache.MatchPrefix, match_request(worker, namespace_id, caller=caller)
+    )
+    reserved = worker.ask(
+        worker.prefix_cache.ReservePages,
+        pb.ReservePagesRequest(
+            caller=caller,
+            namespace_id=namespace_id,
+            reservations=[pb.ReservationRequest(reservation_id=2, page_count=4)],
+        ),
+    )
+    granted = Pages(acquired.grant.runs)
+    assert len(granted) == 4
+    assert Pages(reserved.grants[0].runs) == granted
+    assert Pages(inserted.runs) == Pages(matched.match.runs) == granted[:3]
+    answered = [acquired.grant, reserved.grants[0], inserted, matched.match]
+    for run in (run for each in answered for run in each.runs):
+        assert not run.slot_indexes
+        assert not run.generations
+        assert len(run.packed_generations) == 2 * len(run.packed_slot_indexes)
 
 
 def test_holds_are_counted_and_go_back(server: Server) -> None:

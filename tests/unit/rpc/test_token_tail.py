@@ -6,11 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore.rpc.lane.connection import FRONT_BYTES, SEQUENCE_KEY, TOKENS_KEY, Tail, tail_of
-from kvstore.rpc.wire.packed import varint
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.tokens import sequence_pieces
 
 TOKENS = bytes(range(256)) * 100
+
+
+def varint(value: int) -> bytes:
+    """Returns a number as protobuf writes it, by a message whose second field it is."""
+    return pb.TierPages(page_count=value).SerializeToString()[1:]
 
 
 def front_of(**fields: object) -> bytes:

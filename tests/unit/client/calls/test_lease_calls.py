@@ -13,7 +13,9 @@ from kvstore_client.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.scripted_store import ScriptedCalls
 
-CALLER = prefix_cache_pb2.Caller(lease_id=b"lease", store_epoch=5, slot_ranges=True)
+CALLER = prefix_cache_pb2.Caller(
+    lease_id=b"lease", store_epoch=5, slot_ranges=True, packed_slots=True
+)
 SEQUENCE = prefix_cache_pb2.Sequence(tokens=b"toke", position=4, base_pin_id=2)
 
 
