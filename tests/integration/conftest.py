@@ -1,4 +1,4 @@
-"""What tests with real sockets and processes get."""
+"""Fixtures of the tests with real sockets and processes."""
 
 from collections.abc import Iterator
 from pathlib import Path

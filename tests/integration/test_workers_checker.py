@@ -1,4 +1,4 @@
-"""The tests' own eyes: a wrong page is seen, whatever is wrong with it."""
+"""The tests' own checks find a wrong page, whatever is wrong with it."""
 
 import pytest
 
@@ -9,7 +9,7 @@ TOKENS = prompt(1)
 
 
 def test_a_byte_that_another_process_changes_is_seen(fleet: Fleet) -> None:
-    """One bit flipped through another worker's mapping fails the reader's check, until undone."""
+    """A bit flipped through another worker's mapping fails the reader's check until undone."""
     reader, vandal = fleet.spawn("reader"), fleet.spawn("vandal")
     reader.ask("write", TOKENS)
     reader.ask("match", "held", TOKENS)
@@ -26,7 +26,7 @@ def test_a_byte_that_another_process_changes_is_seen(fleet: Fleet) -> None:
 
 
 def test_a_watch_ends_with_what_it_saw(fleet: Fleet) -> None:
-    """A page that changes while a worker watches it ends the watch as wrong, not as told."""
+    """A page that changes while a worker watches it ends the watch as wrong."""
     reader, vandal = fleet.spawn("reader"), fleet.spawn("vandal")
     reader.ask("write", TOKENS)
     reader.ask("match", "held", TOKENS)

@@ -1,4 +1,4 @@
-"""A worker past its TTL that lives: nothing of it is touched until it is back, or dead."""
+"""A living worker past its TTL keeps its pages and slots until it returns or dies."""
 
 import signal
 
@@ -19,9 +19,9 @@ PRESSURE = [prompt(4, number) for number in range(40)]
 
 
 def stop_past_its_ttl(fleet: Fleet) -> tuple[WorkerProcess, set[PageRef]]:
-    """Returns a stopped worker whose lease expired, and the slots that it has written.
+    """Returns a stopped worker past its TTL and the slots that it has written.
 
-    It holds a match as well.
+    The worker also holds a match.
     """
     worker = fleet.spawn("stopped", ttl=TTL)
     worker.ask("write", CACHED)
@@ -35,7 +35,7 @@ def stop_past_its_ttl(fleet: Fleet) -> tuple[WorkerProcess, set[PageRef]]:
 
 
 def test_a_living_holder_past_its_ttl_loses_nothing(fleet: Fleet) -> None:
-    """Its slots are nobody else's and its pins hold; back again it goes on under a new lease."""
+    """A living worker past its TTL keeps slots and pins, and continues with a new lease."""
     other = fleet.spawn("other")
     stopped, places = stop_past_its_ttl(fleet)
     (lease,) = fleet.leases("stopped")
@@ -74,7 +74,7 @@ def test_a_living_holder_past_its_ttl_loses_nothing(fleet: Fleet) -> None:
 
 
 def test_a_quarantine_ends_with_its_holder(fleet: Fleet) -> None:
-    """Killed while it is stopped past its TTL, a worker gives back its slots and its pins."""
+    """A worker killed while stopped past its TTL loses its quarantined slots and its pins."""
     other = fleet.spawn("other")
     stopped, _ = stop_past_its_ttl(fleet)
     assert fleet.slots().quarantined == PART_PAGES

@@ -1,4 +1,4 @@
-"""Two writers of the same prefix: one copy, named alike to both, and no slot lost."""
+"""Two writers of one prefix: one copy is kept, and no slot is lost."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_two_writers_of_a_prefix_make_one_copy(
     fleet: Fleet,
     abreast: bool,  # noqa: FBT001  # a parameter of pytest's
 ) -> None:
-    """Each page is one writer's, both are told the same slots, and the other's stay its own."""
+    """Two writers of a prefix get the same slots for each page, and keep their other slots."""
     barrier = fleet.barrier(2)
     writers = [fleet.spawn(name, barrier=barrier) for name in ("first", "second")]
     reader = fleet.spawn("reader")

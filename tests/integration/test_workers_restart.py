@@ -1,4 +1,4 @@
-"""A server that is killed and started again: workers go on, and come back."""
+"""A server that is killed and restarted: its workers miss, and then use the successor."""
 
 from threading import Thread
 
@@ -17,7 +17,7 @@ FAILURES = {"StoreUnavailable", "StoreTimedOut"}
 
 
 def test_workers_outlive_their_server(fleet: Fleet) -> None:
-    """Without the server all is a miss, with its successor all is shared; old pages stay frozen."""
+    """Workers miss without the server and share its successor. Held old pages stay readable."""
     holder, *workers = (fleet.spawn(name) for name in "abc")
     holder.ask("write", HELD)
     assert holder.ask("match", "held", HELD) == len(HELD) - 1
@@ -66,7 +66,7 @@ def test_workers_outlive_their_server(fleet: Fleet) -> None:
 
 
 def test_what_was_reserved_before_is_nothing_after(fleet: Fleet) -> None:
-    """A reservation of the old epoch publishes nothing in the new, and its slots stay its own."""
+    """A reservation of the old epoch cannot publish in the new one. Its slots stay untouched."""
     worker, other = fleet.spawn("worker"), fleet.spawn("other")
     worker.ask("acquire", "open", HELD)
     worker.ask("fill", "open")
@@ -83,7 +83,7 @@ def test_what_was_reserved_before_is_nothing_after(fleet: Fleet) -> None:
 
 
 def test_no_request_waits_for_a_server_that_is_known_to_be_dead(fleet: Fleet) -> None:
-    """A request that waits for releases to get through is a miss when the server is killed."""
+    """A request that waits for earlier releases misses as soon as the server is killed."""
     fleet.spawn("writer").ask("write", HELD)
     config = ClientConfig(call_timeout=MAX_CALL_TIMEOUT)
     with Client(fleet.store.runtime_dir, config) as client:

@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import kvstore
+from mutants.checksums import CHECKSUM_MUTANTS
 from mutants.core import MUTANTS
-from mutants.event import EVENT_MUTANTS, OF_TWO_TIERS
+from mutants.disk import DISK_AND_HOST_MUTANTS, DISK_MUTANTS
+from mutants.events import EVENT_MUTANTS, OF_TWO_TIERS
 from mutants.index import INDEX_MUTANTS
 from mutants.mutant import Mutant, put_in
-from mutants.prefill import PREFILL_MUTANTS
-from mutants.third import THIRD_MUTANTS, THIRD_TIER_MUTANTS
-from mutants.tier import TIER_MUTANTS
-from mutants.verifying import VERIFYING_MUTANTS
+from mutants.prefills import PREFILL_MUTANTS
+from mutants.tiers import TIER_MUTANTS
 from processes.forked_programs import ANEW, FORKERS, ForkedPrograms, Forker
 
 SUPPORT = Path(__file__).parents[1]
 RUNNER = "mutants.mutant_runner"
-WITH_TIERS = [*TIER_MUTANTS, *THIRD_TIER_MUTANTS]
+WITH_TIERS = [*TIER_MUTANTS, *DISK_AND_HOST_MUTANTS]
 ALL = [
     *MUTANTS,
     *INDEX_MUTANTS,
     *WITH_TIERS,
-    *VERIFYING_MUTANTS,
-    *THIRD_MUTANTS,
+    *CHECKSUM_MUTANTS,
+    *DISK_MUTANTS,
     *PREFILL_MUTANTS,
     *EVENT_MUTANTS,
 ]
@@ -38,7 +38,7 @@ BY_ONE: Mapping[str, Sequence[str]] = {
     **{mutant.name: ["TwoTiers"] for mutant in WITH_TIERS},
     **{
         mutant.name: ["CacheMachine"]
-        for mutant in [*THIRD_MUTANTS, *PREFILL_MUTANTS, *EVENT_MUTANTS]
+        for mutant in [*DISK_MUTANTS, *PREFILL_MUTANTS, *EVENT_MUTANTS]
     },
     **{name: ["TwoTiers"] for name in OF_TWO_TIERS},
 }

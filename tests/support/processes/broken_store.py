@@ -13,11 +13,11 @@ from typing import Any
 
 from kvstore.__main__ import main
 from kvstore.core.leases.lease import Lease, LeaseChange
-from kvstore.core.leases.lifecycle import Lifecycle
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.requests import Caller, Grant, Match, Sequence
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
 from kvstore.core.verbs.insert import publish_next
+from kvstore.core.verbs.lease_lifecycle import Lifecycle
 from kvstore.core.verbs.reserve import Reserving
 from kvstore.core.verbs.verify import Inspection
 from kvstore.service.processes import Process, Processes

@@ -1,4 +1,4 @@
-"""What the kernel says, as files of a machine."""
+"""The kernel's facts, read from a machine's files."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,10 @@ def machine(root: Path, files: dict[str, str]) -> HostFacts:
 
 
 def test_limits_of_every_cgroup_above_are_found(tmp_path: Path) -> None:
-    """Of a process's own first; cache that can go does not count as used."""
+    """All cgroups' limits are found, the process's own first.
+
+    Reclaimable cache does not count as used.
+    """
     facts = machine(
         tmp_path,
         {
@@ -44,7 +47,7 @@ def test_limits_of_every_cgroup_above_are_found(tmp_path: Path) -> None:
 
 
 def test_limits_of_the_first_version_are_found(tmp_path: Path) -> None:
-    """The memory controller of cgroup v1 counts, and its word for no limit is none."""
+    """The memory controller of cgroup v1 is read, and its word for no limit means none."""
     folder = "sys/fs/cgroup/memory"
     facts = machine(
         tmp_path,
@@ -63,7 +66,10 @@ def test_limits_of_the_first_version_are_found(tmp_path: Path) -> None:
 
 
 def test_descriptors_clocks_and_devices_are_read(tmp_path: Path) -> None:
-    """Each from its file; without a word there is no limit, and nothing without the file."""
+    """Each fact is read from its file.
+
+    A missing word means no limit, and a missing file means no fact.
+    """
     facts = machine(
         tmp_path,
         {
@@ -86,7 +92,7 @@ def test_descriptors_clocks_and_devices_are_read(tmp_path: Path) -> None:
 
 
 def test_this_machine_has_them() -> None:
-    """On a real one each is there."""
+    """A real machine has each fact."""
     facts = HostFacts()
     total, available = facts.memory_bytes()
     assert 0 < available <= total

@@ -1,10 +1,10 @@
-"""What a match says of loads from tier 3, over gRPC and over a lane."""
+"""The terms of a load from tier 3 that a match gives, over gRPC and over a lane."""
 
 from typing import Any
 
 import pytest
 
-from kvstore.core.pool.disk import DiskState
+from kvstore.core.pool.disk_state import DiskState
 from kvstore.service.tiers.disk_reader import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
 from stores.rpc_world import Server, tokens
@@ -21,7 +21,7 @@ def over(request: pytest.FixtureRequest) -> str:
 def test_what_a_call_says_of_loads_reaches_the_store(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its engine's speed, and the time that it has left."""
+    """A match passes the engine's prefill speed and the time left of its deadline to the loader."""
     # Without tier 3 nobody is asked.
     monkeypatch.setattr(server.store._cache.state, "disk", DiskState())
     worker = server.worker()

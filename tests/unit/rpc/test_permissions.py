@@ -53,7 +53,7 @@ def stage(server: Server) -> Stage:
 
 
 def test_every_method_is_classified(server: Server) -> None:
-    """What the server says that it serves is what the table has: a new method has to be added."""
+    """The table has exactly the methods that the server serves, so a new one must be added."""
     stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     answers = stub.ServerReflectionInfo(iter([request]), timeout=LIMIT)
@@ -66,14 +66,14 @@ def test_every_method_is_classified(server: Server) -> None:
 
 @pytest.mark.parametrize(("over", "path"), WAYS, indirect=["over"])
 def test_a_tenant_may_do_with_its_own(stage: Stage, path: str) -> None:
-    """The call ends as the table says where all that it names is the caller's."""
+    """A tenant's call about its own things ends as the table says."""
     ended = stage.call(path, stage.owned, OWNER_UID, stage.owner.secret)
     assert ended.reason == PERMISSIONS[path].own
 
 
 @pytest.mark.parametrize("path", PERMISSIONS)
 def test_nobody_known_gets_in(stage: Stage, path: str) -> None:
-    """Without a credential a call ends at once, and the owner's things are as they were."""
+    """A call without a credential ends at once and changes nothing of the owner's."""
     before = stage.owners_things()
     ended = stage.call(path, stage.owned, None, stage.owner.secret)
     assert ended.reason == PERMISSIONS[path].nobody
@@ -83,7 +83,7 @@ def test_nobody_known_gets_in(stage: Stage, path: str) -> None:
 
 @pytest.mark.parametrize(("over", "path", "uid"), STRANGERS, indirect=["over"])
 def test_another_tenant_s_is_as_if_it_was_not_there(stage: Stage, path: str, uid: int) -> None:
-    """Who has all ids and the secret, and another credential, learns and changes nothing."""
+    """Another tenant learns and changes nothing, even with all ids and the lease's secret."""
     before = stage.owners_things()
     ended = stage.call(path, stage.owned, uid, stage.owner.secret)
     assert ended.reason == PERMISSIONS[path].other
@@ -99,7 +99,7 @@ def test_another_tenant_s_is_as_if_it_was_not_there(stage: Stage, path: str, uid
 def test_another_tenant_s_under_an_own_lease_is_as_if_it_was_not_there(
     stage: Stage, path: str
 ) -> None:
-    """A member that names what another tenant has is told what it is told of nothing."""
+    """A member that names another tenant's things gets the same answer as for unknown ids."""
     before = stage.owners_things()
     lease_id = stage.other.lease_id
     taken, absent = (
@@ -114,7 +114,7 @@ def test_another_tenant_s_under_an_own_lease_is_as_if_it_was_not_there(
 
 @pytest.mark.parametrize("path", PERMISSIONS)
 def test_an_admin_may_look_and_administer(stage: Stage, path: str) -> None:
-    """An admin sees all tenants' things, and is a member of none, whatever secret it has."""
+    """An admin sees all tenants' things, but acts under no tenant's lease, whatever its secret."""
     ended = stage.call(path, stage.owned, ADMIN_UID, stage.owner.secret)
     assert ended.reason == PERMISSIONS[path].admin
 
@@ -126,7 +126,7 @@ LISTS = ("GetStats", "GetCapabilities", "ListLeases", "ListNamespaces", "ListPin
 def test_lists_and_statistics_show_nothing_of_another(
     start_server: Callable[..., Server], name: str
 ) -> None:
-    """A tenant is told the same whether another is there, with all that it can have, or not."""
+    """A tenant's lists and statistics are the same whether another tenant exists or not."""
     answers = []
     for furnished in (False, True):
         server = start_server()

@@ -17,7 +17,7 @@ def over(request: pytest.FixtureRequest) -> str:
 
 
 def test_of_two_acquires_of_one_prompt_one_yields(server: Server) -> None:
-    """The second is told what the first is computing, and holds nothing; nor is memory wanted."""
+    """The second acquire of a prompt learns of the first one's prefill and holds nothing."""
     writer, waiter = server.worker(), server.worker()
     namespace_id = writer.open_namespace()
     waiter.open_namespace()
