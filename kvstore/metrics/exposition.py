@@ -8,8 +8,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from kvstore.http.request import Request
-from kvstore.http.response import Response
+from kvstore.metrics.http_server import Response
 from kvstore.metrics.view import LIFETIME
 from kvstore.service.clock import Clock
 
@@ -44,9 +43,9 @@ class Exposition:
         self._mutex = Lock()
         self._written: dict[str, tuple[float, Response]] = {}
 
-    def __call__(self, request: Request) -> Response:
+    def __call__(self, accept: str) -> Response:
         """Returns the current values of all metrics."""
-        encode, content_type = _chosen(request.headers.get("accept", ""))
+        encode, content_type = _chosen(accept)
         with self._mutex:
             written = self._written.get(content_type)
             if written is None or self._clock() - written[0] >= LIFETIME:

@@ -65,7 +65,6 @@ UNMENDED = (
     "tests/unit/client/memory/cuda",
     "tests/unit/core",
     "tests/unit/ctl",
-    "tests/unit/http",
     "tests/unit/metrics",
     "tests/unit/page",
     "tests/unit/rpc",
