@@ -27,7 +27,6 @@ from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLay
 from kvstore.core.values.limits import Limits, Quotas, QuotaTable
 from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest, Sequence
 from kvstore.metrics.collector import StoreCollector
-from kvstore.metrics.view import Views
 from kvstore.metrics_listener import view_of
 from kvstore.rpc.health.probes import OwnerProbe
 from kvstore.rpc.health.watchdog import Health
@@ -181,7 +180,7 @@ def scrape(pages: int, leases: int, rounds: int) -> dict[str, Any]:
         health = Health((), {}, clock=rig.clock)
         view = partial(view_of, rig.store, health, owner, rig.clock)
         registry = CollectorRegistry()
-        registry.register(StoreCollector(Views(view, rig.clock, lifetime=0.0)))
+        registry.register(StoreCollector(view))
         times: dict[str, list[float]] = {"stats": [], "scrape": []}
         for _ in range(rounds):
             times["stats"].append(view().seconds)

@@ -11,7 +11,7 @@ from kvstore.core import Identity
 from kvstore.metrics.collector import StoreCollector
 from kvstore.metrics.exposition import Exposition, process_registry
 from kvstore.metrics.http_server import HttpServer, Response, Route
-from kvstore.metrics.view import ThreadView, View, Views
+from kvstore.metrics.view import ThreadView, View
 from kvstore.rpc.health.probes import OwnerProbe
 from kvstore.rpc.health.watchdog import LIVENESS, READINESS, Health
 from kvstore.service.clock import Clock
@@ -36,7 +36,7 @@ def listen_for_metrics(
     ``owner`` has what is known of the mutex. Raises ``UnusableHttpAddress``.
     """
     registry = process_registry()
-    registry.register(StoreCollector(Views(partial(view_of, store, health, owner, clock), clock)))
+    registry.register(StoreCollector(partial(view_of, store, health, owner, clock)))
     routes: dict[str, Route] = {
         "/metrics": Exposition(registry, clock),
         "/healthz": partial(_probe, health, READINESS),

@@ -65,7 +65,6 @@ UNMENDED = (
     "tests/unit/client/memory/cuda",
     "tests/unit/core",
     "tests/unit/ctl",
-    "tests/unit/metrics",
     "tests/unit/page",
     "tests/unit/rpc",
     "tests/unit/scheduler",
