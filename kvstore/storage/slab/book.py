@@ -22,7 +22,7 @@ Done = Callable[[bool], None]
 
 
 class SlabState(Enum):
-    """Whether a slab accepts writes and answers reads."""
+    """The state of a slab: if it accepts writes and answers reads."""
 
     OPEN = "open"
     FAILED = "failed"

@@ -21,7 +21,7 @@ BOB = Tenant("bob", certificate_names=frozenset({"bob.example"}), admin=True)
 
 
 def test_a_credential_names_the_tenant_of_its_uid() -> None:
-    """Whoever shows a uid's credential is that uid's tenant, and nobody else."""
+    """A caller with a uid's credential is that uid's tenant, and nobody else."""
     credentials = Credentials(frozenset({7}))
     assert credentials.identify(credentials.issue(1000)) == Identity("uid-1000", admin=False)
     assert credentials.identify(credentials.issue(7)) == Identity("uid-7", admin=True)
@@ -51,7 +51,7 @@ def test_credentials_are_of_one_store_alone() -> None:
 
 @pytest.mark.parametrize("guess", ["", "x", "\udcff", "uid-1000"])
 def test_a_guess_is_refused(guess: str) -> None:
-    """What was not issued identifies nobody, whatever it is made of."""
+    """A credential that was not issued identifies nobody, whatever it is made of."""
     credentials = Credentials()
     credentials.issue(1000)
     with pytest.raises(CredentialRequired):
@@ -70,7 +70,7 @@ def test_a_uid_belongs_to_the_tenant_that_names_it() -> None:
 
 
 def test_a_token_is_good_anywhere_a_uid_s_credential_on_its_host() -> None:
-    """What the kernel vouched for counts on unix sockets alone; a token counts on both."""
+    """A credential of the kernel counts on unix sockets alone; a token counts on both."""
     credentials = Credentials(frozenset(), Tenants([ALICE]))
     uid_credential = credentials.issue(1000)
     for local in (True, False):

@@ -1,4 +1,4 @@
-"""Which slots are to be had, and whose segment goes to whom."""
+"""Free slots, and segments that change their owner."""
 
 from kvstore.storage.slab.layout import layout_of
 from kvstore.storage.slab.room import SlabRoom
@@ -18,7 +18,7 @@ def cut(room: SlabRoom, number: int, page_bytes: int) -> Segment:
 
 
 def fill(segment: Segment) -> None:
-    """Have a page in each slot."""
+    """Puts a page into each slot."""
     for index in range(segment.layout.slot_count):
         segment.move(index, SlotState.CACHED)
 
