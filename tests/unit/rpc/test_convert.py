@@ -131,7 +131,7 @@ def test_a_layout_survives_the_round_trip(layout: PageLayout) -> None:
 
 
 def test_zeros_of_a_layout_are_its_defaults() -> None:
-    """Without tensor-parallel size and kv factor a layout has 1 and 2."""
+    """A layout without tensor-parallel size and kv factor gets 1 and 2."""
     message = convert.layout_message(PAGED)
     message.tensor_parallel_size = 0
     message.paged.kv_factor = 0
@@ -152,7 +152,7 @@ def test_zeros_of_a_layout_are_its_defaults() -> None:
     ],
 )
 def test_a_layout_is_checked(field: str, change: object) -> None:
-    """A layout that cannot be one is refused, naming the field."""
+    """An impossible layout is refused with the field's name."""
     message = convert.layout_message(PAGED)
     assert callable(change)
     change(message)

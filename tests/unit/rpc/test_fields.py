@@ -82,7 +82,7 @@ def test_a_span_of_time_is_not_negative(whole: int, nanos: int) -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 3, 5])
 def test_tokens_are_whole_uint32s(length: int) -> None:
-    """Token bytes that are no multiple of four are refused."""
+    """Token bytes whose length is not a multiple of four are refused."""
     with pytest.raises(InvalidField):
         fields.tokens(bytes(length), 0, LIMITS)
 
