@@ -194,26 +194,6 @@ def test_a_forked_child_has_no_client(fresh_store: RunningStore) -> None:
         assert len(worker.ask("stamps", TOKENS)) == 4
 
 
-@pytest.mark.parametrize("step", ["acquire", "insert", "release"])
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_process_killed_at_a_step_leaves_nothing(
-    fresh_store: RunningStore, monkeypatch: pytest.MonkeyPatch, step: str, moment: str
-) -> None:
-    """Wherever a worker is killed, its holds end and no torn page is matched."""
-    monkeypatch.setenv("KVSTORE_FAULT", f"{step}.{moment}:1=kill")
-    with page_process(fresh_store.runtime_dir) as worker:
-        monkeypatch.delenv("KVSTORE_FAULT")
-        worker.tell("write", TOKENS)
-        assert worker.wait_exit() == -signal.SIGKILL
-        client, namespace = open_client(fresh_store.runtime_dir)
-        assert wait_until(lambda: nothing_held(client))
-        with namespace.match(TOKENS) as match:
-            published = step == "release" or (step, moment) == ("insert", "after")
-            assert match.token_count == (16 if published else 0)
-            assert len(stamps_of(namespace, TOKENS, match.pages)) == match.page_count
-        client.close()
-
-
 def test_close_ends_while_the_store_hangs(fresh_store: RunningStore) -> None:
     """A client of a stopped store closes, attached or not, with or without holds."""
     config = ClientConfig(call_timeout=LIMIT, close_timeout=0.2)

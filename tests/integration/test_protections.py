@@ -128,3 +128,41 @@ def test_without_its_protection_each_promise_is_seen_to_break(
     assert len(violations) == len(seen), violations
     for violation, beginning in zip(violations, seen, strict=True):
         assert violation.startswith(beginning)
+
+
+def test_a_store_that_evicts_what_is_pinned_is_seen() -> None:
+    """A holder under pressure finds a page that is not its own."""
+    with broken_fleet("pinned-slots-recycled") as fleet:
+        holder, writer = fleet.spawn("holder"), fleet.spawn("writer")
+        holder.ask("write", TOKENS)
+        holder.ask("match", "held", TOKENS)
+        holder.tell("watch", "held")
+        writer.tell("churn", PRESSURE, 0)
+        with pytest.raises(WrongPage):
+            holder.answer()
+
+
+def test_a_store_that_recycles_reserved_slots_at_the_ttl_is_seen() -> None:
+    """A living worker past its TTL finds others' pages in the slots that it had reserved."""
+    with broken_fleet("leases-end-at-their-ttl") as fleet:
+        stopped, writer = fleet.spawn("stopped", ttl=TTL), fleet.spawn("writer")
+        stopped.ask("acquire", "open", TOKENS)
+        stopped.ask("fill", "open")
+        assert stopped.ask("own_pages_are_untouched", "open")
+        stopped.signal(signal.SIGSTOP)
+        assert wait_until(lambda: not fleet.leases("stopped"))
+        writer.ask("churn", PRESSURE, 1)
+        stopped.signal(signal.SIGCONT)
+        with pytest.raises(WrongPage):
+            stopped.ask("own_pages_are_untouched", "open")
+
+
+def test_a_store_that_forgets_a_dead_worker_s_slots_is_seen() -> None:
+    """The slots by state show the leak of a lease that ends without its reservations."""
+    with broken_fleet("reservations-forgotten") as fleet:
+        writer = fleet.spawn("writer", faults="insert.before:1=kill")
+        writer.tell("write", TOKENS)
+        assert writer.wait_exit() == -signal.SIGKILL
+        assert wait_until(lambda: not fleet.leases("writer"))
+        assert fleet.slots().reserved == PAGES
+        assert not fleet.settled()

@@ -43,13 +43,14 @@ def test_what_was_inserted_before_the_kill_stays(fleet: Fleet) -> None:
     assert witness.ask("write", TOKENS)["published"] == PAGES - 2
 
 
-@pytest.mark.parametrize("step", ["acquire.before", "acquire.after", "insert.after"])
-def test_a_kill_at_any_other_step_leaves_all_or_nothing(fleet: Fleet, step: str) -> None:
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("step", ["acquire", "insert", "release"])
+def test_a_kill_at_any_step_leaves_all_or_nothing(fleet: Fleet, step: str, moment: str) -> None:
     """A kill at any step of a call leaks no slot, and a prefix is cached whole or not at all."""
-    writer = fleet.spawn("writer", faults=f"{step}:1=kill")
+    writer = fleet.spawn("writer", faults=f"{step}.{moment}:1=kill")
     writer.tell("write", TOKENS)
     assert writer.wait_exit() == -signal.SIGKILL
-    cached = PAGES if step == "insert.after" else 0
+    cached = PAGES if step == "release" or (step, moment) == ("insert", "after") else 0
     assert wait_until(lambda: fleet.slots() == Slots(POOL_SLOTS - cached, 0, cached))
     assert len(fleet.spawn("witness").ask("stamps", TOKENS)) == cached
 

@@ -108,11 +108,17 @@ def end_leases_at_their_ttl() -> None:
     Lifecycle._expire_lease = end_at_once  # type: ignore[method-assign]
 
 
+def forget_reservations() -> None:
+    """Makes a lease's end leave its reservations' slots as they are."""
+    Lease.drop_reservation = lambda *_: None  # type: ignore[method-assign,assignment]
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     "pinned-slots-recycled": recycle_pinned_slots,
     "slots-of-the-dead-published": publish_slots_of_the_dead,
     "deaths-not-watched": watch_no_deaths,
     "leases-end-at-their-ttl": end_leases_at_their_ttl,
+    "reservations-forgotten": forget_reservations,
 }
 
 
