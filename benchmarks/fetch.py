@@ -27,7 +27,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 0,
     peers: Annotated[bool, typer.Option(help="Beside LMCache, where it is set up.")] = True,
 ) -> None:
-    """Measures hits, fetches and stores of ours, and of LMCache where it is set up."""
+    """Measures hits, fetches and stores of kvstore, and of LMCache if it is set up."""
     document = run(quick=quick, rounds=rounds, peers=peers)
     text = json.dumps(document)
     if output:

@@ -91,7 +91,7 @@ def main(
     device: Annotated[str, typer.Option(help="cuda:N, or cpu to try the code.")] = "cuda:0",
 ) -> None:
     """Times the attention kernels and the engine's decode steps on a GPU."""
-    # As on Ctrl-C: the program cleans up.
+    # SIGTERM acts like Ctrl-C, so that the program cleans up.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parts = tuple(Part) if only is None else (only,)
     reason = why_not(device, parts)

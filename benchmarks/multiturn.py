@@ -1,7 +1,7 @@
-"""A conversation trace against the HTTP server: first tokens, and how much was cached.
+"""A conversation trace against the HTTP server: times to first token, and cached tokens.
 
-Without ``--url`` it starts a store and ``kvstore-worker serve`` of its own.
-README.md beside this says how to read the result.
+Without ``--url`` it starts a store and ``kvstore-worker serve`` of its own. README.md beside this
+says how to read the result.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from support.workloads.figures import percentile
 from support.workloads.server import own_server
 from support.workloads.trace import Turn, turns
 
-# The part of a public trace that the project has.
+# The part of a public trace that is in this repository.
 CUT = Path(__file__).parents[1] / "tests" / "data" / "conversation_300.jsonl.gz"
 REQUESTS, QUICK_REQUESTS = 300, 40
-# No prompt takes longer, in seconds.
+# The time limit of a prompt, in seconds.
 PATIENCE = 600.0
 
 
@@ -47,8 +47,8 @@ def main(  # noqa: PLR0913 - each is an option
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON alone.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="The first 40 requests at most.")] = False,
 ) -> None:
-    """Replays a slice of a trace, in time order, and print what its clients saw."""
-    # As Ctrl-C: everything that was started is stopped on the way out.
+    """Replays a slice of a trace in time order, and prints its clients' figures."""
+    # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     count = min(requests, QUICK_REQUESTS) if quick else requests
     with readable():
@@ -97,7 +97,7 @@ async def _replay(
 
 
 def figures(asked: list[Turn], served: list[Served]) -> dict[str, Any]:
-    """Returns what the clients saw, of the requests that were answered."""
+    """Returns the clients' figures of the answered requests."""
     pairs = [(turn, each) for turn, each in zip(asked, served, strict=True) if not each.error]
     first = [each.first_token_s * 1e3 for _, each in pairs] or [0.0]
     tokens = sum(each.prompt_tokens for _, each in pairs)

@@ -1,7 +1,7 @@
-"""A trace of requests through the core: what a policy makes of it, beside the best there is.
+"""A trace of requests through the core: the hit rate of a policy, beside the best possible.
 
-Each request matches its blocks, inserts the rest and releases all, one after the other
-and without sockets. README.md beside this says how to read the result.
+Each request matches its blocks, inserts the rest and releases all, one after the other and without
+sockets. README.md beside this says how to read the result.
 """
 
 import json
@@ -28,7 +28,7 @@ from support.traces import readable
 INDEXES: dict[str, IndexFactory] = {"radix": RadixIndex, "hash": HashIndex}
 BACKENDS = (*INDEXES, "exact")
 HINTS = "none, oracle, noisy:0.3, or noisy:0.3:run, :request, :block"
-# The part of a public trace that the project has, of so many requests.
+# The part of a public trace that is in this repository, and its number of requests.
 CUT = Path(__file__).parents[1] / "tests" / "data" / "conversation_300.jsonl.gz"
 QUICK = 300
 
@@ -36,7 +36,7 @@ app = typer.Typer()
 
 
 def oracle_of(hints: str, asked: list[Request]) -> Oracle | None:
-    """Returns who gives the hints, or None."""
+    """Returns the source of the hints, or None."""
     if hints == "none":
         return None
     kind, _, rest = hints.partition(":")
@@ -51,7 +51,7 @@ def oracle_of(hints: str, asked: list[Request]) -> Oracle | None:
     raise typer.BadParameter(f"no such hints: {hints}; there are {HINTS}")
 
 
-# Of the result, for people; those of tiers where there are some.
+# The figures of the table, with those of tiers if there are some.
 SHOWN = (
     *("hit_rate", "hit_rate_tier1", "hit_rate_tier2", "hit_rate_tier3", "optimum"),
     *("demotions", "promotions", "loads", "evictions", "writes", "writes_tier2", "writes_tier3"),
@@ -75,7 +75,7 @@ def main(  # noqa: PLR0913 - each is an option
     quick: Annotated[bool, typer.Option("--quick", help="The first 300 requests at most.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON alone.")] = False,
 ) -> None:
-    """Replay a trace and print its hit rate in tokens and the offline optimum."""
+    """Replays a trace and prints its hit rate in tokens and the offline optimum."""
     if policy not in POLICIES:
         raise typer.BadParameter(f"no such policy: {policy}; there are {', '.join(POLICIES)}")
     if backend not in BACKENDS:

@@ -1,4 +1,4 @@
-"""What metrics cost: a call over a lane that is timed, a scrape, and calls beside scrapes.
+"""The cost of metrics: a timed call over a lane, a scrape, and calls beside scrapes.
 
 README.md beside this says how to read the result.
 """
@@ -54,12 +54,12 @@ PAGES, SEQUENCE_PAGES = 50_000, 100
 LEASES, PINS_OF_LEASE = 200, 50
 QUICK_PAGES, QUICK_LEASES = 5_000, 20
 LIMIT = 60.0
-# Scrapes a second, of many scrapers at once: one takes fifteen seconds for one.
+# Scrapes a second, as many as of many scrapers together. One scraper takes fifteen seconds for one.
 SCRAPES = 10
 CALLS_AT_ONCE = 50
 # Turns of calls in a round.
 TURNS = 10
-# Rounds that are too few for figures: they show that it runs.
+# Too few rounds for figures, but enough to show that it runs.
 FEW = 5
 
 
@@ -98,7 +98,10 @@ class Rig:
 
 
 def in_turns(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, Any]:
-    """Makes each call so often a round, in turns; microseconds of processor time, and ratios."""
+    """Makes each call many times a round, in turns.
+
+    Returns microseconds of processor time, and ratios.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds * TURNS):
         for name, call in list(calls.items())[:: -1 if number % 2 else 1]:
@@ -117,7 +120,7 @@ def in_turns(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, Any
 
 
 def lane_call(rounds: int) -> dict[str, Any]:
-    """Measures the server's part of calls over a lane, timed and not: no socket, no client."""
+    """Measures the server's part of calls over a lane, timed and untimed. No socket is used."""
     with ExitStack() as stack:
         rig = Rig(1_000, stack)
         caller, namespace_id = rig.lease(1)
@@ -199,7 +202,7 @@ def scrape(pages: int, leases: int, rounds: int) -> dict[str, Any]:
 
 @contextmanager
 def scraping(port: int, running: Event) -> Iterator[None]:
-    """Scrape so often a second, whenever it is running, until the block ends."""
+    """Scrapes that many times a second while ``running`` is set, until the block ends."""
     ended = Event()
 
     def scrape_all() -> None:
@@ -221,7 +224,7 @@ def scraping(port: int, running: Event) -> Iterator[None]:
 
 @contextmanager
 def matching(*arguments: str) -> Iterator[tuple[RunningStore, Callable[[], None]]]:
-    """Provide a server and a client's match of 2,048 cached tokens, with its release."""
+    """Provides a server and a client's match of 2,048 cached tokens, with its release."""
     layout = ClientLayout(PAGE_TOKENS, 4096, ClientContent(b"metrics"))
     tokens = list(range(2048))
     with (
@@ -237,7 +240,7 @@ def matching(*arguments: str) -> Iterator[tuple[RunningStore, Callable[[], None]
 
 
 def beside(rounds: int, seconds: float) -> dict[str, Any]:
-    """Measures matches on a server without metrics, on one with, and beside scrapes, in turns."""
+    """Measures matches in turns: without metrics, with metrics, and beside scrapes."""
     running = Event()
     with ExitStack() as stack:
         _, plain = stack.enter_context(matching())
@@ -275,7 +278,7 @@ def main(
     quick: Annotated[bool, typer.Option(help="Some seconds, rougher figures.")] = False,
     rounds: Annotated[int, typer.Option(help="Times that it is measured; few: little of it.")] = 51,
 ) -> None:
-    """Measures what metrics cost calls and the store."""
+    """Measures the cost of metrics for calls and for the store."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     before = machine.load_average()
     rounds = min(rounds, 5) if quick else rounds

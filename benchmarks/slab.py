@@ -1,7 +1,7 @@
-"""Tier 3's slab file: how fast it is, how soon it is back, and what kill -9 leaves of it.
+"""Tier 3's slab file: its speed, its time to reopen, and its pages after kill -9.
 
-Speeds are measured beside plain O_DIRECT copies of as many bytes, in turns in one run;
-README.md beside this says how to read the result.
+Speeds are measured beside plain O_DIRECT copies of as many bytes, in turns in one run. README.md
+beside this says how to read the result.
 """
 
 import json
@@ -22,7 +22,7 @@ from support.slab.speed import measure_speed
 from support.table_console import table_console
 
 PAGE_KIB = (64, 288, 1024)
-# Of what was acknowledged, in spite of all kills.
+# The least share of acknowledged pages that has to survive all kills.
 LEAST_SHARE = 0.95
 
 
@@ -55,7 +55,7 @@ def main(
         Path, typer.Option(help="Where the files are; on the disk to be measured.")
     ] = Path(),
 ) -> None:
-    """Measures a slab file on the disk of a folder, and kill its writers."""
+    """Measures a slab file on the disk of a folder, and kills its writers."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     before = machine.load_average()
     kills = kills if kills >= 0 else 5 if quick else 50

@@ -1,8 +1,8 @@
-"""What the store is worth: chat, RAG, a batch and mixed prompts, with it and without.
+"""The value of the store: chat, RAG, a batch and mixed prompts, with it and without.
 
-One engine, four ways: without the store, with it, as two workers on one store, and the ideal, in
-which the prefix is at hand and nothing is asked of anybody. Each request is made by all of them,
-one after the other, in a random order. docs/workloads.md says how to read what comes of it.
+One engine runs in four ways: without the store, with it, as two workers on one store, and as the
+ideal, which has the prefix at hand and calls nothing. Each request is made in all ways, one after
+the other, in a random order. docs/workloads.md says how to read the result.
 """
 
 import json
@@ -50,8 +50,8 @@ def main(  # noqa: PLR0913 - each is an option
     threads: Annotated[int, typer.Option(min=0, help="0: one for each core, of tiny one.")] = 0,
     seed: Annotated[int, typer.Option(help="Of what is asked, and in which order.")] = 1,
 ) -> None:
-    """Measures the workloads, or show what was measured."""
-    # As Ctrl-C: everything that was started is stopped on the way out.
+    """Measures the workloads, or shows earlier results."""
+    # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if report:
         document = json.loads(report.read_text(encoding="utf-8"))
@@ -59,7 +59,7 @@ def main(  # noqa: PLR0913 - each is an option
         wanted = [each.strip() for each in workload.split(",")]
         if unknown := set(wanted) - set(KINDS):
             raise typer.BadParameter(f"{sorted(unknown)}, where there are {KINDS}")
-        # On demand: it loads torch, which a report goes without.
+        # Imported here, because it loads torch, which a report does not need.
         from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 
         from support.workloads.document import measure  # noqa: PLC0415

@@ -73,7 +73,7 @@ def fits(path: Path, name: str, version: str, python: str) -> bool:
 
 
 def fetch(folder: Path, python: str, pip_arguments: list[str]) -> list[Path]:
-    """Downloads the missing wheels, remove the others, and returns the paths.
+    """Downloads the missing wheels, removes the others, and returns the paths.
 
     Ends the process with pip's message if pip cannot download a wheel.
     """
@@ -120,7 +120,7 @@ def pack(path: Path) -> int:
 
 
 def main() -> int:
-    """Writes the bundle, print its size and returns 1 if it is too large."""
+    """Writes the bundle, prints its size and returns 1 if it is too large."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "gpu-bundle")
     parser.add_argument("--python", default=PYTHON, help=f"of the machine (default: {PYTHON})")

@@ -99,7 +99,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def main() -> int:
-    """Runs a script and print its table."""
+    """Runs a script and prints its table."""
     begin = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("script", choices=[*PLANS])

@@ -1,7 +1,7 @@
 """Puts LMCache beside vLLM's environment, into `.venv-peers/lmcache-vllm`, once.
 
-A folder for PYTHONPATH with what LMCache imports and vLLM's environment has not: its connector
-runs inside vLLM. Needs .venv-vllm. Arguments are handed to pip.
+It is a folder for PYTHONPATH with the imports of LMCache that vLLM's environment lacks, because its
+connector runs inside vLLM. Needs .venv-vllm. Arguments are passed to pip.
 """
 
 import subprocess
@@ -20,14 +20,14 @@ THEIRS = TREE / "tests" / "vllm" / "vllm_requirements.txt"
 
 
 def names(path: Path) -> dict[str, str]:
-    """Returns the pins of a file by the distribution's name as indexes write it."""
+    """Returns the pins of a file by the normalised name of the distribution."""
     lines = path.read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if "==" in line and line[:1] != "#"]
     return {pin.partition("==")[0].lower().replace("_", "-"): pin for pin in pins}
 
 
 def main(options: list[str]) -> None:
-    """Installs what is missing, with these options of pip's, or says why not."""
+    """Installs what is missing with pip's options, or says why it cannot."""
     if FOLDER.exists():
         return
     if not PYTHON.exists():

@@ -8,7 +8,7 @@ for which it does not wait itself, in a thread that a call may have for ever.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeAlias, TypeVar, cast
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -32,7 +32,6 @@ from kvstore.rpc.pipeline import (
 )
 from kvstore.rpc.quiet import one_request, quiet, request_in_time
 from kvstore.rpc.wire import status
-from kvstore.rpc.wire.answer import serialized
 from kvstore.service.clock import Clock
 from kvstore.service.tenancy.rate_limit import Traffic
 from kvstore.service.timing import CallTimes
@@ -204,9 +203,7 @@ class Admission(_MethodInterceptor):
             require_size(len(request), size_limit, self._limits)
             return unary(parsed(parse, request), context)
 
-        return grpc.stream_unary_rpc_method_handler(
-            admit, None, cast("Callable[[Response], bytes]", serialized)
-        )
+        return grpc.stream_unary_rpc_method_handler(admit, None, handler.response_serializer)
 
     def _require_admissible(
         self, context: grpc.ServicerContext, *, longest: float, always: bool

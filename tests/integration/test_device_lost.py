@@ -1,6 +1,6 @@
-"""A device that fails for good, in a worker and in the store; a folder stands in for the device.
+"""A device that fails for good, in a worker and in the store. A folder stands in for the device.
 
-Each test runs on the code as it is, and on copies without one protection: these have to fail.
+Each test also runs on copies of the code without one protection, and must fail on those.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ GOES_ON = Mutant(
 
 
 class World:
-    """A folder that stands in for a device, and one that names the processes that lost it."""
+    """A folder that stands in for a device, and one that lists the processes that lost it."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -95,7 +95,7 @@ class World:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
 
     def put_in(self, fault: Mutant) -> None:
-        """Makes the programs that start from now on run copies of the packages with a fault."""
+        """Makes later programs run copies of the packages with a fault."""
         if fault == UNCHANGED:
             return
         code = self.folder / "code"
@@ -150,7 +150,7 @@ def ask(worker: LineProcess, prompt_ids: list[int], *, use_store: bool = True) -
 def test_a_worker_without_its_device_ends_and_its_pins_return(
     world: World, stack: ExitStack, fault: Mutant
 ) -> None:
-    """The worker can give nothing back itself, so the store takes everything back at its death."""
+    """A worker that loses its device ends, and the store releases all its holds."""
     world.put_in(fault)
     store, worker = start(world, stack)
     assert worker.ask(op="keep_pin", prompt_ids=PROMPT)["matched_tokens"] > 0
@@ -171,7 +171,7 @@ def test_a_worker_without_its_device_ends_and_its_pins_return(
 
 
 def said(store: RunningStore, service: str) -> str:
-    """Returns the store's answers about its health."""
+    """Returns the store's health, in the store's words."""
     socket = RuntimeDir(store.runtime_dir).grpc_socket
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         return health_of(channel, service, timeout=LIMIT)
@@ -181,7 +181,7 @@ def said(store: RunningStore, service: str) -> str:
 def test_a_store_without_its_device_says_so_and_holds_nothing(
     world: World, stack: ExitStack, fault: Mutant
 ) -> None:
-    """It answers NOT_SERVING and logs the reason in one line; its workers go on at once."""
+    """A store without its device is NOT_SERVING with one log line. Its workers go on at once."""
     world.put_in(fault)
     store, worker = start(world, stack)
     assert (said(store, READINESS), said(store, LIVENESS)) == (SERVING, SERVING)

@@ -1,4 +1,4 @@
-"""Processes of a fleet die, refuse and come back; their engine counts, and has no model."""
+"""A fleet whose processes die, refuse and come back. Their engine counts and has no model."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ PATIENCE = 60.0
 
 
 async def no_store(loaded: LoadedModel) -> None:
-    """Uses none."""
+    """Provides no store."""
     del loaded
 
 
@@ -47,7 +47,7 @@ async def fleet_of(count: int, model: str = "counting") -> AsyncGenerator[Fleet,
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs a test's coroutine, for so long at most."""
+    """Runs a test's coroutine with a time limit."""
 
     async def bounded() -> None:
         async with asyncio.timeout(PATIENCE):
@@ -57,7 +57,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def expected(request: Request) -> list[int]:
-    """Returns what a request's tokens are, computed here."""
+    """Returns a request's expected tokens."""
     ids = list(request.prompt_ids)
     for place in range(request.max_tokens):
         ids.append(next_token(ids, request, place))
@@ -65,7 +65,7 @@ def expected(request: Request) -> list[int]:
 
 
 class Heard:
-    """What came of one request."""
+    """The answer to one request."""
 
     def __init__(self) -> None:
         self.pieces: list[list[int]] = []
@@ -74,11 +74,11 @@ class Heard:
 
     @property
     def ids(self) -> list[int]:
-        """All tokens, one piece behind the other."""
+        """Returns all tokens, piece after piece."""
         return [each for piece in self.pieces for each in piece]
 
     async def listen(self, fleet: Fleet, request: Request) -> "Heard":
-        """Takes all of a request."""
+        """Receives all of a request's answer."""
         async with aclosing(fleet.generate(request)) as pieces:
             async for piece in pieces:
                 assert self.generation is None
@@ -88,17 +88,17 @@ class Heard:
         return self
 
     async def wait_for(self, count: int) -> None:
-        """Waits until so many tokens came."""
+        """Waits until that many tokens arrived."""
         await until(lambda: len(self.ids) >= count)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits until something holds."""
+    """Waits until a condition is true."""
     assert await asyncio.to_thread(wait_until, condition)
 
 
 def busy_pid(fleet: Fleet) -> int:
-    """Returns the process that has something to compute."""
+    """Returns the process that has work."""
     (pid,) = [
         each.pid
         for each in fleet.supervisors
@@ -108,7 +108,7 @@ def busy_pid(fleet: Fleet) -> int:
 
 
 def test_requests_are_spread_and_answered() -> None:
-    """Each process gets its share; counts add up, and what the engine refuses is raised."""
+    """Requests are spread evenly and counted, and an engine's refusal is raised."""
 
     async def test() -> None:
         async with fleet_of(2) as fleet:
@@ -139,9 +139,9 @@ def test_requests_are_spread_and_answered() -> None:
     ids=["greedy", "seeded"],
 )
 def test_a_request_outlives_two_processes(sampling: SamplingOptions) -> None:
-    """It goes on where another was killed, and again; its tokens are those of one process.
+    """A request survives two killed processes with the tokens of one process.
 
-    What dies under a third is what killed them; others go on being served, and counted.
+    The killed processes are replaced and counted.
     """
 
     async def test() -> None:
@@ -170,7 +170,7 @@ def test_a_request_outlives_two_processes(sampling: SamplingOptions) -> None:
 
 
 def test_what_kills_processes_is_not_given_to_all() -> None:
-    """A request fails with the third process that dies under it; the fleet serves again."""
+    """A request fails with the third process that dies under it, and the fleet serves again."""
 
     async def test() -> None:
         async with fleet_of(1) as fleet:
@@ -195,7 +195,7 @@ def test_what_kills_processes_is_not_given_to_all() -> None:
 
 
 def test_a_process_that_stands_still_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its socket stays open and says nothing: that is told from one that has nothing to say."""
+    """A process that hangs with an open socket is killed, and its request continues elsewhere."""
     monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(supervisor, "SILENT_SECONDS", 5.0)
 
@@ -213,7 +213,7 @@ def test_a_process_that_stands_still_is_killed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_client_that_leaves_is_aborted() -> None:
-    """Its process computes no more for it, and others' tokens go on."""
+    """A request whose client leaves is aborted, and its process has no more work for it."""
 
     async def test() -> None:
         async with fleet_of(1) as fleet:
@@ -229,7 +229,7 @@ def test_a_client_that_leaves_is_aborted() -> None:
 
 
 def test_what_is_not_served_is_said() -> None:
-    """A refused model, and processes that end as they start, end the fleet's start."""
+    """A refused model, or a process that ends at its start, makes the fleet's start fail."""
 
     async def test() -> None:
         for model, error in (("refused", WorkerError), ("dies", ProcessEndedError)):

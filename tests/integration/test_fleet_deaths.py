@@ -1,4 +1,4 @@
-"""What a fleet says of processes that die, by processes without a model."""
+"""A fleet's reports of processes that die, with processes that have no model."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +18,7 @@ PROMPT = [7, 8]
 
 
 async def no_store(loaded: LoadedModel) -> None:
-    """Uses none."""
+    """Provides no store."""
     del loaded
 
 
@@ -27,7 +27,7 @@ def with_fleet(
     find_store: Callable[[LoadedModel], Awaitable[None]],
     test: Callable[..., object],
 ) -> None:
-    """Runs a test on a fleet, each of which has no room at first for so many requests."""
+    """Runs a test on a fleet. Each process first refuses the given number of requests."""
 
     async def run() -> None:
         settings = [EngineSettings(model=str(each), name="engine") for each in busy]
@@ -44,7 +44,7 @@ def with_fleet(
 
 
 def test_the_last_death_is_no_failure_where_nothing_is_left_to_compute() -> None:
-    """As many die under a request as may, the last with its last token said."""
+    """A request succeeds if the last allowed death comes after its last token."""
 
     async def test(fleet: Fleet) -> None:
         request = Request(prompt_ids=PROMPT, max_tokens=MOST_MOVES + 1)
@@ -66,7 +66,7 @@ def test_the_last_death_is_no_failure_where_nothing_is_left_to_compute() -> None
 
 
 def test_a_token_id_that_is_none_is_refused_and_nobody_dies() -> None:
-    """It cannot be told to a process, as it could not be computed."""
+    """An impossible token id is refused before it reaches a process."""
 
     async def test(fleet: Fleet) -> None:
         for wrong in (-1, 1 << 32):
@@ -78,7 +78,7 @@ def test_a_token_id_that_is_none_is_refused_and_nobody_dies() -> None:
 
 
 def test_a_store_that_cannot_be_found_is_told_to_who_starts() -> None:
-    """A full disk, no process to be had: whoever waits for the first engine is not left waiting."""
+    """An error while finding the store reaches the caller who starts the fleet."""
 
     async def broken(loaded: LoadedModel) -> None:
         del loaded
@@ -93,7 +93,7 @@ def test_a_store_that_cannot_be_found_is_told_to_who_starts() -> None:
 
 
 def test_a_full_queue_is_another_processes_chance() -> None:
-    """Only where all are full is a request refused; one that was begun waits for room instead."""
+    """A request is refused only if all queues are full. A running one waits for room."""
 
     async def test(fleet: Fleet) -> None:
         short = Request(prompt_ids=PROMPT, max_tokens=1)

@@ -1,4 +1,4 @@
-"""Who connects to the HTTP server and asks nothing is not waited for; who asked is answered."""
+"""Idle connections to the HTTP server do not delay its stop. Open requests are answered."""
 
 import asyncio
 import signal
@@ -23,7 +23,7 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
 class Slow:
-    """An engine that answers once it is told to."""
+    """An engine that answers when the test allows it."""
 
     longest = 100
     ready = True
@@ -32,7 +32,7 @@ class Slow:
         self.may_answer = asyncio.Event()
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Says one token."""
+        """Yields one token."""
         await self.may_answer.wait()
         found = Generation(
             prompt_tokens=len(request.prompt_ids),
@@ -43,12 +43,12 @@ class Slow:
         yield Piece([65], found, FinishReason.LENGTH, 0)
 
     async def stats(self) -> EngineStats:
-        """Count nothing."""
+        """Returns zero counts."""
         return NOTHING
 
 
 def test_who_asks_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, in the middle of a head, and after an answer; an answer may take longer."""
+    """Idle connections, a half-sent head included, are not waited for. A pending answer is."""
     monkeypatch.setattr(server, "HEAD_SECONDS", HEAD_SECONDS)
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""The worker's program where what it is made of is not installed."""
+"""The worker's program without one of its packages."""
 
 import subprocess
 import sys
@@ -18,14 +18,14 @@ DEMO = ["kvstore-worker", "demo", "--help"]
 
 
 def start(code: str) -> "subprocess.CompletedProcess[str]":
-    """Runs some Python to its end."""
+    """Runs Python to its end."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @pytest.mark.parametrize("how", STARTS)
 def test_a_missing_extra_is_named(how: str) -> None:
-    """Without transformers, or torch, it says what to install, in a line and with status 2."""
+    """A missing transformers or torch is named with what to install, in one line and status 2."""
     for missing in ("torch", "transformers"):
         done = start(BLOCKED.format(missing=missing, start=STARTS[how]))
         assert done.returncode == 2
@@ -38,7 +38,7 @@ def test_a_missing_extra_is_named(how: str) -> None:
 
 
 def test_only_serve_needs_an_http_server() -> None:
-    """Without starlette and uvicorn `serve` names the missing one; other commands run."""
+    """Without starlette or uvicorn only `serve` fails, and names the missing package."""
     for missing in ("starlette", "uvicorn"):
         code = BLOCKED.format(missing=missing, start=f"sys.argv = {SERVE}; {STARTS['module']}")
         done = start(code)
@@ -52,7 +52,7 @@ def test_only_serve_needs_an_http_server() -> None:
 
 
 def test_a_module_of_ours_that_is_missing_is_no_extra() -> None:
-    """That is a fault of the installation, with a traceback."""
+    """A missing module of the project itself is an error with a traceback."""
     missing = "inference_worker.commands.program"
     done = start(BLOCKED.format(missing=missing, start=STARTS["script"]))
     assert done.returncode == 1

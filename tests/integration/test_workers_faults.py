@@ -1,4 +1,4 @@
-"""Stores with a fault put in on purpose: the tests' eyes see what each does to workers."""
+"""Stores with an intended fault: the tests' checks find its effect on the workers."""
 
 import shutil
 import signal
@@ -20,7 +20,7 @@ PRESSURE = [prompt(3, number) for number in range(40)]
 
 @contextmanager
 def faulty_fleet(folder: Path, file: str, old: str, new: str) -> Iterator[Fleet]:
-    """Runs a store from a copy of the sources with one place of the core changed."""
+    """Runs a store from a copy of the sources with one change in the core."""
     copy = folder / "kvstore"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(kvstore.__file__).parent, copy, ignore=ignored)
@@ -38,7 +38,7 @@ def faulty_fleet(folder: Path, file: str, old: str, new: str) -> Iterator[Fleet]
 
 
 def test_the_copy_by_itself_is_sound(tmp_path: Path) -> None:
-    """A store from such a copy, with nothing changed, passes: it is the fault that is seen."""
+    """A store from an unchanged copy passes, so the tests below find the fault itself."""
     with faulty_fleet(tmp_path, "index/radix.py", "class RadixIndex", "class RadixIndex") as fleet:
         holder, writer = fleet.spawn("holder"), fleet.spawn("writer")
         holder.ask("write", TOKENS)
@@ -51,7 +51,7 @@ def test_the_copy_by_itself_is_sound(tmp_path: Path) -> None:
 
 
 def test_a_store_that_evicts_what_is_pinned_is_seen(tmp_path: Path) -> None:
-    """Where eviction passes over pins, a holder under pressure finds a page that is not its own."""
+    """A store that evicts pinned pages is found out by a holder, who sees another's page."""
     old, new = "max(tail.start, leaf.held_pages)", "tail.start"
     with faulty_fleet(tmp_path, "eviction/order.py", old, new) as fleet:
         holder, writer = fleet.spawn("holder"), fleet.spawn("writer")
@@ -64,10 +64,10 @@ def test_a_store_that_evicts_what_is_pinned_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_store_that_recycles_at_the_ttl_is_seen(tmp_path: Path) -> None:
-    """Where a TTL ends a living worker's lease, that worker finds others in its slots."""
+    """A store that recycles a living worker's slots at the TTL is found out by that worker."""
     old = "        lease.state = LeaseState.EXPIRED\n"
     new = "        return [self.end(lease, now)]\n"
-    with faulty_fleet(tmp_path, "leases/lifecycle.py", old, new) as fleet:
+    with faulty_fleet(tmp_path, "verbs/lease_lifecycle.py", old, new) as fleet:
         stopped, writer = fleet.spawn("stopped", ttl=5.0), fleet.spawn("writer")
         stopped.ask("acquire", "open", TOKENS)
         stopped.ask("fill", "open")
@@ -81,10 +81,10 @@ def test_a_store_that_recycles_at_the_ttl_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_store_that_forgets_a_dead_worker_s_slots_is_seen(tmp_path: Path) -> None:
-    """Where a lease ends and its reservations do not, the slots by state show the leak."""
+    """A store that keeps a dead worker's reservations is found out by its count of slots."""
     old = "            lease.drop_reservation(reservation)\n        self._state.ended"
     new = "            pass\n        self._state.ended"
-    with faulty_fleet(tmp_path, "leases/lifecycle.py", old, new) as fleet:
+    with faulty_fleet(tmp_path, "verbs/lease_lifecycle.py", old, new) as fleet:
         writer = fleet.spawn("writer", faults="insert.before:1=kill")
         writer.tell("write", TOKENS)
         assert writer.wait_exit() == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""What the settings tell of themselves is there: figures, events and reasons by their names."""
+"""The metrics, events and reasons that the settings' descriptions name exist."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What the settings of who may call come to."""
+"""The settings of who may call the store."""
 
 import grp
 import os
@@ -27,7 +27,7 @@ WITH_NAME = '[tenants.alice]\ncertificate_names = ["alice"]'
 
 @pytest.fixture(autouse=True)
 def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes away the settings of whoever runs the tests."""
+    """Removes the settings of the user who runs the tests."""
     for name in Config.model_fields:
         monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
 
@@ -39,7 +39,7 @@ def tenants(tmp_path: Path) -> Path:
 
 
 def written(folder: Path, text: str, mode: int = 0o600) -> Path:
-    """Returns a tenants file."""
+    """Writes a tenants file and returns its path."""
     path = folder / "tenants.toml"
     path.write_text(text)
     path.chmod(mode)
@@ -47,19 +47,19 @@ def written(folder: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def access_of(*flags: str) -> Access:
-    """Returns what flags come to."""
+    """Returns the access rules that some flags set."""
     return read_access(load_config(flags))
 
 
 def test_without_settings_there_are_uids_and_unix_sockets() -> None:
-    """Nobody is named, nothing is encrypted, and the sockets are the owner's."""
+    """By default only unix sockets of the owner are open, with tenants named by uid and no TLS."""
     access = access_of()
     assert (access.sockets, access.tenants_path, access.tls) == (SocketAccess(), None, None)
     assert access.known.quotas.of("uid-1") == Quotas()
 
 
 def test_a_group_goes_by_name_or_number() -> None:
-    """Both are the same group; one that there is none of is named."""
+    """A group may be given by name or number. An unknown group is named in the error."""
     group = grp.getgrgid(os.getgid())
     for spelt in (group.gr_name, str(group.gr_gid)):
         assert access_of("--socket-group", spelt).sockets == SocketAccess(group.gr_gid)
@@ -78,19 +78,19 @@ def test_a_group_goes_by_name_or_number() -> None:
 def test_a_tenants_file_that_is_no_good_is_refused(
     tmp_path: Path, text: str, mode: int, said: str
 ) -> None:
-    """The setting, the path and what is wrong are named."""
+    """An unusable tenants file is refused with the setting, the path and the reason."""
     path = written(tmp_path, text, mode)
     with pytest.raises(ValueError, match=f"^tenants_file {path}.*: {said}"):
         access_of("--tenants-file", str(path))
 
 
 def test_a_file_without_tokens_may_be_read(tmp_path: Path) -> None:
-    """There is no secret in names and uids."""
+    """A tenants file without tokens may be readable by all, because it has no secret."""
     assert access_of("--tenants-file", str(written(tmp_path, WITH_NAME, 0o644))).tls is None
 
 
 def test_an_address_that_nobody_could_call_is_refused(tmp_path: Path) -> None:
-    """Over TCP a caller is known by a token, or by a certificate where they are asked for."""
+    """A TCP address is refused if no tenant has a token and no certificates are asked for."""
     authority = Authority(tmp_path)
     files = authority.issue("server", hosts=["localhost"])
     flags = ["--tenants-file", str(written(tmp_path, WITH_NAME)), "--listen", "localhost:0"]
@@ -102,7 +102,7 @@ def test_an_address_that_nobody_could_call_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path, tenants: Path) -> None:
-    """Whoever reads the key can be the server."""
+    """A key file that others can read is refused, because its reader could pose as the server."""
     files = Authority(tmp_path).issue("server", hosts=["localhost"])
     files.key.chmod(0o644)
     flags = ["--tenants-file", str(tenants), "--listen", "localhost:0"]
@@ -111,7 +111,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path, tenants: Path) ->
 
 
 def test_the_tenants_file_is_read_again(tmp_path: Path, tenants: Path) -> None:
-    """From then on who is who is what the file says now."""
+    """A reload replaces the tenants with those in the file now."""
     access = access_of("--tenants-file", str(tenants))
     credentials = Credentials(frozenset(), access.known.tenants)
     assert credentials.identify(TOKEN) == Identity("alice")
@@ -125,7 +125,7 @@ def test_the_tenants_file_is_read_again(tmp_path: Path, tenants: Path) -> None:
 
 
 def test_a_file_that_became_no_good_changes_nothing(tmp_path: Path, tenants: Path) -> None:
-    """The log says why, and whoever was known stays known."""
+    """A reload of an unusable file logs the reason and keeps the old tenants."""
     access = access_of("--tenants-file", str(tenants))
     credentials = Credentials(frozenset(), access.known.tenants)
     written(tmp_path, "[tenants.alice")
@@ -136,7 +136,7 @@ def test_a_file_that_became_no_good_changes_nothing(tmp_path: Path, tenants: Pat
 
 
 def test_a_rate_that_changed_is_handed_on(tmp_path: Path, tenants: Path) -> None:
-    """The rate of requests counts from now on, and is no quota that waits for a restart."""
+    """A reload applies a new request rate at once. Other quotas wait for a restart."""
     access = access_of("--tenants-file", str(tenants))
     written(tmp_path, f"{WITH_TOKEN}\nrequests_per_second = 2.0")
     told: list[QuotaTable] = []
@@ -147,7 +147,7 @@ def test_a_rate_that_changed_is_handed_on(tmp_path: Path, tenants: Path) -> None
 
 
 def test_without_a_tenants_file_there_is_nothing_to_read() -> None:
-    """Nothing is said, and that is no failure."""
+    """A reload without a tenants file logs nothing and succeeds."""
     with own_logs() as lines:
         assert access_of().reload(Credentials(frozenset()), list[QuotaTable]().append)
     assert lines == []

@@ -1,4 +1,4 @@
-"""Logging, in a process of its own: it is set up once for all."""
+"""Logging, tested in a process of its own, because it is configured once per process."""
 
 import json
 import os
@@ -40,7 +40,7 @@ for level in ("info", "debug", "warning"):
 
 
 def logged(log_format: str) -> str:
-    """Returns what a process logs on stderr; its stdout has to be empty."""
+    """Returns what a process logs on stderr. Its stdout must be empty."""
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT, log_format], capture_output=True, text=True, check=True
     )
@@ -49,7 +49,7 @@ def logged(log_format: str) -> str:
 
 
 def test_json_lines_have_event_context_and_traceback() -> None:
-    """Each line is one JSON object with event, level, time and what is bound to the call."""
+    """Each JSON line has its event, level, time and the call's fields."""
     granted, failed = (json.loads(line) for line in logged("json").splitlines())
     assert granted.pop("timestamp")
     assert granted == {
@@ -62,7 +62,7 @@ def test_json_lines_have_event_context_and_traceback() -> None:
 
 
 def test_tracebacks_hold_no_local_variables() -> None:
-    """Whatever the format, the values of variables stay out of the log."""
+    """The values of local variables stay out of the log in both formats."""
     for log_format in ("json", "console"):
         text = logged(log_format)
         assert "ZeroDivisionError: why" in text
@@ -70,7 +70,7 @@ def test_tracebacks_hold_no_local_variables() -> None:
 
 
 def test_console_lines_are_plain_where_nobody_looks() -> None:
-    """Without a terminal there are no colours, and debug is left out at info."""
+    """Without a terminal lines have no colours, and debug lines are left out at level info."""
     text = logged("console")
     assert "\x1b[" not in text
     assert "page_hidden" not in text
@@ -78,7 +78,7 @@ def test_console_lines_are_plain_where_nobody_looks() -> None:
 
 
 def test_a_log_that_nobody_reads_any_more_stops_nothing() -> None:
-    """Lines that cannot be written are lost, and the process goes on."""
+    """A process goes on if its log cannot be written."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as unread:
@@ -88,7 +88,7 @@ def test_a_log_that_nobody_reads_any_more_stops_nothing() -> None:
 
 
 def test_calls_are_logged_from_when_the_level_says_so() -> None:
-    """A server's logger is made once, and its level may change: debug has a line for each call."""
+    """Calls are logged at debug as soon as the level changes to debug."""
     result = subprocess.run(
         [sys.executable, "-c", RELOAD], capture_output=True, text=True, check=True
     )

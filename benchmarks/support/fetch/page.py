@@ -7,8 +7,8 @@ from support.page_section import busy_lines
 
 PROGRAM = "fetch.py"
 BUSY_NOTE = (
-    "Other work had the machine too: it lengthens what takes more of the processor by more, and"
-    " makes rows with several threads say nothing. Trust ratios, and a quiet run before this one."
+    "Other programs ran on the machine: they lengthen most what takes most processor time, so rows"
+    " with several threads mean nothing. Trust ratios only, and a quiet run more than this one."
 )
 TITLES = {"fetch": "64 MiB of KV for a hit", "store": "64 MiB of KV published"}
 

@@ -1,8 +1,8 @@
-"""kvstore-server with grpc.aio in the place of gRPC's threads; all else is the server's own code.
+"""kvstore-server with grpc.aio instead of gRPC's threads. All else is the server's own code.
 
-Each method runs on the event loop from its first step to its last: the store's
-calls take microseconds and nothing else may run beside them. The interceptors
-are put around the methods once, which is less than gRPC's threads do for each call.
+Each method runs on the event loop from its first step to its last. The store's calls take
+microseconds, and nothing else may run beside them. The interceptors are put around the methods
+once, which is less work than gRPC's threads do for each call.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ START_TIMEOUT = 30.0
 
 
 class Stopping:
-    """The end of a server, to be waited for."""
+    """The end of a server, for which a caller can wait."""
 
     def __init__(self, done: "Future[None]") -> None:
         self._done = done
 
     def wait(self) -> None:
-        """Waits for it."""
+        """Waits until the server has ended."""
         self._done.result()
 
 
 class AioServer(grpc.GenericRpcHandler):
-    """A server of ``methods`` on a thread of its own, with the face of a ``grpc.Server``."""
+    """A server of ``methods`` on a thread of its own, with the methods of a ``grpc.Server``."""
 
     def __init__(self, methods: dict[str, Method], store: KVStore, sockets: Sockets) -> None:
         self._handlers = {path: _unary(method) for path, method in methods.items()}
@@ -59,12 +59,12 @@ class AioServer(grpc.GenericRpcHandler):
         return self._handlers.get(handler_call_details.method)
 
     def start(self) -> None:
-        """Binds the socket and serve."""
+        """Binds the socket and serves."""
         self._thread.start()
         self._submit(self._start()).result(START_TIMEOUT)
 
     def stop(self, grace: float) -> Stopping:
-        """Takes no more calls, and let those under way end for ``grace`` seconds."""
+        """Accepts no more calls, and gives running ones ``grace`` seconds to end."""
         return Stopping(self._submit(self._server.stop(grace)))
 
     async def _start(self) -> None:
@@ -91,7 +91,7 @@ def build_aio_server(
     clock: Clock,
     threads: object = None,
 ) -> AioServer:
-    """Returns a server as ``kvstore.rpc.server.build_server`` does; its loop needs no threads."""
+    """Returns a server like ``kvstore.rpc.server.build_server``. Its loop needs no threads."""
     del threads
     callers = Callers(credentials)
     registry = Registry()

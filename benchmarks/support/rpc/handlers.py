@@ -1,4 +1,4 @@
-"""The store's methods as gRPC's threads would call them, for a server that is none of theirs."""
+"""The store's methods as gRPC's threads would call them, for another kind of server."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias, cast
 import grpc
 
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
-# From a request's bytes to an answer's, interceptors included.
+# From a request's bytes to an answer's, including interceptors.
 Method: TypeAlias = Callable[[bytes, "CallContext"], bytes]
 
 
@@ -21,7 +21,7 @@ class Ended(Exception):
 
 
 class Caller(Protocol):
-    """What is known of a call: the part of a context that is the same in grpc.aio."""
+    """The facts of a call: the part of a context that grpc.aio shares."""
 
     def invocation_metadata(self) -> Metadata:
         """Returns the call's metadata."""
@@ -32,12 +32,12 @@ class Caller(Protocol):
         ...
 
     def peer(self) -> str:
-        """Returns where it came from, as gRPC names it."""
+        """Returns the address of the caller, as gRPC names it."""
         ...
 
 
 class CallContext:
-    """As much of a ServicerContext as the store's methods use."""
+    """The part of a ServicerContext that the store's methods use."""
 
     def __init__(self, caller: Caller) -> None:
         self.invocation_metadata = caller.invocation_metadata
@@ -45,29 +45,29 @@ class CallContext:
         self.peer = caller.peer
 
     def cancel(self) -> None:
-        """Does nothing: whoever waits for a request here has it already."""
+        """Does nothing, because a waiting caller already has its request."""
 
     def abort_with_status(self, status: grpc.Status) -> NoReturn:
-        """Ends the call; raises :class:`Ended`."""
+        """Ends the call. Raises :class:`Ended`."""
         raise Ended(status)
 
 
 @dataclass
 class CallDetails:
-    """What an interceptor is told before a call."""
+    """The facts that an interceptor gets before a call."""
 
     method: str
     invocation_metadata: tuple[tuple[str, str | bytes], ...] = ()
 
 
 class Registry:
-    """Stands where ``add_services`` expects a server, and keeps what it is given."""
+    """A stand-in for the server of ``add_services`` that keeps the handlers."""
 
     def __init__(self) -> None:
         self.handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Ignore: the same handlers come by their methods' names."""
+        """Ignores the handlers, because they are also added by their methods' names."""
 
     def add_registered_method_handlers(
         self, service: str, handlers: Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
@@ -76,11 +76,11 @@ class Registry:
         self.handlers |= {f"/{service}/{name}": each for name, each in handlers.items()}
 
     def as_server(self) -> grpc.Server:
-        """Returns itself as what it stands for."""
+        """Returns itself under a server's type."""
         return cast("grpc.Server", self)
 
     def methods(self, interceptors: Iterable[grpc.ServerInterceptor]) -> dict[str, Method]:
-        """Returns every method without streams by its path, the first interceptor outermost."""
+        """Returns every method without streams by its path. The first interceptor is outermost."""
         found = {}
         for path, each in self.handlers.items():
             handler: Any = each
@@ -102,7 +102,7 @@ def _method_of(handler: Any) -> Method:  # noqa: ANN401  # handlers are untyped
     serialize = handler.response_serializer
 
     def method(request: bytes, context: CallContext) -> bytes:
-        # Behind interceptors a request is a stream of one.
+        # After interceptors a request is a stream of one.
         if handler.stream_unary is not None:
             answer: bytes = serialize(handler.stream_unary(iter((request,)), context))
         else:

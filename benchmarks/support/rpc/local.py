@@ -1,7 +1,7 @@
 """A worker of a store in this process: the same requests and answers, without gRPC.
 
-What is timed around the store's methods is the core under its mutex; what is
-left of a call is messages, interceptors and servicers.
+The time of the store's methods is that of the core under its mutex. The rest of a call is messages,
+interceptors and servicers.
 """
 
 import itertools
@@ -45,7 +45,7 @@ class TimedStore:
         self._store = store
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # it is whatever the store has
-        """Returns what the store has, its methods timed."""
+        """Returns the store's attributes, with its methods timed."""
         found = getattr(self._store, name)
         return self._timed(found) if callable(found) else found
 
@@ -61,7 +61,7 @@ class TimedStore:
 
 
 class LocalCaller:
-    """The only caller there is."""
+    """The only caller."""
 
     def __init__(self, credential: str) -> None:
         self._metadata = (
@@ -78,13 +78,13 @@ class LocalCaller:
         return TIMEOUT
 
     def peer(self) -> str:
-        """Returns where it came from, as gRPC names it."""
+        """Returns the address of the caller, as gRPC names it."""
         return "unix:"
 
 
 @contextmanager
 def local_worker(tier_bytes: int) -> Iterator[tuple[Worker, TimedStore]]:
-    """Provides a worker of a store of its own, one extent of ``tier_bytes``, and that store."""
+    """Provides a worker of a store of its own with one extent of ``tier_bytes``, and that store."""
     configure_logging("console", "warning")
     clock = MONOTONIC
     arenas = Arenas(budget_bytes=tier_bytes, extent_bytes=tier_bytes, source=HostMemory())
@@ -136,7 +136,9 @@ def local_worker(tier_bytes: int) -> Iterator[tuple[Worker, TimedStore]]:
             ),
         )
         real.acknowledge(PROCESS_ID, list(opened.extent_ids))
-        message = prefix_cache_pb2.Caller(lease_id=LEASE_ID, store_epoch=EPOCH)
+        message = prefix_cache_pb2.Caller(
+            lease_id=LEASE_ID, store_epoch=EPOCH, slot_ranges=True, packed_slots=True
+        )
         yield Worker(ask, probe, message, opened.namespace_id, itertools.count(1)), timed
     finally:
         arenas.close()

@@ -6,7 +6,9 @@ from typing import Any
 from support.page_section import busy_lines
 
 PROGRAM = "vllm_servers.py"
-BUSY_NOTE = "Other work had the machine too: trust ratios alone, and a quiet run before this one."
+BUSY_NOTE = (
+    "Other programs ran on the machine: trust ratios only, and a quiet run more than this one."
+)
 MODELS = {"gemma": "Gemma 3 270M", "tiny": "a tiny random Qwen3"}
 NONE = "-"
 

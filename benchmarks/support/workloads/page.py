@@ -14,8 +14,9 @@ from support.workloads.tables import COLUMNS, variant_row
 
 PROGRAM = "workloads.py"
 BUSY_NOTE = (
-    "Other work had the machine too: it lengthens everything, and what waits for another process"
-    " by more. Ratios are of requests made in turns, and hold better than times."
+    "Other programs ran on the machine: they lengthen everything, and most of all waiting for"
+    " another process. Ratios compare requests that took turns, so they are more reliable than"
+    " times."
 )
 SHORT_NOTE = "It was shortened, with fewer requests than above."
 IMAGES = "images"
@@ -28,9 +29,9 @@ TITLES = {
 
 
 def write_section(page: Path, document: dict[str, Any], results: Path | None = None) -> None:
-    """Puts the figures into a page, in place of those that it has.
+    """Writes the figures into a page, in place of the old ones.
 
-    ``results`` is the file in which all of them are, if there is one.
+    ``results`` is the file with all figures, if one exists.
     """
     lines = list(_lines(document))
     if results is not None:

@@ -19,8 +19,8 @@ DPI: Final = 100
 
 
 def draw(document: dict[str, Any], folder: Path) -> None:
-    """Draws all plots into a folder, which is made where there is none."""
-    # On demand: it takes a second, and only this needs it.
+    """Draws all plots into a folder, and makes it if needed."""
+    # Imported here, because the import takes a second and only plots need it.
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     folder.mkdir(parents=True, exist_ok=True)

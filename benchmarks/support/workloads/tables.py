@@ -52,7 +52,7 @@ def _workload(name: str, each: dict[str, Any], document: dict[str, Any]) -> Tabl
         caption_justify="left",
         box=box.SIMPLE_HEAD,
     )
-    # A variant a column: there are four of them, and twice as many figures.
+    # A variant is a column, because there are four of them and twice as many figures.
     variants, *rows = zip(*(variant_row(*pair) for pair in each["variants"].items()), strict=True)
     table.add_column("")
     for variant in variants:

@@ -1,16 +1,21 @@
-"""Where a page is."""
+"""Pages and runs of pages, by extent and slot."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
+from struct import unpack_from
 from typing import NamedTuple, overload
 
 from kvstore.v1 import types_pb2
+
+# Bytes of a number in a packed run.
+SLOT_INDEX_BYTES = 4
+GENERATION_BYTES = 8
 
 
 class PageRef(NamedTuple):
     """One page's place: slot number ``slot`` of an extent.
 
-    It names that page only while the match or reservation that gave it is held.
+    It names the page only while its match or reservation is held.
     """
 
     extent_id: int
@@ -18,9 +23,9 @@ class PageRef(NamedTuple):
 
 
 class SlotRun(NamedTuple):
-    """Pages that follow each other and lie in one extent, by their slots.
+    """Consecutive pages of a sequence in one extent, by their slots.
 
-    A range where the slots follow each other too, else a list.
+    ``slots`` is a range if the slots are consecutive too, and a list otherwise.
     """
 
     extent_id: int
@@ -28,7 +33,7 @@ class SlotRun(NamedTuple):
 
 
 class DatedRun(NamedTuple):
-    """A run of slots, and the generation of each when the store named it; perhaps none."""
+    """A run of slots, and the generations that the store named, if it named any."""
 
     extent_id: int
     slots: Sequence[int]
@@ -36,26 +41,30 @@ class DatedRun(NamedTuple):
 
 
 def slots_of(run: types_pb2.PageRun) -> Sequence[int]:
-    """Returns the slots of a run, which has some: a range without a step a slot, or a list."""
-    if not run.slot_count:
-        return run.slot_indexes[:]
-    first = run.slot_indexes[0]
-    return range(first, first + run.slot_count)
+    """Returns the slots of a run, which has some: a range if the store answered one, or a list."""
+    # Older stores do not pack. Bytes after the last whole number are ignored.
+    count = len(run.packed_slot_indexes) // SLOT_INDEX_BYTES
+    packed = unpack_from(f"<{count}I", run.packed_slot_indexes)
+    slots = list(packed) if count else run.slot_indexes[:]
+    return range(slots[0], slots[0] + run.slot_count) if run.slot_count else slots
 
 
 def generations_of(run: types_pb2.PageRun) -> tuple[int, ...]:
-    """Returns the generation of each slot of a run, as the store named them; perhaps none."""
-    if run.slot_count and len(run.generations) == 1:
-        return tuple(run.generations) * run.slot_count
-    return tuple(run.generations)
+    """Returns the generation of each slot of a run, or none if the store named none."""
+    count = len(run.packed_generations) // GENERATION_BYTES
+    packed = unpack_from(f"<{count}Q", run.packed_generations)
+    generations = packed if count else tuple(run.generations)
+    if run.slot_count and len(generations) == 1:
+        return generations * run.slot_count
+    return generations
 
 
 class Pages(Sequence[PageRef]):
-    """The pages of ``runs``, in prefix order; equal to any sequence of the same pages.
+    """The pages of ``runs``, in prefix order. Equal to any sequence of the same pages.
 
-    Their number costs nothing. What they are is read out of the store's answer once
-    somebody asks: 0.2 us a page, several times what a hit of thousands takes without.
-    One thread at a time uses it.
+    Their number costs nothing. The first access to a page reads all of them from the store's
+    answer: 0.2 us a page, several times the rest of a hit with thousands of pages. One thread
+    at a time uses it.
     """
 
     __slots__ = ("_count", "_pages", "_runs")
@@ -64,7 +73,7 @@ class Pages(Sequence[PageRef]):
         self._runs: list[types_pb2.PageRun] = []
         self._count = 0
         for run in runs:
-            named = len(run.slot_indexes)
+            named = len(run.packed_slot_indexes) // SLOT_INDEX_BYTES or len(run.slot_indexes)
             if named:
                 self._runs.append(run)
                 self._count += run.slot_count or named
@@ -72,9 +81,9 @@ class Pages(Sequence[PageRef]):
 
     @property
     def runs(self) -> list[SlotRun]:
-        """The slots by extent, for a block table: a tenth of the cost of one page after another.
+        """The slots by extent, for a block table, at a tenth of the cost of single pages.
 
-        Nothing a page where they follow each other.
+        Consecutive slots cost nothing a page.
         """
         return [SlotRun(run.extent_id, slots_of(run)) for run in self._runs]
 
@@ -86,10 +95,10 @@ class Pages(Sequence[PageRef]):
     def ends(self) -> Iterator[tuple[int, int]]:
         """Yields the extent of each run, and the slot after its last if its slots are a range.
 
-        Zero stands for a run that lists its slots. Reads no page out of the answer.
+        Yields zero for the slot of a run that lists its slots. Reads no pages.
         """
         for run in self._runs:
-            yield run.extent_id, run.slot_indexes[0] + run.slot_count if run.slot_count else 0
+            yield run.extent_id, slots_of(run)[-1] + 1 if run.slot_count else 0
 
     def __len__(self) -> int:
         return self._count

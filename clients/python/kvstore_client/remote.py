@@ -1,4 +1,4 @@
-"""A store on another host: its TCP address, and what says who calls."""
+"""A store on another host: its TCP address and the caller's credentials."""
 
 import os
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from kvstore_client.calls.channel import CHANNEL_OPTIONS, StoreCalls
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteStore:
-    """How a store is reached over TCP, to look, peek and administer: pages are its host's.
+    """The TCP address and credentials of a store, for administration and peeks.
 
-    With TLS, unless ``insecure``. The store is believed where an authority in ``tls_ca``
-    signed its certificate, or one that gRPC knows by itself. A ``token`` says who
-    calls, or a certificate (``tls_cert`` with its ``tls_key``), or both, which have to
-    agree. All files are PEM.
+    Its pages can be used only on its own host. The connection uses TLS unless ``insecure``. An
+    authority in ``tls_ca`` must have signed the store's certificate, or by default one that
+    gRPC knows. The caller identifies itself by ``token``, by a certificate (``tls_cert`` with
+    its ``tls_key``), or by both, which must agree. All files are PEM.
 
-    Raises ``ValueError`` for settings that do not go together.
+    Raises ``ValueError`` for settings that contradict each other.
     """
 
     address: str
@@ -44,9 +44,9 @@ class RemoteStore:
             raise ValueError(msg)
 
     def channel(self) -> grpc.Channel:
-        """Returns a channel in nobody's name, or a certificate's: enough to ask for health.
+        """Returns a channel without a token, which suffices for health checks.
 
-        Raises ``ValueError`` for files that cannot be read.
+        Raises ``ValueError`` if a file cannot be read.
         """
         trust = self._trust()
         if trust is None:
@@ -56,7 +56,7 @@ class RemoteStore:
     def calls(self) -> StoreCalls:
         """Returns a channel with the token, which connects at its first call.
 
-        Raises ``ValueError`` where nothing says who calls, or for files that cannot be read.
+        Raises ``ValueError`` without a credential, or if a file cannot be read.
         """
         if not self.token and self.tls_cert is None:
             msg = f"{self.address} wants to know who calls: give a token, or tls_cert and tls_key"

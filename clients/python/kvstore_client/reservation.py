@@ -16,7 +16,7 @@ from kvstore_client.pages import Pages
 from kvstore_client.tokens import TOKEN_BYTES, Tokens, pack_tokens
 
 MILLISECONDS = 1000
-# What may be expected, as it travels.
+# The values of ``expected_reuse`` in the protocol.
 EXPECTED = {
     None: types_pb2.EXPECTED_REUSE_UNSPECIFIED,
     "continues": types_pb2.EXPECTED_REUSE_CONTINUES,
@@ -25,11 +25,11 @@ EXPECTED = {
 
 
 class ReuseHint(NamedTuple):
-    """A hint to the store's eviction policy; a wrong one costs hits, and nothing else.
+    """A hint to the store's eviction policy. A wrong hint costs hits and nothing else.
 
-    ``expected_reuse`` says that the conversation goes on, or that nobody is expected
-    to ask for these pages again. It holds for ``horizon`` seconds, None: without an
-    end. Pages of higher ``priority``, an int32, go later; zero is ordinary.
+    ``expected_reuse`` says that the conversation continues, or that no request for these
+    pages is expected. The hint holds for ``horizon`` seconds, or without an end for None.
+    Pages of higher ``priority``, an int32, are evicted later; zero is ordinary.
     """
 
     expected_reuse: Literal["continues", "one_shot"] | None = None
@@ -37,13 +37,16 @@ class ReuseHint(NamedTuple):
     priority: int = 0
 
     def message(self) -> types_pb2.ReuseHint:
-        """Return it as it travels; raises ``ValueError`` for an ``expected_reuse`` that is none."""
+        """Returns the hint as a protocol message.
+
+        Raises ``ValueError`` for an unknown ``expected_reuse``.
+        """
         expected = EXPECTED.get(self.expected_reuse)
         if expected is None:
             known = " or ".join(repr(each) for each in EXPECTED if each)
             msg = f"expected_reuse is {known}, not {self.expected_reuse!r}"
             raise ValueError(msg)
-        # Zero would be no end.
+        # Zero would mean without an end.
         horizon = 0 if self.horizon is None else max(int(self.horizon * MILLISECONDS), 1)
         return types_pb2.ReuseHint(
             expected_reuse=expected, horizon_ms=horizon, priority=self.priority
@@ -51,10 +54,10 @@ class ReuseHint(NamedTuple):
 
 
 class Inserted(NamedTuple):
-    """The pages that the index holds for the inserted tokens, in prefix order.
+    """The pages that the index has for the inserted tokens, in prefix order.
 
-    Of them ``published_page_count`` are the caller's own; where another worker
-    was first, the page is that worker's.
+    ``published_page_count`` of them are the caller's own. If another worker inserted a page
+    first, the index keeps that worker's page.
     """
 
     pages: Pages
@@ -64,12 +67,13 @@ class Inserted(NamedTuple):
 class Reservation:
     """Slots for the pages of one sequence from ``start_page`` on.
 
-    Slot k is for the sequence's page ``start_page + k``. Write a page, then
-    :meth:`insert` it; from then on it is immutable, and the whole path through
-    the last inserted page stays as it is until :meth:`abort`. As a context
-    manager it is aborted at the end, after waiting for the device; what was
-    inserted stays in the store. All its calls are charged to the ``budget`` of the
-    request that made it. One thread at a time uses it.
+    Slot k is for the sequence's page ``start_page + k``. Write a page, then :meth:`insert`
+    it. From then on the page is immutable, and the whole path through the last inserted page
+    stays unchanged until :meth:`abort`.
+
+    As a context manager it aborts at the end, after it waited for the device. Inserted pages
+    stay in the store. All its calls are charged to the ``budget`` of the request that made it.
+    One thread at a time uses it.
     """
 
     def __init__(
@@ -86,7 +90,7 @@ class Reservation:
         hold.slotless = not self.pages
         self.budget = budget
         self._namespace = namespace
-        # Pages from the sequence's beginning through the last one that an insert was answered for.
+        # The number of pages from the sequence's beginning through the last inserted one.
         self._inserted_end = 0
         self._bases: set[Hold] = set()
 
@@ -97,20 +101,20 @@ class Reservation:
 
     @property
     def page_count(self) -> int:
-        """Number of slots."""
+        """The number of slots."""
         return len(self.pages)
 
     @property
     def growth_group(self) -> Hashable:
-        """What those have in common that :func:`grow_reservations` takes in one call."""
+        """A key that is equal for reservations which one :func:`grow_reservations` accepts."""
         return id(self.hold.session), self._namespace.namespace_id
 
     def grow(self, page_count: int) -> Pages:
-        """Have ``page_count`` slots in total and return them all.
+        """Grows to ``page_count`` slots in total and returns them all. Can be repeated.
 
-        Raises ``StoreError``, ``PoolExhausted`` among them; the slots that there
-        were stay. ``PageRecycled`` where the store gave one of those away: its answer
-        names them as they are now. Can be repeated. Raises ``ValueError`` once it was aborted.
+        Raises ``StoreError``, such as ``PoolExhausted``, and keeps the earlier slots. Raises
+        ``PageRecycled`` if the store reused an earlier slot: the store's answer names the
+        slots as they are now. Raises ``ValueError`` once the reservation was aborted.
         """
         grow_reservations([(self, page_count)])
         return self.pages
@@ -126,23 +130,25 @@ class Reservation:
     ) -> Inserted:
         """Publishes the pages of ``tokens``, which begin ``position`` tokens into the sequence.
 
-        ``position`` is at a page's start. ``tokens`` may end within a page: that
-        partial page is the last that this reservation publishes, and is immutable
-        as any other. ``base`` holds the pages before ``position``: a match of the
-        same sequence, or a reservation that inserted them; None where there are
-        none, or where this reservation inserted them. ``next_token`` is stored at
-        the end of ``tokens``: the argmax of what follows them, never a sample.
-        ``hint`` is what is expected of these pages; it orders evictions alone.
-        Waits for the device first, and looks whether this reservation's pages and
-        every base's are what they were, so that nothing computed from others'
-        bytes is published. Can be repeated, also with fewer tokens, to
-        store a next token at an end within what was inserted.
+        - ``position`` is at a page's start. ``tokens`` may end within a page. That partial page
+          is the last that this reservation publishes, and is immutable as any other.
+        - ``base`` holds the pages before ``position``: a match of the same sequence, or a
+          reservation that inserted them. It is None if no page precedes, or if this reservation
+          inserted them.
+        - ``next_token`` is stored at the end of ``tokens``. It is the argmax of what follows
+          them, never a sample.
+        - ``hint`` tells the expected reuse of these pages. It only orders evictions.
 
-        Raises ``StoreError``: nothing is published, or, after
-        ``StoreUnavailable``, it is not known; ``PageRecycled`` where the store gave
-        away what was read or written. Raises what
-        ``ClientConfig.wait_for_device`` raises, with nothing published, and
-        ``ValueError`` for tokens or a hint that are none and once it was aborted.
+        Waits for the device first. Then it compares the generations of this reservation's
+        pages and of every base's pages, so that nothing computed from reused pages is
+        published. Can be repeated, also with fewer tokens, to store a next token at an end
+        within the inserted pages.
+
+        Raises ``StoreError``; nothing is published then, except perhaps after
+        ``StoreUnavailable``. Raises ``PageRecycled`` if the store reused a page that was read
+        or written. Raises the errors of ``ClientConfig.wait_for_device``, with nothing
+        published. Raises ``ValueError`` for invalid tokens or an invalid hint, and once the
+        reservation was aborted.
         """
         session = self._open_session()
         request = prefix_cache_pb2.InsertPrefixRequest(
@@ -164,39 +170,39 @@ class Reservation:
         with session.request(self.budget) as asking:
             inserted = asking.ask(session.lease.insert, request, asking.remaining())
         self._inserted_end = max(self._inserted_end, end)
-        # Named, not handed out: another's page may lie where this process has nothing mapped.
+        # Not required to be mapped: another worker's page may be in an extent unmapped here.
         pages = Pages(inserted.runs)
         return Inserted(pages, inserted.published_page_count)
 
     def _growth(self, page_count: int) -> prefix_cache_pb2.ReservationRequest:
-        """Asks for so many slots in total."""
+        """Returns the request for ``page_count`` slots in total."""
         return prefix_cache_pb2.ReservationRequest(
             reservation_id=self.reservation_id, start_page=self.start_page, page_count=page_count
         )
 
     def _grown(self, grant: prefix_cache_pb2.ReservationGrant) -> None:
-        """Takes in all the slots that there are now."""
+        """Takes the granted slots, which are all that the reservation now has."""
         self.pages = self.hold.session.require_mapped(Pages(grant.runs))
         self.hold.generations = PageGenerations(grant.runs)
 
     def abort(self) -> None:
-        """Waits for the device, then gives the slots back; nothing the second time.
+        """Waits for the device, then gives the slots back. Can be repeated.
 
-        Published pages stay in the store. Raises what
-        ``ClientConfig.wait_for_device`` raises, and then gives nothing back for
-        as long as the process lives.
+        Published pages stay in the store. Raises the errors of
+        ``ClientConfig.wait_for_device``, and then holds the slots for as long as the process
+        lives.
         """
         end_holds(self.hold)
 
     def _pages_of(self, position: int, token_count: int) -> tuple[int, int]:
-        """Returns the page that a run of tokens begins in, and the one after its last."""
+        """Returns the first page of a run of tokens, and the page after its last."""
         page_tokens = self._namespace.page_tokens
         return position // page_tokens, -(-(position + token_count) // page_tokens)
 
     def _checksums(self, first: int, end: int) -> list[int]:
-        """Returns the checksums of pages ``first`` to ``end``, of what was inserted before none.
+        """Returns the checksums of pages ``first`` to ``end``, without those inserted before.
 
-        Nothing where they are not all this reservation's: the store refuses such an insert.
+        Returns none if a page is not this reservation's: the store refuses such an insert.
         """
         fresh = max(first, self._inserted_end)
         slots = self.pages[max(fresh - self.start_page, 0) : max(end - self.start_page, 0)]
@@ -206,12 +212,12 @@ class Reservation:
         return [NO_CHECKSUM] * (fresh - first) + checksums if checksums else []
 
     def _open_session(self) -> Session:
-        """Returns the session; raises ``ValueError`` once nothing is held."""
+        """Returns the session; raises ``ValueError`` once the reservation was aborted."""
         self.hold.session.check_process()
         if not self.hold.open:
             msg = f"reservation {self.reservation_id} was aborted"
             raise ValueError(msg)
-        # Whatever it is asked for may give it some.
+        # The next call may give it slots.
         self.hold.slotless = False
         return self.hold.session
 
@@ -228,17 +234,16 @@ class Reservation:
 
 
 def grow_reservations(wanted: Sequence[tuple[Reservation, int]]) -> None:
-    """Have each reservation come to so many slots in total, in one call: all or none.
+    """Grows each reservation to a total of slots, in one call: all or none. Can be repeated.
 
-    They are of one namespace and one session, as all are that are made while the store
-    does not restart. Each ``pages`` has all its slots afterwards. All wait for the
-    answer, so each budget is charged for it; the call takes as long as the largest of
-    them has left, at most.
+    All must be of one namespace and one session, which lasts until the store restarts. Each
+    ``pages`` has all its slots afterwards. Each reservation's budget is charged for the call.
+    The call takes at most as long as the largest of these budgets has left.
 
-    Raises ``StoreError``, ``PoolExhausted`` among them; the slots that there were stay.
-    ``PageRecycled`` where the store gave one of those away: its answer names them as
-    they are now, and the other reservations have grown. ``ValueError`` once one was aborted, or
-    where they are of several namespaces or sessions. Can be repeated.
+    Raises ``StoreError``, such as ``PoolExhausted``, and keeps the earlier slots. Raises
+    ``PageRecycled`` if the store reused an earlier slot: its answer names the slots as they
+    are now, and the other reservations have grown. Raises ``ValueError`` once one was aborted,
+    or if they are of several namespaces or sessions.
     """
     if len({reservation.growth_group for reservation, _ in wanted}) != 1:
         raise ValueError("a call grows reservations of one namespace and one session")
@@ -262,11 +267,11 @@ def grow_reservations(wanted: Sequence[tuple[Reservation, int]]) -> None:
 
 
 class Acquired(HeldPages):
-    """What is cached of a sequence, and a reservation for the pages that are not.
+    """The cached prefix of a sequence, and a reservation for the other pages.
 
-    ``reservation`` is None where slots cannot be had; where all is cached it has
-    no pages yet, and can grow. As a context manager both are given back at the
-    end, after waiting for the device once. One thread at a time uses it.
+    ``reservation`` is None if no slots are available. If all pages are cached it has no slots
+    yet, and can grow. As a context manager it releases both at the end, after it waited for
+    the device once. One thread at a time uses it.
     """
 
     def __init__(self, match: Match, reservation: Reservation | None = None) -> None:
@@ -275,19 +280,19 @@ class Acquired(HeldPages):
 
     @property
     def failure(self) -> StoreError | None:
-        """Why the store gave nothing, where it failed."""
+        """The error of the store, or None if it answered."""
         return self.match.failure
 
     @property
     def in_flight(self) -> InFlight | None:
-        """What somebody else is computing of the sequence beyond the match.
+        """The prefill of another reservation that computes more of the sequence, or None.
 
-        There, where it was asked to yield, nothing is held: it did.
+        A request that was asked to yield and has one holds nothing.
         """
         return self.match.in_flight
 
     @property
     def holds(self) -> list[Hold]:
-        """What the match holds, and the reservation."""
+        """The holds of the match and of the reservation."""
         reserved = [] if self.reservation is None else [self.reservation.hold]
         return [*self.match.holds, *reserved]

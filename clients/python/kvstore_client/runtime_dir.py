@@ -1,16 +1,16 @@
-"""Where a store's sockets are."""
+"""The runtime folder of a store, which has its sockets."""
 
 import os
 from pathlib import Path
 
-# Of sockaddr_un.sun_path, without its closing zero byte.
+# The bytes of sockaddr_un.sun_path, without its closing zero byte.
 LONGEST_SOCKET_PATH = 107
 
 
 def default_runtime_dir() -> Path:
-    """Returns the folder that a store uses when it is told none.
+    """Returns the default runtime folder of a store.
 
-    ``$KVSTORE_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/kvstore``, else
+    This is ``$KVSTORE_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/kvstore``, else
     ``/tmp/kvstore-UID``.
     """
     if chosen := os.environ.get("KVSTORE_RUNTIME_DIR"):
@@ -45,10 +45,10 @@ class RuntimeDir:
 
     @property
     def flock_file(self) -> Path:
-        """The file that the server has locked, with its process's number in it."""
+        """The file that the server locks, and that has its process id."""
         return self.path / "kvstore.flock"
 
     @property
     def grpc_target(self) -> str:
-        """The socket of gRPC, as gRPC names it."""
+        """The socket of gRPC as a gRPC target."""
         return f"unix:{self.grpc_socket}"

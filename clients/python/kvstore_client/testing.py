@@ -1,4 +1,4 @@
-"""A real store for tests: a process of its own, in a folder of its own."""
+"""A real store for tests, in its own process and its own folder."""
 
 import os
 import signal
@@ -19,11 +19,11 @@ __all__ = ["VARIABLE", "RunningStore", "fault_point", "running_store", "wait_unt
 
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 15.0
-# One look at the store's health, and then at whether its process lives.
+# The time limit of one health check, and then of one check whether the process lives.
 LOOK_SECONDS = 0.1
 # grpc.health.v1.HealthCheckResponse{status: SERVING}; its request for "" has no bytes.
 SERVING = b"\x08\x01"
-# Between two looks at a condition of a test.
+# Between two checks of a test's condition.
 POLL_SECONDS = 0.02
 HEALTH_METHOD = "/grpc.health.v1.Health/Check"
 PROGRAM = ("-m", "kvstore")
@@ -32,8 +32,8 @@ PROGRAM = ("-m", "kvstore")
 class RunningStore:
     """A ``python -m kvstore`` on unix sockets in ``runtime_dir``. One thread uses it.
 
-    ``program`` is what Python runs instead, with the same command line. ``pid``
-    is of the process that was started last.
+    ``program`` is another program for Python to run, with the same command line. ``pid`` is
+    the id of the process that was started last.
     """
 
     def __init__(
@@ -55,14 +55,15 @@ class RunningStore:
 
     @property
     def log(self) -> str:
-        """All that the store logged."""
+        """The whole log of the store."""
         path = self._log_path
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def start(self, *, timeout: float = START_TIMEOUT) -> None:
         """Starts the process and waits until its health is SERVING.
 
-        Raises ``RuntimeError`` with its log where that does not come.
+        Kills it and raises ``RuntimeError`` with its log after ``timeout`` seconds, or if it
+        ends.
         """
         self.begin()
         try:
@@ -72,7 +73,7 @@ class RunningStore:
             raise
 
     def begin(self) -> None:
-        """Starts the process, and do not wait for anything of it."""
+        """Starts the process and returns at once."""
         command = [sys.executable, *self._program, "--runtime-dir", str(self.runtime_dir)]
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603  # our own program, the caller's arguments
@@ -80,9 +81,9 @@ class RunningStore:
             )
 
     def stop(self, *, timeout: float = STOP_TIMEOUT) -> int:
-        """Sends SIGTERM, and SIGKILL where that does not end it; returns the exit status.
+        """Sends SIGTERM, and SIGKILL after ``timeout`` seconds; returns the exit status.
 
-        Zero where it was never started.
+        Returns zero if the process was never started.
         """
         if self._process is None:
             return 0
@@ -108,14 +109,14 @@ class RunningStore:
     def suspend(self) -> None:
         """Stops the process with SIGSTOP: it keeps its sockets and answers nothing.
 
-        When this returns, no thread of it runs any more.
+        When this returns, none of its threads runs.
         """
         process = self._started()
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Let a suspended process go on."""
+        """Continues a suspended process."""
         self._started().send_signal(signal.SIGCONT)
 
     @property
@@ -139,7 +140,7 @@ class RunningStore:
                     if check(b"", timeout=LOOK_SECONDS, wait_for_ready=True) == SERVING:
                         return
                 except grpc.RpcError:
-                    pass  # not there yet; its process tells whether it may still come
+                    pass  # not serving yet, unless the process has ended
                 try:
                     status = process.wait(LOOK_SECONDS)
                 except subprocess.TimeoutExpired:
@@ -159,11 +160,10 @@ def running_store(
 ) -> Iterator[RunningStore]:
     """Runs a store, with ``arguments`` for its command line, until the block ends.
 
-    It is SERVING from the beginning, unless ``start`` is false: then the block
-    calls ``start()``. Its folder is a temporary one unless ``runtime_dir`` is
-    given, its program the server unless ``program`` is. At the end it is stopped
-    and, where it does not stop, killed. It drains for a second unless
-    ``--drain-grace`` says otherwise.
+    The store is SERVING when the block begins. If ``start`` is false, the block calls
+    ``start()``. The default of ``runtime_dir`` is a temporary folder, and of ``program`` the
+    server. At the end the store is stopped, or killed if it does not stop. It drains for one
+    second, or for the time in ``--drain-grace``.
     """
     if "--drain-grace" not in arguments:
         arguments = (*arguments, "--drain-grace", "1")
@@ -180,9 +180,9 @@ def running_store(
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = START_TIMEOUT) -> bool:
-    """Looks again and again whether ``condition`` holds; returns whether it came to.
+    """Checks ``condition`` repeatedly until it holds; returns whether it held in time.
 
-    For what a test cannot be told, such as another process's state.
+    Use it for states that do not notify the test, such as another process's.
     """
     never = Event()
     looks = range(max(1, round(timeout / POLL_SECONDS)))

@@ -1,6 +1,6 @@
-"""``model.generate`` of transformers, starting from what a kvstore has of the prompt.
+"""``model.generate`` of transformers, starting from the cached prefix of a prompt.
 
-Importing this package loads no client of a store; asking it for a name does.
+Importing this package loads no client of a store. The first use of one of its names does.
 """
 
 from importlib import import_module
@@ -25,7 +25,7 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # a module's attribute is of any type
-    """Loads a name where it is asked for; raises ``AttributeError`` for one that is none."""
+    """Loads a name at its first use; raises ``AttributeError`` for an unknown one."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

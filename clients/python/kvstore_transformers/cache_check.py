@@ -1,4 +1,4 @@
-"""Whether what a model's cache is given is what its attention is given, as pages are."""
+"""A check that a model caches the same keys and values as its attention gets."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from kvstore_transformers.probe import ModelShape, run_two_tokens
 
 
 def check_cache(module: PreTrainedModel, shape: ModelShape) -> None:
-    """Runs two tokens through a model with a ``PrefixCache`` and compare in each layer.
+    """Runs two tokens through a model with a ``PrefixCache`` and compares each layer.
 
-    Pages have what attention is given, from whoever computed them. A model that shares keys between
-    layers, keeps a latent, or changes keys after they were cached would have others in its cache.
-    Raises ``UnsupportedModelError``. Not thread-safe, as ``probe_model``.
+    Pages have the keys and values that attention gets. The cache has other ones if a model shares
+    keys between layers, keeps a latent, or changes keys after it cached them. Raises
+    ``UnsupportedModelError`` for such a model. Not thread-safe, as ``probe_model``.
     """
     cache = PrefixCache(shape, module.dtype, module.device, 2)
     same: set[int] = set()

@@ -1,13 +1,13 @@
-"""Where what was built or read on this machine is kept."""
+"""The folder for files that this machine built or computed and can reuse."""
 
 import os
 from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Says where the cache is: ``$KVSTORE_CACHE``, else in ``$XDG_CACHE_HOME``, else ``~/.cache``.
+    """Returns ``$KVSTORE_CACHE``, else ``$XDG_CACHE_HOME/kvstore``, else ``~/.cache/kvstore``.
 
-    Creates nothing.
+    Does not create the folder.
     """
     named = os.environ.get("KVSTORE_CACHE")
     if named:

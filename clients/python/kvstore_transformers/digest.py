@@ -18,11 +18,11 @@ CONFIG_FILES: Final = ("config.json", "adapter_config.json")
 
 
 def folder_digest(folder: Path) -> str:
-    """Digest a model folder's configuration and safetensors files, as 64 hexadecimal digits.
+    """Returns the digest of a folder's configuration and safetensors files, 64 hexadecimal digits.
 
-    A large folder's digest is remembered in the cache, under every file's name, size, inode and
-    times of change, so that a changed file is read again.
-    Raises ``FileNotFoundError`` where there is no configuration or no safetensors file.
+    Remembers a large folder's digest in the cache folder, by every file's name, size, inode and
+    times of change, so that a changed file is read again. Raises ``FileNotFoundError`` if the
+    folder has no configuration or no safetensors file.
     """
     files = list(_digested_files(folder))
     if sum(file.stat().st_size for file in files) < REMEMBER_FROM_BYTES:
@@ -40,9 +40,9 @@ def folder_digest(folder: Path) -> str:
 
 
 def module_digest(module: PreTrainedModel) -> str:
-    """Digest a built model's class, configuration and weights, as 64 hexadecimal digits.
+    """Returns the digest of a built model, as 64 hexadecimal digits.
 
-    Where it came from does not count.
+    It covers the class, the configuration and the weights, but not the model's name or folder.
     """
     config = json.loads(module.config.to_json_string(use_diff=False))
     config.pop("_name_or_path", None)

@@ -1,11 +1,11 @@
-"""What a model is refused for."""
+"""The error for models that cannot use the store."""
 
 
 class UnsupportedModelError(ValueError):
-    """A model's keys and values cannot be kept in pages; ``reason`` says why in one sentence."""
+    """Pages cannot have a model's keys and values; ``reason`` says why in one sentence."""
 
     def __init__(self, model_type: str, reason: str) -> None:
-        """Keeps the model's type and the reason for whoever prints it."""
+        """Keeps the model's type and the reason as attributes."""
         super().__init__(
             f"keys and values of the model type {model_type!r} cannot be kept in pages: {reason}"
         )

@@ -1,4 +1,4 @@
-"""What each forward that a cache is given to is of, so that no other keys and values are shared."""
+"""A check of each forward with a cache, so that only keys and values of plain tokens are shared."""
 
 import inspect
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from kvstore_transformers.prefix_cache import PrefixCache
 
-# What keys and values do not depend on, or what is looked at here.
+# Arguments that do not change keys and values, or that ForwardWatch checks.
 KNOWN: Final = frozenset(
     {"input_ids", "past_key_values", "position_ids", "cache_position", "attention_mask"}
     | {"use_cache", "logits_to_keep", "num_logits_to_keep", "return_dict"}
@@ -20,11 +20,11 @@ NOT_PLAIN: Final = "positions have to follow each other from 0, with nothing mas
 
 
 class ForwardWatch:
-    """Looks at the arguments of a model's forwards with one cache, before each of them.
+    """A hook that checks the arguments of each forward of a model with one cache.
 
-    A page is matched by its tokens alone. So a forward has to be of plain tokens of one sequence,
-    at the positions that follow each other from 0, nothing masked, and of the prompt's own while
-    the prompt lasts. What a forward is of is announced to the cache. One thread uses it.
+    A page is matched only by its tokens. So a forward must compute plain tokens of one sequence,
+    at consecutive positions from 0, with nothing masked. Until the prompt ends the tokens must be
+    the prompt's. The hook announces a forward's tokens to the cache. One thread uses it.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class ForwardWatch:
         self._hook = module.register_forward_pre_hook(self._look, with_kwargs=True)
 
     def stop(self) -> None:
-        """Watches no more."""
+        """Removes the hook."""
         self._hook.remove()
 
     def complete(self) -> bool:
-        """Returns whether all that the cache has is of the tokens that it was told of.
+        """Returns whether the cache has exactly the announced tokens. Waits for the device.
 
-        It is not where something was computed with it beside the model. Raises ``ValueError`` for a
-        forward of the output that was no plain one. Waits for the device.
+        Returns False if something else than the watched model wrote into the cache. Raises
+        ``ValueError`` if a forward of the output was not plain.
         """
         _require(not self._later or bool(torch.stack(self._later).all()), NOT_PLAIN)
         return self._cache.settled
@@ -53,7 +53,7 @@ class ForwardWatch:
     def _look(
         self, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Raises ``ValueError`` for a forward of which the keys and values could be others."""
+        """Raises ``ValueError`` for a forward whose keys and values may not be the tokens' own."""
         given = {**dict(zip(self._names, arguments, strict=False)), **keywords}
         if given.get("past_key_values") is not self._cache:
             return arguments, keywords
@@ -72,9 +72,9 @@ class ForwardWatch:
         return arguments, {**keywords, **rest}
 
     def _without_cached(self, ids: torch.Tensor, keywords: Mapping[str, Any]) -> dict[str, Any]:
-        """Gives what is left of a prompt that comes whole, and has a beginning that is cached.
+        """Returns the arguments for the uncached rest, if a forward passes the whole prompt.
 
-        Assisted decoding does not look at what a cache has before its first forward.
+        Assisted decoding does not read the length of the cache before its first forward.
         """
         begin, positions = self._cache.token_count, keywords.get("position_ids")
         if not 0 < begin < len(self._prompt_ids) or ids.shape[1] <= begin or positions is None:
@@ -89,7 +89,7 @@ class ForwardWatch:
         end = begin + ids.shape[0]
         right = [*_positions_right(begin, end, given), *_mask_right(given)]
         if begin >= len(self._prompt_ids):
-            # Looked at in the end: to wait for a device at each token would cost more than it does.
+            # Checked at the end, because waiting for a device at each token would cost more.
             self._later += right
             return
         for each in right:
@@ -103,7 +103,7 @@ class ForwardWatch:
 
 
 def _positions_right(begin: int, end: int, given: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Say of each kind of positions, as a tensor of one bool, whether they are ``[begin, end)``."""
+    """Returns one bool tensor for each kind of positions: True if they are ``[begin, end)``."""
     found = (given.get(name) for name in ("position_ids", "cache_position"))
     right = []
     for positions in found:
@@ -114,7 +114,7 @@ def _positions_right(begin: int, end: int, given: Mapping[str, Any]) -> list[tor
 
 
 def _mask_right(given: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Says whether an attention mask, where there is one, masks nothing."""
+    """Returns one bool tensor, True if the attention mask masks nothing; none without a mask."""
     mask = given.get("attention_mask")
     if mask is None:
         return []
@@ -124,7 +124,7 @@ def _mask_right(given: Mapping[str, Any]) -> list[torch.Tensor]:
 
 
 def _says_nothing(value: Any) -> bool:  # noqa: ANN401 - of any argument
-    """Returns whether a forward is as if it were not given this, such as no images."""
+    """Returns whether an argument has no effect, such as an empty dict of images."""
     return value is None or value is False or (isinstance(value, dict) and not value)
 
 

@@ -1,4 +1,4 @@
-"""Whose pages a model's are: a digest of what it computes with, whatever it is called."""
+"""A model's identity for the store: a digest of its weights and configuration."""
 
 import json
 from pathlib import Path
@@ -11,16 +11,16 @@ from transformers.utils import cached_file
 
 from kvstore_transformers.digest import CONFIG_FILES, folder_digest, module_digest
 
-# Of a configuration: where the weights are from, and as what they were loaded.
+# The fields of a configuration that say where the weights come from and how they were loaded.
 NOT_OF_THE_MODEL: Final = ("_name_or_path", "dtype")
 
 
 def model_digest(module: PreTrainedModel) -> str:
-    """Digest a model as ``kvstore-worker`` digests it, as 64 hexadecimal digits.
+    """Returns a model's digest, 64 hexadecimal digits, equal to that of ``kvstore-worker``.
 
-    That is by the files that it was loaded from, where its class, its configuration and all its
-    weights are, value by value, what the files say; else, as after a training, by what is in
-    memory. Reads all weights once.
+    It is the digest of the files that the model was loaded from, if the class, configuration
+    and all weights still equal the files. Otherwise, for example after training, it is the
+    digest of the model in memory. Reads all weights once.
     """
     folder = weights_folder(module)
     if folder is not None and is_of_folder(module, folder):
@@ -29,7 +29,10 @@ def model_digest(module: PreTrainedModel) -> str:
 
 
 def weights_folder(module: PreTrainedModel) -> Path | None:
-    """Find the folder that a model says it was loaded from, in the hub's cache too; asks nobody."""
+    """Returns the folder that a model was loaded from, or None. Uses no network.
+
+    Looks in the hub's cache too.
+    """
     name = str(module.config._name_or_path or "")  # noqa: SLF001 - there is no public reader
     if not name:
         return None
@@ -38,18 +41,18 @@ def weights_folder(module: PreTrainedModel) -> Path | None:
     revision = getattr(module.config, "_commit_hash", None)
     try:
         found = cached_file(name, CONFIG_FILES[0], revision=revision, local_files_only=True)
-    except (OSError, ValueError):  # not there, or no name of the hub's
+    except (OSError, ValueError):  # not in the cache, or not a name of the hub
         return None
     return Path(found).parent if found else None
 
 
 def is_of_folder(module: PreTrainedModel, folder: Path) -> bool:
-    """Tell whether a model is what ``AutoModelForCausalLM`` loads from a folder of safetensors."""
+    """Returns whether ``AutoModelForCausalLM`` would load this model from a folder."""
     try:
         config = AutoConfig.from_pretrained(folder)
     except (OSError, ValueError):
         return False
-    # A mapping without a public reader; to some configurations it has several classes.
+    # The mapping has no public reader. Some configurations have several classes in it.
     known = AutoModelForCausalLM._model_mapping  # noqa: SLF001
     classes = known.get(type(config), ())
     if type(module) not in (classes if isinstance(classes, tuple | list) else (classes,)):
@@ -63,7 +66,7 @@ def _said(config: Any) -> dict[str, Any]:  # noqa: ANN401 - transformers is not 
 
 
 def _has_weights(module: PreTrainedModel, folder: Path) -> bool:
-    """Tell whether a folder's tensors are a model's, all of both, as the model's dtype has them."""
+    """Returns whether the tensors of a folder and of a model are the same, in the model's dtype."""
     tensors: dict[str, torch.Tensor] = module.state_dict()
     equal: set[str] = set()
     for file in sorted(folder.glob("*.safetensors")):
@@ -75,13 +78,13 @@ def _has_weights(module: PreTrainedModel, folder: Path) -> bool:
                 if not torch.equal(stored.get_tensor(name).to(tensor.device, tensor.dtype), tensor):
                     return False
                 equal.add(name)
-    # Tied weights are in a file once.
+    # Tied weights are only once in a file.
     places = {tensors[name].data_ptr() for name in equal}
     return all(tensors[name].data_ptr() in places for name in tensors.keys() - equal)
 
 
 def weights_stamp(module: PreTrainedModel) -> int:
-    """Returns a number that changes when a weight is replaced or written, without reading any."""
+    """Returns a number that changes when a weight is replaced or written. Reads no weights."""
     return hash(
         tuple(
             (each.data_ptr(), 0 if each.is_inference() else each._version)  # noqa: SLF001
@@ -91,8 +94,6 @@ def weights_stamp(module: PreTrainedModel) -> int:
 
 
 def require_weights(module: PreTrainedModel, stamp: int) -> None:
-    """Raises ``RuntimeError`` where ``weights_stamp`` is another now."""
+    """Raises ``RuntimeError`` if ``weights_stamp`` has changed."""
     if weights_stamp(module) != stamp:
-        raise RuntimeError(
-            "the model's weights are others than they were: make another PrefixStore"
-        )
+        raise RuntimeError("the model's weights have changed: make another PrefixStore")

@@ -1,4 +1,4 @@
-"""Pages to rows of a layer and back: an index_select or index_copy for each layer and extent."""
+"""Copies between pages and rows of layers: one indexed copy for each layer and extent."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,8 +11,8 @@ from kvstore_transformers.token_layer import TokenLayer
 def copy_out(namespace: Namespace, pages: Pages, layers: Sequence[TokenLayer]) -> None:
     """Copies whole pages, a sequence's first ones, into the first rows of each layer.
 
-    The layers have room for them, and the caller holds the pages. Raises ``KeyError`` where they
-    are not mapped any more.
+    The layers must have room for them, and the caller must hold the pages. Raises ``KeyError`` if
+    a page is no longer mapped.
     """
     for stored, slots, first, last in _runs(namespace, pages, 0):
         for number, layer in enumerate(layers):
@@ -43,7 +43,7 @@ def copy_in(
 ) -> None:
     """Fills reserved pages, a sequence's from ``first_page`` on, with the rows of each layer.
 
-    Returns when they are written. Raises as :func:`copy_out`.
+    Returns after the pages are written. Raises as :func:`copy_out`.
     """
     for stored, slots, first, last in _runs(namespace, pages, first_page):
         for number, layer in enumerate(layers):
@@ -55,10 +55,10 @@ def copy_in(
 def _runs(
     namespace: Namespace, pages: Pages, first_page: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, int, int]]:
-    """Yields, for each run of pages in one extent, what is copied.
+    """Yields the operands of the copies, for each run of pages in one extent.
 
-    The extent as rows ``[slots * layers * 2, tokens * kv_heads * head_dim]``, each page's first row
-    in it, and the tokens of the sequence, from and to.
+    These are the extent as rows ``[slots * layers * 2, tokens * kv_heads * head_dim]``, the first
+    row of each page, and the first and end token of the run in the sequence.
     """
     page_tokens = namespace.layout.page_tokens
     first = first_page * page_tokens

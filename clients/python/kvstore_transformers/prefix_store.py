@@ -16,12 +16,12 @@ from kvstore_transformers.probe import probe_model
 from kvstore_transformers.prompt import Prompt
 from kvstore_transformers.prompt_counts import CountOfPrompts, PromptCounts
 
-# As kvstore-worker has it: pages of other sizes are not shared.
+# The page size of kvstore-worker, because pages of other sizes are not shared.
 PAGE_TOKENS: Final = 16
 
 
 class PrefixStore:
-    """Has ``model.generate`` start from what the store has of a prompt.
+    """Prompts for ``model.generate`` that start from their cached prefix.
 
     ::
 
@@ -29,9 +29,10 @@ class PrefixStore:
         with store.prompt(**tokenizer(text, return_tensors="pt")) as prompt:
             output = model.generate(**prompt, max_new_tokens=100)
 
-    Without a store, or where it fails in whatever way, ``generate`` computes the whole prompt, with
-    the same output. It attaches in the background, again and again, and uses the store that
-    is there as a prompt begins. One thread at a time makes one; any thread may ask for prompts.
+    If the store is absent or fails in any way, ``generate`` computes the whole prompt, with the
+    same output. The client attaches in the background, and again after each end. A prompt uses
+    the store that is attached when it begins. Create one on one thread at a time; any thread may
+    call :meth:`prompt`.
     """
 
     def __init__(
@@ -45,16 +46,18 @@ class PrefixStore:
         display_name: str = "transformers",
         open_timeout: float = 2.0,
     ) -> None:
-        """Looks at the model, read its weights for their digest, and attach.
+        """Probes the model, reads its weights for their digest, and attaches.
 
-        ``runtime_dir`` is where the store's sockets are; None: where ``kvstore-server`` is by
-        default. ``digest`` are 64 hexadecimal digits that no other weights have: with it they are
-        not read. ``open_timeout`` is how long, in seconds, a store is waited for here, at most,
-        so that a script's first prompt finds it.
+        - ``runtime_dir`` is the folder of the store's sockets, by default that of
+          ``kvstore-server``.
+        - ``digest`` is 64 hexadecimal digits that no other weights have. The weights are not
+          read then.
+        - ``open_timeout`` is the longest wait for a store, in seconds, so that a script's first
+          prompt finds it.
 
-        Raises ``UnsupportedModelError`` with the reason where pages cannot have the model's keys
-        and values, ``TypeError`` for what is no model of transformers, and ``ValueError`` for a
-        digest that is none.
+        Raises ``UnsupportedModelError`` with the reason if pages cannot have the model's keys and
+        values. Raises ``TypeError`` if ``model`` is no model of transformers, and ``ValueError``
+        for an invalid digest.
         """
         _refuse(model)
         self._shape = probe_model(model)
@@ -64,7 +67,7 @@ class PrefixStore:
         self._client = Client(runtime_dir, config or ClientConfig(display_name=display_name))
         self._client.start()
         try:
-            # Before the weights are read: what is written meanwhile is noticed.
+            # Before the weights are read, so that a concurrent write is noticed.
             self._stamp = weights_stamp(model)
             identity = NamespaceIdentity(
                 bytes.fromhex(digest or model_digest(model)), display_name=display_name
@@ -83,20 +86,20 @@ class PrefixStore:
 
     @property
     def failure(self) -> StoreError | None:
-        """Why no store is used now, or None where one is."""
+        """The error because of which no store is used now, or None if one is used."""
         return self._namespace.failure
 
     @property
     def counts(self) -> PromptCounts:
-        """What all prompts that ended came to."""
+        """The counts over all prompts that ended."""
         return self._counts.counts
 
     def prompt(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> Prompt:
         """Returns a prompt, to be entered: ``with store.prompt(**inputs) as prompt``.
 
-        ``input_ids`` are ``[1, n]``, as a tokenizer gives them. Raises ``ValueError`` for
-        several prompts at once, for a padded one and for none, and ``RuntimeError`` where the
-        model's weights were changed since the beginning.
+        ``input_ids`` are ``[1, n]``, as a tokenizer returns them. Raises ``ValueError`` for
+        several prompts, a padded prompt or an empty one. Raises ``RuntimeError`` if the model's
+        weights have changed since this store was made.
         """
         if input_ids.dim() != 2 or input_ids.shape[0] != 1:  # noqa: PLR2004
             msg = f"one prompt at a time, [1, tokens], not {list(input_ids.shape)}"
@@ -116,7 +119,7 @@ class PrefixStore:
         )
 
     def close(self) -> None:
-        """Gives everything back and detach; prompts go on without a store. Can be repeated."""
+        """Releases everything and detaches. Later prompts work without a store. Can be repeated."""
         self._client.close()
 
     def __enter__(self) -> Self:
@@ -132,7 +135,7 @@ class PrefixStore:
 
 
 def _refuse(model: Any) -> None:  # noqa: ANN401 - whatever was passed
-    """Refuses what no probe of two tokens can see."""
+    """Raises for models that the probe of two tokens cannot recognise as unsupported."""
     if not isinstance(model, PreTrainedModel):
         msg = f"a model of transformers is wanted, not a {type(model).__name__}"
         raise TypeError(msg)

@@ -1,6 +1,6 @@
-"""What a model's attention really hands over, learnt by running two tokens through it.
+"""A probe that runs two tokens through a model to learn the shapes of its attention.
 
-Configurations name heads, sizes and windows in a dozen ways; the attention function sees them.
+Configurations name heads, sizes and windows in a dozen ways. The attention function gets them.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from kvstore_transformers.errors import UnsupportedModelError
 
 PROBE_NAME: Final = "kvstore_probe"
 SERVED_LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention"})
-# With these a key depends on how long its sequence is, or the longest that is computed with it:
-# ``dynamic_rope_update`` of transformers.
+# With these a key depends on the length of its sequence, or of the longest sequence that was
+# computed before: see ``dynamic_rope_update`` of transformers.
 LENGTH_ROPES: Final = ("dynamic", "longrope")
-# Known to pass every other check and be wrong: the reason in words.
+# Model types that pass every other check and are wrong, each with the reason in words.
 REFUSED_TYPES: Final = {
     "llama4": "its attention chunks live only in its mask",
     "llama4_text": "its attention chunks live only in its mask",
@@ -26,9 +26,9 @@ REFUSED_TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What a page has to hold for a model, and how far each layer looks back.
+    """The shape of a model's keys and values, and each layer's sliding window.
 
-    ``windows`` has one entry a layer: its sliding window in tokens, or ``None`` for all.
+    ``windows`` has one entry a layer: its sliding window in tokens, or ``None`` without one.
     """
 
     layer_count: int
@@ -49,10 +49,10 @@ class _Call:
 
 
 def probe_model(module: PreTrainedModel) -> ModelShape:
-    """Learns a model's shape, or raises ``UnsupportedModelError`` with the reason.
+    """Returns a model's shape, or raises ``UnsupportedModelError`` with the reason.
 
-    Leaves the model with the attention implementation that it had.
-    Not thread-safe: it registers an attention function for as long as it runs.
+    Restores the model's attention implementation at the end. Not thread-safe, because it
+    registers an attention function while it runs.
     """
     config = module.config.get_text_config(decoder=True)
     model_type = str(config.model_type)
@@ -97,7 +97,7 @@ def _refuse_by_config(model_type: str, config: PreTrainedConfig) -> None:
 
 
 def _rope_types(config: PreTrainedConfig) -> list[str]:
-    """Names the kinds of rotary positions: one, or one for each kind of layer; perhaps none."""
+    """Returns the kinds of rotary positions: of the model, or of each kind of layer."""
     parameters = getattr(config, "rope_parameters", None) or {}
     kinds = [each for each in parameters.values() if isinstance(each, dict)] or [parameters]
     return sorted({str(kind.get("rope_type", "default")) for kind in kinds})
@@ -106,7 +106,7 @@ def _rope_types(config: PreTrainedConfig) -> list[str]:
 def _refuse_lost_windows(
     model_type: str, config: PreTrainedConfig, windows: tuple[int | None, ...]
 ) -> None:
-    """Refuses a model whose sliding window its attention function is not told of."""
+    """Refuses a model that does not pass its sliding window to its attention function."""
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds:
@@ -153,8 +153,8 @@ def run_two_tokens(
 ) -> None:
     """Runs two tokens through a model, with ``attend`` in place of its attention function.
 
-    Leaves it with the attention implementation that it had. Raises ``UnsupportedModelError`` where
-    they cannot be run. Not thread-safe: ``attend`` is registered for as long as it runs.
+    Restores the model's attention implementation at the end. Raises ``UnsupportedModelError`` if
+    the tokens cannot be run. Not thread-safe, because ``attend`` is registered while it runs.
     """
     stock = module.config._attn_implementation  # noqa: SLF001 - there is no public reader
     AttentionInterface.register(PROBE_NAME, attend)

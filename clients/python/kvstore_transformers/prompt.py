@@ -16,19 +16,20 @@ from kvstore_transformers.probe import ModelShape
 from kvstore_transformers.prompt_counts import CountOfPrompts
 from kvstore_transformers.stored_prefix import StoredPrefix
 
-# Tokens of output that a cache has memory for from the beginning.
+# The number of output tokens for which a new cache has memory.
 OUTPUT_ROOM: Final = 128
 
 
 class Prompt(Mapping[str, Any]):
     """Arguments for ``model.generate``: ``input_ids``, ``attention_mask``, ``past_key_values``.
 
-    A context manager: inside of it the arguments are there, the cache among them with what the
-    store has of the prompt, and ``generate`` computes the rest. At its end the whole pages that
-    were computed, of prompt and output, are saved, and all that is held at the store is given
-    back. After an exception nothing is saved. The cache stays usable then, as any cache.
-    One thread uses it, once; one that generates for it has to have ended before its end. Both
-    beginning and end raise ``RuntimeError`` where the model's weights were changed.
+    Use it as a context manager. Inside the block it has the arguments. Their cache has the
+    prompt's cached prefix, and ``generate`` computes the rest. At the end the computed whole
+    pages of prompt and output are saved, and all holds at the store are released. After an
+    exception nothing is saved. The cache stays usable afterwards, as any cache.
+
+    One thread uses it, once. A thread that generates for it must have ended before the block
+    ends. Beginning and end raise ``RuntimeError`` if the model's weights have changed.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Prompt(Mapping[str, Any]):
         *,
         stamp: int,
     ) -> None:
-        """``input_ids`` are int64 ``[1, n]``; ``stamp`` is of the weights that pages are of."""
+        """``input_ids`` are int64 ``[1, n]``; ``stamp`` is of the weights that computed pages."""
         self._module = module
         self._shape = shape
         self._input_ids = input_ids
@@ -51,18 +52,18 @@ class Prompt(Mapping[str, Any]):
         self._arguments: dict[str, Any] | None = None
         self._watch: ForwardWatch | None = None
         self.cached_token_count = 0
-        """Tokens of the prompt that were copied from the store, and not computed."""
+        """The number of prompt tokens that were copied from the store and not computed."""
         self.saved_token_count = 0
-        """Tokens that are cached since the end: in whole pages, of prompt and output."""
+        """The number of tokens of prompt and output that the end saved, in whole pages."""
 
     @property
     def failure(self) -> StoreError | None:
-        """Why the store gave or took less than there is, where it failed or has no room."""
+        """The store's last error, such as ``PoolExhausted`` on saving, or None."""
         return self._stored.failure
 
     @property
     def cache(self) -> PrefixCache:
-        """The cache; raises ``RuntimeError`` before the beginning."""
+        """The cache; raises ``RuntimeError`` before the block begins."""
         cache: PrefixCache = self["past_key_values"]
         return cache
 
@@ -101,7 +102,7 @@ class Prompt(Mapping[str, Any]):
         assert self._watch is not None  # it was entered
         self._watch.stop()
         try:
-            # Before it is looked at: what another thread announces from now on is not saved.
+            # Read before the check, so that later announcements of other threads are not saved.
             ids = self.cache.token_ids()
             if error is None and self._watch.complete():
                 require_weights(self._module, self._stamp)

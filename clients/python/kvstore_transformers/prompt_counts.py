@@ -1,4 +1,4 @@
-"""What the prompts of a store came to."""
+"""Counts over the prompts of a store."""
 
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -6,12 +6,12 @@ from threading import Lock
 
 @dataclass(frozen=True)
 class PromptCounts:
-    """Numbers of prompts, and of tokens, that ended so far."""
+    """Numbers of the prompts that ended so far, and of their tokens."""
 
     prompt_count: int = 0
     """Prompts that ended."""
     hit_count: int = 0
-    """Prompts of which something was cached."""
+    """Prompts with a cached prefix."""
     prompt_token_count: int = 0
     """Tokens of all prompts."""
     cached_token_count: int = 0
@@ -21,15 +21,15 @@ class PromptCounts:
 
 
 class CountOfPrompts:
-    """Adds prompts up. Any thread may use it."""
+    """A running sum over prompts. Any thread may use it."""
 
     def __init__(self) -> None:
-        """Starts at nothing."""
+        """Starts at zero."""
         self._mutex = Lock()
         self.counts = PromptCounts()
 
     def add(self, prompt: int, cached: int, saved: int) -> None:
-        """Counts one prompt of so many tokens."""
+        """Adds one prompt with its numbers of tokens."""
         with self._mutex:
             so_far = self.counts
             self.counts = replace(

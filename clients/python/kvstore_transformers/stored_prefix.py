@@ -1,4 +1,4 @@
-"""What the store has of one prompt: copied out as it begins, added to as it ends."""
+"""One prompt's pages in the store: loaded when it begins, saved when it ends."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ from kvstore_transformers.prefix_cache import PrefixCache
 class StoredPrefix:
     """A prompt's cached pages, held from :meth:`load` to :meth:`release`.
 
-    They are copied, so nothing reads them afterwards; they are held since what is saved goes on
-    from them: where one of them was found bad meanwhile, nothing that was computed on it is
-    published. Failures of the store are kept in ``failure`` and raised nowhere. All calls
-    together take at most one request's budget. One thread uses it.
+    The pages are copied once and not read again. They are held because saved pages continue them:
+    if the store finds one corrupt meanwhile, nothing that was computed from it is published.
+    Failures of the store are kept in ``failure`` and not raised. All calls together take at most
+    one request's budget. One thread uses it.
     """
 
     def __init__(self, namespace: Namespace) -> None:
-        """Asks nothing yet."""
+        """Makes no call yet."""
         self._namespace = namespace
         self._page_tokens = namespace.layout.page_tokens
         self._budget = namespace.new_budget()
@@ -26,10 +26,10 @@ class StoredPrefix:
         self.failure: StoreError | None = None
 
     def load(self, ids: Sequence[int], cache: PrefixCache) -> None:
-        """Match a prompt's ``ids`` and copy what is cached into an empty cache with room for them.
+        """Matches a prompt's ``ids`` and copies the cached prefix into an empty cache.
 
-        At least one token is left: its logits are what the first token comes from. Raises
-        ``ValueError`` for tokens that are none.
+        The cache must have room for all tokens. At least one token is left to compute, because
+        the first output token comes from its logits. Raises ``ValueError`` for invalid tokens.
         """
         self._match = self._namespace.match(ids, budget=self._budget)
         self.failure = self._match.failure
@@ -39,21 +39,21 @@ class StoredPrefix:
             if self._match.source is not None:
                 self._match.source.release()
         except (PageRecycled, KeyError) as error:
-            # What was copied may be another's: the prompt is computed from its beginning.
+            # The copies may be of other pages, so the prompt is computed from its beginning.
             self.failure = _failure(error)
             self.release()
             self._match = Match()
         except BaseException:
-            self.release()  # nobody else can
+            self.release()  # no caller can: the match is only known here
             raise
         else:
             cache.begin(ids[:found])
 
     def save(self, ids: Sequence[int], cache: PrefixCache) -> int:
-        """Publishes the whole pages of ``ids``, all of which the cache has, that were not matched.
+        """Publishes the whole pages of ``ids`` that were not matched. The cache has all of them.
 
-        Gives the tokens in pages that are the store's from this on; fewer than there are where
-        others were first, or where the store has no room for all.
+        Returns the number of tokens in the published pages. Pages are missing if another worker
+        inserted them first, or if the store has no room.
         """
         first = self._match.page_count
         reservation = self._reserve(first, len(ids) // self._page_tokens - first)
@@ -75,11 +75,11 @@ class StoredPrefix:
             return inserted.published_page_count * self._page_tokens
 
     def release(self) -> None:
-        """Gives back what is held; nothing the second time."""
+        """Releases the matched pages. Can be repeated."""
         self._match.release()
 
     def _copy(self, cache: PrefixCache) -> int:
-        """Copies what was matched; gives the number of tokens."""
+        """Copies the matched pages and the source; returns the number of tokens."""
         match, layers = self._match, cache.token_layers
         copy_out(self._namespace, match.pages, layers)
         if match.source is None:
@@ -88,7 +88,7 @@ class StoredPrefix:
         return match.token_count + match.source.token_count
 
     def _reserve(self, first: int, count: int) -> Reservation | None:
-        """Reserves so many pages, or half of them, and so on; None where the store gives none."""
+        """Reserves ``count`` pages, or half of them, and so on; None if no page has room."""
         while count > 0:
             try:
                 return self._namespace.reserve(
@@ -104,5 +104,5 @@ class StoredPrefix:
 
 
 def _failure(error: StoreError | KeyError) -> StoreError:
-    """Says what failed; a ``KeyError`` names an extent that is not mapped any more."""
+    """Returns the error of the store. A ``KeyError`` names an extent that is no longer mapped."""
     return error if isinstance(error, StoreError) else StoreError(f"extent {error} is not mapped")

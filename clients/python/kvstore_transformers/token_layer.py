@@ -1,4 +1,4 @@
-"""One layer's keys and values of one sequence, as pages have them."""
+"""One layer's keys and values of one sequence, in the order of pages."""
 
 from typing import Any
 
@@ -7,13 +7,14 @@ from transformers.cache_utils import CacheLayerMixin
 
 
 class TokenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not typed
-    """Every token's keys and values, also in a layer whose attention sees a window of them.
+    """The keys and values of every token, also in a layer with a sliding window.
 
-    ``rows`` is ``[2, capacity, kv_heads, head_dim]``, keys and then values, of which the first
-    ``count`` tokens are there: the order of a page, so that pages are copied in and out by runs of
-    rows. Attention is given views of it, ``[1, kv_heads, tokens, head_dim]``: all tokens, or with a
-    ``window`` those that transformers' own sliding layer gives, so that its masks fit.
-    It grows by an eighth, and no token is copied for each that comes.
+    ``rows`` is ``[2, capacity, kv_heads, head_dim]``, keys and then values. Its first ``count``
+    tokens are valid. This is the order of a page, so pages are copied by runs of rows.
+
+    Attention gets views of it, ``[1, kv_heads, tokens, head_dim]``: of all tokens, or with a
+    ``window`` of the tokens that transformers' own sliding layer returns, so that its masks fit.
+    The memory grows by an eighth, so a new token does not copy all earlier ones.
     """
 
     is_croppable = True
@@ -30,10 +31,10 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         self.resize(0)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """There is memory already."""
+        """Does nothing, because the layer has its memory already."""
 
     def resize(self, count: int) -> None:
-        """Have the first ``count`` tokens of ``rows``, which were written."""
+        """Sets the number of valid tokens in ``rows``, after they were written."""
         self.count = count
         self.keys, self.values = self._tokens(0)
 
@@ -44,7 +45,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         *_arguments: Any,  # noqa: ANN401 - of other kinds of layer
         **_keywords: Any,  # noqa: ANN401
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Adds keys and values ``[1, kv_heads, n, head_dim]``; gives what attention has to see.
+        """Appends keys and values ``[1, kv_heads, n, head_dim]``; returns those for attention.
 
         Raises ``ValueError`` for another shape, dtype or device.
         """
@@ -65,27 +66,30 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         return self._tokens(hidden)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Says how many tokens attention will see of ``query_length`` more, and from which on."""
+        """Returns how many tokens attention gets with ``query_length`` more, and the first one."""
         hidden = 0 if self.window is None else max(self.count - self.window + 1, 0)
         return self.count + query_length - hidden, hidden
 
     def get_seq_length(self) -> int:
-        """Says how many tokens there are."""
+        """Returns the number of tokens."""
         return self.count
 
     def get_max_length(self) -> int:
-        """Says that there is no longest sequence."""
+        """Returns -1: the length is not bounded."""
         return -1
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last ``-tokens_to_remove`` tokens; raises ``ValueError`` for other numbers."""
+        """Removes the last ``-tokens_to_remove`` tokens.
+
+        Raises ``ValueError`` for a positive number, and for more tokens than there are.
+        """
         if not -self.count <= tokens_to_remove <= 0:
             msg = f"{tokens_to_remove} is not from {-self.count} to 0"
             raise ValueError(msg)
         self.resize(self.count + tokens_to_remove)
 
     def reset(self) -> None:
-        """Forgets all tokens."""
+        """Removes all tokens."""
         self.resize(0)
 
     def reorder_cache(self, _beam_idx: torch.Tensor) -> None:
@@ -115,7 +119,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
 def empty_rows(like: torch.Tensor, capacity: int) -> torch.Tensor:
     """Returns memory for ``capacity`` tokens, otherwise as ``like``: ``[2, any, heads, head_dim]``.
 
-    No inference tensor: those could not be written outside of inference mode.
+    It is no inference tensor, because those cannot be written outside of inference mode.
     """
     with torch.inference_mode(mode=False):
         shape = (like.shape[0], capacity, *like.shape[2:])

@@ -12,9 +12,9 @@ CONNECTOR = "KvstoreConnector"
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # a module's attribute is of any type
-    """Loads the connector where it is asked for; raises ``AttributeError`` for other names.
+    """Loads the connector at its first use; raises ``AttributeError`` for other names.
 
-    Raises ``ImportError`` for a vLLM that it was not tested with.
+    Raises ``ImportError`` for a version of vLLM that it was not tested with.
     """
     if name != CONNECTOR:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

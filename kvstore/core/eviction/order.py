@@ -13,7 +13,7 @@ from itertools import count
 from typing import NamedTuple
 
 from kvstore.core.eviction.ghosts import GhostList
-from kvstore.core.eviction.policy import Leaf, Victim
+from kvstore.core.eviction.protocol import Leaf, Victim
 from kvstore.core.index.usage import Tail, begin_pages, tail_of
 
 # A named tuple's constructor costs a Python frame: with it an eviction takes 8 % longer.

@@ -25,7 +25,6 @@ from kvstore.rpc.pipeline import (
 from kvstore.rpc.servicers.lease import LeaseServicer
 from kvstore.rpc.servicers.prefix_cache import PrefixCacheServicer
 from kvstore.rpc.wire import fields
-from kvstore.rpc.wire.answer import Answer
 from kvstore.service.clock import Clock
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
@@ -104,7 +103,7 @@ class LaneCallers(Callers):
 
 class _Method(NamedTuple):
     path: str
-    call: Callable[[Any, Any], Message | Answer]
+    call: Callable[[Any, Any], Message]
     parse: Callable[[bytes], Any]
     size_limit: str
     most_bytes: int
@@ -173,8 +172,7 @@ class LaneCalls:
             raise InvalidField(field="request", why=NOT_OF_ITS_TYPE) from error
         if context.tokens:
             request.sequence.SetInParent()
-        answer = method.call(request, context)
-        return answer if isinstance(answer, bytes) else answer.SerializeToString()
+        return method.call(request, context).SerializeToString()
 
 
 def _method(path: str, servicers: tuple[object, ...], limits: Limits) -> _Method:

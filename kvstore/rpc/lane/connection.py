@@ -12,7 +12,6 @@ from typing import NamedTuple, NoReturn
 
 from kvstore.core import Identity
 from kvstore.errors import LimitExceeded
-from kvstore.rpc.wire.packed import varint
 from kvstore.v1 import prefix_cache_pb2 as pb
 
 # Wire types.
@@ -49,7 +48,7 @@ def tail_of(front: bytes, length: int) -> Tail | None:
                     size, place = _varint(front, place)
                     ends = inner == TOKENS_KEY and place + size == length
                     # Numbers of more bytes than they need are protobuf's to read, or to refuse.
-                    shortest = place - field == len(_keys(size))
+                    shortest = place - field == _keys_bytes(size)
                     return Tail(field, place) if ends and shortest else None
                 place += size
             elif key & 7 == VARINT:
@@ -64,10 +63,15 @@ def tail_of(front: bytes, length: int) -> Tail | None:
     return None
 
 
-def _keys(size: int) -> bytes:
-    """Returns what clients write before so many bytes of tokens."""
-    inner = bytes((TOKENS_KEY,)) + varint(size)
-    return bytes((SEQUENCE_KEY,)) + varint(len(inner) + size) + inner
+def _keys_bytes(size: int) -> int:
+    """Returns the length of what clients write before so many bytes of tokens."""
+    inner = 1 + _varint_bytes(size)
+    return 1 + _varint_bytes(inner + size) + inner
+
+
+def _varint_bytes(value: int) -> int:
+    """Returns the length of a number as protobuf writes it: seven bits a byte."""
+    return max(1, -(-value.bit_length() // 7))
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:

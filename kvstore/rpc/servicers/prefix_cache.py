@@ -4,7 +4,6 @@ import grpc
 
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.wire import convert, fields
-from kvstore.rpc.wire.answer import Answer
 from kvstore.service.store import KVStore
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import prefix_cache_pb2_grpc
@@ -23,8 +22,10 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
         self._store = store
         self._callers = callers
 
-    def MatchPrefix(self, request: pb.MatchPrefixRequest, context: grpc.ServicerContext) -> Answer:
-        """Pins the longest cached prefix and answer it."""
+    def MatchPrefix(
+        self, request: pb.MatchPrefixRequest, context: grpc.ServicerContext
+    ) -> pb.MatchPrefixResponse:
+        """Pins the longest cached prefix and answers it."""
         fields.require_present(request, "caller", "sequence")
         match = self._store.match(
             self._callers.worker(context, request.caller),
@@ -35,7 +36,9 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             convert.options_of(request),
             convert.terms_of(request, context),
         )
-        return convert.match_response(match, ranges=request.caller.slot_ranges)
+        response = pb.MatchPrefixResponse()
+        convert.fill_match(response.match, match, request.caller)
+        return response
 
     def PeekPrefix(
         self, request: pb.PeekPrefixRequest, context: grpc.ServicerContext
@@ -50,7 +53,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
 
     def ReservePages(
         self, request: pb.ReservePagesRequest, context: grpc.ServicerContext
-    ) -> Answer:
+    ) -> pb.ReservePagesResponse:
         """Reserves slots for one or many sequences."""
         fields.require_present(request, "caller")
         grants = self._store.reserve(
@@ -58,12 +61,15 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             fields.random_id("namespace_id", request.namespace_id),
             convert.reservations_of(request, self._store.limits),
         )
-        return convert.reserve_response(grants, ranges=request.caller.slot_ranges)
+        response = pb.ReservePagesResponse()
+        for grant in grants:
+            convert.fill_grant(response.grants.add(), grant, request.caller)
+        return response
 
     def AcquirePrefix(
         self, request: pb.AcquirePrefixRequest, context: grpc.ServicerContext
-    ) -> Answer:
-        """Match, and reserve slots for the rest."""
+    ) -> pb.AcquirePrefixResponse:
+        """Matches, and reserves slots for the rest."""
         fields.require_present(request, "caller", "sequence")
         match, grant = self._store.acquire(
             self._callers.worker(context, request.caller),
@@ -77,11 +83,15 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             terms=convert.terms_of(request, context),
             yield_idle=convert.yield_idle_of(request),
         )
-        return convert.acquire_response(match, grant, ranges=request.caller.slot_ranges)
+        response = pb.AcquirePrefixResponse()
+        convert.fill_match(response.match, match, request.caller)
+        if grant is not None:
+            convert.fill_grant(response.grant, grant, request.caller)
+        return response
 
     def InsertPrefix(
         self, request: pb.InsertPrefixRequest, context: grpc.ServicerContext
-    ) -> Answer:
+    ) -> pb.InsertPrefixResponse:
         """Publishes reserved pages."""
         fields.require_present(request, "caller", "sequence")
         next_token = convert.next_token_of(request)
@@ -93,7 +103,10 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             checksums=request.page_checksums,
             hint=convert.hint_of(request),
         )
-        return convert.insert_response(inserted, ranges=request.caller.slot_ranges)
+        response = pb.InsertPrefixResponse(published_page_count=inserted.published_page_count)
+        for run in inserted.runs:
+            convert.fill_run(response.runs.add(), run, request.caller)
+        return response
 
     def ReleasePins(
         self, request: pb.ReleasePinsRequest, context: grpc.ServicerContext

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kvstore.core import Identity, PrefixCache
 from kvstore.core.pool.arena import Arena
-from kvstore.core.pool.disk import RemovedPrefix
+from kvstore.core.pool.disk_state import RemovedPrefix
 from kvstore.core.values.page_hash import page_digests
 from kvstore.service.clock import Clock
 from kvstore.service.tiers.disk import REMOVAL_PATIENCE, Disk, DiskUse

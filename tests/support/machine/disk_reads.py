@@ -15,8 +15,8 @@ from machine.moves import finish_all, pair, plan_once
 from machine.reservations import acquire_one, reserve_and_check
 from machine.state import COUNTS, OWNER, PAGES, SELDOM, MachineState
 from naive.copies import FIRST, Path
+from naive.disk import ModelDiskRead
 from naive.holds import ModelLease
-from naive.third import ModelLoad
 
 # What happens while pages are read.
 MEANWHILE = st.sampled_from(
@@ -79,7 +79,7 @@ def let_happen(
     elif meanwhile == "others insert":
         acquire_one(machine, lease, tokens[: (depth + 1) * width], machine.page_tokens - 1)
     elif meanwhile == "its path retires":
-        [*_, known] = machine.model.disk.loads.values()
+        [*_, known] = machine.model.disk.reads.values()
         copies = [*machine.model.first.items(), *machine.model.lower.items()]
         above = {prefix for prefix, _ in known.path}
         apart = {slot[0] for prefix, slot in copies if prefix in above}
@@ -115,11 +115,11 @@ def begin_one(
     load = machine.cache.begin_read(
         machine.caller(lease), machine.namespace_id, sequence, len(there), located
     )
-    under_way = {p for known in machine.model.disk.loads.values() for p, _ in known.pages}
+    under_way = {p for known in machine.model.disk.reads.values() for p, _ in known.pages}
     fresh = list(takewhile(lambda each: each not in under_way, there))
     if load is not None and load.callers > 1:
         assert not fresh, "a load that is under way was to be waited for"
-        assert there[0] in {p for p, _ in machine.model.disk.loads[id(load)].pages}
+        assert there[0] in {p for p, _ in machine.model.disk.reads[id(load)].pages}
         return
     assert bool(fresh) == bool(there), "a page is loaded twice"
     count = 0 if load is None else len(load.targets)
@@ -139,8 +139,8 @@ def begin_one(
     assert {slot[0] for slot in targets} <= usable
     pages = list(zip(fresh[:count], targets, strict=True))
     good = data.draw(st.sampled_from([count, count, 0, count // 2]))
-    known = ModelLoad(path, pages, good, machine.model.disk.removals)
-    machine.model.disk.loads[id(load)] = known
+    known = ModelDiskRead(path, pages, good, machine.model.disk.removals)
+    machine.model.disk.reads[id(load)] = known
     machine.reads.append(load)
     COUNTS["pages loading"] += count
 
@@ -190,7 +190,7 @@ def finish_loads(machine: MachineState) -> None:
 def finish_loading(machine: MachineState) -> None:
     """Finishes all loads under way, and compare."""
     for load in machine.reads:
-        known = machine.model.disk.loads.pop(id(load))
+        known = machine.model.disk.reads.pop(id(load))
         intact = machine.model.attached(known.path) == known.path
         may = intact and known.removals == machine.model.disk.removals
         good = known.pages[: known.good] if may else []

@@ -6,7 +6,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from kvstore.core.values.page_hash import page_digests
 from machine.moves import pair
 from machine.state import COUNTS, SELDOM, MachineState
-from naive.third import ModelKeep
+from naive.disk import ModelDiskWrite
 
 # What a disk has from before the start.
 FROM_BEFORE = ([0, 1, 2, 3], [0, 0], [2, 0, 1], [3, 3, 3])
@@ -93,7 +93,7 @@ def plan(machine: MachineState, data: st.DataObject, most: int) -> set[bytes]:
             offered.add(prefix)
             if page.end <= end:
                 machine.just_written.add(prefix)
-        machine.model.disk.keeps[id(keep)] = ModelKeep(path, end)
+        machine.model.disk.writes[id(keep)] = ModelDiskWrite(path, end)
         machine.writes.append(keep)
     machine.model.disk.prefixes |= machine.just_written
     COUNTS["pages offered"] += len(offered)
@@ -112,7 +112,7 @@ def finish_keeping(machine: MachineState, order: range | list[int]) -> None:
     """Finishes all keeps under way."""
     for number in order:
         keep = machine.writes[number]
-        known = machine.model.disk.keeps.pop(id(keep))
+        known = machine.model.disk.writes.pop(id(keep))
         stale = machine.model.attached(known.path) != known.path
         assert machine.cache.write_is_stale(keep) == stale
         machine.cache.finish_writes([keep], [known.written])
@@ -142,16 +142,16 @@ def what_is_kept_is_on_the_disk(machine: MachineState) -> None:
     space = machine.cache.namespaces.get(machine.namespace_id)
     above = {0: b""}
     for node in [] if space is None else space.index.nodes.values():
-        chain = node.chain
-        if chain is None or not chain.kept or chain.losses != node.tree.losses:
+        known = node.page_hashes
+        if known is None or not known.kept or known.losses != node.tree.losses:
             continue
         prefix = _tokens_through(machine, node.number, above)
         first = len(prefix) - len(node.edge) + machine.model.width
-        ends = range(first, first + chain.kept * machine.model.width, machine.model.width)
+        ends = range(first, first + known.kept * machine.model.width, machine.model.width)
         kept = {prefix[:end] for end in ends}
         untold = bool(machine.model.disk.forbidden)
         assert untold or kept <= machine.model.disk.prefixes, "a page that is lost is kept"
-    for known in machine.model.disk.keeps.values():
+    for known in machine.model.disk.writes.values():
         for prefix, slot in known.path:
             assert machine.model.memory[slot] == prefix, "a page was recycled while it is kept"
 

@@ -84,7 +84,7 @@ class _Ended(Exception):
 
 @dataclass
 class Executed:
-    """What came of a call."""
+    """The result of a call."""
 
     code: grpc.StatusCode
     payload: bytes = b""
@@ -189,7 +189,7 @@ class StoreNode:
         sockets.stir()
 
     def when_gone(self, call: Call, action: Callable[[], None]) -> None:
-        """Have something done if the store dies before a call ended."""
+        """Registers an action for the store's death before a call has ended."""
         self._gone[id(call)] = action
 
     def execute(self, call: Call, remaining: float) -> Executed:

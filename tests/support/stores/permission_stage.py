@@ -33,7 +33,7 @@ RANDOM = frozenset({"arena_id", "arena_ids", "extent_id", "extent_ids", "namespa
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call ended: what a caller can tell of it, with the names that it gave taken out."""
+    """The end of a call as its caller sees it, without the names that the caller gave."""
 
     reason: str
     message: str

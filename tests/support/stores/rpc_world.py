@@ -160,23 +160,48 @@ class Worker:
 
     def publish(self, namespace_id: bytes, token_bytes: bytes, reservation_id: int) -> None:
         """Reserves and insert the whole pages that the tokens are."""
-        page_count = len(token_bytes) // 4 // PAGE_TOKENS
+        self.reserve(namespace_id, reservation_id, len(token_bytes) // 4 // PAGE_TOKENS)
+        self.insert(token_bytes, reservation_id)
+
+    def reserve(self, namespace_id: bytes, reservation_id: int, page_count: int) -> None:
+        """Reserves slots for so many pages."""
         pb = prefix_cache_pb2
-        reservation = pb.ReservationRequest(reservation_id=reservation_id, page_count=page_count)
-        self.ask(
-            self.prefix_cache.ReservePages,
-            pb.ReservePagesRequest(
-                caller=self.caller(), namespace_id=namespace_id, reservations=[reservation]
-            ),
+        request = pb.ReservePagesRequest(caller=self.caller(), namespace_id=namespace_id)
+        request.reservations.add(reservation_id=reservation_id, page_count=page_count)
+        self.ask(self.prefix_cache.ReservePages, request)
+
+    def insert(
+        self, token_bytes: bytes, reservation_id: int
+    ) -> prefix_cache_pb2.InsertPrefixResponse:
+        """Inserts the whole pages that the tokens are."""
+        pb = prefix_cache_pb2
+        request = pb.InsertPrefixRequest(
+            caller=self.caller(),
+            reservation_id=reservation_id,
+            sequence=pb.Sequence(tokens=token_bytes),
         )
-        self.ask(
-            self.prefix_cache.InsertPrefix,
-            pb.InsertPrefixRequest(
-                caller=self.caller(),
-                reservation_id=reservation_id,
-                sequence=pb.Sequence(tokens=token_bytes),
-            ),
+        answer: pb.InsertPrefixResponse = self.ask(self.prefix_cache.InsertPrefix, request)
+        return answer
+
+    def acquire(
+        self,
+        namespace_id: bytes,
+        token_bytes: bytes,
+        *,
+        total_page_count: int = 4,
+        **fields: Any,  # noqa: ANN401  # a message's
+    ) -> prefix_cache_pb2.AcquirePrefixResponse:
+        """Matches the tokens under pin 1, and reserves the rest under reservation 2."""
+        pb = prefix_cache_pb2
+        request = pb.AcquirePrefixRequest(
+            caller=self.caller(),
+            namespace_id=namespace_id,
+            sequence=pb.Sequence(tokens=token_bytes),
+            total_page_count=total_page_count,
+            **({"pin_id": 1, "reservation_id": 2} | fields),
         )
+        answer: pb.AcquirePrefixResponse = self.ask(self.prefix_cache.AcquirePrefix, request)
+        return answer
 
 
 def watch(

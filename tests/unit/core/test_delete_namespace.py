@@ -3,10 +3,10 @@
 import pytest
 
 from core.core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
-from core.third_world import ThirdWorld
+from core.disk_world import DiskWorld
 from core.verify_calls import ask, found_bad, publish
 from kvstore.core.invariants.invariant import InvariantBroken
-from kvstore.core.pool.disk import RemovedPrefix
+from kvstore.core.pool.disk_state import RemovedPrefix
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.stats import snapshot
 from kvstore.core.values.events import Cause, NamespaceEvent, NamespaceStep, PagesEvent
@@ -194,7 +194,7 @@ def test_an_answer_under_way_is_asked_for_again_and_finds_nothing() -> None:
 
 def test_tier_3_is_told_to_forget_all_of_it() -> None:
     """Nothing is loaded before it was, also under the identity's next namespace."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.publish("ab")
     world.keep()
     digest = world.namespace.digest
@@ -207,39 +207,39 @@ def test_tier_3_is_told_to_forget_all_of_it() -> None:
     located = world.cache.locate(worker.caller, FRESH_ID, sequence)
     assert world.cache.begin_read(worker.caller, FRESH_ID, sequence, 2, located) is None
     assert world.tell() == [RemovedPrefix(NAMESPACE_ID, digest, None)]
-    assert (again.removing, world.third.untold, world.disk) == (0, {}, {})
+    assert (again.removing, world.disk_state.untold, world.disk) == (0, {}, {})
     assert world.cache.begin_read(worker.caller, FRESH_ID, sequence, 2, located) is not None
 
 
 def test_tier_3_is_told_of_one_that_nobody_opened_again() -> None:
     """What is owed is forgotten then; two removals are two."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.publish("ab")
     world.evict_prefix("b")
     digest = world.namespace.digest
     delete(world)
-    assert world.third.untold == {digest: 2}
+    assert world.disk_state.untold == {digest: 2}
     removed = world.cache.take_removed()
     world.cache.finish_removed(removed[:1])
-    assert world.third.untold == {digest: 1}
+    assert world.disk_state.untold == {digest: 1}
     world.laws.check()
     world.cache.finish_removed(removed[1:])
-    assert world.third.untold == {}
+    assert world.disk_state.untold == {}
     world.laws.check()
 
 
 def test_what_tier_3_was_told_of_leaves_nothing() -> None:
     """A deletion after all removals were settled owes one: its own."""
-    world = ThirdWorld()
+    world = DiskWorld()
     delete(world)
     world.tell()
-    assert world.third.untold == {}
+    assert world.disk_state.untold == {}
     assert reopen(world).removing == 0
 
 
 def test_a_load_under_way_publishes_nothing() -> None:
     """Its slots are given back."""
-    world = ThirdWorld()
+    world = DiskWorld()
     arena = world.arena
     world.worker.publish("ab")
     world.keep()
@@ -253,14 +253,14 @@ def test_a_load_under_way_publishes_nothing() -> None:
 
 def test_what_is_found_corrupt_after_it_removes_nothing_more() -> None:
     """All of it was removed already: the identity's next namespace loses nothing."""
-    world = ThirdWorld(slots=8)
+    world = DiskWorld(slots=8)
     publish(world.worker, "ab")
     _, inspection = ask(world.worker, "ab")
     delete(world)
     world.tell()
     again = reopen(world)
     world.cache.remove_corrupt(inspection, found_bad(inspection, "b"), 2)
-    assert (world.third.removed, again.removing) == ([], 0)
+    assert (world.disk_state.removed, again.removing) == ([], 0)
     world.laws.check()
 
 

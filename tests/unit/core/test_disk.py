@@ -1,9 +1,9 @@
 """What tier 3 is told of: namespaces by their digests, and what it must not have any more."""
 
 from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged
-from core.third_world import ThirdWorld
+from core.disk_world import DiskWorld
 from kvstore.core.cache import PrefixCache
-from kvstore.core.pool.disk import RemovedPrefix
+from kvstore.core.pool.disk_state import RemovedPrefix
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.page_hash import page_digests
@@ -11,7 +11,7 @@ from kvstore.core.values.page_hash import page_digests
 
 def test_removals_are_told_with_all_that_comes_after() -> None:
     """An operator's: a page by its digest, everything, or what begins as a page does."""
-    world = ThirdWorld()
+    world = DiskWorld()
     space = world.namespace
     world.worker.publish("abcd", "xy")
     world.keep()
@@ -32,7 +32,7 @@ def test_removals_are_told_with_all_that_comes_after() -> None:
 
 def test_nothing_is_offered_before_a_removal_was_told() -> None:
     """It would be taken for there, and be gone then."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.publish("ab")
     world.evict_prefix("b")
     assert world.keep() == 0
@@ -43,7 +43,7 @@ def test_nothing_is_offered_before_a_removal_was_told() -> None:
 
 def test_a_namespace_is_known_by_its_digest() -> None:
     """From its opening."""
-    cache = PrefixCache(7, Limits(), third_tier=True)
+    cache = PrefixCache(7, Limits(), has_disk=True)
     helper = CoreWorld()
     caller = helper.worker.caller
     cache.grant(caller, ttl=None, display_name="", features=(), now=0.0)

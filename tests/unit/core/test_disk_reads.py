@@ -3,7 +3,7 @@
 import pytest
 
 from core.core_builders import FILLER, NAMESPACE_ID, node_at, paged, places
-from core.third_world import ThirdWorld
+from core.disk_world import DiskWorld
 from kvstore.core.pool.tier_policy import WritePolicy
 from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.values.page_hash import page_digests
@@ -12,19 +12,19 @@ from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
 from kvstore.core.verbs.verify import Inspection
 
 
-def kept(*sequences: str, slots: int = 8, **options: object) -> ThirdWorld:
+def kept(*sequences: str, slots: int = 8, **options: object) -> DiskWorld:
     """Returns a world whose sequences are on the disk and nowhere else."""
-    world = ThirdWorld(slots=slots, **options)  # type: ignore[arg-type]  # a test's
+    world = DiskWorld(slots=slots, **options)  # type: ignore[arg-type]  # a test's
     for letters in sequences:
         world.worker.publish(letters)
         world.keep()
     world.evict()
     assert world.states() == {"FREE": slots}
-    world.third.touches.clear()
+    world.disk_state.touches.clear()
     return world
 
 
-def begun(world: ThirdWorld, letters: str, count: int = 100) -> DiskRead:
+def begun(world: DiskWorld, letters: str, count: int = 100) -> DiskRead:
     """Returns a load that was begun."""
     load = world.begin(letters, count=count)
     assert load is not None
@@ -168,7 +168,7 @@ def test_pages_that_came_meanwhile_stay() -> None:
     assert world.finish(load) == 0
 
 
-def kept_again(world: ThirdWorld) -> ThirdWorld:
+def kept_again(world: DiskWorld) -> DiskWorld:
     """Evicts all."""
     world.evict()
     return world
@@ -256,7 +256,7 @@ def test_corrupt_pages_may_not_return(*, has_left: bool) -> None:
     assert not world.disk
 
 
-def inspected(world: ThirdWorld, pin_id: int) -> Inspection:
+def inspected(world: DiskWorld, pin_id: int) -> Inspection:
     """Match "abcd" to be looked at."""
     caller, options = world.worker.caller, MatchOptions(pin_id)
     sequence = world.worker.sequence("abcd")

@@ -3,14 +3,14 @@
 import pytest
 
 from core.core_builders import NAMESPACE_ID
-from core.third_world import ThirdWorld
+from core.disk_world import DiskWorld
 from kvstore.core.values.requests import MatchOptions
 from kvstore.errors import Tombstoned
 
 
 def test_nothing_is_loaded_for_a_match_that_is_answered_again() -> None:
     """Its pin is held, or was released: only another match takes what the disk has."""
-    world = ThirdWorld()
+    world = DiskWorld()
     worker = world.worker
     sequence = worker.sequence("abcde")
 

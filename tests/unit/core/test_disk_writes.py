@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from core.core_builders import node_at, paged
-from core.third_world import ThirdWorld
+from core.disk_world import DiskWorld
 from core.verify_calls import ask, conclude, publish
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.radix import RadixIndex
@@ -13,7 +13,7 @@ from kvstore.core.values.page_hash import page_digests
 from kvstore.core.values.requests import Sequence
 
 
-def ends(world: ThirdWorld, most: int = 100) -> list[list[int]]:
+def ends(world: DiskWorld, most: int = 100) -> list[list[int]]:
     """Plan, and write nothing; return where the pages of each keep end."""
     keeps = world.cache.plan_writes(most)
     world.laws.check()
@@ -23,7 +23,7 @@ def ends(world: ThirdWorld, most: int = 100) -> list[list[int]]:
 
 def test_a_keep_names_slots_digests_and_checksums() -> None:
     """Of whole pages, side by side; the digests are those of the tokens."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.reserve(1, 3)
     world.worker.insert(1, "abc", checksums=[11, 0, 13])
     assert world.cache.writes_wanted()
@@ -43,7 +43,7 @@ def test_a_keep_names_slots_digests_and_checksums() -> None:
 
 def test_each_touch_is_told_until_the_page_is_kept() -> None:
     """An insert touches its own pages, a match all of its path."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.reserve(1, 4)
     world.worker.insert(1, "ab")
     world.worker.insert(1, "cd", 2)
@@ -61,7 +61,7 @@ def test_each_touch_is_told_until_the_page_is_kept() -> None:
 
 def test_what_is_not_kept_yet_has_its_digests_again() -> None:
     """Also where nodes know them: a keep's first page may come before what they do not know."""
-    world = ThirdWorld()
+    world = DiskWorld()
     chain = [world.namespace.digest, *page_digests(world.namespace.digest, paged("abcd"), 8)]
     world.worker.publish("abcd", "abxy")
     for kept in (0, 1, 3):
@@ -79,7 +79,7 @@ def test_what_is_not_kept_yet_has_its_digests_again() -> None:
 @pytest.mark.parametrize("index_factory", [RadixIndex, HashIndex], indirect=True)
 def test_a_page_found_corrupt_is_removed_from_the_disk_though_it_was_not_written() -> None:
     """What was computed on it may be there, and may not come back once it is computed anew."""
-    world = ThirdWorld()
+    world = DiskWorld()
     publish(world.worker, "a")
     publish(world.worker, "ab", 901)
     *others, last = keeps = world.cache.plan_writes(100)
@@ -100,7 +100,7 @@ def test_a_page_found_corrupt_is_removed_from_the_disk_though_it_was_not_written
 @pytest.mark.parametrize("index_factory", [RadixIndex, HashIndex], indirect=True)
 def test_what_was_kept_anew_leaves_with_a_corrupt_page_and_is_wanted_again() -> None:
     """The disk cannot tell the page that was found corrupt from one of the same tokens."""
-    world = ThirdWorld(slots=16)
+    world = DiskWorld(slots=16)
     publish(world.worker, "ab")
     _, inspection = ask(world.worker, "ab")
     world.evict_prefix("a")
@@ -117,7 +117,7 @@ def test_what_was_kept_anew_leaves_with_a_corrupt_page_and_is_wanted_again() -> 
 
 def test_a_plan_is_bounded_by_bytes() -> None:
     """Each page has its own namespace's size; where nothing is under way one is planned always."""
-    world = ThirdWorld()
+    world = DiskWorld()
     size = world.namespace.layout.page_bytes
     world.worker.publish("abcd")
     begun = world.cache.plan_writes(100, 2 * size + 1)
@@ -135,7 +135,7 @@ def test_a_plan_is_bounded_by_bytes() -> None:
 
 def test_a_plan_is_bounded_and_goes_on() -> None:
     """The rest of a touch comes next."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.publish("abcde", "xy")
     assert ends(world, 3) == [[1, 2, 3]]
     assert ends(world, 3) == [[4, 5], [1]]
@@ -145,7 +145,7 @@ def test_a_plan_is_bounded_and_goes_on() -> None:
 
 def test_partial_pages_are_not_kept() -> None:
     """Those above them are."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.reserve(1, 3)
     tail = paged("c")[:4]
     world.cache.insert(world.worker.caller, 1, Sequence(paged("ab") + tail), world.now)
@@ -159,7 +159,7 @@ def test_partial_pages_are_not_kept() -> None:
 
 def test_what_is_kept_survives_splits_and_merges_and_growth() -> None:
     """And goes with what is cut off."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.publish("abcd")
     assert world.keep() == 4
     world.worker.publish("abxy")
@@ -176,13 +176,13 @@ def test_what_is_kept_survives_splits_and_merges_and_growth() -> None:
     world.laws.check()
     assert world.shape() == {"abcdef": {}}
     node = node_at(world.namespace.index, "abcdef")
-    assert node.chain is not None
-    assert (node.chain.pages, node.chain.kept) == (6, 6)
+    assert node.page_hashes is not None
+    assert (node.page_hashes.pages, node.page_hashes.kept) == (6, 6)
     world.worker.abort(2)
     world.worker.reserve(3, 6)
     world.laws.check()
-    assert node.chain is not None
-    assert (node.chain.pages, node.chain.kept) == (2, 2)
+    assert node.page_hashes is not None
+    assert (node.page_hashes.pages, node.page_hashes.kept) == (2, 2)
     world.worker.abort(3)
     world.worker.publish("abq")
     assert ends(world)[-1] == [3]
@@ -190,7 +190,7 @@ def test_what_is_kept_survives_splits_and_merges_and_growth() -> None:
 
 def test_nodes_of_which_not_all_is_known_become_one() -> None:
     """What is known of the upper one stays known, and nothing is made of what is not."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.publish("abcd", "abxy")
     world.worker.match("abcd", 1)
     [first, *_] = keeps = world.cache.plan_writes(2)
@@ -200,14 +200,14 @@ def test_nodes_of_which_not_all_is_known_become_one() -> None:
     world.worker.reserve(2, 4)
     world.laws.check()
     assert world.shape() == {"abcd": {}}
-    world.third.touches.clear()
+    world.disk_state.touches.clear()
     world.worker.match("abcd", 3)
     assert ends(world) == [[3, 4]]
 
 
 def test_after_a_loss_everything_is_offered_again() -> None:
     """Also what was on its way when it happened."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.publish("ab")
     world.keep()
     world.worker.publish("abcd")
@@ -225,7 +225,7 @@ def test_after_a_loss_everything_is_offered_again() -> None:
 
 def test_what_is_kept_by_now_is_passed_over() -> None:
     """It was touched twice before the first keep of it was done."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.publish("ab")
     world.worker.match("abc", 1)
     [keep] = world.cache.plan_writes(2)
@@ -236,7 +236,7 @@ def test_what_is_kept_by_now_is_passed_over() -> None:
 
 def test_nothing_is_kept_below_what_is_not() -> None:
     """Later pages that were written first are offered again once the ones above are kept."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.reserve(1, 4)
     world.worker.insert(1, "ab")
     world.worker.insert(1, "cd", 2)
@@ -250,7 +250,7 @@ def test_nothing_is_kept_below_what_is_not() -> None:
 
 def test_a_keep_holds_its_pages() -> None:
     """Nothing of them is evicted; what an operator removes makes it stale."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.publish("abcd")
     [keep] = world.cache.plan_writes(3)
     world.worker.reserve(1, 5)
@@ -266,7 +266,7 @@ def test_a_keep_holds_its_pages() -> None:
 
 def test_a_page_that_left_is_offered_no_more() -> None:
     """Evicted whole or removed: of a touch what is there counts."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.publish("abcd", "x")
     world.evict_prefix("x")
     world.tell()
@@ -279,7 +279,7 @@ def test_a_page_that_left_is_offered_no_more() -> None:
 
 def test_digests_are_computed_once() -> None:
     """A keep begins where the path's digests are known, a mere prefix of them too."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.publish("abcd")
     world.keep()
     world.worker.publish("abcdef")
@@ -291,7 +291,7 @@ def test_digests_are_computed_once() -> None:
 
 def test_tier_2_s_copies_are_written_where_there_are_any() -> None:
     """They are host memory; the others are tier 1's."""
-    world = ThirdWorld(lower_slots=8, low=0.0)
+    world = DiskWorld(lower_slots=8, low=0.0)
     world.worker.publish("abcd")
     assert world.cache.state.wanted is not None
     world.cache.state.wanted.to_lower[node_at(world.namespace.index, "abcd")] = None
@@ -302,6 +302,6 @@ def test_tier_2_s_copies_are_written_where_there_are_any() -> None:
     assert [page.slot >> 32 for page in keep.pages] == [2, 2, 1, 1]
     world.cache.finish_writes([keep], [world.write(keep)])
     world.evict()
-    world.third.touches.clear()
+    world.disk_state.touches.clear()
     world.worker.match("ab", 1)
     assert not world.cache.writes_wanted()

@@ -6,7 +6,7 @@ import pytest
 
 from core.core_builders import make_namespace, plant
 from kvstore.core.eviction.order import Entry, EntryQueue
-from kvstore.core.eviction.policy import Leaf
+from kvstore.core.eviction.protocol import Leaf
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from core.core_builders import letters_of, make_namespace, node_at, paged, picture, plant
 from kvstore.core.eviction.order import HOT_HITS, SWEEP_FROM
-from kvstore.core.eviction.policy import Victim
+from kvstore.core.eviction.protocol import Victim
 from kvstore.core.index.node import Anchor
 from kvstore.core.leases.holds import Hold
 from kvstore.core.pool.namespace import Namespace

@@ -153,6 +153,13 @@ def test_a_process_unknown_to_its_lease_breaks_a_law() -> None:
     assert broken(world) == "a lease knows its processes"
 
 
+def test_a_reservation_s_wrong_end_breaks_a_law() -> None:
+    """A reservation counts the whole pages through its last insert."""
+    world = two_arenas()
+    world.worker.lease.reservations[1].whole_end += 1
+    assert broken(world) == "a reservation knows its last whole page: (4,)"
+
+
 def test_what_an_ended_lease_left_breaks_a_law() -> None:
     """A lease that went without giving its reserved slots back is found."""
     world = CoreWorld()

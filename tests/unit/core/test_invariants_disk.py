@@ -5,14 +5,14 @@ from collections.abc import Callable
 import pytest
 
 from core.core_builders import NAMESPACE_ID, OWNER, node_at
-from core.third_world import ThirdWorld
+from core.disk_world import DiskWorld
 from kvstore.core.invariants.invariant import InvariantBroken
-from kvstore.core.pool.disk import RemovedPrefix
+from kvstore.core.pool.disk_state import RemovedPrefix
 
 
-def made() -> ThirdWorld:
+def made() -> DiskWorld:
     """Returns a world with kept pages, two nodes of them, a keep and a load under way."""
-    world = ThirdWorld(slots=16)
+    world = DiskWorld(slots=16)
     world.worker.publish("abcd", "abxy", "pqrs")
     world.keep()
     world.evict_prefix("p")
@@ -24,49 +24,49 @@ def made() -> ThirdWorld:
     return world
 
 
-def forget_above(world: ThirdWorld) -> None:
+def forget_above(world: DiskWorld) -> None:
     """Let the upper node know no digest."""
-    node_at(world.namespace.index, "ab").chain = None
+    node_at(world.namespace.index, "ab").page_hashes = None
 
 
-def change_digests(world: ThirdWorld) -> None:
+def change_digests(world: DiskWorld) -> None:
     """Let a node know digests of other tokens."""
     node = node_at(world.namespace.index, "abxy")
-    node.chain = node_at(world.namespace.index, "abcd").chain
+    node.page_hashes = node_at(world.namespace.index, "abcd").page_hashes
 
 
-def keep_too_many(world: ThirdWorld) -> None:
+def keep_too_many(world: DiskWorld) -> None:
     """Let a node know of more kept pages than it has."""
     node = node_at(world.namespace.index, "abxy")
-    assert node.chain is not None
-    node.chain = node.chain._replace(kept=3)
+    assert node.page_hashes is not None
+    node.page_hashes = node.page_hashes._replace(kept=3)
 
 
-def keep_below(world: ThirdWorld) -> None:
+def keep_below(world: DiskWorld) -> None:
     """Let less be kept above than below."""
     node = node_at(world.namespace.index, "ab")
-    assert node.chain is not None
-    node.chain = node.chain._replace(kept=1)
+    assert node.page_hashes is not None
+    node.page_hashes = node.page_hashes._replace(kept=1)
 
 
-def name_another_page(world: ThirdWorld) -> None:
+def name_another_page(world: DiskWorld) -> None:
     """Let a keep name one page twice."""
     [keep] = world.cache.disk_writes
     keep.pages[0] = keep.pages[1]
 
 
-def hold_nothing(world: ThirdWorld) -> None:
+def hold_nothing(world: DiskWorld) -> None:
     """Let a load begin elsewhere than its hold ends."""
     [load] = world.cache.disk_reads
     load.start = 1
 
 
-def load_unknown(world: ThirdWorld) -> None:
+def load_unknown(world: DiskWorld) -> None:
     """Let nobody know of a load."""
     world.cache.reads_in(world.namespace).clear()
 
 
-def load_twice(world: ThirdWorld) -> None:
+def load_twice(world: DiskWorld) -> None:
     """Loads a page into two slots."""
     [load] = world.cache.disk_reads
     again = world.worker.sequence("pqrs")
@@ -76,22 +76,22 @@ def load_twice(world: ThirdWorld) -> None:
     world.cache.begin_read(caller, load.namespace.namespace_id, again, 1, located)
 
 
-def tell_nobody(world: ThirdWorld) -> None:
+def tell_nobody(world: DiskWorld) -> None:
     """Removes a page without a note that tier 3 is to be told."""
     space = world.namespace
-    world.third.removed.append(RemovedPrefix(space.namespace_id, space.digest, None))
+    world.disk_state.removed.append(RemovedPrefix(space.namespace_id, space.digest, None))
 
 
-def remember_what_was_told(world: ThirdWorld) -> None:
+def remember_what_was_told(world: DiskWorld) -> None:
     """Keeps a count of no removals of a namespace that is gone."""
-    world.third.untold[b"gone"] = 0
+    world.disk_state.untold[b"gone"] = 0
 
 
-def forget_one_that_is_gone(world: ThirdWorld) -> None:
+def forget_one_that_is_gone(world: DiskWorld) -> None:
     """Deletes a namespace, and let what tier 3 was not told of be forgotten."""
     world.cache.delete_namespace(OWNER, NAMESPACE_ID)
     world.laws.check()
-    world.third.untold.clear()
+    world.disk_state.untold.clear()
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def forget_one_that_is_gone(world: ThirdWorld) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_law_that_is_broken_is_named(fault: Callable[[ThirdWorld], None], law: str) -> None:
+def test_a_law_that_is_broken_is_named(fault: Callable[[DiskWorld], None], law: str) -> None:
     """By whoever checks."""
     world = made()
     fault(world)

@@ -7,7 +7,7 @@ import pytest
 from core.core_builders import CoreWorld, paged
 from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.leases.lease import LeaseState
-from kvstore.core.pool.in_flight import Prefill
+from kvstore.core.pool.prefills import Prefill
 
 
 def announced() -> tuple[CoreWorld, Prefill]:

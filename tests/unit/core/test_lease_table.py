@@ -4,7 +4,7 @@ import pytest
 
 from core.core_builders import ADMIN, EPOCH, OWNER
 from kvstore.core.leases.lease import Lease, LeaseState, Process
-from kvstore.core.leases.table import LeaseTable
+from kvstore.core.leases.lease_table import LeaseTable
 from kvstore.core.values.limits import Limits, Quotas, QuotaTable
 from kvstore.core.values.requests import Caller, Identity
 from kvstore.errors import IdReused, LeaseExpired, LeaseNotFound, QuotaExceeded, Tombstoned

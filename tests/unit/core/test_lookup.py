@@ -4,9 +4,10 @@ import pytest
 
 from core.core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, paged, picture
 from kvstore.core.index.node import Position
+from kvstore.core.leases.holds import covered_position
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Sequence
-from kvstore.core.verbs.lookup import Found, base_of, covered_position, longest, page_position
+from kvstore.core.verbs.lookup import Found, longest, matchable_pages
 from kvstore.errors import (
     InvalidField,
     ParentNotCovered,
@@ -27,15 +28,35 @@ def find(world: CoreWorld, letters: str, page: int = 0, **base: int) -> Position
 
 
 @pytest.mark.parametrize("page_tokens", [1, 2, 16])
+def test_pitfall_rounding_up(page_tokens: int) -> None:
+    """However long the sequence, what may match is whole pages of all tokens but the last."""
+    for count in range(5 * page_tokens + 2):
+        matchable = matchable_pages(count, page_tokens) * page_tokens
+        assert 0 <= matchable <= max(count - 1, 0)
+        assert matchable + page_tokens > count - 1
+
+
+def test_a_sequence_of_whole_pages_keeps_its_last_page_for_the_engine() -> None:
+    """Of exactly n pages n - 1 may match; with one token more, n."""
+    assert matchable_pages(48, 16) == 2
+    assert matchable_pages(49, 16) == 3
+
+
+def test_nothing_may_match_of_nothing() -> None:
+    """An empty sequence has no matchable page."""
+    assert matchable_pages(0, 1) == 0
+
+
+@pytest.mark.parametrize("page_tokens", [1, 2, 16])
 def test_positions_are_page_aligned(page_tokens: int) -> None:
     """A position in tokens is one in pages, or is refused by its value."""
     namespace = CoreWorld(page_tokens=page_tokens).namespace
     for position in range(3 * page_tokens):
         if position % page_tokens == 0:
-            assert page_position(namespace, position) == position // page_tokens
+            assert namespace.page_position(position) == position // page_tokens
             continue
         with pytest.raises(InvalidField) as error:
-            page_position(namespace, position)
+            namespace.page_position(position)
         assert error.value.metadata["value"] == str(position)
 
 
@@ -46,9 +67,9 @@ def test_a_base_is_the_pin_or_reservation_named() -> None:
     world.worker.match("a", 1)
     world.worker.reserve(1, 2)
     lease, namespace = world.worker.lease, world.namespace
-    assert base_of(lease, namespace, Sequence(b"")) is None
-    assert base_of(lease, namespace, Sequence(b"", base_pin_id=1)) is lease.pins[1]
-    reservation = base_of(lease, namespace, Sequence(b"", base_reservation_id=1))
+    assert lease.base_of(namespace, Sequence(b"")) is None
+    assert lease.base_of(namespace, Sequence(b"", base_pin_id=1)) is lease.pins[1]
+    reservation = lease.base_of(namespace, Sequence(b"", base_reservation_id=1))
     assert reservation is lease.reservations[1]
 
 
@@ -57,12 +78,12 @@ def test_a_base_has_to_be_there() -> None:
     world = CoreWorld()
     lease, namespace = world.worker.lease, world.namespace
     with pytest.raises(PinNotFound):
-        base_of(lease, namespace, Sequence(b"", base_pin_id=1))
+        lease.base_of(namespace, Sequence(b"", base_pin_id=1))
     with pytest.raises(ReservationNotFound):
-        base_of(lease, namespace, Sequence(b"", base_reservation_id=1))
+        lease.base_of(namespace, Sequence(b"", base_reservation_id=1))
     world.worker.abort(1)
     with pytest.raises(Tombstoned):
-        base_of(lease, namespace, Sequence(b"", base_reservation_id=1))
+        lease.base_of(namespace, Sequence(b"", base_reservation_id=1))
 
 
 def test_a_base_belongs_to_the_namespace() -> None:
@@ -75,7 +96,7 @@ def test_a_base_belongs_to_the_namespace() -> None:
         world.worker.caller, identity, make_layout(), b"other", world.now
     )
     with pytest.raises(InvalidField) as error:
-        base_of(world.worker.lease, other, Sequence(b"", base_pin_id=1))
+        world.worker.lease.base_of(other, Sequence(b"", base_pin_id=1))
     assert error.value.metadata["field"] == "base"
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import pytest
 
 from core.core_builders import EPOCH, NAMESPACE_ID, OWNER, TENANT, CoreWorld, make_layout, paged
+from core.disk_world import DiskWorld
 from core.letter_world import LetterWorld
-from core.third_world import ThirdWorld
 from core.tiered_world import make, move, sunk
 from core.verify_calls import ask, found_bad, publish
 from kvstore.core.index.hash_index import HashIndex
@@ -197,7 +197,7 @@ def test_pages_of_tier_2_that_are_removed_say_so() -> None:
 
 def test_a_load_is_told_as_one() -> None:
     """Pages of tier 3 come back."""
-    world = ThirdWorld()
+    world = DiskWorld()
     world.worker.publish("abc")
     world.keep()
     world.evict()

@@ -3,7 +3,7 @@
 from array import array
 
 from core.core_builders import make_namespace, node_at, paged, plant, shape
-from kvstore.core.eviction.policy import Victim
+from kvstore.core.eviction.protocol import Victim
 from kvstore.core.index.node import Position
 from kvstore.core.leases.holds import Pin
 from kvstore.core.pool.namespace import Namespace

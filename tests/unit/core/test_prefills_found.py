@@ -4,7 +4,7 @@ from math import inf
 
 from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 from core.prefill_calls import acquire, in_flight
-from kvstore.core.pool.in_flight import NEIGHBOURS
+from kvstore.core.pool.prefills import NEIGHBOURS
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Caller, Identity, InFlight, MatchOptions
 

@@ -3,7 +3,7 @@
 from array import array
 
 from core.core_builders import CoreWorld, letters_of, make_namespace, node_at, paged, plant, shape
-from kvstore.core.eviction.policy import Victim
+from kvstore.core.eviction.protocol import Victim
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.radix import continuation, path_slots, path_tokens
 from kvstore.core.index.usage import tail_of
@@ -82,10 +82,10 @@ def test_next_tokens_of_both_are_kept() -> None:
             node = parent if depth <= 2 else child
             Position(node, depth - node.start).store_next_token(b"", depth)
         compact(parent)
-        assert child.ends is not None
-        assert [child.ends.find(depth, b"") for depth in where] == list(where)
-        assert len(list(child.ends)) == len(where)
-        assert parent.ends is None
+        assert child.next_tokens is not None
+        assert [child.next_tokens.find(depth, b"") for depth in where] == list(where)
+        assert len(list(child.next_tokens)) == len(where)
+        assert parent.next_tokens is None
 
 
 def test_a_hold_keeps_nodes_apart_until_it_goes() -> None:

@@ -1,10 +1,10 @@
-"""Tokens as bytes: counting, rounding down, and comparing by pages."""
+"""Tokens as bytes: counting, and comparing by pages."""
 
 from typing import ClassVar
 
 import pytest
 
-from kvstore.core.values.tokens import common_pages, matchable_pages, token_count
+from kvstore.core.values.tokens import common_pages, token_count
 from kvstore.errors import InvalidField
 
 WIDTH = 8
@@ -39,26 +39,6 @@ def test_a_broken_token_is_refused_by_its_length(length: int) -> None:
         token_count(bytes(length))
     assert error.value.metadata["field"] == "tokens"
     assert error.value.metadata["value"] == str(length)
-
-
-@pytest.mark.parametrize("page_tokens", [1, 2, 16])
-def test_pitfall_rounding_up(page_tokens: int) -> None:
-    """However long the sequence, what may match is whole pages of all tokens but the last."""
-    for count in range(5 * page_tokens + 2):
-        matchable = matchable_pages(count, page_tokens) * page_tokens
-        assert 0 <= matchable <= max(count - 1, 0)
-        assert matchable + page_tokens > count - 1
-
-
-def test_a_sequence_of_whole_pages_keeps_its_last_page_for_the_engine() -> None:
-    """Of exactly n pages n - 1 may match; with one token more, n."""
-    assert matchable_pages(48, 16) == 2
-    assert matchable_pages(49, 16) == 3
-
-
-def test_nothing_may_match_of_nothing() -> None:
-    """An empty sequence has no matchable page."""
-    assert matchable_pages(0, 1) == 0
 
 
 @pytest.mark.parametrize("length", range(10))

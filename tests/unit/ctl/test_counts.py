@@ -1,4 +1,4 @@
-"""Counts as people say them."""
+"""Counts in words."""
 
 import pytest
 
@@ -16,11 +16,11 @@ from kvstore_ctl.text import counted, gone
     ],
 )
 def test_one_of_something_is_no_plural(count: int, nouns: tuple[str, ...], said: str) -> None:
-    """Nor is none of it a singular."""
+    """A count of one has the singular, and any other count has the plural."""
     assert counted(count, *nouns) == said
 
 
 def test_removed_pages_are_gone_or_go() -> None:
-    """Each in its number."""
+    """Each of the two counts has its own singular and plural."""
     assert gone(1, 0) == "1 page is gone, 0 go at their last release"
     assert gone(0, 1) == "0 pages are gone, 1 goes at its last release"

@@ -1,4 +1,4 @@
-"""What sets namespaces apart, as far as the store tells."""
+"""The factors that separate namespaces, as far as the store reports them."""
 
 from typing import Any
 
@@ -11,7 +11,10 @@ PAGED = {"layer_count": 2, "kv_head_count": 4, "head_dim": 8, "dtype": "float32"
 
 
 def space(number: int, **fields: Any) -> store_pb2.NamespaceInfo:  # noqa: ANN401  # any field
-    """Returns a namespace of the model "m"; ``fields`` are of its identity, layout or itself."""
+    """Returns a namespace of the model "m".
+
+    ``fields`` change its identity, its layout or itself.
+    """
     made = store_pb2.NamespaceInfo(
         namespace_id=bytes([number]) * 16,
         tenant="t",
@@ -39,13 +42,13 @@ def space(number: int, **fields: Any) -> store_pb2.NamespaceInfo:  # noqa: ANN40
     ],
 )
 def test_each_factor_is_told(fields: dict[str, Any], factor: str) -> None:
-    """One that differs is named, with what to look at; a salt is what is left."""
+    """A factor that differs is named with advice. The salt is named if no other one differs."""
     assert differing(space(1), space(2, **fields)) == [factor]
     assert factor in MEANINGS
 
 
 def test_the_content_of_pages_is_a_factor() -> None:
-    """Another dtype, and a layout of an engine's own, are told."""
+    """Another dtype and an engine's own layout are factors."""
     other, opaque = space(2), space(3)
     other.layout.paged.dtype = "bfloat16"
     opaque.layout.opaque.fingerprint = b"\xab"
@@ -57,7 +60,7 @@ def test_the_content_of_pages_is_a_factor() -> None:
 
 
 def test_namesakes_share_a_name_and_no_page() -> None:
-    """A commonly made mistake: one model's name, served with other weights or another dtype."""
+    """One model's name with other weights or another dtype is reported as a likely mistake."""
     spaces = [space(1), space(2, model_digest=b"n"), space(3, page_bytes=1)]
     found = [(a.namespace_id[0], b.namespace_id[0], factors) for a, b, factors in namesakes(spaces)]
     assert found == [(3, 2, ["model", "page bytes"]), (3, 1, ["page bytes"]), (2, 1, ["model"])]
@@ -68,13 +71,16 @@ def test_namesakes_share_a_name_and_no_page() -> None:
     [{}, {"adapter_digest": b"a"}, {"tenant": "u", "model_digest": b"n"}, {"display_name": "o"}],
 )
 def test_what_is_meant_to_be_apart_is_no_mistake(fields: dict[str, Any]) -> None:
-    """Salts, adapters, other tenants and other names are wanted; no names are no namesakes."""
+    """Salts, adapters, tenants and other names separate on purpose.
+
+    Namespaces without names are no namesakes.
+    """
     assert namesakes([space(1), space(2, **fields)]) == []
     nameless = {"display_name": "", "model_digest": b"n"}
     assert namesakes([space(1, display_name=""), space(2, **nameless)]) == []
 
 
 def test_a_thousand_salts_are_one_kind() -> None:
-    """Namespaces that a salt alone keeps apart are looked at once."""
+    """Namespaces that differ by salt alone are compared once."""
     spaces = [space(1) for _ in range(1000)] + [space(2, model_digest=b"n")]
     assert len(namesakes(spaces)) == 1

@@ -23,7 +23,10 @@ from stores.rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server, Work
 
 @pytest.fixture
 def over() -> str:
-    """What the request path goes over; a module that goes over lanes too has its own."""
+    """Names the transport of the request path.
+
+    A module that also uses lanes has its own fixture.
+    """
     return "grpc"
 
 
@@ -99,7 +102,7 @@ def lanes(server: Server) -> HotLanes:
 
 @pytest.fixture
 def open_lane(lanes: HotLanes) -> Iterator[Callable[[Worker], socket.socket]]:
-    """Provides an opener of lanes; gives the client's end."""
+    """Provides a function that opens a lane and returns the client's end."""
     ends: list[socket.socket] = []
 
     def opened(worker: Worker) -> socket.socket:

@@ -1,4 +1,4 @@
-"""How many connections the attach socket has room for, by whose they are."""
+"""The limits of the attach socket's connections, in all and per uid."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from kvstore.rpc.attach.table import ConnectionTable
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[], Connection]]:
-    """Provides connections, whose peers say nothing."""
+    """Provides connections whose peers send nothing."""
     made: list[tuple[Connection, socket.socket]] = []
 
     def make() -> Connection:
@@ -27,14 +27,14 @@ def connect() -> Iterator[Callable[[], Connection]]:
 
 
 def fill(table: ConnectionTable, uid: int | None, connections: list[Connection]) -> None:
-    """Takes connections in that said Hello."""
+    """Adds connections that have already said Hello."""
     for each in connections:
         table.add(each, uid)
         table.welcome(each)
 
 
 def test_a_uid_leaves_room_for_another(connect: Callable[[], Connection]) -> None:
-    """One uid has three quarters at most, all together what there is."""
+    """One uid has at most three quarters of the places; all uids together have all places."""
     table = ConnectionTable(8)
     fill(table, 1, [connect() for _ in range(6)])
     with pytest.raises(QuotaExceeded) as error:
@@ -49,7 +49,7 @@ def test_a_uid_leaves_room_for_another(connect: Callable[[], Connection]) -> Non
 
 
 def test_several_uids_leave_room_for_another(connect: Callable[[], Connection]) -> None:
-    """Two uids that take what they can shut no third out."""
+    """Two uids that take all they may leave a place for a third uid."""
     table = ConnectionTable(32)
     for uid in (1, 2):
         with pytest.raises(QuotaExceeded):
@@ -59,7 +59,7 @@ def test_several_uids_leave_room_for_another(connect: Callable[[], Connection]) 
 
 
 def test_who_leaves_makes_room(connect: Callable[[], Connection]) -> None:
-    """A connection that is gone counts no more, however often that is said."""
+    """A closed connection frees its place once, however often it is discarded."""
     table = ConnectionTable(4)
     first = connect()
     fill(table, 1, [first, connect(), connect()])
@@ -72,7 +72,7 @@ def test_who_leaves_makes_room(connect: Callable[[], Connection]) -> None:
 
 
 def test_the_oldest_silent_connection_goes(connect: Callable[[], Connection]) -> None:
-    """Of a uid's connections that said nothing the oldest is named, where there are too many."""
+    """The table names the oldest silent connection of a uid that has too many of them."""
     table = ConnectionTable(8)
     silent = [connect() for _ in range(3)]
     assert table.too_silent(1) is None

@@ -1,11 +1,10 @@
-"""Messages of the request path to core's types and back."""
+"""Converts messages of the request path to the core's types and back."""
 
 from array import array
 from math import inf
-from typing import TypeVar
+from struct import pack
 
 import pytest
-from google.protobuf.message import Message
 
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
 from kvstore.core.values.limits import Limits
@@ -13,7 +12,6 @@ from kvstore.core.values.requests import (
     ExpectedReuse,
     Grant,
     InFlight,
-    Inserted,
     Match,
     Peeked,
     ReservationRequest,
@@ -24,7 +22,6 @@ from kvstore.core.values.requests import (
 from kvstore.core.values.runs import Run
 from kvstore.errors import InvalidField, LimitExceeded
 from kvstore.rpc.wire import convert
-from kvstore.rpc.wire.answer import Answer, serialized
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
 
@@ -36,16 +33,33 @@ RUN_MESSAGE = types_pb2.PageRun(
     extent_id=7, tier=types_pb2.TIER_1, slot_indexes=[3, 1], generations=[5, 2**40]
 )
 
-M = TypeVar("M", bound=Message)
+OLDER, NEWER = pb.Caller(), pb.Caller(slot_ranges=True, packed_slots=True)
+RUN_MESSAGES = {
+    "older": (OLDER, RUN_MESSAGE),
+    "newer": (
+        NEWER,
+        types_pb2.PageRun(
+            extent_id=7,
+            tier=types_pb2.TIER_1,
+            packed_slot_indexes=pack("<2I", 3, 1),
+            packed_generations=pack("<2Q", 5, 2**40),
+        ),
+    ),
+}
+both_forms = pytest.mark.parametrize(
+    ("caller", "run_message"), RUN_MESSAGES.values(), ids=RUN_MESSAGES
+)
 
 
-def read(kind: type[M], answer: Answer) -> M:
-    """Returns what a client makes of an answer."""
-    return kind.FromString(serialized(answer))
+def matched(match: Match, caller: pb.Caller = OLDER) -> pb.MatchPrefixResponse:
+    """Returns the answer with a match."""
+    response = pb.MatchPrefixResponse()
+    convert.fill_match(response.match, match, caller)
+    return response
 
 
 def test_a_sequence_keeps_which_base_it_names() -> None:
-    """A sequence names a pin, a reservation or nothing; an id of zero still names."""
+    """A sequence names a pin, a reservation or nothing. An id of zero also counts as a name."""
     plain = pb.Sequence(tokens=bytes(8))
     on_pin = pb.Sequence(tokens=bytes(8), position=4, base_pin_id=0)
     on_reservation = pb.Sequence(tokens=bytes(8), position=4, base_reservation_id=9)
@@ -55,7 +69,7 @@ def test_a_sequence_keeps_which_base_it_names() -> None:
 
 
 def test_tokens_that_came_beside_a_sequence_are_its_own() -> None:
-    """In the place of those that it has; they are checked as these are."""
+    """Tokens that came beside a sequence replace its own tokens and are checked the same way."""
     named = pb.Sequence(tokens=bytes(8), position=4, base_pin_id=2)
     assert convert.sequence_of(named, LIMITS, b"full") == Sequence(b"full", 4, 2)
     with pytest.raises(InvalidField):
@@ -94,13 +108,13 @@ def test_reservations_are_checked() -> None:
 
 
 def test_a_next_token_of_zero_is_one() -> None:
-    """An insert may have no next token, which is not the same as token zero."""
+    """An insert without a next token differs from an insert with next token zero."""
     assert convert.next_token_of(pb.InsertPrefixRequest()) is None
     assert convert.next_token_of(pb.InsertPrefixRequest(next_token=0)) == 0
 
 
 def test_a_hint_is_no_reason_to_refuse() -> None:
-    """A hint is read as far as it is known; one of a later version says nothing."""
+    """A hint is read as far as it is known. A hint of a later version counts as none."""
     assert convert.hint_of(pb.InsertPrefixRequest()) is None
     known = types_pb2.ReuseHint(expected_reuse=2, horizon_ms=1500, priority=-1)  # type: ignore[arg-type]
     assert convert.hint_of(pb.InsertPrefixRequest(hint=known)) == ReuseHint(
@@ -148,7 +162,7 @@ def test_a_layout_is_checked(field: str, change: object) -> None:
 
 
 def test_an_identity_is_read_and_the_salt_is_never_sent_back() -> None:
-    """Digests, salt and name are read; what is listed of them leaves the salt out."""
+    """Digests, salt and name are read. The listed identity leaves the salt out."""
     message = types_pb2.NamespaceIdentity(
         model_digest=b"m", adapter_digest=b"a", salt=b"s", display_name="name"
     )
@@ -178,37 +192,36 @@ def test_an_identity_is_checked(field: str, value: object) -> None:
     assert caught.value.metadata["field"] == f"identity.{field}"
 
 
-def test_runs_keep_slots_and_generations_in_order() -> None:
-    """A run as a message names its extent, tier, slots and generations."""
-    answer = read(pb.InsertPrefixResponse, convert.insert_response(Inserted((RUN,), 1)))
-    assert answer == pb.InsertPrefixResponse(runs=[RUN_MESSAGE], published_page_count=1)
-
-
 def test_a_miss_is_an_empty_match() -> None:
-    """A miss has neither tokens nor runs, and is present all the same; a match has both."""
-    miss = read(pb.MatchPrefixResponse, convert.match_response(Match(0, ())))
+    """A miss has neither tokens nor runs, and is present all the same."""
+    miss = matched(Match(0, ()))
     assert miss.HasField("match")
     assert miss.match == pb.PrefixMatch()
-    match = pb.PrefixMatch(matched_token_count=8, runs=[RUN_MESSAGE], tier_3_token_count=16)
-    answer = convert.match_response(Match(8, (RUN,), tier_3_token_count=16))
-    assert read(pb.MatchPrefixResponse, answer).match == match
+
+
+@both_forms
+def test_a_match_has_tokens_and_runs(caller: pb.Caller, run_message: types_pb2.PageRun) -> None:
+    """A match names its runs in order, and the tokens that only tier 3 has."""
+    other = Run(8, 2, array("I", [0]), array("Q", [1]))
+    answer = matched(Match(8, (RUN, other), tier_3_token_count=16), caller).match
+    assert (answer.matched_token_count, answer.tier_3_token_count) == (8, 16)
+    assert answer.runs[0] == run_message
+    assert [(run.extent_id, run.tier) for run in answer.runs] == [(7, 1), (8, 2)]
 
 
 def test_what_is_in_flight_stands_beside_a_match() -> None:
-    """Of a match as of a peek; time in whole milliseconds, as many as the wire has room for."""
+    """Matches and peeks report a prefill in flight, with its idle time in whole ms (32 bits)."""
     message = pb.InFlight(token_count=16, inserted_token_count=8, idle_ms=1500)
     found = InFlight(16, 8, 1.5004)
-    match = read(pb.MatchPrefixResponse, convert.match_response(Match(8, (), in_flight=found)))
-    assert match.match == pb.PrefixMatch(matched_token_count=8, in_flight=message)
+    answer = matched(Match(8, (), in_flight=found)).match
+    assert answer == pb.PrefixMatch(matched_token_count=8, in_flight=message)
     assert convert.peek_message(Peeked(0, (), in_flight=found)).in_flight == message
-    acquired = convert.acquire_response(Match(0, (), in_flight=InFlight(8, 0, 1e9)), None)
-    answer = read(pb.AcquirePrefixResponse, acquired)
-    assert answer.match.in_flight.idle_ms == (1 << 32) - 1
-    assert not answer.HasField("grant")
+    longest = matched(Match(0, (), in_flight=InFlight(8, 0, 1e9)))
+    assert longest.match.in_flight.idle_ms == (1 << 32) - 1
 
 
 def test_an_acquire_yields_where_it_says_so() -> None:
-    """To what advanced within a time, in seconds; without one, to whatever there is."""
+    """An acquire yields to a prefill that advanced within the given seconds, or to any prefill."""
     request = pb.AcquirePrefixRequest(yield_idle_ms=250)
     assert convert.yield_idle_of(request) is None
     request.yield_to_in_flight = True
@@ -217,24 +230,26 @@ def test_an_acquire_yields_where_it_says_so() -> None:
     assert convert.yield_idle_of(request) == inf
 
 
-def test_a_match_has_its_source_and_its_next_token() -> None:
-    """Both stand beside the runs; a next token may be zero."""
-    response = convert.match_response(Match(0, (), Source(9, RUN, 2), next_token=0))
-    answer = read(pb.MatchPrefixResponse, response).match
+@both_forms
+def test_a_match_has_its_source_and_its_next_token(
+    caller: pb.Caller, run_message: types_pb2.PageRun
+) -> None:
+    """A match has its source page and its next token beside the runs. A next token may be zero."""
+    answer = matched(Match(0, (), Source(9, RUN, 2), next_token=0), caller).match
     assert answer.HasField("next_token")
     assert answer == pb.PrefixMatch(
-        source=types_pb2.SourcePage(source_pin_id=9, page=RUN_MESSAGE, valid_token_count=2),
+        source=types_pb2.SourcePage(source_pin_id=9, page=run_message, valid_token_count=2),
         next_token=0,
     )
 
 
-def test_a_grant_names_its_reservation_and_start() -> None:
-    """A grant carries its reservation's id, its start and its runs; there may be none."""
-    grant = pb.ReservationGrant(reservation_id=5, start_page=2, runs=[RUN_MESSAGE])
-    reserved = convert.reserve_response([Grant(5, 2, (RUN,))])
-    assert read(pb.ReservePagesResponse, reserved).grants == [grant]
-    acquired = convert.acquire_response(Match(0, ()), Grant(5, 2, (RUN,)))
-    assert read(pb.AcquirePrefixResponse, acquired).grant == grant
-    without = read(pb.AcquirePrefixResponse, convert.acquire_response(Match(0, ()), None))
-    assert without.HasField("match")
-    assert not without.HasField("grant")
+@both_forms
+def test_a_grant_names_its_reservation_and_start(
+    caller: pb.Caller, run_message: types_pb2.PageRun
+) -> None:
+    """A grant carries its reservation's id, its start and its runs, in order."""
+    message = pb.ReservationGrant()
+    convert.fill_grant(message, Grant(5, 2, (RUN, RUN)), caller)
+    assert message == pb.ReservationGrant(
+        reservation_id=5, start_page=2, runs=[run_message, run_message]
+    )

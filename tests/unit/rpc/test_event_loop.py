@@ -25,11 +25,11 @@ class Rig:
         self.readable, self.writable = os.pipe()
 
     def woken(self) -> None:
-        """Notes a wake-up."""
+        """Notes that the loop was woken."""
         self.calls.append("woken")
 
     def note(self) -> None:
-        """Takes what is in the pipe, note it, and stops."""
+        """Reads the pipe, notes the bytes and stops the loop."""
         self.calls.append(os.read(self.readable, 99).decode())
         self.loop.stop()
 
@@ -56,7 +56,7 @@ def test_a_descriptor_that_is_ready_has_its_action_called(rig: Rig) -> None:
 
 
 def test_watching_again_replaces_what_was_watched(rig: Rig) -> None:
-    """The last action and events hold."""
+    """Watching a descriptor again replaces its action and events."""
     rig.loop.watch(rig.writable, rig.woken, selectors.EVENT_READ)
     rig.loop.watch(rig.writable, rig.loop.stop, selectors.EVENT_WRITE)
     rig.loop.run()
@@ -64,7 +64,7 @@ def test_watching_again_replaces_what_was_watched(rig: Rig) -> None:
 
 
 def test_a_forgotten_descriptor_is_left_alone(rig: Rig) -> None:
-    """What is forgotten is not waited for, and can be forgotten again."""
+    """The loop does not wait for a forgotten descriptor, which may be forgotten twice."""
     rig.loop.watch(rig.readable, rig.note)
     rig.loop.forget(rig.readable)
     rig.loop.forget(rig.readable)
@@ -75,7 +75,10 @@ def test_a_forgotten_descriptor_is_left_alone(rig: Rig) -> None:
 
 
 def test_moments_come_in_their_order(rig: Rig) -> None:
-    """Actions for a moment are called then, the earlier first, equal ones as they were asked."""
+    """Timed actions run at their time, the earliest first.
+
+    Equal times keep the order of the calls.
+    """
     now = MONOTONIC()
     rig.loop.at(now + 0.02, rig.loop.stop)
     rig.loop.at(now, lambda: rig.calls.append("second"))
@@ -87,7 +90,7 @@ def test_moments_come_in_their_order(rig: Rig) -> None:
 
 
 def test_a_cancelled_moment_does_not_come(rig: Rig) -> None:
-    """Its action is let go at once, and cancelling again changes nothing."""
+    """Cancelling a timed action releases it at once, and cancelling again changes nothing."""
     now = MONOTONIC()
     timers = [rig.loop.at(now, lambda: rig.calls.append("never")) for _ in range(3)]
     rig.loop.at(now, rig.loop.stop)
@@ -99,7 +102,7 @@ def test_a_cancelled_moment_does_not_come(rig: Rig) -> None:
 
 
 def test_a_moment_that_came_can_be_cancelled_no_more(rig: Rig) -> None:
-    """Nothing happens then."""
+    """Cancelling a timed action after it ran does nothing."""
     timer = rig.loop.at(MONOTONIC(), rig.loop.stop)
     rig.loop.run()
     assert timer.action is None
@@ -107,7 +110,7 @@ def test_a_moment_that_came_can_be_cancelled_no_more(rig: Rig) -> None:
 
 
 def test_moments_made_and_cancelled_leave_nothing(rig: Rig) -> None:
-    """However many, those that are kept are few, and those still to come do come, in order."""
+    """The loop keeps few of many cancelled actions, and runs the others in order."""
     now = MONOTONIC()
     rig.loop.at(now + 0.02, rig.loop.stop)
     rig.loop.at(now - 1, lambda: rig.calls.append("first"))
@@ -121,7 +124,7 @@ def test_moments_made_and_cancelled_leave_nothing(rig: Rig) -> None:
 
 
 def test_many_wake_ups_are_one(rig: Rig) -> None:
-    """However often the loop is woken before it looks, it looks once."""
+    """Many wake-ups before the loop runs count as one."""
     for _ in range(3):
         rig.loop.wake()
     rig.loop.at(0, rig.loop.stop)
@@ -130,7 +133,7 @@ def test_many_wake_ups_are_one(rig: Rig) -> None:
 
 
 def test_another_thread_wakes_and_stops_the_loop(rig: Rig) -> None:
-    """A loop that waits for nothing is ended from outside at once."""
+    """Another thread can stop a loop that waits for nothing, at once."""
     thread = Thread(target=rig.loop.run)
     thread.start()
     rig.loop.stop()
@@ -153,7 +156,7 @@ def test_an_action_that_fails_does_not_end_the_loop(rig: Rig) -> None:
 
 
 def test_the_loop_shows_that_it_gets_round(rig: Rig) -> None:
-    """Its last tick is by its clock, and advances as it runs."""
+    """The loop's last tick is by its clock and advances as the loop runs."""
     before = rig.loop.last_tick
     rig.loop.at(0, rig.loop.stop)
     rig.loop.run()

@@ -1,4 +1,4 @@
-"""WatchEvents over a real server: who is told what, and how a watch ends."""
+"""WatchEvents over a real server: the events that each caller gets, and the end of a watch."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -21,18 +21,18 @@ ALONE, BEFORE = pb.WatchEventsRequest.HISTORY_ALONE, pb.WatchEventsRequest.HISTO
 
 
 def kinds(events: Iterator[pb.WatchEventsResponse]) -> list[str]:
-    """Returns what events are about."""
+    """Returns the kinds of some events."""
     return [str(each.WhichOneof("event")) for each in events]
 
 
 def watchers() -> int:
-    """Returns how many threads tell somebody what happens."""
+    """Returns the number of threads that send events to watchers."""
     return sum(each.name.startswith("kvstore-watcher") for each in threading.enumerate())
 
 
 @contextmanager
 def watching(worker: Worker, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - as ``watch`` has them
-    """Watches what happens for as long as the block."""
+    """Watches events while the block runs."""
     call = watch(worker, **options)
     try:
         yield call
@@ -41,7 +41,7 @@ def watching(worker: Worker, **options: Any) -> Iterator[Any]:  # noqa: ANN401 -
 
 
 def ended(call: Any) -> Any:  # noqa: ANN401 - gRPC's error is its call
-    """Returns the error that a watch ends with, whatever it is told before."""
+    """Returns the error that ends a watch, after reading all its events."""
     with pytest.raises(grpc.RpcError) as caught:
         for _ in call:
             pass
@@ -50,7 +50,7 @@ def ended(call: Any) -> Any:  # noqa: ANN401 - gRPC's error is its call
 
 @pytest.fixture(autouse=True)
 def none_left() -> Iterator[None]:
-    """Sees that no thread is left behind."""
+    """Checks after each test that no watcher thread is left."""
     yield
     for each in threading.enumerate():
         if each.name.startswith("kvstore-watcher"):
@@ -59,7 +59,7 @@ def none_left() -> Iterator[None]:
 
 
 def test_a_watch_tells_what_happens(server: Server) -> None:
-    """In order, numbered from one on, with time, tenant and whereabouts; and no token."""
+    """Events come in order, numbered from 1, with time, tenant and place, and without token ids."""
     worker = server.worker()
     with watching(worker) as call:
         namespace_id = worker.open_namespace()
@@ -78,7 +78,7 @@ def test_a_watch_tells_what_happens(server: Server) -> None:
 
 
 def test_the_end_of_things_is_told_too(server: Server) -> None:
-    """Removed pages, a deleted namespace, a lease that ended."""
+    """Watchers are told of removed pages, a deleted namespace and an ended lease."""
     worker, other = server.worker(), server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, FIRST, 1)
@@ -106,7 +106,7 @@ def test_the_end_of_things_is_told_too(server: Server) -> None:
 
 
 def test_a_tenant_is_told_of_its_own_alone(server: Server) -> None:
-    """An admin of all; of one namespace, whoever may see it."""
+    """A tenant watches only its own events, an admin all, or those of one namespace it may see."""
     worker, stranger = server.worker(), server.worker(uid=3)
     admin = server.worker(uid=ADMIN_UID)
     mine, theirs = worker.open_namespace(), stranger.open_namespace()
@@ -128,7 +128,7 @@ def test_a_tenant_is_told_of_its_own_alone(server: Server) -> None:
 
 
 def test_what_is_remembered_may_come_first_or_alone(server: Server) -> None:
-    """Paths have names from the time on that somebody watches."""
+    """A watch may get past events first or alone. Paths have digests from the first watch on."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, FIRST, 1)
@@ -143,7 +143,7 @@ def test_what_is_remembered_may_come_first_or_alone(server: Server) -> None:
 
 
 def test_a_history_that_is_unknown_is_refused(server: Server) -> None:
-    """As is what is no id."""
+    """An unknown history value and a malformed namespace id are refused."""
     worker = server.worker()
     for change in ({"history": 7}, {"namespace_id": b"short"}):
         with pytest.raises(Refused) as caught:
@@ -152,7 +152,7 @@ def test_a_history_that_is_unknown_is_refused(server: Server) -> None:
 
 
 def come_and_go(server: Server, worker: Worker, numbers: range) -> int:
-    """Let leases with long names be granted and revoked; return how many events that makes."""
+    """Grants and revokes leases with long names. Returns the number of events that this makes."""
     identity = server.credentials.identity_of(worker.uid)
     for number in numbers:
         caller = Caller(identity, (1 << 64 | number).to_bytes(16), b"s" * 16, EPOCH)
@@ -162,7 +162,7 @@ def come_and_go(server: Server, worker: Worker, numbers: range) -> int:
 
 
 def test_a_watcher_that_takes_nothing_loses_the_oldest(start_server: Callable[..., Server]) -> None:
-    """Its line is bounded, it is told how many it lost, and it holds up nobody meanwhile."""
+    """A slow watcher's queue is bounded, counts the events it lost, and delays nobody else."""
     server = start_server(limits=Limits(max_waiting_events=50))
     worker = server.worker()
     with watching(worker) as hung:
@@ -180,7 +180,7 @@ def test_a_watcher_that_takes_nothing_loses_the_oldest(start_server: Callable[..
 
 
 def test_watches_take_no_thread_of_the_calls(start_server: Callable[..., Server]) -> None:
-    """With more of them than there are threads, calls are answered as ever."""
+    """Calls are answered as usual while there are more watches than call threads."""
     count = THREAD_COUNT + 2
     server = start_server(limits=Limits(max_watchers=count))
     worker = server.worker()
@@ -193,7 +193,7 @@ def test_watches_take_no_thread_of_the_calls(start_server: Callable[..., Server]
 
 
 def test_those_that_look_back_and_take_nothing_are_few(start_server: Callable[..., Server]) -> None:
-    """Each has a thread for as long as its client takes nothing, which may be long."""
+    """The number of watches of past events is limited, because each occupies a thread."""
     server = start_server(limits=Limits(max_watchers=3))
     worker = server.worker()
     come_and_go(server, worker, range(600))
@@ -207,7 +207,7 @@ def test_those_that_look_back_and_take_nothing_are_few(start_server: Callable[..
 
 
 def test_a_watch_ends_with_its_time(server: Server) -> None:
-    """By the deadline that it was given, as any call."""
+    """A watch ends at its deadline, as any call does."""
     worker = server.worker()
     authorization = ("authorization", f"Bearer {server.credentials.issue(worker.uid)}")
     # What it is told first may come too late for that.
@@ -217,7 +217,7 @@ def test_a_watch_ends_with_its_time(server: Server) -> None:
 
 
 def test_a_place_is_given_back(start_server: Callable[..., Server]) -> None:
-    """By a client that cancels, and by one that is gone; then there is room for another."""
+    """A watch that its client cancels makes room for another one."""
     server = start_server(limits=Limits(max_watchers=1))
     worker = server.worker()
     for _ in range(3):
@@ -232,7 +232,10 @@ def test_a_place_is_given_back(start_server: Callable[..., Server]) -> None:
 
 
 def test_a_store_that_stops_ends_its_watches(server: Server) -> None:
-    """While it drains they go on, and no other begins; then they end as the contract says."""
+    """During a drain watches go on and new ones are refused.
+
+    At the stop they end as UNAVAILABLE.
+    """
     worker = server.worker()
     call = watch(worker)
     server.store.begin_draining()
@@ -250,7 +253,7 @@ def test_a_store_that_stops_ends_its_watches(server: Server) -> None:
 def test_a_watcher_that_takes_nothing_keeps_no_server_from_ending(
     start_server: Callable[..., Server],
 ) -> None:
-    """Its thread, which waits for it, ends with the server's calls."""
+    """The server stops although the thread of a slow watcher is still waiting for its client."""
     servers: list[grpc.Server] = []
     server = start_server(bind=servers.append)
     worker = server.worker()
@@ -267,7 +270,7 @@ def test_a_watcher_that_takes_nothing_keeps_no_server_from_ending(
 
 
 def test_a_request_that_does_not_come_takes_a_thread_for_a_moment(server: Server) -> None:
-    """However far the deadline: it is ended, and its watch never began."""
+    """A watch whose request never arrives is cancelled before its deadline and leaves no thread."""
     worker = server.worker()
     authorization = ("authorization", f"Bearer {server.credentials.issue(worker.uid)}")
     send: Any = server.channel.stream_stream("/kvstore.v1.StoreService/WatchEvents")

@@ -27,14 +27,14 @@ def on_device(extent_id: int) -> ExtentDescription:
 
 
 def told(extent_id: int) -> types_pb2.Extent:
-    """Returns what is told of an extent wherever it is."""
+    """Returns the fields that an extent's message has for every kind of memory."""
     return types_pb2.Extent(
         extent_id=extent_id, arena_id=2, tier="TIER_1", slot_count=3, slot_bytes=100, offset=64
     )
 
 
 def test_an_extent_is_told_without_what_reaches_it() -> None:
-    """GetCapabilities answers shapes and places, and nothing by which memory could be had."""
+    """GetCapabilities describes an extent's shape and place, without a handle to its memory."""
     wanted = told(7)
     wanted.host.size_bytes = 364
     assert extent_message(on_host(7)) == wanted
@@ -44,7 +44,7 @@ def test_an_extent_is_told_without_what_reaches_it() -> None:
 
 
 def test_exported_extents_count_their_descriptors_in_order() -> None:
-    """Of a frame's extents those with descriptors name theirs, never the server's own number."""
+    """Each host extent of a frame names its descriptor's index there, not the server's number."""
     messages, descriptors = exported_extents([on_host(7), on_device(5), on_host(4)])
     assert [each.extent_id for each in messages] == [7, 5, 4]
     assert descriptors == (97, 94)
@@ -52,7 +52,7 @@ def test_exported_extents_count_their_descriptors_in_order() -> None:
 
 
 def test_a_generation_table_has_a_descriptor_of_its_own() -> None:
-    """Whatever memory an extent is in, its table's size and place in the frame are told."""
+    """A generation table has a descriptor of its own, whatever memory its extent is in."""
     tables = [HostExport(descriptor=50 + number, size_bytes=24) for number in range(2)]
     extents = [
         replace(on_host(7), generation_table=tables[0]),
@@ -65,7 +65,7 @@ def test_a_generation_table_has_a_descriptor_of_its_own() -> None:
 
 
 def test_a_device_s_extent_is_exported_by_its_handle() -> None:
-    """The handle, the device's UUID and the size travel in the message, and no descriptor."""
+    """A device's extent travels as handle, device UUID and size, without a descriptor."""
     ((message,), descriptors) = exported_extents([on_device(5)])
     wanted = told(5)
     wanted.cuda_ipc.CopyFrom(

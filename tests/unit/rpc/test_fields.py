@@ -12,7 +12,7 @@ LIMITS = Limits(max_tokens=8, max_batch_size=2)
 
 
 def test_a_submessage_that_is_there_is_present_even_if_empty() -> None:
-    """A missing submessage is refused by name; an empty one is not missing."""
+    """A missing submessage is refused by name. An empty one is accepted."""
     request = pb.MatchPrefixRequest(caller=pb.Caller())
     fields.require_present(request, "caller")
     with pytest.raises(InvalidField) as caught:
@@ -31,7 +31,7 @@ def test_a_random_id_has_sixteen_bytes(length: int) -> None:
 
 @pytest.mark.parametrize("length", [1, 6])
 def test_bytes_have_bounds(length: int) -> None:
-    """Lengths from least to most are taken, others refused."""
+    """Bytes within the given lengths are accepted, all others are refused."""
     for taken in (2, 5):
         assert fields.checked_bytes("salt", bytes(taken), least=2, most=5) == bytes(taken)
     with pytest.raises(InvalidField):
@@ -39,7 +39,7 @@ def test_bytes_have_bounds(length: int) -> None:
 
 
 def test_zero_is_an_id_that_was_forgotten() -> None:
-    """A chosen id is not zero, which is what a field that was not set holds."""
+    """An id of zero is refused, because an unset field is also zero."""
     with pytest.raises(InvalidField):
         fields.missing_id("pin_id")
 
@@ -54,14 +54,14 @@ def test_a_name_is_bounded_in_bytes() -> None:
 
 @pytest.mark.parametrize("value", ["a\x1b[2J", "a\nb", "a\x7f", "\u202ea", "\x00"])
 def test_a_name_is_for_people(value: str) -> None:
-    """What would be written into an operator's terminal or log has to be printable."""
+    """A name must be printable, because it goes to operators' terminals and logs."""
     with pytest.raises(InvalidField) as caught:
         fields.name("display_name", value, Limits())
     assert caught.value.metadata == {"field": "display_name", "why": "not printable"}
 
 
 def test_a_chosen_name_is_not_empty() -> None:
-    """A name that the client has to choose was forgotten where it is empty."""
+    """An empty name is refused if the client has to choose it."""
     assert fields.chosen_name("name", "p", Limits()) == "p"
     for value in ("", "é" * 129):
         with pytest.raises(InvalidField) as caught:
@@ -73,7 +73,7 @@ def test_a_chosen_name_is_not_empty() -> None:
     ("whole", "nanos"), [(-1, 0), (0, -1), (0, 1_000_000_000), (fields.MAX_SECONDS, 0)]
 )
 def test_a_span_of_time_is_not_negative(whole: int, nanos: int) -> None:
-    """A duration is read in seconds; negative, malformed and endless ones are refused."""
+    """A duration is read in seconds. Negative, malformed and infinite ones are refused."""
     assert fields.seconds("ttl", Duration(seconds=2, nanos=500_000_000)) == 2.5
     assert fields.seconds("ttl", Duration()) == 0
     with pytest.raises(InvalidField):
@@ -88,7 +88,7 @@ def test_tokens_are_whole_uint32s(length: int) -> None:
 
 
 def test_tokens_are_bounded_from_the_sequence_s_beginning() -> None:
-    """The limit counts the tokens before the position too."""
+    """The token limit also counts the tokens before the sequence's position."""
     assert fields.tokens(bytes(32), 0, LIMITS) == bytes(32)
     assert fields.tokens(bytes(16), 4, LIMITS) == bytes(16)
     with pytest.raises(LimitExceeded) as caught:
@@ -97,7 +97,7 @@ def test_tokens_are_bounded_from_the_sequence_s_beginning() -> None:
 
 
 def test_a_batch_is_bounded() -> None:
-    """A batch of the limit is taken, one more is refused."""
+    """A batch at the limit is accepted, and one with one more is refused."""
     fields.require_batch([1, 2], LIMITS)
     with pytest.raises(LimitExceeded):
         fields.require_batch([1, 2, 3], LIMITS)

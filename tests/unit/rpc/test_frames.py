@@ -31,7 +31,7 @@ def ends() -> Iterator[Ends]:
 
 
 def test_frames_come_as_they_were_sent(ends: Ends) -> None:
-    """Several frames sent at once are read one by one, an empty one too."""
+    """Several frames sent at once are read one by one, including an empty one."""
     writer, reader = FrameWriter(ends.near), FrameReader(ends.far)
     for payload in (b"one", b"", b"three"):
         writer.push(payload)
@@ -41,7 +41,7 @@ def test_frames_come_as_they_were_sent(ends: Ends) -> None:
 
 
 def test_a_frame_in_pieces_is_read_when_it_is_whole(ends: Ends) -> None:
-    """Whatever pieces a frame comes in, down to single bytes, it is read once and whole."""
+    """A frame is read once and whole, even if it arrives byte by byte."""
     reader = FrameReader(ends.far)
     data = LENGTH.pack(3) + b"abc"
     for index in range(len(data) - 1):
@@ -53,7 +53,7 @@ def test_a_frame_in_pieces_is_read_when_it_is_whole(ends: Ends) -> None:
 
 
 def test_what_the_socket_does_not_take_waits(ends: Ends) -> None:
-    """A frame larger than the socket's buffer goes in parts, as the peer reads."""
+    """A frame larger than the socket's buffer is sent in parts as the peer reads."""
     payload = os.urandom(3 << 20)
     writer, reader = FrameWriter(ends.near), FrameReader(ends.far)
     writer.push(payload)
@@ -68,7 +68,7 @@ def test_what_the_socket_does_not_take_waits(ends: Ends) -> None:
 
 
 def test_descriptors_come_with_the_frame_that_brought_them(ends: Ends) -> None:
-    """Each of several frames in line has its own descriptors, in order, close-on-exec."""
+    """Each of several queued frames has its own descriptors, in order and close-on-exec."""
     pipes = [os.pipe() for _ in range(3)]
     writer, reader = FrameWriter(ends.near), FrameReader(ends.far, max_descriptors=2)
     writer.push(b"none")
@@ -87,7 +87,7 @@ def test_descriptors_come_with_the_frame_that_brought_them(ends: Ends) -> None:
 
 
 def test_a_waiting_frame_keeps_its_descriptors_open(ends: Ends) -> None:
-    """A descriptor closed by its owner while its frame waits is still the same file there."""
+    """A waiting frame keeps its descriptors open after their owner closes them."""
     writer, reader = FrameWriter(ends.near), FrameReader(ends.far, max_descriptors=1)
     readable, writable = os.pipe()
     writer.push(bytes(1 << 20))
@@ -107,7 +107,7 @@ def test_a_waiting_frame_keeps_its_descriptors_open(ends: Ends) -> None:
 
 
 def test_nothing_is_left_open(ends: Ends) -> None:
-    """What was sent, dropped while waiting, or received and not whole is closed."""
+    """Descriptors are closed after a frame is sent, dropped while waiting, or received in part."""
     before = open_descriptors("/dev/null")
     writer, reader = FrameWriter(ends.near), FrameReader(ends.far, max_descriptors=1)
     with Path("/dev/null").open("rb") as null:
@@ -121,7 +121,7 @@ def test_nothing_is_left_open(ends: Ends) -> None:
 
 
 def test_unwanted_descriptors_are_dropped_by_the_kernel(ends: Ends) -> None:
-    """A peer that sends descriptors to a reader that takes none fills no table of ours."""
+    """The kernel drops descriptors that a peer sends to a reader that accepts none."""
     before = open_descriptors("/dev/null")
     with Path("/dev/null").open("rb") as null:
         socket.send_fds(ends.near, [LENGTH.pack(1) + b"x"], [null.fileno()] * 9)
@@ -130,7 +130,7 @@ def test_unwanted_descriptors_are_dropped_by_the_kernel(ends: Ends) -> None:
 
 
 def test_too_many_descriptors_break_the_stream(ends: Ends) -> None:
-    """More descriptors than a frame may bring are refused, and none is left open."""
+    """More descriptors than a frame may have are refused, and none is left open."""
     before = open_descriptors("/dev/null")
     reader = FrameReader(ends.far, max_descriptors=2)
     with Path("/dev/null").open("rb") as null:
@@ -142,7 +142,7 @@ def test_too_many_descriptors_break_the_stream(ends: Ends) -> None:
 
 
 def test_an_oversize_frame_is_refused_by_its_length(ends: Ends) -> None:
-    """A length beyond the bound is refused before any of it is read or kept."""
+    """A frame that is too long is refused by its length, before any of it is read."""
     reader = FrameReader(ends.far, max_frame_bytes=10)
     ends.near.send(LENGTH.pack(10) + bytes(10) + LENGTH.pack(11))
     assert reader.read() == Frame(bytes(10), ())
@@ -153,7 +153,7 @@ def test_an_oversize_frame_is_refused_by_its_length(ends: Ends) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x05", LENGTH.pack(5) + b"half"])
 def test_a_hang_up_is_the_end_wherever_it_comes(ends: Ends, data: bytes) -> None:
-    """Between frames or within one, the end of the stream is the end."""
+    """The end of a stream is reported whether it comes between frames or within one."""
     ends.near.send(data)
     ends.near.close()
     with pytest.raises(EOFError):
@@ -161,7 +161,7 @@ def test_a_hang_up_is_the_end_wherever_it_comes(ends: Ends, data: bytes) -> None
 
 
 def test_a_writer_notices_that_its_peer_is_gone(ends: Ends) -> None:
-    """Sending to a closed socket raises, and no signal ends the process."""
+    """Sending to a closed socket raises an error instead of a signal."""
     writer = FrameWriter(ends.near)
     ends.far.close()
     writer.push(b"anybody?")
@@ -171,7 +171,7 @@ def test_a_writer_notices_that_its_peer_is_gone(ends: Ends) -> None:
 
 
 def test_a_descriptor_that_is_none_is_not_put_in_line(ends: Ends) -> None:
-    """A frame whose descriptors cannot be duplicated is not sent, and leaves nothing open."""
+    """A frame whose descriptors cannot be duplicated is not sent and leaves nothing open."""
     before = open_descriptors("/dev/null")
     writer = FrameWriter(ends.near)
     with Path("/dev/null").open("rb") as null, pytest.raises(OSError, match="descriptor"):

@@ -15,19 +15,19 @@ DEAD_AFTER = 30.0
 
 @dataclass
 class Shown:
-    """What a thread shows."""
+    """The state that a fake thread reports."""
 
     last_tick: float = 100.0
     alive: bool = True
 
     def is_alive(self) -> bool:
-        """Returns what the test says."""
+        """Returns the value that the test chose."""
         return self.alive
 
 
 @dataclass
 class World:
-    """Two threads, a clock, and the health that follows from them."""
+    """Two fake threads, a fake clock and the health computed from them."""
 
     reaper: Shown
     attach: Shown
@@ -47,42 +47,42 @@ class World:
         )
 
     def look(self) -> None:
-        """Counts what is called before each look."""
+        """Counts the calls that run before each check."""
         self.looks += 1
 
     def beat(self) -> None:
-        """Counts how often it was found alive."""
+        """Counts the checks that found the store alive."""
         self.heartbeats += 1
 
     def shown(self) -> set[bool]:
-        """Returns what is said of all services together: whether it is ready."""
+        """Returns the status of all services together, which is readiness."""
         return {self.said(name) for name in ("", READINESS, "kvstore.v1.A", "kvstore.v1.B")}
 
     def said(self, name: str) -> bool:
-        """Returns what is said of a service."""
+        """Returns the status of one service."""
         return self.health.says(name)
 
 
 @pytest.fixture
 def world() -> World:
-    """Provides a health that was not looked at yet."""
+    """Provides a health object before its first check."""
     return World(Shown(), Shown())
 
 
 def test_a_server_that_starts_is_not_serving(world: World) -> None:
-    """Before the first look every service is NOT_SERVING, the empty name's included."""
+    """Before the first check every service is NOT_SERVING, including the empty name."""
     assert world.shown() == {NOT_SERVING}
 
 
 def test_with_threads_that_tick_it_serves(world: World) -> None:
-    """As long as every thread lives and ticked lately, all services are SERVING."""
+    """All services are SERVING while every thread lives and ticked lately."""
     world.now += STALE_AFTER
     world.health.check()
     assert world.shown() == {SERVING}
 
 
 def test_what_failed_for_good_never_serves_again(world: World) -> None:
-    """Neither ready nor alive, whatever the threads show, and without heartbeats."""
+    """After a permanent failure the store is neither ready nor alive, and sends no heartbeat."""
     world.health.check()
     assert (world.shown(), world.said(LIVENESS), world.heartbeats) == ({SERVING}, SERVING, 1)
     world.health.fail()
@@ -96,7 +96,7 @@ def test_what_failed_for_good_never_serves_again(world: World) -> None:
 
 @pytest.mark.parametrize("name", ["reaper", "attach"])
 def test_a_silent_thread_ends_serving_until_it_ticks(world: World, name: str) -> None:
-    """A thread that did not tick for too long makes all NOT_SERVING, until its next tick."""
+    """A thread that has not ticked for too long makes all NOT_SERVING until its next tick."""
     silent: Shown = getattr(world, name)
     for _ in range(2):
         world.health.check()
@@ -113,7 +113,7 @@ def test_a_silent_thread_ends_serving_until_it_ticks(world: World, name: str) ->
 
 
 def test_a_thread_that_ended_ends_serving(world: World) -> None:
-    """A thread that does not run any more makes all NOT_SERVING, however late it ticked."""
+    """A thread that ended makes all services NOT_SERVING, however recent its last tick is."""
     world.health.check()
     world.attach.alive = False
     world.health.check()
@@ -121,7 +121,7 @@ def test_a_thread_that_ended_ends_serving(world: World) -> None:
 
 
 def test_a_process_that_was_stopped_gets_a_moment(world: World) -> None:
-    """When the look itself comes late, the threads are judged at the next one."""
+    """A check that itself comes late judges no thread; the next check does."""
     world.health.check()
     world.now += 10 * STALE_AFTER
     world.health.check()
@@ -132,7 +132,7 @@ def test_a_process_that_was_stopped_gets_a_moment(world: World) -> None:
 
 
 def test_a_process_that_hardly_gets_to_run_still_lives(world: World) -> None:
-    """Looks that all come late judge nobody, and each is a heartbeat: it is not to be killed."""
+    """Checks that all come late judge no thread, and each sends a heartbeat."""
     world.health.check()
     for looks in range(2, 6):
         world.now += 2 * STALE_AFTER
@@ -141,7 +141,7 @@ def test_a_process_that_hardly_gets_to_run_still_lives(world: World) -> None:
 
 
 def test_draining_is_for_good(world: World) -> None:
-    """After draining began nothing that the threads show makes it SERVING again."""
+    """After draining began, no state of the threads makes the service SERVING again."""
     world.health.check()
     world.health.begin_draining()
     assert world.shown() == {NOT_SERVING}
@@ -153,7 +153,7 @@ def test_draining_is_for_good(world: World) -> None:
 
 
 def test_it_serves_at_once_and_can_be_closed(world: World) -> None:
-    """Beginning looks at once; closing ends the thread, whether it was begun or not."""
+    """Starting checks at once. Closing ends the thread, even one that was never started."""
     world.health.begin_serving()
     assert world.shown() == {SERVING}
     world.health.close()
@@ -162,7 +162,7 @@ def test_it_serves_at_once_and_can_be_closed(world: World) -> None:
 
 
 def test_it_lives_before_it_is_ready_and_after(world: World) -> None:
-    """Liveness is SERVING from the start, while it is not ready, and while it drains."""
+    """Liveness is SERVING from the start, also before readiness and during a drain."""
     assert world.said(LIVENESS) == SERVING
     world.health.check()
     world.health.begin_draining()
@@ -173,7 +173,7 @@ def test_it_lives_before_it_is_ready_and_after(world: World) -> None:
 
 
 def test_a_long_silence_is_death(world: World) -> None:
-    """Silence costs readiness first and life much later, without a heartbeat from then on."""
+    """A silent thread costs readiness first, and liveness and the heartbeat much later."""
     seen = []
     while world.said(LIVENESS) == SERVING:
         world.now += 0.4 * STALE_AFTER
@@ -190,7 +190,7 @@ def test_a_long_silence_is_death(world: World) -> None:
 
 
 def test_a_loss_is_logged_with_where_each_thread_is(world: World) -> None:
-    """Whoever looks for the cause of a stall finds file, line and function."""
+    """The log of lost health has the stack of each thread, with file, line and function."""
     world.health.check()
     world.attach.alive = False
     with own_logs() as lines:
@@ -200,7 +200,7 @@ def test_a_loss_is_logged_with_where_each_thread_is(world: World) -> None:
 
 
 def test_it_outlives_a_look_that_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that looks is watched by nobody: it logs, and looks again."""
+    """The checking thread logs an error in a check and checks again."""
     monkeypatch.setattr("kvstore.rpc.health.watchdog.INTERVAL", 0.001)
     failed, again = Event(), Event()
 
@@ -220,7 +220,7 @@ def test_it_outlives_a_look_that_fails(world: World, monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_watched_later_counts_too(world: World) -> None:
-    """One that was added, as all others; and who asks in this process is told the same."""
+    """A thread that is added later counts too, and callers in this process get the same status."""
     late = Shown()
     world.health.watch("late", late)
     world.health.check()

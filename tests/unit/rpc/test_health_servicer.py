@@ -18,7 +18,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 def asked(service: str) -> health_pb2.HealthCheckRequest:
-    """Returns a request."""
+    """Returns a request for one service."""
     return health_pb2.HealthCheckRequest(service=service)
 
 
@@ -29,14 +29,14 @@ def code_of(error: grpc.RpcError) -> grpc.StatusCode:
 
 
 def test_an_unknown_service_is_not_found(server: Server) -> None:
-    """Check ends with NOT_FOUND."""
+    """Check of an unknown service ends with NOT_FOUND."""
     with pytest.raises(grpc.RpcError) as caught:
         health_pb2_grpc.HealthStub(server.channel).Check(asked("none"), timeout=30)
     assert code_of(caught.value) is grpc.StatusCode.NOT_FOUND
 
 
 def test_watch_is_unimplemented_and_takes_no_thread(server: Server) -> None:
-    """Watchers, cancelled ones too, neither stop the server nor occupy a thread of the checks."""
+    """Watch calls, even cancelled ones, neither stop the server nor occupy the checks' threads."""
     stub = health_pb2_grpc.HealthStub(server.channel)
     for watch in [stub.Watch(asked("")) for _ in range(200)][::2]:
         watch.cancel()
@@ -66,7 +66,7 @@ def test_all_services_are_listed(server: Server) -> None:
 def test_a_request_that_cannot_be_read_leaves_nothing_behind(
     server: Server, caplog: pytest.LogCaptureFixture, kind: str, method: str
 ) -> None:
-    """Neither log nor memory grow: such a request needs no credential."""
+    """A request that cannot be parsed adds nothing to the log or to memory."""
     stub = getattr(server.channel, kind)(f"/{method}", bytes, bytes)
     for _ in range(20):
         with pytest.raises(grpc.RpcError) as caught:
@@ -77,7 +77,7 @@ def test_a_request_that_cannot_be_read_leaves_nothing_behind(
 
 
 def test_health_answers_with_every_thread_of_the_server_stuck(server: Server) -> None:
-    """Checks have threads of their own, so a check does not time out."""
+    """Health checks have threads of their own, so they are answered when all other threads hang."""
     go_on = Event()
     stuck = [server.threads.submit(go_on.wait, 30) for _ in range(THREAD_COUNT)]
     try:

@@ -1,4 +1,4 @@
-"""Lanes: what a connection costs, who gets a thread, and what ends one."""
+"""Lanes on a real server: how calls are framed, limited, queued, timed and ended."""
 
 import socket
 from collections.abc import Callable
@@ -40,14 +40,14 @@ INSERT = METHODS.index("/kvstore.v1.PrefixCacheService/InsertPrefix")
 
 @pytest.fixture
 def over() -> str:
-    """Have the request path go over lanes."""
+    """Names lanes as the transport of the request path."""
     return "lane"
 
 
 def test_a_lane_carries_one_call_after_another(
     server: Server, open_lane: Callable[[Worker], socket.socket]
 ) -> None:
-    """Each is answered, also after one that was refused."""
+    """A lane answers each call in turn, also after a call that was refused."""
     worker = server.worker()
     lane = open_lane(worker)
     for method, expected in ((RELEASE, "OK"), (MATCH, "INVALID_FIELD"), (99, "INVALID_FIELD")) * 2:
@@ -57,7 +57,7 @@ def test_a_lane_carries_one_call_after_another(
 def test_a_call_in_pieces_is_a_call(
     server: Server, open_lane: Callable[[Worker], socket.socket]
 ) -> None:
-    """However its bytes come."""
+    """A call is answered even if its bytes arrive one by one."""
     worker = server.worker()
     lane, body = open_lane(worker), nothing(worker)
     head = attach_pb2.LaneCall(method=RELEASE, timeout_us=10_000_000).SerializeToString()
@@ -77,7 +77,7 @@ def test_a_call_in_pieces_is_a_call(
 def test_a_deadline_is_looked_at(
     server: Server, open_lane: Callable[[Worker], socket.socket], timeout_us: int, why: str
 ) -> None:
-    """One that is missing, too long, or over when the call could begin refuses it."""
+    """A call is refused if its deadline is missing, too long, or over before the call begins."""
     worker = server.worker()
     answer, _ = lane_call(open_lane(worker), RELEASE, nothing(worker), timeout_us=timeout_us)
     refused = refusal_of_status(answer.status)
@@ -88,7 +88,7 @@ def test_a_deadline_is_looked_at(
 def test_a_rate_counts_what_lanes_carry(
     server: Server, open_lane: Callable[[Worker], socket.socket]
 ) -> None:
-    """What is over it is refused as over gRPC; what gives back comes in all the same."""
+    """A rate limit refuses calls over lanes as over gRPC, except those that give something back."""
     worker = server.worker()
     lane = open_lane(worker)
     # One at once, and then none for half a minute.
@@ -107,7 +107,7 @@ def test_a_rate_counts_what_lanes_carry(
 def test_lengths_over_the_bounds_end_a_lane(
     server: Server, open_lane: Callable[[Worker], socket.socket], head_bytes: int, body_bytes: int
 ) -> None:
-    """Its peer is told why, and nothing more is read."""
+    """A call with a length over the limit is refused with its reason, and its lane ends."""
     lane = open_lane(server.worker())
     lane.sendall(LENGTHS.pack(head_bytes, body_bytes))
     assert reason(lane_answer(lane)[0]) == "LIMIT_EXCEEDED"
@@ -118,7 +118,7 @@ def test_lengths_over_the_bounds_end_a_lane(
 def test_a_head_that_is_none_ends_a_lane(
     server: Server, open_lane: Callable[[Worker], socket.socket]
 ) -> None:
-    """Where the next call begins is not to be trusted then."""
+    """A malformed head ends the lane, because the beginning of the next call is unknown."""
     lane = open_lane(server.worker())
     lane.sendall(LENGTHS.pack(3, 0) + b"\xff\xff\xff")
     assert reason(lane_answer(lane)[0]) == "INVALID_FIELD"
@@ -129,7 +129,10 @@ def test_a_head_that_is_none_ends_a_lane(
 def test_a_call_that_does_not_come_whole_keeps_no_thread(
     server: Server, lanes: HotLanes, open_lane: Callable[[Worker], socket.socket]
 ) -> None:
-    """Its lane is ended, and others are answered meanwhile, the same tenant's too."""
+    """A lane with a partial call is ended.
+
+    Others are answered meanwhile, also of the same tenant.
+    """
     worker = server.worker()
     halves = [open_lane(worker) for _ in range(MAX_LANES_OF_PROCESS - 1)]
     for each in halves:
@@ -144,7 +147,7 @@ def test_a_call_that_does_not_come_whole_keeps_no_thread(
 def test_who_hung_up_wants_no_answer(
     server: Server, open_lane: Callable[[Worker], socket.socket]
 ) -> None:
-    """A call whose client is gone before it began is not made."""
+    """A call is not made if its client hung up before the call began."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, tokens(*range(8)), 1)
@@ -171,7 +174,7 @@ def test_who_hung_up_wants_no_answer(
 def test_a_process_has_few_lanes(
     server: Server, lanes: HotLanes, open_lane: Callable[[Worker], socket.socket]
 ) -> None:
-    """And has room again when one ended."""
+    """The number of a process's lanes is limited, and other processes still have room."""
     worker = server.worker()
     opened = [open_lane(worker) for _ in range(MAX_LANES_OF_PROCESS)]
     with pytest.raises(QuotaExceeded):
@@ -184,7 +187,7 @@ def test_a_process_has_few_lanes(
 
 
 def test_a_lane_s_calls_are_timed(server: Server) -> None:
-    """By method and outcome, also those that were refused."""
+    """Calls over lanes are timed by method and outcome, including refused ones."""
     server.store.call_times["lane"] = times = CallTimes()
     worker = server.worker()
     near, far = socket.socketpair()
@@ -197,7 +200,7 @@ def test_a_lane_s_calls_are_timed(server: Server) -> None:
 
 
 def test_lanes_are_shared_out(server: Server) -> None:
-    """A uid has three quarters of all, and the next finds room."""
+    """One uid may have three quarters of all lanes, so the next uid finds room."""
     few = HotLanes(server.store, server.credentials, MONOTONIC, max_lanes=4)
     ends = []
     with few:
@@ -217,7 +220,7 @@ def test_lanes_are_shared_out(server: Server) -> None:
 def test_threads_that_stand_still_are_seen(
     server: Server, lanes: HotLanes, open_lane: Callable[[Worker], socket.socket]
 ) -> None:
-    """The errand of a look is not taken up while all threads wait for the store."""
+    """The lanes' probe does not tick while all their threads wait for the store."""
     workers = [server.worker(uid=uid) for uid in range(2, 10)]
     waiting, go_on = [Event() for _ in workers], Event()
     made = iter(waiting)
@@ -252,7 +255,7 @@ def test_threads_that_stand_still_are_seen(
 def test_a_fault_keeps_nobody_in_line(
     server: Server, lanes: HotLanes, open_lane: Callable[[Worker], socket.socket]
 ) -> None:
-    """Calls that break in a way that nobody foresaw: who waits behind them is served."""
+    """Calls that raise an unexpected error free their threads for the calls that wait."""
     worker = server.worker()
     first, waiting = [open_lane(worker) for _ in range(THREAD_COUNT // 2)], open_lane(worker)
     entered, go_on, number = Semaphore(0), Event(), count()
@@ -280,7 +283,7 @@ def test_a_fault_keeps_nobody_in_line(
 
 
 def test_a_refusal_says_the_same_as_over_grpc(server: Server) -> None:
-    """The same call, refused over both: code, reason, values and details."""
+    """A refusal over a lane has the code, reason, values and details of one over gRPC."""
     worker = server.worker()
     request = pb.MatchPrefixRequest(
         caller=worker.caller(), namespace_id=bytes(16), sequence=pb.Sequence(), pin_id=1

@@ -1,4 +1,4 @@
-"""Who calls, from a call's metadata."""
+"""The caller's credential, lease secret and certificate names, read from a call."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from kvstore.rpc.identity import (
 
 
 def test_a_credential_is_a_bearer_token() -> None:
-    """The scheme's case does not matter; the credential is what follows it."""
+    """A credential is what follows the scheme "Bearer", in upper or lower case."""
     assert credential_of([("authorization", "Bearer abc")]) == "abc"
     assert credential_of([("x", "y"), ("authorization", "bearer a b")]) == "a b"
     assert credential_of([("x", "y")]) is None
@@ -31,13 +31,13 @@ def test_a_credential_is_a_bearer_token() -> None:
     ],
 )
 def test_what_is_not_one_credential_is_refused(metadata: Metadata) -> None:
-    """An empty header, another scheme, and two of them are all refused."""
+    """An empty header, another scheme and two headers are all refused."""
     with pytest.raises(CredentialRequired):
         credential_of(metadata)
 
 
 def test_a_secret_is_optional_and_has_bounds() -> None:
-    """Secrets of 16 to 64 bytes are taken; without one there is none."""
+    """A secret has 16 to 64 bytes, and a call may be without one."""
     assert secret_of([]) is None
     for length in (16, 64):
         assert secret_of([(LEASE_SECRET, bytes(length))]) == bytes(length)
@@ -45,7 +45,7 @@ def test_a_secret_is_optional_and_has_bounds() -> None:
 
 @pytest.mark.parametrize("lengths", [[0], [15], [65], [16, 16]])
 def test_other_secrets_are_refused(lengths: list[int]) -> None:
-    """A secret that is too short, too long, or there twice is refused and not repeated."""
+    """A secret that is too short, too long or sent twice is refused with its field's name."""
     with pytest.raises(InvalidField) as caught:
         secret_of([(LEASE_SECRET, bytes(length)) for length in lengths])
     assert caught.value.metadata["field"] == LEASE_SECRET
@@ -70,5 +70,5 @@ def test_other_secrets_are_refused(lengths: list[int]) -> None:
 def test_a_certificate_is_named_by_the_best_that_it_has(
     properties: dict[str, list[bytes]], names: list[str]
 ) -> None:
-    """URIs win over DNS names, these over the common name; nothing else names a tenant."""
+    """A certificate names a tenant by its URIs, else its DNS names, else its common name."""
     assert certificate_names(properties) == names

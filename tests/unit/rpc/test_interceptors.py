@@ -1,4 +1,4 @@
-"""What every call passes on its way to a servicer, on a real server."""
+"""The interceptors that every call passes before its servicer, on a real server."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +28,7 @@ METHOD = "/kvstore.v1.StoreService/"
 
 
 class Raiser(store_pb2_grpc.StoreServiceServicer):
-    """Answers, refuses and fails, and notes what it was called with."""
+    """A servicer that answers, refuses and fails, and notes the context of its calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, object]]] = []
@@ -36,20 +36,20 @@ class Raiser(store_pb2_grpc.StoreServiceServicer):
     def GetCapabilities(  # noqa: N802
         self, request: pb.GetCapabilitiesRequest, context: grpc.ServicerContext
     ) -> pb.GetCapabilitiesResponse:
-        """Answer."""
+        """Answers the request."""
         del request, context
         self.calls.append(("GetCapabilities", merge_call(None, "", {})))
         return pb.GetCapabilitiesResponse(server_version="x")
 
     def GetStats(self, request: pb.GetStatsRequest, context: grpc.ServicerContext) -> None:  # noqa: N802
-        """Refuse."""
+        """Refuses the request."""
         del request, context
         raise PoolExhausted(requested=2, available=1)
 
     def ListPrefixes(  # noqa: N802
         self, request: pb.ListPrefixesRequest, context: grpc.ServicerContext
     ) -> None:
-        """Fails, with a bug."""
+        """Fails with a bug."""
         del request, context
         raise ZeroDivisionError
 
@@ -59,14 +59,14 @@ class Raiser(store_pb2_grpc.StoreServiceServicer):
         context: grpc.ServicerContext,
         send: Send[pb.WatchEventsResponse],
     ) -> None:
-        """Answers once, then refuse."""
+        """Answers once and then refuses."""
         del request, context
         send(pb.WatchEventsResponse(sequence_number=1))
         raise PoolExhausted(requested=2, available=1)
 
 
 class Details:
-    """What an interceptor is told of a call."""
+    """The details of a call that gRPC gives an interceptor."""
 
     def __init__(self, name: str) -> None:
         self.method = METHOD + name
@@ -95,7 +95,7 @@ class Gate:
     def call(
         self, method: str, body: bytes = b"", *, timeout: float | None = 30, request_id: str = ""
     ) -> bytes:
-        """Returns a call's answer, undecoded; raises Refused."""
+        """Returns a call's answer as bytes. Raises Refused if the call fails."""
         pairs = {"authorization": f"Bearer {self.credential}" if self.credential else ""}
         pairs["x-request-id"] = request_id
         metadata = tuple((key, value) for key, value in pairs.items() if value)
@@ -106,14 +106,14 @@ class Gate:
             raise refusal_of(error) from error
 
     def logged(self, method: str, request_id: str = "") -> list[EventDict]:
-        """Returns what is logged in a call, whatever its end."""
+        """Returns the lines that a call logs, whatever its outcome."""
         with capture_logs(processors=[merge_call]) as lines, suppress(Refused):
             self.call(method, request_id=request_id)
         return of_call(lines, method)
 
 
 def of_call(lines: list[EventDict], method: str) -> list[EventDict]:
-    """Returns the lines that were logged in a call of the method, not those beside it."""
+    """Returns the lines that were logged within a call of the method."""
     return [line for line in lines if line.get("method") == METHOD + method]
 
 
@@ -127,7 +127,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 def test_a_call_with_credential_and_deadline_comes_through(gate: Gate) -> None:
-    """The servicer is called with the message, under the request's id and tenant."""
+    """An accepted call reaches the servicer with its message, request id and tenant."""
     answer = pb.GetCapabilitiesResponse.FromString(gate.call("GetCapabilities", request_id="id-1"))
     assert answer.server_version == "x"
     context = {"request_id": "id-1", "tenant": "uid-7", "method": METHOD + "GetCapabilities"}
@@ -136,7 +136,7 @@ def test_a_call_with_credential_and_deadline_comes_through(gate: Gate) -> None:
 
 @pytest.mark.parametrize("credential", ["", "unknown"])
 def test_without_a_known_credential_nothing_is_called(gate: Gate, credential: str) -> None:
-    """A call without credential, or with another one, is refused before the servicer."""
+    """A call with no credential or an unknown one is refused before the servicer."""
     gate.credential = credential
     with pytest.raises(Refused) as caught:
         gate.call("GetCapabilities", b"\xff not a message")
@@ -147,7 +147,7 @@ def test_without_a_known_credential_nothing_is_called(gate: Gate, credential: st
 
 @pytest.mark.parametrize("timeout", [None, MAX_DEADLINE * 1.5, 10.0**6])
 def test_a_call_needs_a_deadline_within_the_limit(gate: Gate, timeout: float | None) -> None:
-    """A call without deadline, or with one that is too long, is refused before the servicer."""
+    """A call with no deadline or a too long one is refused before the servicer."""
     with pytest.raises(Refused) as caught:
         gate.call("GetCapabilities", timeout=timeout)
     assert caught.value.reason == "INVALID_FIELD"
@@ -156,13 +156,13 @@ def test_a_call_needs_a_deadline_within_the_limit(gate: Gate, timeout: float | N
 
 
 def test_the_longest_deadline_is_allowed(gate: Gate) -> None:
-    """A timeout of exactly the limit comes through, though gRPC rounds it up on its way."""
+    """A timeout of exactly the limit is accepted, although gRPC rounds it up on its way."""
     gate.call("GetCapabilities", timeout=MAX_DEADLINE)
     assert len(gate.servicer.calls) == 1
 
 
 def test_what_is_no_message_is_an_invalid_field(gate: Gate) -> None:
-    """A body that cannot be parsed is refused with a reason, not with gRPC's INTERNAL."""
+    """A body that cannot be parsed is refused as INVALID_FIELD, not with gRPC's INTERNAL."""
     with pytest.raises(Refused) as caught:
         gate.call("GetCapabilities", b"\xff not a message")
     assert caught.value.reason == "INVALID_FIELD"
@@ -171,7 +171,7 @@ def test_what_is_no_message_is_an_invalid_field(gate: Gate) -> None:
 
 
 def test_an_error_of_ours_becomes_its_status(gate: Gate) -> None:
-    """What a servicer raises goes out with code, reason, metadata and the retry's delay."""
+    """An error of the store reaches the caller with code, reason, metadata and retry delay."""
     with pytest.raises(Refused) as caught:
         gate.call("GetStats")
     assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -181,7 +181,7 @@ def test_an_error_of_ours_becomes_its_status(gate: Gate) -> None:
 
 
 def test_a_bug_becomes_internal_and_names_the_request(gate: Gate) -> None:
-    """Any other exception goes out as INTERNAL with the request id, and nothing of itself."""
+    """Any other exception becomes INTERNAL with the request id, and with no detail of itself."""
     with pytest.raises(Refused) as caught:
         gate.call("ListPrefixes", request_id="id-2")
     assert caught.value.code is grpc.StatusCode.INTERNAL
@@ -189,7 +189,7 @@ def test_a_bug_becomes_internal_and_names_the_request(gate: Gate) -> None:
 
 
 def test_a_bug_is_logged_under_the_request_id(gate: Gate) -> None:
-    """The log has the exception under the id that the caller was told."""
+    """A bug is logged under the request id that the caller gets."""
     failed, handled = gate.logged("ListPrefixes", "id-3")
     assert (failed["event"], failed["log_level"]) == ("request_failed", "error")
     assert failed["request_id"] == handled["request_id"] == "id-3"
@@ -197,7 +197,7 @@ def test_a_bug_is_logged_under_the_request_id(gate: Gate) -> None:
 
 
 def test_a_bug_in_a_call_without_an_id_has_one(gate: Gate) -> None:
-    """It is drawn once: the caller is told the one that the log has."""
+    """A call without a request id gets one id, which the caller and the log share."""
     with capture_logs(processors=[merge_call]) as lines, pytest.raises(Refused) as caught:
         gate.call("ListPrefixes")
     told = caught.value.metadata["request_id"]
@@ -209,7 +209,7 @@ def test_a_bug_in_a_call_without_an_id_has_one(gate: Gate) -> None:
     ("method", "reason"), [("GetCapabilities", "OK"), ("GetStats", "POOL_EXHAUSTED")]
 )
 def test_a_call_is_one_debug_line(gate: Gate, method: str, reason: str) -> None:
-    """One line a call, at debug: method, outcome, latency, request id, tenant; nothing more."""
+    """A call logs one debug line with method, outcome, latency, request id and tenant only."""
     (line,) = gate.logged(method)
     assert (line["event"], line["log_level"]) == ("request_handled", "debug")
     assert (line["method"], line["reason"], line["tenant"]) == (METHOD + method, reason, "uid-7")
@@ -220,7 +220,7 @@ def test_a_call_is_one_debug_line(gate: Gate, method: str, reason: str) -> None:
 
 @pytest.mark.parametrize("request_id", ["", "x" * 65, 'a"b', "a b"])
 def test_a_request_id_that_could_harm_a_log_is_replaced(gate: Gate, request_id: str) -> None:
-    """Without an id, or with a strange one, the call gets a random one."""
+    """A call without a request id, or with an unsafe one, gets a random id."""
     gate.call("GetCapabilities", request_id=request_id)
     ((_, context),) = gate.servicer.calls
     assert isinstance(context["request_id"], str)
@@ -228,7 +228,10 @@ def test_a_request_id_that_could_harm_a_log_is_replaced(gate: Gate, request_id: 
 
 
 def test_a_method_is_wrapped_once() -> None:
-    """The handler of a method is made at its first call; an unknown method leaves nothing."""
+    """A method's handler is wrapped at the first call.
+
+    An unknown method leaves nothing in memory.
+    """
     asked: list[str] = []
     known = grpc.unary_unary_rpc_method_handler(
         lambda *_: pb.GetStatsResponse(), pb.GetStatsRequest.FromString
@@ -250,7 +253,7 @@ def test_a_method_is_wrapped_once() -> None:
 
 
 def test_a_stream_ends_as_the_contract_says(gate: Gate) -> None:
-    """An error raised in the midst of a stream of answers becomes its status too."""
+    """An error raised in the middle of a stream of answers becomes the call's status too."""
     stream = gate.stub.WatchEvents(
         pb.WatchEventsRequest(),
         timeout=30,

@@ -1,4 +1,4 @@
-"""Calls that come over a lane before those ahead of them were answered."""
+"""Calls that a client sends over a lane before the earlier ones are answered."""
 
 import socket
 from collections.abc import Callable
@@ -18,12 +18,12 @@ MATCH = METHODS.index("/kvstore.v1.PrefixCacheService/MatchPrefix")
 
 @pytest.fixture
 def over() -> str:
-    """Have the request path go over lanes."""
+    """Names lanes as the transport of the request path."""
     return "lane"
 
 
 def framed(method: int, body: bytes) -> bytes:
-    """Returns a call as it is sent."""
+    """Returns a call's bytes on a lane."""
     head = attach_pb2.LaneCall(method=method, timeout_us=10_000_000).SerializeToString()
     return LENGTHS.pack(len(head), len(body)) + head + body
 
@@ -31,7 +31,7 @@ def framed(method: int, body: bytes) -> bytes:
 def test_calls_that_come_together_are_answered_in_order(
     server: Server, open_lane: Callable[[Worker], socket.socket]
 ) -> None:
-    """However many, and also where one is refused; short answers and long ones."""
+    """Calls sent at once are answered in order, however many, refused ones included."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, tokens(*range(8)), 1)
@@ -60,7 +60,7 @@ def test_calls_that_come_together_are_answered_in_order(
 def test_a_lane_that_has_more_makes_way_for_who_stands_in_line(
     server: Server, open_lane: Callable[[Worker], socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its next call goes to the end of the line then, and nothing is kept back meanwhile."""
+    """A lane queues its next call behind waiting lanes, and sends each answer at once meanwhile."""
     assert server.lanes is not None
     monkeypatch.setattr(type(server.lanes._turns), "has_line", property(lambda _: True))
     worker = server.worker()

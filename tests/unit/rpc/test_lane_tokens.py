@@ -1,4 +1,4 @@
-"""Long requests over lanes, whose tokens are received apart."""
+"""Long requests over lanes; their tokens are received separately."""
 
 import socket
 from collections.abc import Callable
@@ -20,7 +20,7 @@ MATCH, ACQUIRE, INSERT, RELEASE = (
 
 @pytest.fixture
 def over() -> str:
-    """Have the request path go over lanes."""
+    """Names lanes as the transport of the request path."""
     return "lane"
 
 
@@ -28,7 +28,7 @@ def over() -> str:
 def test_tokens_that_end_a_long_request_are_its_sequence_s(
     server: Server, open_lane: Callable[[Worker], socket.socket], method: int
 ) -> None:
-    """Received apart or parsed with the rest, the answer is the same."""
+    """A long request gets the same answer whether its tokens are received apart or parsed."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     cached = tokens(*range(8))
@@ -56,7 +56,7 @@ def test_tokens_that_end_a_long_request_are_its_sequence_s(
 def test_a_long_body_of_a_call_without_a_sequence_is_parsed_as_it_is(
     server: Server, open_lane: Callable[[Worker], socket.socket]
 ) -> None:
-    """Whatever it ends with: another method's field is no sequence, nor is it too long for one."""
+    """Tokens that end a long body count as a sequence only if the method has a sequence."""
     worker = server.worker()
     request = pb.InsertPrefixRequest(caller=worker.caller(), reservation_id=7)
     long = tokens(*range(SMALL_BYTES))

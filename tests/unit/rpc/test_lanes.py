@@ -1,4 +1,4 @@
-"""A flood slows the flooder: two tenants on a real server, counted and not timed."""
+"""A flood slows only the flooder: tenants on a real server, with counts instead of times."""
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -19,10 +19,10 @@ RETRY_INFO = "google.rpc.RetryInfo"
 
 
 class Flood:
-    """Many calls of one worker at once, and what came of them."""
+    """Many calls of one worker at once, and their outcomes."""
 
     def __init__(self, worker: Worker, count: int, *, guess: bool = False) -> None:
-        """With ``guess`` each call has a credential that nobody was given."""
+        """Sends the calls. With ``guess`` each call has an unknown credential."""
         self.done = Semaphore(0)
         self.threads = worker.server.threads
         self.lane = ("tenant", f"uid-{worker.uid}")
@@ -45,7 +45,7 @@ class Flood:
             assert self.done.acquire(timeout=60)
 
     def finished(self) -> int:
-        """Returns how many calls have ended by now."""
+        """Returns the number of calls that have ended by now."""
         return sum(call.done() for call in self.calls)
 
     def refusals(self) -> list[Refused]:
@@ -54,23 +54,23 @@ class Flood:
         return [refusal_of(each) for each in errors if isinstance(each, grpc.RpcError)]
 
     def reasons(self) -> set[str]:
-        """Returns why calls were refused by now."""
+        """Returns the reasons of the calls refused by now."""
         return {each.reason for each in self.refusals()}
 
     def in_line(self) -> int:
-        """Returns how many calls of this worker's tenant stand in line, or have a thread."""
+        """Returns the number of this tenant's calls that wait or run."""
         return self.threads._counts.get(self.lane, 0)
 
 
 @contextmanager
 def standstill(server: Server) -> Iterator[None]:
-    """Let no call get through the store meanwhile: threads that are taken stay so."""
+    """Keeps all calls out of the store meanwhile, so busy threads stay busy."""
     with server.store._mutex:
         yield
 
 
 def test_a_flood_is_refused_and_others_are_served(server: Server) -> None:
-    """One tenant's calls fill its own line: what is too much is refused, nobody else's call is."""
+    """A tenant's excess calls are refused, and another tenant's calls are served."""
     flooder, other = server.worker(uid=2), server.worker(uid=3)
     before = server.store.traffic.requests("uid-2").request_count
     with standstill(server):
@@ -102,7 +102,7 @@ def test_a_flood_is_refused_and_others_are_served(server: Server) -> None:
 def test_a_flood_that_waits_to_be_taken_is_not_cancelled(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However far behind the one thread is that takes all calls: each is answered in words."""
+    """Calls that wait for the one accepting thread are each answered, however far it is behind."""
     arrive, go_on = server.threads.arrive, Event()
 
     def late(lane: Hashable, *, always: bool = False) -> bool:
@@ -119,7 +119,7 @@ def test_a_flood_that_waits_to_be_taken_is_not_cancelled(
 
 
 def test_strangers_fill_no_line_but_their_own(server: Server) -> None:
-    """Calls without a known credential are bounded together, and cost those with one nothing."""
+    """Calls with unknown credentials share one limit, and delay no call with a known one."""
     worker = server.worker()
     # Five tenants, who leave no thread.
     busy = [server.worker(uid=uid) for uid in range(3, 8)]
@@ -136,13 +136,13 @@ def test_strangers_fill_no_line_but_their_own(server: Server) -> None:
 
 
 def ask_often(worker: Worker) -> None:
-    """Asks as fast as calls go, for more than any bucket holds."""
+    """Makes more calls than any token bucket holds, as fast as possible."""
     for _ in range(1000):
         worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
 
 
 def test_over_the_rate_is_refused(start_server: Callable[..., Server]) -> None:
-    """A tenant's rate is its own; what gives back comes in all the same."""
+    """A tenant over its own rate is refused, except for calls that give something back."""
     quotas = QuotaTable(by_tenant={"uid-2": Quotas(requests_per_second=5.0)})
     server = start_server(quotas=quotas)
     hasty, other = server.worker(uid=2), server.worker(uid=3)

@@ -18,7 +18,7 @@ SHORT_TTLS = Limits(min_ttl=1.0, default_ttl=2.0, max_ttl=3.0)
 def test_a_ttl_is_advice(
     start_server: Callable[..., Server], wanted: float | None, granted: float
 ) -> None:
-    """The TTL is the server's: a default, and within its bounds."""
+    """The store chooses a lease's TTL: its default, or the wanted one within its bounds."""
     worker = start_server(limits=SHORT_TTLS).worker()
     request = pb.GrantLeaseRequest(lease_id=worker.lease_id)
     if wanted is not None:
@@ -46,7 +46,7 @@ def test_a_ttl_is_advice(
 def test_a_grant_is_checked(
     server: Server, field: str, request_: pb.GrantLeaseRequest, secret: bytes
 ) -> None:
-    """What cannot be a grant is refused by field, and no lease is there afterwards."""
+    """A bad grant is refused with the field's name, and no lease is made."""
     worker = server.worker()
     worker.secret = secret
     with pytest.raises(Refused) as caught:
@@ -57,7 +57,7 @@ def test_a_grant_is_checked(
 
 
 def test_a_call_without_a_secret_is_refused(server: Server) -> None:
-    """A call that names a lease needs the lease's secret in its metadata."""
+    """A call that names a lease is refused without the lease's secret."""
     worker = server.worker()
     request = pb.RenewLeaseRequest(lease_id=worker.lease_id, store_epoch=EPOCH)
     authorization = ("authorization", f"Bearer {server.credentials.issue(worker.uid)}")
@@ -67,7 +67,7 @@ def test_a_call_without_a_secret_is_refused(server: Server) -> None:
 
 
 def test_renewing_answers_the_ttl(server: Server) -> None:
-    """A renewal answers the TTL that was granted, and needs the store's epoch."""
+    """A renewal answers the granted TTL, and is refused with another epoch."""
     worker = server.worker()
     request = pb.RenewLeaseRequest(lease_id=worker.lease_id, store_epoch=EPOCH)
     assert worker.ask(worker.lease.RenewLease, request).ttl == Duration(seconds=10)
@@ -78,7 +78,7 @@ def test_renewing_answers_the_ttl(server: Server) -> None:
 
 
 def test_revoking_ends_the_lease_and_can_be_repeated(server: Server) -> None:
-    """An owner's revoke ends the lease; again it succeeds; a late grant of the id fails."""
+    """Revoking a lease succeeds also twice, and a later grant of its id fails."""
     worker = server.worker()
     request = pb.RevokeLeaseRequest(lease_id=worker.lease_id, store_epoch=EPOCH)
     for _ in range(2):
@@ -90,7 +90,7 @@ def test_revoking_ends_the_lease_and_can_be_repeated(server: Server) -> None:
 
 
 def test_an_admin_expires_without_secret_and_others_do_not(server: Server) -> None:
-    """Without its secret an admin's revoke is an expiry, and anybody else's does nothing to it."""
+    """An admin may expire a lease without its secret. Nobody else may."""
     worker, other = server.worker(), server.worker(uid=3)
     request = pb.RevokeLeaseRequest(lease_id=worker.lease_id)
     for uid, epoch, reason in ((2, EPOCH, "LEASE_NOT_FOUND"), (3, 0, "STALE_EPOCH")):
@@ -143,7 +143,7 @@ def test_a_lease_is_listed_with_what_it_holds(server: Server) -> None:
 
 
 def test_holds_are_listed_in_pages_to_the_tenant_and_to_admins(server: Server) -> None:
-    """A lease's holds come by time of taking; another tenant's lease is an unknown one."""
+    """A lease's holds are listed oldest first. Another tenant's lease is reported as unknown."""
     worker, other = server.worker(), server.worker(uid=3)
     admin = server.worker(uid=ADMIN_UID)
     namespace_id = worker.open_namespace()

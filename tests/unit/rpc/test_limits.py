@@ -1,6 +1,6 @@
-"""Every limit of GetCapabilities holds: at it a call passes, one beyond it is refused.
+"""Every limit of GetCapabilities: a call at the limit passes, one beyond it is refused.
 
-A limit that is new in the contract fails here until it has a case in ``limit_cases``.
+A new limit of the contract fails here until it has a case in ``limit_cases``.
 """
 
 from collections.abc import Callable
@@ -26,14 +26,14 @@ def over(request: pytest.FixtureRequest) -> str:
 
 
 def test_every_limit_has_a_case() -> None:
-    """Each limit of the contract is tried out here."""
+    """Each limit of the contract has a case here."""
     published = {field.name for field in store_pb2.Limits.DESCRIPTOR.fields}
     assert published == set(CASES) | ADVICE
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_limit_holds(start_server: Callable[..., Server], name: str) -> None:
-    """What is at the limit that the store publishes passes; one more is refused by name."""
+    """A call at the published limit passes, and a call one beyond it is refused by name."""
     case, reason = CASES[name]
     worker = start_server(limits=LIMITS).worker()
     published: Any = worker.ask(
@@ -70,7 +70,7 @@ def test_a_limit_holds(start_server: Callable[..., Server], name: str) -> None:
     ids=str,
 )
 def test_a_layout_that_is_refused_leaves_nothing(server: Server, changes: dict[str, Any]) -> None:
-    """However large what a layout comes to, its refusal costs no namespace, arena or extent."""
+    """A refused layout leaves no namespace, arena or extent, however large its numbers."""
     worker = server.worker()
     request = worker.open_request()
     for name, value in changes.items():
@@ -87,7 +87,7 @@ def test_a_layout_that_is_refused_leaves_nothing(server: Server, changes: dict[s
 
 
 def test_numbers_of_pages_beyond_the_longest_sequence_take_nothing(server: Server) -> None:
-    """The largest page counts that a message can hold are refused, alone and all at once."""
+    """The largest page counts of a message are refused, in one entry and in many."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     huge = 2**32 - 1

@@ -1,10 +1,10 @@
-"""What a match says of loads from tier 3, over gRPC and over a lane."""
+"""The terms of a load from tier 3 that a match gives, over gRPC and over a lane."""
 
 from typing import Any
 
 import pytest
 
-from kvstore.core.pool.disk import DiskState
+from kvstore.core.pool.disk_state import DiskState
 from kvstore.service.tiers.disk_reader import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
 from stores.rpc_world import Server, tokens
@@ -21,7 +21,7 @@ def over(request: pytest.FixtureRequest) -> str:
 def test_what_a_call_says_of_loads_reaches_the_store(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its engine's speed, and the time that it has left."""
+    """A match passes the engine's prefill speed and the time left of its deadline to the loader."""
     # Without tier 3 nobody is asked.
     monkeypatch.setattr(server.store._cache.state, "disk", DiskState())
     worker = server.worker()
@@ -42,15 +42,6 @@ def test_what_a_call_says_of_loads_reaches_the_store(
         prefill_tokens_per_second=7,
     )
     worker.ask(worker.prefix_cache.MatchPrefix, request)
-    acquire = pb.AcquirePrefixRequest(
-        caller=worker.caller(),
-        namespace_id=namespace_id,
-        sequence=pb.Sequence(tokens=PROMPT),
-        pin_id=3,
-        reservation_id=4,
-        total_page_count=4,
-        prefill_tokens_per_second=8,
-    )
-    worker.ask(worker.prefix_cache.AcquirePrefix, acquire)
+    worker.acquire(namespace_id, PROMPT, pin_id=3, prefill_tokens_per_second=8)
     assert [each.prefill_tokens_per_second for each in heard] == [7, 8]
     assert all(0 < each.seconds < 60 for each in heard)

@@ -24,7 +24,7 @@ def cached(server: Server) -> tuple[Worker, bytes]:
 
 
 def pin(worker: Worker, namespace_id: bytes, name: str, **fields: Any) -> int:  # noqa: ANN401  # a message's
-    """Pins two pages, unless told otherwise; returns how many tokens are pinned."""
+    """Pins two pages by default. Returns the number of pinned tokens."""
     request = pb.PinPrefixRequest(namespace_id=namespace_id, name=name, tokens=TWO_PAGES)
     request.MergeFrom(pb.PinPrefixRequest(**fields))
     answer = worker.ask(worker.named_pin.PinPrefix, request)
@@ -33,13 +33,13 @@ def pin(worker: Worker, namespace_id: bytes, name: str, **fields: Any) -> int:  
 
 
 def pins(worker: Worker, **fields: Any) -> list[pb.NamedPinInfo]:  # noqa: ANN401  # a message's
-    """Returns the first page of the list."""
+    """Returns the first page of the list of pins."""
     answer = worker.ask(worker.named_pin.ListPins, pb.ListPinsRequest(**fields))
     return list(answer.pins)
 
 
 def test_a_prefix_is_pinned_listed_and_unpinned(server: Server) -> None:
-    """What is cached of it is pinned, and stands in the list with its times until unpinned."""
+    """The cached part of a prefix is pinned, and is listed with its times until it is unpinned."""
     worker, namespace_id = cached(server)
     assert pin(worker, namespace_id, "p", tokens=THREE_PAGES, ttl=Duration(seconds=500)) == 8
     assert pin(worker, namespace_id, "q") == 8
@@ -55,7 +55,7 @@ def test_a_prefix_is_pinned_listed_and_unpinned(server: Server) -> None:
 
 
 def test_nothing_cached_is_no_pin(server: Server) -> None:
-    """Zero tokens are answered and nothing is kept, unless all were required."""
+    """Pinning an uncached prefix answers zero tokens, or fails if all tokens are required."""
     worker, namespace_id = cached(server)
     request = pb.PinPrefixRequest(namespace_id=namespace_id, name="p", tokens=tokens(*range(7, 15)))
     assert worker.ask(worker.named_pin.PinPrefix, request).pinned_token_count == 0
@@ -71,7 +71,7 @@ def test_nothing_cached_is_no_pin(server: Server) -> None:
 
 
 def test_a_name_of_another_prefix_is_refused(server: Server) -> None:
-    """The same again is answered, other tokens are refused by the name."""
+    """Pinning the same prefix again succeeds. Other tokens under the same name are refused."""
     worker, namespace_id = cached(server)
     assert pin(worker, namespace_id, "p") == pin(worker, namespace_id, "p") == 8
     with pytest.raises(Refused) as caught:
@@ -90,7 +90,7 @@ def test_a_removal_ends_the_pin(server: Server) -> None:
 
 
 def test_pins_are_counted_and_bounded(start_server: Callable[..., Server]) -> None:
-    """Statistics count them, and one more than the quota is refused."""
+    """Statistics count named pins, and one more than the quota is refused."""
     worker, namespace_id = cached(start_server(quotas=QuotaTable(Quotas(named_pins=1))))
     pin(worker, namespace_id, "p")
     with pytest.raises(Refused) as caught:
@@ -102,7 +102,7 @@ def test_pins_are_counted_and_bounded(start_server: Callable[..., Server]) -> No
 
 @pytest.mark.parametrize("scope", ["all", "one"])
 def test_pins_are_listed_in_pages(server: Server, scope: str) -> None:
-    """A list goes on where its page ended, even if that entry is gone since."""
+    """A list continues at the next page even if the entry before it was removed."""
     worker, namespace_id = cached(server)
     for name in "cab":
         pin(worker, namespace_id, name)
@@ -143,7 +143,7 @@ def test_pins_are_listed_in_pages(server: Server, scope: str) -> None:
 def test_bad_fields_are_refused(
     server: Server, method: str, field: str, changes: dict[str, Any]
 ) -> None:
-    """What can be no field of the request is refused by its name, and no pin is made."""
+    """A bad field is refused by its name, and no pin is made."""
     worker, namespace_id = cached(server)
     good = {"namespace_id": namespace_id, "name": "p", "tokens": TWO_PAGES}
     kind = getattr(pb, f"{method}Request")
@@ -155,7 +155,7 @@ def test_bad_fields_are_refused(
 
 
 def test_another_tenant_s_namespace_is_not_there(server: Server) -> None:
-    """A stranger can neither pin nor unpin nor list what is not its own; an admin can."""
+    """A stranger cannot pin, unpin or list in another tenant's namespace. An admin can."""
     worker, namespace_id = cached(server)
     stranger, admin = server.worker(uid=3), server.worker(uid=ADMIN_UID)
     assert pin(admin, namespace_id, "p") == 8

@@ -16,12 +16,12 @@ ENTRIES = [1, 2, 5, 6, 9]
 
 
 def number_of(entry: int) -> int:
-    """Returns an entry's number: itself."""
+    """Returns the entry itself, which is its number."""
     return entry
 
 
 def pages(page_size: int) -> list[list[int]]:
-    """Returns all pages of ENTRIES, each asked for by the token of the one before."""
+    """Returns all pages of ENTRIES, each asked for by the token of the page before."""
     found, token = [], ""
     while True:
         page = TOKENS.page(ENTRIES, number_of, page_size=page_size, page_token=token)
@@ -32,7 +32,7 @@ def pages(page_size: int) -> list[list[int]]:
 
 
 def test_page_sizes_are_coerced() -> None:
-    """Zero is the default, more than 1000 is 1000, and a negative one is refused."""
+    """A page size of zero means 100, more than 1000 means 1000, and a negative one is refused."""
     assert [page_size_of(size) for size in (0, 1, 1000, 1001, 2**31 - 1)] == [
         100,
         1,
@@ -46,7 +46,7 @@ def test_page_sizes_are_coerced() -> None:
 
 @pytest.mark.parametrize("page_size", [1, 2, 4, 5, 6, 0])
 def test_pages_together_are_the_list(page_size: int) -> None:
-    """Whatever the page size, the pages hold each entry once, in order, and end."""
+    """All pages together hold each entry once, in order, for any page size."""
     found = pages(page_size)
     assert [entry for page in found for entry in page] == ENTRIES
     assert all(0 < len(page) <= (page_size or 100) for page in found)
@@ -75,14 +75,14 @@ def test_an_empty_list_is_one_empty_page() -> None:
     ],
 )
 def test_tokens_of_elsewhere_are_refused(token: str) -> None:
-    """A token of another server, list or tenant, and what is no token at all, is refused."""
+    """A malformed token, or a token of another server, list or tenant, is refused."""
     with pytest.raises(InvalidField) as caught:
         TOKENS.page(ENTRIES, number_of, page_size=1, page_token=token)
     assert caught.value.metadata == {"field": "page_token", "why": "unknown"}
 
 
 def test_a_token_tells_its_holder_nothing() -> None:
-    """Entries next to each other have tokens that say nothing of how far apart they are."""
+    """The tokens of neighbouring entries do not show how far apart the entries are."""
     tokens = PageTokens(fresh_key(), b"leases", MINE)
     raw = [urlsafe_b64decode(tokens.make(number)) for number in range(1, 100)]
     assert len({each[-8:] for each in raw}) == len({each[:16] for each in raw}) == 99
@@ -91,12 +91,12 @@ def test_a_token_tells_its_holder_nothing() -> None:
 
 
 def test_a_token_says_its_number() -> None:
-    """What a token was made of is what it is read as; no token is the beginning."""
+    """A token decodes to its number. An empty token is the beginning of the list."""
     assert [TOKENS.number(TOKENS.make(number)) for number in (1, 2**64 - 1)] == [1, 2**64 - 1]
     assert TOKENS.number("") == 0
 
 
 def test_a_list_goes_on_behind_an_entry_that_has_gone() -> None:
-    """The page after an entry that is not there any more begins at the next one."""
+    """The page after an entry that was removed begins at the next entry."""
     page = TOKENS.page(ENTRIES, number_of, page_size=2, page_token=TOKENS.make(3))
     assert list(page.entries) == [5, 6]

@@ -1,4 +1,4 @@
-"""Who is at the other end."""
+"""The identity of the process at the other end of a unix socket."""
 
 import os
 import socket
@@ -36,7 +36,7 @@ class Listening:
         self._children: list[subprocess.Popen[bytes]] = []
 
     def connect(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        """Returns a process that connected, and the accepted end of its connection."""
+        """Starts a process that connects. Returns it with the accepted end of its connection."""
         child = subprocess.Popen(
             [sys.executable, "-c", CONNECT, str(self._path)],
             stdin=subprocess.PIPE,
@@ -48,7 +48,7 @@ class Listening:
         return child, self._listener.accept()[0]
 
     def close(self) -> None:
-        """Ends what was started."""
+        """Ends the processes and closes the socket."""
         for child in self._children:
             child.kill()
             child.communicate()
@@ -63,7 +63,7 @@ def listening(tmp_path: Path) -> Iterator[Listening]:
 
 
 def test_a_peer_is_the_process_that_connected(listening: Listening) -> None:
-    """Pid and uid are those of the process that connected, and the pidfd is of it."""
+    """A peer's pid, uid and pidfd are those of the process that connected."""
     child, connection = listening.connect()
     with connection:
         peer = identify(connection, overflow=NOBODY)
@@ -77,7 +77,7 @@ def test_a_peer_is_the_process_that_connected(listening: Listening) -> None:
 
 
 def test_a_peer_that_is_gone_is_refused_or_known_to_be_dead(listening: Listening) -> None:
-    """A process that died before it was looked at is never taken for another one."""
+    """A process that died before it is identified is never mistaken for another one."""
     child, connection = listening.connect()
     child.kill()
     child.wait()
@@ -86,7 +86,7 @@ def test_a_peer_that_is_gone_is_refused_or_known_to_be_dead(listening: Listening
 
 
 def is_known_to_be_gone(connection: socket.socket) -> bool:
-    """Returns whether a peer is refused because it is gone, or its pidfd says that it is dead."""
+    """Returns whether a peer is refused as gone, or its pidfd reports its death."""
     try:
         peer = identify(connection, overflow=NOBODY)
     except PeerRefused as refused:
@@ -96,19 +96,19 @@ def is_known_to_be_gone(connection: socket.socket) -> bool:
 
 
 def test_the_overflow_uid_is_refused(listening: Listening) -> None:
-    """A peer whose uid stands for everybody that is not mapped is nobody to us."""
+    """A peer with the overflow uid is refused, because that uid stands for all unmapped users."""
     _, connection = listening.connect()
     with connection, pytest.raises(PeerRefused, match="overflow uid"):
         identify(connection, overflow=os.getuid())
 
 
 def test_the_overflow_uid_is_the_kernels() -> None:
-    """The uid comes from the kernel, and is none that a process of ours has."""
+    """The overflow uid is read from the kernel."""
     assert overflow_uid() == int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
 
 
 def test_by_number_a_process_is_watched(listening: Listening) -> None:
-    """On kernels that know no pidfd of a peer, one is opened by pid."""
+    """A process can be watched by its pid, for kernels without a peer's pidfd."""
     child, connection = listening.connect()
     connection.close()
     pidfd = watch(child.pid)
@@ -122,6 +122,6 @@ def test_by_number_a_process_is_watched(listening: Listening) -> None:
 
 
 def test_by_number_a_process_of_another_pid_namespace_is_refused() -> None:
-    """A peer that this pid namespace does not see has pid 0, and cannot be watched."""
+    """A peer of an invisible pid namespace has pid 0, and is refused."""
     with pytest.raises(PeerRefused, match="another pid namespace"):
         watch(0)

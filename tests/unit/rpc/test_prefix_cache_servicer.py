@@ -8,6 +8,7 @@ import pytest
 from kvstore.core.values.limits import Limits
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import store_pb2
+from kvstore_client.pages import Pages
 from stores.rpc_world import EPOCH, PAGE_TOKENS, Refused, Server, Worker, tokens
 
 # Three pages, and one token to run.
@@ -22,7 +23,7 @@ def over(request: pytest.FixtureRequest) -> str:
 
 
 def match_request(worker: Worker, namespace_id: bytes, /, **changes: Any) -> pb.MatchPrefixRequest:  # noqa: ANN401 - any field
-    """Returns a request for the prompt, with some fields changed."""
+    """Returns a match request for the prompt, with some fields changed."""
     fields: dict[str, Any] = {
         "caller": worker.caller(),
         "namespace_id": namespace_id,
@@ -33,29 +34,14 @@ def match_request(worker: Worker, namespace_id: bytes, /, **changes: Any) -> pb.
 
 
 def test_what_one_worker_inserts_another_matches(server: Server) -> None:
-    """The runs that an insert answers are the runs that another worker's match answers."""
+    """A match by one worker returns the runs that another worker's insert answered."""
     writer, reader = server.worker(), server.worker()
     namespace_id = writer.open_namespace()
     assert reader.open_namespace() == namespace_id
-    acquired = writer.ask(
-        writer.prefix_cache.AcquirePrefix,
-        pb.AcquirePrefixRequest(
-            caller=writer.caller(),
-            namespace_id=namespace_id,
-            sequence=pb.Sequence(tokens=PROMPT),
-            pin_id=1,
-            reservation_id=2,
-            total_page_count=4,
-        ),
-    )
+    acquired = writer.acquire(namespace_id, PROMPT)
     assert acquired.match == pb.PrefixMatch()
     assert acquired.grant.reservation_id == 2
-    inserted = writer.ask(
-        writer.prefix_cache.InsertPrefix,
-        pb.InsertPrefixRequest(
-            caller=writer.caller(), reservation_id=2, sequence=pb.Sequence(tokens=PAGES)
-        ),
-    )
+    inserted = writer.insert(PAGES, 2)
     assert inserted.published_page_count == 3
     peeked = reader.ask(
         reader.prefix_cache.PeekPrefix,
@@ -81,8 +67,51 @@ def test_what_one_worker_inserts_another_matches(server: Server) -> None:
     assert len(granted.slot_indexes) == 4
 
 
+def test_a_newer_client_gets_packed_slots_from_every_call(server: Server) -> None:
+    """The answers of an acquire, an insert, a match and a reserve name the same slots."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    caller = worker.caller()
+    caller.packed_slots = True
+    acquired = worker.ask(
+        worker.prefix_cache.AcquirePrefix,
+        pb.AcquirePrefixRequest(
+            caller=caller,
+            namespace_id=namespace_id,
+            sequence=pb.Sequence(tokens=PROMPT),
+            pin_id=1,
+            reservation_id=2,
+            total_page_count=4,
+        ),
+    )
+    inserted = worker.ask(
+        worker.prefix_cache.InsertPrefix,
+        pb.InsertPrefixRequest(caller=caller, reservation_id=2, sequence=pb.Sequence(tokens=PAGES)),
+    )
+    matched = worker.ask(
+        worker.prefix_cache.MatchPrefix, match_request(worker, namespace_id, caller=caller)
+    )
+    reserved = worker.ask(
+        worker.prefix_cache.ReservePages,
+        pb.ReservePagesRequest(
+            caller=caller,
+            namespace_id=namespace_id,
+            reservations=[pb.ReservationRequest(reservation_id=2, page_count=4)],
+        ),
+    )
+    granted = Pages(acquired.grant.runs)
+    assert len(granted) == 4
+    assert Pages(reserved.grants[0].runs) == granted
+    assert Pages(inserted.runs) == Pages(matched.match.runs) == granted[:3]
+    answered = [acquired.grant, reserved.grants[0], inserted, matched.match]
+    for run in (run for each in answered for run in each.runs):
+        assert not run.slot_indexes
+        assert not run.generations
+        assert len(run.packed_generations) == 2 * len(run.packed_slot_indexes)
+
+
 def test_holds_are_counted_and_go_back(server: Server) -> None:
-    """A pin and a reservation are held until released and aborted; again, both succeed."""
+    """A pin and a reservation are held until released and aborted. Repeating either succeeds."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, PAGES, 1)
@@ -105,38 +134,21 @@ def test_holds_are_counted_and_go_back(server: Server) -> None:
 def test_an_acquire_that_gets_no_slots_answers_its_match(
     start_server: Callable[..., Server],
 ) -> None:
-    """Without room an acquire answers no grant, and a reserve POOL_EXHAUSTED with a delay."""
+    """Without free slots an acquire answers only its match, and a reserve fails for now."""
     worker = start_server(slots=4).worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, PAGES, 1)
-    acquired = worker.ask(
-        worker.prefix_cache.AcquirePrefix,
-        pb.AcquirePrefixRequest(
-            caller=worker.caller(),
-            namespace_id=namespace_id,
-            sequence=pb.Sequence(tokens=PROMPT),
-            pin_id=1,
-            reservation_id=2,
-            total_page_count=8,
-        ),
-    )
+    acquired = worker.acquire(namespace_id, PROMPT, total_page_count=8)
     assert acquired.match.matched_token_count == 12
     assert not acquired.HasField("grant")
     with pytest.raises(Refused) as caught:
-        worker.ask(
-            worker.prefix_cache.ReservePages,
-            pb.ReservePagesRequest(
-                caller=worker.caller(),
-                namespace_id=namespace_id,
-                reservations=[pb.ReservationRequest(reservation_id=3, page_count=5)],
-            ),
-        )
+        worker.reserve(namespace_id, reservation_id=3, page_count=5)
     assert caught.value.reason == "POOL_EXHAUSTED"
     assert "google.rpc.RetryInfo" in caught.value.detail_types
 
 
 def test_a_reservation_without_an_id_is_refused(server: Server) -> None:
-    """Zero is what a field holds that its client forgot, in each call that names one."""
+    """Each call that names a reservation refuses id zero, which is an unset field."""
     worker = server.worker()
     namespace_id, caller, stub = worker.open_namespace(), worker.caller(), worker.prefix_cache
     sequence, nameless = pb.Sequence(tokens=PROMPT), pb.ReservationRequest(page_count=1)
@@ -172,7 +184,7 @@ def test_a_reservation_without_an_id_is_refused(server: Server) -> None:
 def test_a_bad_match_is_refused_and_changes_nothing(
     start_server: Callable[..., Server], reason: str, field: str | None, changes: dict[str, Any]
 ) -> None:
-    """Each bad request has its reason, names the field, and leaves the statistics as they were."""
+    """A bad match is refused with its reason and field, and the statistics stay the same."""
     server = start_server(limits=Limits(max_tokens=32))
     worker = server.worker()
     namespace_id = worker.open_namespace()
@@ -207,17 +219,10 @@ def test_a_bad_match_is_refused_and_changes_nothing(
 def test_a_bad_insert_is_refused_and_publishes_nothing(
     server: Server, reason: str, request_: pb.InsertPrefixRequest
 ) -> None:
-    """Checksums of other pages, parts of pages, and pages beyond the slots are refused."""
+    """An insert with wrong checksums, partial pages or too many pages is refused."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
-    worker.ask(
-        worker.prefix_cache.ReservePages,
-        pb.ReservePagesRequest(
-            caller=worker.caller(),
-            namespace_id=namespace_id,
-            reservations=[pb.ReservationRequest(reservation_id=5, page_count=2)],
-        ),
-    )
+    worker.reserve(namespace_id, reservation_id=5, page_count=2)
     request = pb.InsertPrefixRequest(
         caller=worker.caller(), reservation_id=5, sequence=pb.Sequence()
     )
@@ -232,7 +237,7 @@ def test_a_bad_insert_is_refused_and_publishes_nothing(
 
 @pytest.mark.parametrize("count", [3, 100])
 def test_a_batch_over_the_limit_is_refused(start_server: Callable[..., Server], count: int) -> None:
-    """Releases, aborts and reserves of more entries than the limit do none of them."""
+    """A batch over the limit is refused as a whole."""
     worker = start_server(limits=Limits(max_batch_size=2)).worker()
     namespace_id = worker.open_namespace()
     ids = list(range(1, count + 1))
@@ -254,7 +259,7 @@ def test_a_batch_over_the_limit_is_refused(start_server: Callable[..., Server], 
 
 
 def test_a_source_page_and_a_next_token_are_answered(server: Server) -> None:
-    """The page's slot, its pin and its valid tokens; and what follows the whole sequence."""
+    """A match answers its source page with pin and valid tokens, and the sequence's next token."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, PAGES, 1)
@@ -287,7 +292,7 @@ def test_a_source_page_and_a_next_token_are_answered(server: Server) -> None:
 
 
 def test_without_a_pin_for_it_there_is_no_source_page(server: Server) -> None:
-    """A match that names no source pin is answered in whole pages, without a next token."""
+    """A match without a source pin id is answered in whole pages, without a next token."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, PAGES, 1)

@@ -1,4 +1,4 @@
-"""What shows that calls get through."""
+"""The probes by which the store notices that calls stop getting through."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
@@ -9,7 +9,7 @@ from kvstore.rpc.health.probes import OwnerProbe, PoolProbe
 
 
 def test_the_owner_ticks_when_its_mutex_can_be_had() -> None:
-    """While another holds it there is no tick; afterwards there is."""
+    """The owner's probe ticks only if it gets the mutex in time."""
     now, mutex = 1.0, Lock()
 
     def responds(timeout: float) -> bool:
@@ -29,7 +29,7 @@ def test_the_owner_ticks_when_its_mutex_can_be_had() -> None:
 
 
 def test_how_long_the_owner_s_mutex_took_is_counted() -> None:
-    """Had or not: it is what a call would have waited for."""
+    """Each wait for the owner's mutex is counted, whether the probe got the mutex or gave up."""
     now = 1.0
 
     def responds(timeout: float) -> bool:
@@ -47,7 +47,7 @@ def test_how_long_the_owner_s_mutex_took_is_counted() -> None:
 
 
 def test_the_pool_ticks_when_a_thread_is_there() -> None:
-    """With all threads busy one errand waits, however often it is looked at."""
+    """The pool's probe queues one task while all threads are busy, and ticks when it runs."""
     now, busy, go_on = 1.0, Event(), Event()
 
     def hang() -> None:

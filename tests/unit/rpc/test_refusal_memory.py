@@ -1,4 +1,4 @@
-"""A huge request that is refused takes no memory for what it names, then or later."""
+"""A huge request that is refused does not allocate memory for the numbers in it."""
 
 import sys
 import tracemalloc
@@ -31,7 +31,7 @@ def huge_layout() -> types_pb2.PageLayout:
 
 
 def attempts(world: CoreWorld) -> dict[str, Callable[[], object]]:
-    """Returns calls that name something huge, by what that is."""
+    """Returns calls with a huge number in them, by the part that is huge."""
     cache, caller, now = world.cache, world.worker.caller, world.now
     longest = Limits().max_tokens // world.page_tokens
     batch = [ReservationRequest(k + 1, 0, longest) for k in range(1000)]
@@ -63,7 +63,7 @@ def attempts(world: CoreWorld) -> dict[str, Callable[[], object]]:
 
 
 def memory_taken(what: str) -> tuple[int, int]:
-    """Makes a call twice on a new cache; returns the most that was taken, and what stayed."""
+    """Makes a call twice on a new cache. Returns the peak and the remaining allocation in bytes."""
     world = CoreWorld(quotas=Quotas(tier1_bytes=1 << 20))
     world.worker.reserve(1, 1)
     attempt = attempts(world)[what]
@@ -86,9 +86,9 @@ def memory_taken(what: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("what", attempts(CoreWorld()))
 def test_a_refusal_takes_no_memory(what: str) -> None:
-    """While it is refused as little is taken as for any error, and nothing stays.
+    """A refusal allocates less than 64 KiB, as any error does, and keeps nothing.
 
-    A thread that was about to run as it began is measured too, so it is tried again.
+    Another thread that runs meanwhile is measured too, so the test has several tries.
     """
     tries = (memory_taken(what) for _ in range(TRIES))
     assert any(max(taken) < SMALL for taken in tries)

@@ -1,4 +1,4 @@
-"""Core's snapshots as messages: no field forgotten, none mixed up."""
+"""The core's snapshots as messages: each field is set, and none is mixed up."""
 
 from dataclasses import fields, replace
 
@@ -165,7 +165,7 @@ TIER_3 = Tier3Use(
 
 
 def stats_message() -> store_pb2.GetStatsResponse:
-    """Returns the statistics as a message."""
+    """Returns the statistics as a message of the protocol."""
     return report.stats_message(
         STATS,
         uptime=1.0,
@@ -176,7 +176,7 @@ def stats_message() -> store_pb2.GetStatsResponse:
 
 
 def unset(message: Message) -> list[str]:
-    """Returns the fields of a message that were left at their defaults."""
+    """Returns the fields of a message that have their defaults."""
     listed = {field.name for field, _ in message.ListFields()}
     return [field.name for field in message.DESCRIPTOR.fields if field.name not in listed]
 
@@ -202,19 +202,19 @@ def unset(message: Message) -> list[str]:
     ids=lambda message: message.DESCRIPTOR.name,
 )
 def test_no_field_is_forgotten(message: Message) -> None:
-    """From a snapshot without zeros, every field of the message is set."""
+    """A snapshot without zeros sets every field of its message."""
     assert unset(message) == []
 
 
 def test_of_tier_3_others_than_admins_see_its_state_alone() -> None:
-    """All tenants share it."""
+    """A tenant sees only the state of tier 3, because all tenants share that tier."""
     message = tier_3_message(TIER_3, whole=False)
     assert message.ListFields() == [(message.DESCRIPTOR.fields_by_name["state"], message.state)]
     assert message.state == store_pb2.Tier3Stats.STATE_OPEN
 
 
 def test_numbers_are_of_the_same_name() -> None:
-    """A number stands in the field of its own name, in every message."""
+    """A number goes into the field of its own name, in every message."""
     for source, message in (
         (COUNTERS, report.counters_message(COUNTERS)),
         (LEASE, report.lease_message(LEASE)),
@@ -235,21 +235,21 @@ def test_numbers_are_of_the_same_name() -> None:
 
 
 def test_kinds_of_holds_have_the_same_names() -> None:
-    """Each kind is told by its own name."""
+    """Each kind of hold keeps its name in the message."""
     for kind in HoldKind:
         told = report.hold_message(replace(HOLD, kind=kind)).kind
         assert lease_pb2.HoldInfo.Kind.Name(told) == f"KIND_{kind.name}"
 
 
 def test_slots_are_counted_by_their_states() -> None:
-    """Each state's count stands in the field that names the state."""
+    """The count of each slot state goes into the field named after the state."""
     arena = stats_message().arenas[0]
     for state in SlotState:
         assert getattr(arena, f"{state.name.lower()}_slot_count") == 60 + state
 
 
 def test_a_lease_without_holds_has_no_oldest() -> None:
-    """The age of the oldest hold is absent where nothing is held; states are told apart."""
+    """A lease without holds has no oldest age. Active and expired leases have their own states."""
     ages = {"oldest_hold_age": None, "oldest_quarantine_age": None}
     idle = report.lease_message(replace(LEASE, expired=True, **ages))
     assert not any(idle.HasField(each) for each in ages)
@@ -258,20 +258,20 @@ def test_a_lease_without_holds_has_no_oldest() -> None:
 
 
 def test_a_named_pin_without_an_end_has_no_time_left() -> None:
-    """The time left is absent where there is no end, and zero where it is over."""
+    """A named pin without an end has no remaining time. One whose time is over has zero."""
     endless = report.named_pin_message(replace(NAMED_PIN, remaining=None))
     assert not endless.HasField("remaining")
     assert report.named_pin_message(replace(NAMED_PIN, remaining=0.0)).HasField("remaining")
 
 
 def test_the_salt_is_left_out() -> None:
-    """A namespace's salt may be a secret, and is in no list."""
+    """A listed namespace leaves out the salt, which may be a secret."""
     assert report.namespace_message(NAMESPACE).identity == types_pb2.NamespaceIdentity(
         model_digest=b"model", adapter_digest=b"adapter", display_name="name"
     )
 
 
 def test_spans_of_time_are_exact_to_the_nanosecond() -> None:
-    """Seconds become a duration, rounded to nanoseconds."""
+    """Seconds become a duration that is rounded to nanoseconds."""
     assert report.duration(20.5) == Duration(seconds=20, nanos=500_000_000)
     assert report.duration(0.2) == Duration(nanos=200_000_000)

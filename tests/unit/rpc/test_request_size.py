@@ -1,4 +1,4 @@
-"""How long a request may be depends on whether it has token ids."""
+"""The size limits of requests with and without token ids."""
 
 import pytest
 
@@ -24,13 +24,13 @@ WITH_TOKENS = {
 
 
 def test_requests_with_tokens_may_be_long() -> None:
-    """Those that carry a sequence, themselves or in a part; every other is short."""
+    """Only requests that carry tokens, directly or in a part, have the large size limit."""
     found = {each for each in METHODS if size_limit_of(each) == "max_message_bytes"}
     assert {each.rpartition("/")[2] for each in found} == WITH_TOKENS
 
 
 def test_a_request_over_its_limit_is_named() -> None:
-    """The limit, what it is and what came."""
+    """A request over its limit is refused with the limit's name, its maximum and the size."""
     limits = Limits(max_short_message_bytes=5)
     require_size(5, "max_short_message_bytes", limits)
     with pytest.raises(LimitExceeded) as error:
@@ -40,6 +40,6 @@ def test_a_request_over_its_limit_is_named() -> None:
 
 
 def test_what_gives_back_is_in_the_contract() -> None:
-    """The calls that no rate refuses are calls, and none of them takes anything."""
+    """The calls that no rate limit refuses exist in the contract, and none carries tokens."""
     assert set(METHODS) >= GIVING_BACK
     assert not {each for each in GIVING_BACK if each.rpartition("/")[2] in WITH_TOKENS}

@@ -27,14 +27,14 @@ def raisable(base: type[errors.KVStoreError] = errors.KVStoreError) -> Iterator[
 
 
 def reasons_of_contract() -> dict[str, str]:
-    """Returns the status code that the comment of each reason begins with."""
+    """Returns the status code that begins the comment of each reason in the contract."""
     text = CONTRACT.read_text(encoding="utf-8")
     found = re.findall(r"// ([A-Z_]+)[.,][^;]*?ERROR_REASON_([A-Z_]+) = \d+;", text)
     return {reason: code for code, reason in found}
 
 
 def details_of(sent: status_pb2.Status, kind: type) -> list[object]:
-    """Returns a status's details of one type, unpacked."""
+    """Returns the details of one type in a status, unpacked."""
     unpacked = []
     for detail in sent.details:
         message = kind()
@@ -44,12 +44,12 @@ def details_of(sent: status_pb2.Status, kind: type) -> list[object]:
 
 
 def test_every_error_has_a_code() -> None:
-    """Each class of kvstore.errors stands in the table, and nothing else does."""
+    """The table of codes has exactly the error classes of kvstore.errors."""
     assert set(status.CODES) == set(raisable())
 
 
 def test_every_reason_of_the_contract_has_a_class() -> None:
-    """Each ErrorReason is a class's, or INTERNAL, or one that no call answers."""
+    """Each ErrorReason has a class, except for INTERNAL and those that no call answers."""
     reasons = {
         name.removeprefix(status.REASON_PREFIX)
         for name in errors_pb2.ErrorReason.DESCRIPTOR.values_by_name
@@ -60,7 +60,7 @@ def test_every_reason_of_the_contract_has_a_class() -> None:
 
 
 def test_codes_are_the_contract_s() -> None:
-    """The code of each error is the one that the contract's comment on its reason names."""
+    """An error's code is the one in the contract's comment on its reason."""
     contract = reasons_of_contract()
     assert len(contract) == len(NAMES) - 1
     assert {each.reason(): code.name for each, code in status.CODES.items()} == {
@@ -71,7 +71,7 @@ def test_codes_are_the_contract_s() -> None:
 
 @pytest.mark.parametrize("kind", status.CODES, ids=lambda kind: kind.__name__)
 def test_a_status_has_exactly_one_error_info(kind: type[errors.KVStoreError]) -> None:
-    """A status has code, message, one ErrorInfo with the metadata, and RetryInfo where due."""
+    """A status has its code, its message, one ErrorInfo, and a RetryInfo if a retry may help."""
     error = kind(field="tokens", value=7)
     sent = status.to_status(error)
     assert sent.code == status.CODES[kind].value[0]
@@ -87,14 +87,14 @@ def test_a_status_has_exactly_one_error_info(kind: type[errors.KVStoreError]) ->
 
 @pytest.mark.parametrize("kind", [errors.PoolExhausted, errors.StoreDraining])
 def test_a_retry_s_delay_is_the_error_s(kind: type[errors.KVStoreError]) -> None:
-    """RetryInfo says how long the error says to wait."""
+    """RetryInfo has the delay of the error."""
     (retry,) = details_of(status.to_status(kind()), error_details_pb2.RetryInfo)
     assert isinstance(retry, error_details_pb2.RetryInfo)
     assert retry.retry_delay.ToTimedelta().total_seconds() == kind.retry_after_s
 
 
 def test_a_narrower_error_goes_as_its_listed_class() -> None:
-    """A subclass made for one place has the reason and code of the class in the table."""
+    """A subclass of a listed error has the reason and code of the listed class."""
 
     class NarrowerField(errors.InvalidField):
         pass
@@ -105,13 +105,13 @@ def test_a_narrower_error_goes_as_its_listed_class() -> None:
 
 
 def test_a_status_fits_into_headers() -> None:
-    """Values of any length come cut, so that the status stays below gRPC's 8 KiB."""
+    """Long values are cut, so that a status stays below gRPC's limit of 8 KiB."""
     error = errors.LayoutMismatch(field="content", cached="x" * 100_000, requested="y" * 100_000)
     assert status.to_status(error).ByteSize() < 4096
 
 
 def test_a_bug_names_its_request_and_nothing_of_itself() -> None:
-    """INTERNAL carries the request id, under which the log has the rest."""
+    """INTERNAL carries the request id and nothing else. The log has the rest under that id."""
     sent = status.internal_status("0f")
     (info,) = details_of(sent, error_details_pb2.ErrorInfo)
     assert info == error_details_pb2.ErrorInfo(

@@ -24,7 +24,7 @@ SECOND = tokens(*range(100, 108))
 
 
 def test_capabilities_are_limits_epoch_and_extents(server: Server) -> None:
-    """Limits and epoch are the store's, extents the tenant's own, without handles."""
+    """Capabilities have the store's limits and epoch, and the tenant's extents without handles."""
     worker, stranger = server.worker(), server.worker(uid=3)
     worker.open_namespace()
     answer = worker.ask(worker.store.GetCapabilities, pb.GetCapabilitiesRequest())
@@ -49,7 +49,7 @@ def test_capabilities_are_limits_epoch_and_extents(server: Server) -> None:
 
 
 def test_a_namespace_is_opened_once_and_answers_its_arena(server: Server) -> None:
-    """The same identity is the same namespace; its arena has an extent to map."""
+    """Opening the same identity twice gives the same namespace, whose arena has an extent."""
     worker = server.worker()
     answers = [worker.ask(worker.store.OpenNamespace, worker.open_request()) for _ in range(2)]
     assert answers[0] == answers[1]
@@ -71,7 +71,7 @@ def test_a_namespace_is_opened_once_and_answers_its_arena(server: Server) -> Non
 def test_a_namespace_that_cannot_be_opened_is_refused(
     server: Server, reason: str, field: str | None, change: Callable[..., None]
 ) -> None:
-    """A bad request is refused by field, a layout that disagrees by its first difference."""
+    """A bad request is refused by its field, and a different layout by its first difference."""
     worker = server.worker()
     worker.open_namespace()
     request = worker.open_request()
@@ -86,7 +86,7 @@ def test_a_namespace_that_cannot_be_opened_is_refused(
 def test_without_memory_a_namespace_is_refused_for_now(
     start_server: Callable[..., Server],
 ) -> None:
-    """Where no memory can be had the opening fails with POOL_EXHAUSTED, to be tried again."""
+    """Opening a namespace fails with POOL_EXHAUSTED and a retry delay if no memory is free."""
     worker = start_server(slots=0).worker()
     with pytest.raises(Refused) as caught:
         worker.ask(worker.store.OpenNamespace, worker.open_request())
@@ -95,7 +95,7 @@ def test_without_memory_a_namespace_is_refused_for_now(
 
 
 def test_statistics_are_one_snapshot(server: Server) -> None:
-    """Slots of all states sum to the slots there are, and counters say what was asked."""
+    """The slots of all states sum to the arena's slots, and counters count the calls made."""
     worker = server.worker()
     worker.publish(worker.open_namespace(), FIRST, 1)
     stats = worker.ask(worker.store.GetStats, pb.GetStatsRequest())
@@ -110,7 +110,7 @@ def test_statistics_are_one_snapshot(server: Server) -> None:
 
 
 def test_namespaces_are_listed_in_pages_and_by_tenant(server: Server) -> None:
-    """A tenant sees its own namespaces, page by page and without salt; an admin sees all."""
+    """A tenant lists its own namespaces, page by page and without salt. An admin lists all."""
     worker, stranger = server.worker(), server.worker(uid=3)
     first = worker.open_namespace()
     request = worker.open_request()
@@ -136,7 +136,7 @@ def test_namespaces_are_listed_in_pages_and_by_tenant(server: Server) -> None:
 
 
 def test_only_admins_are_told_what_tiers_may_take(server: Server) -> None:
-    """Others learn nothing of the machine from their statistics."""
+    """Only an admin's statistics have the tiers' budgets, which describe the machine."""
     shown = []
     for uid in (2, ADMIN_UID):
         worker = server.worker(uid=uid)
@@ -174,7 +174,7 @@ def test_prefixes_are_listed_in_pages(server: Server, page_size: int) -> None:
 
 
 def test_a_page_of_prefixes_is_checked(server: Server) -> None:
-    """Tokens of another list, and more tokens than a message holds, are refused."""
+    """A list request with another list's token or with too many tokens is refused."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     for field, request in (
@@ -189,7 +189,7 @@ def test_a_page_of_prefixes_is_checked(server: Server) -> None:
 
 
 def test_evicting_says_what_went_and_what_is_held(server: Server) -> None:
-    """A removed prefix is counted as evicted, or as detached where it is held; again as nothing."""
+    """An evicted prefix is counted, as detached if it is held. Evicting it again counts nothing."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, FIRST, 1)
@@ -211,7 +211,7 @@ def test_evicting_says_what_went_and_what_is_held(server: Server) -> None:
 def test_a_bad_eviction_removes_nothing(
     server: Server, reason: str, changes: dict[str, int | bytes]
 ) -> None:
-    """Another epoch, parts of tokens and unknown namespaces are refused."""
+    """A bad eviction is refused for its epoch, tokens or namespace, and removes nothing."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, FIRST, 1)
@@ -225,7 +225,7 @@ def test_a_bad_eviction_removes_nothing(
 
 
 def test_another_tenant_s_namespace_is_not_there(server: Server) -> None:
-    """A stranger cannot list, peek or evict what is not its own; an admin can."""
+    """A stranger cannot list or evict in another tenant's namespace. An admin can."""
     worker, stranger = server.worker(), server.worker(uid=3)
     admin = server.worker(uid=ADMIN_UID)
     namespace_id = worker.open_namespace()
@@ -243,7 +243,7 @@ def test_another_tenant_s_namespace_is_not_there(server: Server) -> None:
 
 
 def test_a_namespace_is_deleted_for_good(server: Server) -> None:
-    """Whoever has it open is told that it is gone, and opens another one; again, it succeeds."""
+    """A deleted namespace stays unknown to all, and opening its identity again makes a new one."""
     worker, other = server.worker(), server.worker()
     namespace_id = worker.open_namespace()
     assert other.open_namespace() == namespace_id
@@ -266,7 +266,7 @@ def test_a_namespace_is_deleted_for_good(server: Server) -> None:
 
 @pytest.mark.parametrize("namespace_id", [b"", b"short"])
 def test_what_is_no_namespace_s_id_is_refused(server: Server, namespace_id: bytes) -> None:
-    """With the field's name."""
+    """A malformed namespace id is refused with the field's name."""
     worker = server.worker()
     request = pb.DeleteNamespaceRequest(namespace_id=namespace_id)
     with pytest.raises(Refused) as caught:

@@ -1,4 +1,4 @@
-"""Requests that end with their tokens, taken apart."""
+"""The position of the tokens at the end of a request, found without parsing it."""
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -6,15 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore.rpc.lane.connection import FRONT_BYTES, SEQUENCE_KEY, TOKENS_KEY, Tail, tail_of
-from kvstore.rpc.wire.packed import varint
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.tokens import sequence_pieces
 
 TOKENS = bytes(range(256)) * 100
 
 
+def varint(value: int) -> bytes:
+    """Returns a number as protobuf writes it, by a message whose second field it is."""
+    return pb.TierPages(page_count=value).SerializeToString()[1:]
+
+
 def front_of(**fields: object) -> bytes:
-    """Returns a request as clients write it before its tokens."""
+    """Returns the bytes of a request before its tokens, as clients write them."""
     request = pb.AcquirePrefixRequest(
         caller=pb.Caller(lease_id=bytes(16), store_epoch=1 << 60),
         namespace_id=bytes(16),
@@ -31,7 +35,7 @@ def front_of(**fields: object) -> bytes:
 
 @pytest.mark.parametrize("base", [{}, {"position": 5000, "base_pin_id": 9}])
 def test_a_request_and_its_tokens_are_told_apart(base: dict[str, int]) -> None:
-    """What is before the tokens' field says the rest of the sequence."""
+    """The bytes before the tokens parse to the rest of the request."""
     front = front_of(**base)
     key, tokens = sequence_pieces(TOKENS)
     body = front + key + tokens
@@ -43,7 +47,7 @@ def test_a_request_and_its_tokens_are_told_apart(base: dict[str, int]) -> None:
 
 
 def test_a_request_in_one_piece_has_no_tail_but_may_end_as_one() -> None:
-    """A sequence that is followed by a field, or has one after its tokens, is parsed as it is."""
+    """A request has a tail only if its tokens are its last field."""
     request = pb.MatchPrefixRequest(sequence={"tokens": TOKENS}, pin_id=1)
     body = request.SerializeToString()
     assert tail_of(body[:FRONT_BYTES], len(body)) is None
@@ -57,20 +61,20 @@ def test_a_request_in_one_piece_has_no_tail_but_may_end_as_one() -> None:
 
 
 def test_every_request_with_a_sequence_has_it_in_one_place() -> None:
-    """Or a body would be taken for what it is not."""
+    """All requests with a sequence have it in the same field, which the tail's search relies on."""
     for kind in (pb.MatchPrefixRequest, pb.AcquirePrefixRequest, pb.InsertPrefixRequest):
         assert kind.SEQUENCE_FIELD_NUMBER << 3 | 2 == SEQUENCE_KEY
 
 
 @pytest.mark.parametrize("front", [b"", b"\x0b", b"\x80" * 256, b"\x1a\x7f", b"\x0d1234"])
 def test_what_is_no_request_has_no_tail(front: bytes) -> None:
-    """Groups, fields of a kind that there is not, numbers without an end."""
+    """Groups, unknown kinds of fields and endless numbers have no tail."""
     assert tail_of(front, 100_000) is None
 
 
 @given(st.binary(max_size=FRONT_BYTES), st.integers(0, 1 << 24))
 def test_a_tail_lies_within_its_body(front: bytes, length: int) -> None:
-    """Whatever comes, nothing is raised, and what is left are the tokens of the last field."""
+    """A tail of any bytes lies within the body, and the search raises nothing."""
     tail = tail_of(front, length)
     if tail is not None:
         assert 0 <= tail.field < tail.tokens <= min(length, len(front))
@@ -78,7 +82,7 @@ def test_a_tail_lies_within_its_body(front: bytes, length: int) -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
 def test_numbers_that_protobuf_does_not_read_end_no_body(place: int) -> None:
-    """A key or a length with more bytes than it needs is protobuf's to refuse."""
+    """An overlong key or length has no tail, because protobuf refuses it."""
     numbers = [bytes((SEQUENCE_KEY,)), varint(6), bytes((TOKENS_KEY,)), varint(4)]
     numbers[place] = bytes((numbers[place][0] | 0x80, *[0x80] * 9, 0))
     numbers[1] = varint(len(numbers[2]) + len(numbers[3]) + 4) if place != 1 else numbers[1]

@@ -1,10 +1,10 @@
-"""Whose turn it is, of lanes that stand in line for threads."""
+"""The turns of lanes that wait for threads."""
 
 from kvstore.rpc.fair_queue import Turns
 
 
 def test_who_finds_nobody_in_line_begins_at_once() -> None:
-    """While its lane has fewer threads than are idle; then it stands in line."""
+    """A call begins at once while its lane has fewer threads than are idle, and then waits."""
     turns: Turns[int] = Turns(4)
     assert turns.enter("a", 1) == ("a", 1)
     assert turns.enter("a", 2) == ("a", 2)
@@ -17,7 +17,7 @@ def test_who_finds_nobody_in_line_begins_at_once() -> None:
 
 
 def test_who_ends_is_given_what_waits_longest() -> None:
-    """Lanes take turns: one that had its turn stands behind the others."""
+    """A thread that ends a call takes one from the lane that waited longest."""
     turns: Turns[int] = Turns(2)
     assert turns.enter("a", 1) == ("a", 1)
     assert [turns.enter("a", 2), turns.enter("a", 3)] == [None, None]
@@ -33,7 +33,7 @@ def test_who_ends_is_given_what_waits_longest() -> None:
 
 
 def test_what_stands_in_line_comes_before_what_enters() -> None:
-    """Also where it was put there by somebody who began nothing."""
+    """A waiting call comes before a new one, even if it was queued without starting a thread."""
     turns: Turns[int] = Turns(4)
     turns.put("a", 1)
     assert turns.enter("b", 2) == ("a", 1)

@@ -1,7 +1,6 @@
-"""An id of another tenant is an unknown id, in every call: the answers are the same.
+"""An id of another tenant gets the same answer as an unknown id, in every call.
 
-Generated from the contract: a call that names a lease or a namespace fails here
-until it is tried out.
+The calls come from the contract: a new call with a lease or namespace fails here until it is added.
 """
 
 from collections.abc import Callable
@@ -30,13 +29,13 @@ def methods(*names: str) -> set[str]:
 
 
 def stub_of(worker: Worker, name: str) -> Any:  # noqa: ANN401 - stubs are untyped
-    """Returns a call by its name."""
+    """Returns the stub of a call by its name."""
     stubs = (worker.lease, worker.prefix_cache, worker.named_pin, worker.store)
     return next(getattr(stub, name) for stub in stubs if hasattr(stub, name))
 
 
 def outcome(worker: Worker, name: str, request: object, named: bytes) -> tuple[object, ...]:
-    """Returns what a call came to, without the id that it named."""
+    """Returns a call's outcome, without the id that it named."""
     call = stub_of(worker, name)
 
     def answers(request: object, **options: object) -> list[bytes]:
@@ -124,14 +123,14 @@ BY_LEASE: dict[str, Callable[[pb.Caller], object]] = {
 
 
 def test_every_call_that_names_something_is_here() -> None:
-    """A call that is new in the contract has to be tried out."""
+    """Every call of the contract that names a lease or a namespace is tested here."""
     assert set(BY_NAMESPACE) == methods("namespace_id")
     assert set(BY_LEASE) == methods("lease_id", "caller")
 
 
 @pytest.mark.parametrize("name", BY_NAMESPACE)
 def test_a_namespace_of_another_tenant_is_an_unknown_one(server: Server, name: str) -> None:
-    """Whether a namespace is another tenant's, with pages and pins in it, or none at all."""
+    """A call gets the same answer for another tenant's namespace as for an unknown one."""
     owner, stranger = server.worker(uid=2), server.worker(uid=3)
     theirs, unknown = owner.open_namespace(), b"an unknown space"
     stranger.open_namespace()
@@ -146,7 +145,7 @@ def test_a_namespace_of_another_tenant_is_an_unknown_one(server: Server, name: s
 
 @pytest.mark.parametrize("name", BY_LEASE)
 def test_a_lease_of_another_tenant_is_an_unknown_one(server: Server, name: str) -> None:
-    """Whether an id is another tenant's lease, with a reservation, or nobody's."""
+    """A call gets the same answer for another tenant's lease as for an unknown one."""
     owner, stranger = server.worker(uid=2), server.worker(uid=3)
     owner.publish(owner.open_namespace(), PAGE, 5)
     request, unknown = BY_LEASE[name], pb.Caller(lease_id=b"an unknown lease")

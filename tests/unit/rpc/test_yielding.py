@@ -17,23 +17,13 @@ def over(request: pytest.FixtureRequest) -> str:
 
 
 def test_of_two_acquires_of_one_prompt_one_yields(server: Server) -> None:
-    """The second is told what the first is computing, and holds nothing; nor is memory wanted."""
+    """The second acquire of a prompt learns of the first one's prefill and holds nothing."""
     writer, waiter = server.worker(), server.worker()
     namespace_id = writer.open_namespace()
     waiter.open_namespace()
 
     def acquire(worker: Worker) -> pb.AcquirePrefixResponse:
-        request = pb.AcquirePrefixRequest(
-            caller=worker.caller(),
-            namespace_id=namespace_id,
-            sequence=pb.Sequence(tokens=PROMPT),
-            pin_id=1,
-            reservation_id=2,
-            total_page_count=4,
-            yield_to_in_flight=True,
-        )
-        answer: pb.AcquirePrefixResponse = worker.ask(worker.prefix_cache.AcquirePrefix, request)
-        return answer
+        return worker.acquire(namespace_id, PROMPT, yield_to_in_flight=True)
 
     assert acquire(writer).HasField("grant")
     yielded = acquire(waiter)

@@ -6,6 +6,7 @@ import pytest
 
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.host.limits import Bound, bounds, require
+from stores.machine_files import write_files
 
 MEMINFO = "MemTotal:       16000 kB\nMemFree:         100 kB\nMemAvailable:   8000 kB\n"
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -17,11 +18,7 @@ V1_MOUNT = (
 
 def machine(root: Path, files: dict[str, str]) -> Path:
     """Writes files below ``root``, with a meminfo, and returns it."""
-    for name, text in {"proc/meminfo": MEMINFO, **files}.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return root
+    return write_files(root, {"proc/meminfo": MEMINFO, **files})
 
 
 def test_a_machine_without_cgroups_has_what_the_kernel_estimates(tmp_path: Path) -> None:

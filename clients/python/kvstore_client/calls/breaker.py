@@ -24,7 +24,7 @@ FAILURES_TO_OPEN = 3
 
 
 class BreakerState(Enum):
-    """Callers that may ask: all requests, only a probe, or one request at a time."""
+    """The calls that are sent: all requests, only probes, or one request at a time."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -80,7 +80,7 @@ class CircuitBreaker:
 
     @property
     def passes(self) -> bool:
-        """Whether the breaker admits a request now."""
+        """True while the breaker admits a request."""
         return self.state is BreakerState.CLOSED or (
             self.state is BreakerState.HALF_OPEN and not self._tried
         )
@@ -198,7 +198,7 @@ class StoreGate:
 
     @property
     def passes(self) -> bool:
-        """Whether the breaker admits a request now."""
+        """True while the breaker admits a request."""
         return self._breaker.passes
 
     def admit(self) -> Ticket:

@@ -27,10 +27,9 @@ SECRET_BYTES = 32
 
 
 class Attempt:
-    """Says hello, grants a lease, or joins one, and binds this process to it.
+    """Says hello, grants or joins a lease, and binds this process to it.
 
-    :meth:`run` is called once, on one thread; :meth:`abort` from any thread
-    makes it fail soon.
+    Call :meth:`run` once, on one thread. :meth:`abort`, from any thread, makes it fail soon.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Attempt:
         self._secret = joined.secret if joined else os.urandom(SECRET_BYTES)
 
     def run(self, monitor: Condition, numbers: Iterator[int]) -> Session:
-        """Returns the session; raises ``StoreError``, and then nothing is left behind."""
+        """Returns the session. Raises ``StoreError`` after it cleaned up."""
         try:
             return Session(self._bind(), self._config, monitor, numbers)
         except StoreError:
@@ -56,7 +55,7 @@ class Attempt:
             raise
 
     def abort(self) -> None:
-        """Have :meth:`run` fail."""
+        """Makes :meth:`run` fail."""
         self._aborted = True
         self._connection.abort()
         if self._calls is not None:
@@ -86,7 +85,7 @@ class Attempt:
             fault_point("bind.after")
             capabilities = self._capabilities(calls, deadline)
         except StoreError:
-            # Granted or not: nobody will use it. If this fails too, it expires.
+            # The lease may be granted, and no one will use it. If this fails too, it expires.
             with contextlib.suppress(StoreError):
                 calls.call_cancellably(
                     calls.lease.RevokeLease,
@@ -118,7 +117,7 @@ class Attempt:
         shared: SharedLease,
         deadline: Deadline,
     ) -> Attachment:
-        """Binds this process to its owner's lease; nothing of it is this process's to undo."""
+        """Binds this process to its owner's lease, which only the owner revokes."""
         if welcome.store_epoch != joined.store_epoch:
             raise StaleEpoch("STALE_EPOCH: the store restarted", reason="STALE_EPOCH")
         assert self._calls is not None

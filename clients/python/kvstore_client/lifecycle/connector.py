@@ -25,22 +25,21 @@ from kvstore_client.lifecycle.joined_lease import SharedLease
 from kvstore_client.lifecycle.session import Session
 from kvstore_client.runtime_dir import RuntimeDir
 
-# A refusal of a namespace that passes by itself.
+# A namespace that is refused for this is tried again.
 PASSING = PoolExhausted
 
 _logger = logging.getLogger(__name__)
 
 
 class Connector:
-    """A thread with one session at a time, and a new one after each that ended.
+    """A thread that keeps one session at a time, and begins the next after each end.
 
-    A session that ended drains first: its pages are named by extent and slot,
-    which mean something else in the next. So there is no other session while
-    anything of it is held, however long that takes. With ``joined`` they are all
-    under that lease, and there is none any more once it ended.
+    An ended session drains first: its extent ids and slots name other pages in the next.
+    So the next session begins only after all holds of the last one are released. With
+    ``joined`` all sessions are under that lease, and none begins after the lease ended.
 
-    Any thread may use it. ``monitor`` guards all state of the client's sessions
-    and is notified of every change; it is never held over I/O or a callback.
+    Any thread may use it. ``monitor`` guards all state of the client's sessions and is
+    notified of every change. It is never held over I/O or a callback.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Connector:
         self._why_none: StoreError = StoreUnavailable("not attached yet")
         self._thread = Thread(target=self._run, name="kvstore-connector", daemon=True)
 
-    # What others ask.
+    # For callers.
 
     @property
     def session(self) -> Session | None:
@@ -71,11 +70,11 @@ class Connector:
 
     @property
     def tried(self) -> bool:
-        """Whether an attempt to attach has ended, well or not."""
+        """True once an attempt to attach has ended, with or without success."""
         return self._tried
 
     def require_session(self) -> Session:
-        """Returns the newest session; raises ``StoreError``, why there is none to speak of."""
+        """Returns the newest session; raises the ``StoreError`` that explains why none exists."""
         self.check_process()
         session = self._session
         if self._closing:
@@ -85,7 +84,7 @@ class Connector:
         return session
 
     def new_budget(self) -> StoreBudget:
-        """Returns the time that a request has for all its calls, as configured."""
+        """Returns the configured time of one request for all its calls."""
         return StoreBudget(self._config.request_budget or self._config.call_timeout)
 
     def check_process(self) -> None:
@@ -94,14 +93,14 @@ class Connector:
             raise ForkedClient("this client belongs to the parent process")
 
     def want(self, key: NamespaceKey) -> None:
-        """Have a namespace opened in this session and in every later one."""
+        """Opens a namespace in this session and in every later one, in the background."""
         with self.monitor:
             if key not in self._wanted:
                 self._wanted.append(key)
                 self.monitor.notify_all()
 
     def forget(self, key: NamespaceKey) -> None:
-        """Have a namespace opened no more, nor used where it is open."""
+        """Stops opening a namespace, and stops using it in this session."""
         with self.monitor:
             if key in self._wanted:
                 self._wanted.remove(key)
@@ -109,17 +108,17 @@ class Connector:
                 self._session.note_namespace(key, None)
 
     def start(self) -> None:
-        """Begins to attach, unless it began. Does not wait, nor fail for want of a store."""
+        """Begins to attach, once. Does not wait, and does not fail without a store."""
         with self.monitor:
             started, self._started = self._started, True
         if not started:
             self._thread.start()
 
     def close(self) -> None:
-        """Ends the session, give back what is not held any more, and stops.
+        """Ends the session, sends pending releases, and stops the thread.
 
-        Waits up to ``close_timeout`` for what is held, then as long for the
-        store. Can be repeated.
+        Waits up to ``close_timeout`` for open holds, and then as long for the store. Can be
+        repeated.
         """
         with self.monitor:
             self._closing = True
@@ -136,7 +135,7 @@ class Connector:
 
     def _run(self) -> None:
         config = self._config
-        # Of a store that is back nobody is told: within half a lease's time it is seen.
+        # Nothing announces a store that is back, so this looks at least twice in a lease's time.
         longest = max(config.first_backoff, min(config.longest_backoff, config.ttl / 2))
         backoff = Backoff(config.first_backoff, longest)
         while not self._closing:
@@ -148,7 +147,7 @@ class Connector:
                 try:
                     self._serve(session)
                 except Exception:
-                    # A worker lives without a store, and not with one that is half attached.
+                    # A worker runs without a store, but not with a half attached one.
                     _logger.exception("connector_failed")
                 self._leave(session)
                 wait = backoff.delay()
@@ -157,10 +156,10 @@ class Connector:
             self._pause(wait)
         deadline = Deadline(self._config.close_timeout)
         for session in self._leaving:
-            told = False
+            revoked = False
             with contextlib.suppress(StoreTimedOut):
-                told = session.join(deadline.remaining())
-            if not told:
+                revoked = session.join(deadline.remaining())
+            if not revoked:
                 session.abandon()
 
     def _attach(self) -> Session | None:
@@ -174,7 +173,7 @@ class Connector:
         except StoreError as error:
             self._note_failure(error)
             return None
-        except Exception as error:  # no descriptors or threads left, for one: that passes
+        except Exception as error:  # such as no descriptors or threads left: that passes
             _logger.exception("connector_failed")
             self._note_failure(StoreUnavailable(f"this process cannot attach: {error!r}"))
             return None
@@ -199,7 +198,7 @@ class Connector:
             _logger.debug("attach_failed", extra={"reason": str(error)})
 
     def _serve(self, session: Session) -> None:
-        """Opens the namespaces that are wanted, until the session ends."""
+        """Opens the wanted namespaces until the session ends."""
         backoff = Backoff(self._config.first_backoff, self._config.longest_backoff)
         while True:
             with self.monitor:
@@ -210,7 +209,7 @@ class Connector:
             try:
                 session.open_namespace(key)
             except SESSION_OVER:
-                continue  # the session took note
+                continue  # the session has ended itself
             except StoreRefused as error:
                 if isinstance(error, PASSING):
                     session.not_yet[key] = error.with_traceback(None)
@@ -227,9 +226,9 @@ class Connector:
                 backoff.reset()
 
     def _put_last(self, key: NamespaceKey) -> None:
-        """Let the other namespaces have their turn."""
+        """Moves a namespace behind the others that wait."""
         with self.monitor:
-            if key in self._wanted:  # nobody forgot it
+            if key in self._wanted:  # unless it was forgotten meanwhile
                 self._wanted.remove(key)
                 self._wanted.append(key)
 
@@ -240,7 +239,7 @@ class Connector:
         return [key for key in self._wanted if key not in session.namespaces]
 
     def _pause(self, seconds: float, session: Session | None = None) -> None:
-        """Waits, unless there is nothing to wait for any more."""
+        """Waits for some seconds, or until the session or the client ends."""
         with self.monitor:
             self.monitor.wait_for(
                 lambda: self._closing or (session is not None and session.ended is not None),
@@ -248,8 +247,8 @@ class Connector:
             )
 
     def _leave(self, session: Session) -> None:
-        """Waits until nothing of the session is held, then let it finish."""
-        session.end(StoreUnavailable("left by this client"))  # where it has not ended by itself
+        """Ends the session, waits until it has no holds, and finishes it."""
+        session.end(StoreUnavailable("left by this client"))  # unless it ended by itself
         with self.monitor:
             self._why_none = session.ended or self._why_none
             self.monitor.wait_for(lambda: session.drained or self._closing)
@@ -258,12 +257,12 @@ class Connector:
             session.finish()
             self._leaving = [each for each in self._leaving if not each.join(0)] + [session]
         else:
-            # Somebody may still read or write: that goes back when this process ends.
+            # Other code may still use the pages: the store takes them back when this process ends.
             _logger.warning("client_closed_while_holding")
             session.flush(self._config.close_timeout)
             session.abandon()
 
 
 def _retry_after(error: StoreError) -> float:
-    """Returns the seconds for which the store said not to be asked again, zero if it did not."""
+    """Returns the seconds for which the store asked for no retry, or zero."""
     return (error.retry_after_s or 0.0) if isinstance(error, StoreRefused) else 0.0

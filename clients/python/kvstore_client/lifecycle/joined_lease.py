@@ -1,4 +1,4 @@
-"""A lease that another process owns, and what that process hands over so that it can be joined."""
+"""A lease that another process owns, and the bytes by which this process joins it."""
 
 from typing import NamedTuple, Self
 
@@ -8,13 +8,13 @@ from kvstore_client.calls.lease_calls import LeaseCalls
 
 LEASE_ID_BYTES = 16
 EPOCH_BYTES = 8
-# What begins it, so that anything else is told at once.
+# The first bytes, by which other bytes are recognised as wrong.
 MARK = b"kvlease1"
 LEAST_SECRET_BYTES = 16
 
 
 class SharedLease(NamedTuple):
-    """A lease by id and secret, and the epoch that granted it. Whoever has it may use the lease."""
+    """A lease's id and secret, and the epoch that granted it. They permit to use the lease."""
 
     store_epoch: int
     lease_id: bytes
@@ -27,7 +27,7 @@ class SharedLease(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
-        """Returns what :meth:`pack` was called of; raises ``ValueError`` for other bytes."""
+        """Returns the lease that :meth:`pack` packed; raises ``ValueError`` for other bytes."""
         rest = packed.removeprefix(MARK)
         fixed = EPOCH_BYTES + LEASE_ID_BYTES
         if not packed.startswith(MARK) or len(rest) < fixed + LEAST_SECRET_BYTES:
@@ -41,19 +41,19 @@ class JoinedLease(LeaseCalls):
     """The calls under a lease whose owner alone renews, uses and revokes it."""
 
     def __init__(self, calls: StoreCalls, shared: SharedLease, look_every: float) -> None:
-        """``look_every`` is how long, in seconds, the lease is taken to be there after a look."""
+        """``look_every`` is the time to live, in seconds, that each successful check gives."""
         super().__init__(calls, shared.lease_id, shared.store_epoch)
         self._look_every = look_every
 
     def renew(self, timeout: float) -> float:
-        """Sees whether the lease is there still, and returns for how long that is believed.
+        """Checks that the lease exists, and returns ``look_every`` as its time to live.
 
-        Raises ``StoreError``: ``LeaseNotFound`` once it ended.
+        Raises ``StoreError``, such as ``LeaseNotFound`` once the lease ended.
         """
         request = lease_pb2.ListHoldsRequest(lease_id=self._lease_id, page_size=1)
         self._calls.call(self._calls.lease.ListHolds, request, timeout)
         return self._look_every
 
     def revoke(self, timeout: float) -> None:
-        """Does nothing: it is its owner's."""
+        """Does nothing: only the owner revokes the lease."""
         del timeout

@@ -10,16 +10,16 @@ from kvstore_client.errors import LeaseExpired, StoreError, StoreRefused, StoreU
 
 _logger = logging.getLogger(__name__)
 
-# A third leaves room for two renewals that fail; a tenth of a second attempt costs nothing.
+# A renewal every third of the TTL may fail twice. A retry every tenth costs nothing.
 RENEWALS_PER_TTL = 3
 ATTEMPTS_PER_TTL = 10
 
 
 class LeaseTerm(NamedTuple):
-    """A time to live in seconds, counted from when its request was sent.
+    """A time to live in seconds, counted from the sending of its request.
 
-    The store counts from its receipt, on the same clock (CLOCK_MONOTONIC), so
-    the client gives up first.
+    The store counts from the receipt, on the same clock (CLOCK_MONOTONIC), so the client
+    gives up first.
     """
 
     sent_at: float
@@ -27,35 +27,35 @@ class LeaseTerm(NamedTuple):
 
     @property
     def renew_at(self) -> float:
-        """When to renew."""
+        """The time of the next renewal."""
         return self.sent_at + self.ttl / RENEWALS_PER_TTL
 
     @property
     def ends_at(self) -> float:
-        """When the client stops using the lease."""
+        """The time at which the client stops using the lease."""
         return self.sent_at + self.ttl
 
     @property
     def retry_s(self) -> float:
-        """Seconds between attempts after one that failed."""
+        """Seconds between attempts after a failed one."""
         return self.ttl / ATTEMPTS_PER_TTL
 
 
 class LeaseUser(Protocol):
-    """Whom the keeper tells. Called on the keeper's thread, holding nothing."""
+    """The user of a lease. The keeper calls it on its own thread, without a mutex."""
 
     def renewed(self) -> None:
-        """The store answered a renewal."""
+        """Notes that the store answered a renewal."""
 
     def end(self, reason: StoreError) -> None:
-        """The lease is lost."""
+        """Notes that the lease is lost."""
 
 
 class LeaseKeeper:
     """A thread that renews every third of the TTL, from :meth:`start` to :meth:`stop`.
 
-    ``renew`` is given a timeout and answers the TTL, or raises ``StoreError``.
-    The keeper ends by itself once the lease is lost. Any thread may use it.
+    ``renew`` gets a timeout, and returns the TTL or raises ``StoreError``. The keeper ends by
+    itself once the lease is lost. Any thread may use it.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class LeaseKeeper:
 
     @property
     def holds(self) -> bool:
-        """Whether the lease is within its TTL, by this process's clock."""
+        """True while the lease is within its TTL, by this process's clock."""
         return self._clock() < self._term.ends_at
 
     @property
     def running(self) -> bool:
-        """Whether its thread runs."""
+        """True while the keeper's thread runs."""
         return self._thread.is_alive()
 
     def start(self) -> None:
@@ -90,13 +90,13 @@ class LeaseKeeper:
         self._thread.start()
 
     def prompt(self) -> None:
-        """Renews now, to see whether the store answers."""
+        """Renews now, to find out whether the store answers."""
         with self._state:
             self._prompted = True
             self._state.notify_all()
 
     def stop(self) -> None:
-        """Renews no more. Does not wait."""
+        """Stops renewing. Does not wait."""
         with self._state:
             self._stopped = True
             self._state.notify_all()
@@ -104,7 +104,7 @@ class LeaseKeeper:
     def _run(self) -> None:
         try:
             self._keep()
-        except Exception as error:  # without this thread nobody would see the lease end
+        except Exception as error:  # without this thread the lease would end unnoticed
             _logger.exception("lease_keeper_failed")
             self._user.end(StoreUnavailable(f"the lease cannot be renewed: {error!r}"))
 
@@ -115,7 +115,7 @@ class LeaseKeeper:
                 self._user.end(_lost(self._term.ttl))
                 return
             try:
-                # Never beyond the end, so that the end is seen in time.
+                # Not beyond the end, so that the loop sees the end in time.
                 ttl = self._renew(min(self._term.ttl / RENEWALS_PER_TTL, self._term.ends_at - now))
             except StoreError as error:
                 wait = self._term.retry_s
@@ -131,7 +131,7 @@ class LeaseKeeper:
                 self._user.renewed()
 
     def _wait(self) -> bool:
-        """Waits until there is something to do; returns False once stopped."""
+        """Waits until an attempt is due; returns False once stopped."""
         with self._state:
             until = min(self._next_attempt, self._term.ends_at)
             self._state.wait_for(

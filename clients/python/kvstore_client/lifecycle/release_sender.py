@@ -1,4 +1,4 @@
-"""Sends what a session gives back, without keeping its caller, until the store has it."""
+"""Sends a session's releases to the store, without blocking the caller."""
 
 import logging
 import time
@@ -15,7 +15,7 @@ from kvstore_client.errors import StoreRefused, StoreUnavailable
 
 
 class Returned(NamedTuple):
-    """Holds, under numbers, or extents that are given back. ``last`` is the lease itself."""
+    """Holds to release, with their numbers, or unmapped extents. ``last`` revokes the lease."""
 
     numbers: tuple[int, ...] = ()
     pin_ids: Sequence[int] = ()
@@ -26,7 +26,7 @@ class Returned(NamedTuple):
 
 @dataclass
 class Batch:
-    """What waited together."""
+    """Releases that the thread sends together."""
 
     numbers: list[int] = field(default_factory=list)
     pin_ids: list[int] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Batch:
     last: bool = False
 
     def add(self, item: Returned) -> None:
-        """Takes one more, which comes after those before."""
+        """Appends a release."""
         self.numbers.extend(item.numbers)
         self.pin_ids.extend(item.pin_ids)
         self.reservation_ids.extend(item.reservation_ids)
@@ -47,25 +47,25 @@ Post: TypeAlias = Callable[[Sequence[int], float, Callable[[bool], None]], bool]
 
 _logger = logging.getLogger(__name__)
 
-# Seconds until somebody looks for answers on lanes that nobody used meanwhile.
+# Seconds until the thread reads the answers on idle lanes.
 LOOK = 0.05
-# So many reservations without slots are ended by one call, those of ``LOOK`` seconds at least.
+# One call aborts this many reservations without slots, or those of ``LOOK`` seconds.
 MOST_LATER = 16
 
 
 class ReleaseSender:
-    """Releases reach the store by the thread of their caller, or by one of its own.
+    """Sends releases on the caller's thread over an idle lane, or else on its own thread.
 
-    The caller's sends them over a lane that is idle, and waits for nothing: the lane's
-    next user reads the answer, or this thread soon after. What no lane takes, and what
-    a lane that broke was given, is put into a queue, and sent by the thread, what waits
-    in one call.
+    The caller does not wait: the lane's next user reads the answer, or the sender's thread
+    does soon after. If no lane is idle, or a lane breaks, the release goes into a queue. The
+    thread sends all queued releases in one call.
 
-    They can be repeated, so each is sent until the store answered, or until
-    :meth:`abandon`. After ``last`` the lease is revoked in the same way, and the
-    thread ends by calling ``closed``, once nothing that was given up is mapped any
-    more. Any thread may use it; nothing here waits
-    for the store but the thread, :meth:`flush`, :meth:`settle` and :meth:`join`.
+    Releases are idempotent, so each is sent until the store answers, or until
+    :meth:`abandon`. After ``last`` the thread revokes the lease in the same way. It calls
+    ``closed`` and ends once no extent that was given up is still mapped.
+
+    Any thread may use it. Only the thread, :meth:`flush`, :meth:`settle` and :meth:`join`
+    wait for the store.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ReleaseSender:
         closed: Callable[[], None],
         lingering: Callable[[], Collection[int]] = tuple,
     ) -> None:
-        """``lingering`` are extents that were given up: none is left out before it is told of."""
+        """``lingering`` returns the extents that were given up and are not reported yet."""
         self._calls = calls
         self._call_timeout = call_timeout
         self._backoff = backoff
@@ -92,7 +92,7 @@ class ReleaseSender:
         self._queue: SimpleQueue[Returned] = SimpleQueue()
         self._state = Condition()
         self._count = 0
-        # What was given back and is not answered, by its number: false while the thread has it.
+        # Unanswered releases by number: True on a lane, False in the thread's queue.
         self._open: dict[int, bool] = {}
         self._later: list[Returned] = []
         self._watching = False
@@ -110,7 +110,7 @@ class ReleaseSender:
         reservation_ids: Sequence[int] = (),
         slotless_ids: Sequence[int] = (),
     ) -> None:
-        """Have pins released and reservations ended; those without slots may wait for others."""
+        """Releases pins and aborts reservations. Those without slots may wait for others."""
         if pin_ids:
             self._send_now(self._numbered(Returned(pin_ids=pin_ids)))
         if reservation_ids:
@@ -131,7 +131,7 @@ class ReleaseSender:
             return item._replace(numbers=(self._count,))
 
     def _send_now(self, item: Returned) -> None:
-        """Gives pins, or reservations, to a lane, or to the thread."""
+        """Sends pins or reservations over a lane, or queues them for the thread."""
         ids: Sequence[int] = item.pin_ids or item.reservation_ids
         post: Post = self._calls.post_release if item.pin_ids else self._calls.post_abort
         postable = len(ids) <= self._max_batch_size and not self._abandoned
@@ -141,7 +141,7 @@ class ReleaseSender:
             self._put(item)
 
     def _send_later(self) -> None:
-        """Have reservations ended that waited for it."""
+        """Aborts the reservations without slots that waited for others."""
         with self._state:
             items, self._later = self._later, []
         if items:
@@ -155,7 +155,7 @@ class ReleaseSender:
             self._queue.put(item)
 
     def _read(self, item: Returned, succeeded: bool) -> None:  # noqa: FBT001  # a lane's callback
-        """Takes what became of something that a lane was given."""
+        """Notes the result of a release that was sent over a lane."""
         if succeeded:
             self._answered(item.numbers)
         else:
@@ -168,24 +168,25 @@ class ReleaseSender:
             self._state.notify_all()
 
     def unmapped(self, extent_id: int) -> None:
-        """Have the store told that an extent is unmapped. Never waits."""
+        """Reports to the store that an extent is unmapped. Never waits."""
         self._queue.put(Returned(extent_ids=(extent_id,)))
 
     def finish(self) -> None:
-        """Have the lease revoked after everything else, and end."""
+        """Revokes the lease after everything else, and ends. Does not wait."""
         self._queue.put(Returned(last=True))
 
     def flush(self, timeout: float) -> bool:
-        """Waits until what was given back before this call is answered; False if it was not."""
+        """Waits until all earlier releases are answered; returns False if they are not."""
         end = time.monotonic() + timeout
         self._send_later()
         self._calls.collect(timeout)
         return self._wait(max(0.0, end - time.monotonic()), on_lanes=True)
 
     def settle(self, timeout: float, given_up: Callable[[], bool]) -> bool:
-        """Does as :meth:`flush`, but for what lanes have: who calls over one comes after it.
+        """Waits as :meth:`flush` does, but only for releases that are on no lane.
 
-        Waits no longer once ``given_up``, which is asked again at each :meth:`wake`.
+        A call over a lane comes after the releases on it. The wait ends once ``given_up``
+        returns True, which it is asked again at each :meth:`wake`.
         """
         return not self._open or self._wait(timeout, given_up, on_lanes=False)
 
@@ -205,16 +206,16 @@ class ReleaseSender:
             return done()
 
     def wake(self) -> None:
-        """Have those who wait in :meth:`flush` look whether they have given up."""
+        """Makes the waits of :meth:`settle` ask ``given_up`` again."""
         with self._state:
             self._state.notify_all()
 
     def prompt(self) -> None:
-        """Tries again now: the store is known to answer."""
+        """Retries now, because the store answers."""
         self._retry.set()
 
     def abandon(self) -> None:
-        """Sends nothing more: the store that granted the lease is gone, or this process goes."""
+        """Sends nothing more, because the lease's store is gone or this process ends."""
         with self._state:
             self._abandoned = True
             self._state.notify_all()
@@ -222,7 +223,7 @@ class ReleaseSender:
         self.finish()
 
     def join(self, timeout: float) -> bool:
-        """Waits until the lease is revoked, after :meth:`finish`; returns whether it is."""
+        """Waits after :meth:`finish` until the lease is revoked; returns whether it is."""
         return self._ended.wait(timeout)
 
     def _run(self) -> None:
@@ -230,7 +231,7 @@ class ReleaseSender:
         while not last:
             last = self._deliver(self._take())
         if not self._abandoned:
-            # What lanes have is answered before the lease goes, or comes back.
+            # Before the lease is revoked, releases on lanes are answered or come back.
             self._send_later()
             self._calls.collect(self._call_timeout)
             while not self._queue.empty():
@@ -251,7 +252,7 @@ class ReleaseSender:
             self._answered(batch.numbers)
         return batch.last
 
-    # What lanes have. Whoever gives them something sees to it that somebody looks.
+    # Releases on lanes. Their sender calls _watch, so that the thread reads the answers.
 
     def _watch(self) -> None:
         if self._watching:
@@ -261,7 +262,7 @@ class ReleaseSender:
             self._queue.put(Returned())
 
     def _look(self) -> None:
-        """Reads answers that came on lanes which nobody used meanwhile; sends what waited."""
+        """Reads the answers on idle lanes, and aborts the reservations that waited."""
         self._send_later()
         self._calls.collect()
         with self._state:
@@ -277,13 +278,13 @@ class ReleaseSender:
                 self._look()
 
     def _outlast_views(self) -> None:
-        """Goes on telling what is unmapped, while views are kept of what was given up."""
+        """Reports unmapped extents until all that were given up are unmapped."""
         while not self._abandoned and (self._has_untold() or not self._queue.empty()):
             self._ended.set()
             self._tell(self._take().extent_ids)
 
     def _has_untold(self) -> bool:
-        # Those told of may linger for a moment: whoever unmapped them is about to say so.
+        # A reported extent may linger for a moment, until its unmapping thread continues.
         return not self._told.issuperset(self._lingering())
 
     def _tell(self, extent_ids: list[int]) -> None:
@@ -303,7 +304,7 @@ class ReleaseSender:
             yield ids[start : start + self._max_batch_size]
 
     def _send(self, what: str, call: Callable[[], None]) -> None:
-        """Repeats a call until it is answered."""
+        """Repeats a call until the store answers it."""
         while not self._abandoned:
             self._retry.clear()
             try:
@@ -311,14 +312,14 @@ class ReleaseSender:
             except StoreUnavailable:
                 self._retry.wait(self._backoff.delay())
             except StoreRefused as error:
-                if error.retry_after_s:  # refused for now: it is still to be given back
+                if error.retry_after_s:  # refused for now, so it must be sent again
                     with self._state:
                         self._state.wait_for(lambda: self._abandoned, error.retry_after_s)
                     continue
-                # Gone already: another epoch, or a lease that ended with all it held.
+                # Released already: by another epoch, or with the end of the lease.
                 _logger.info("release_refused", extra={"what": what, "reason": error.reason})
                 return
-            except Exception:  # without this thread nothing would be given back any more
+            except Exception:  # without this thread nothing would be released any more
                 _logger.exception("release_failed", extra={"what": what})
                 self._retry.wait(self._backoff.delay())
             else:

@@ -1,4 +1,4 @@
-"""One epoch of a store, one lease under it, and what is mapped and held there."""
+"""One lease under one epoch of a store, with its mapped extents and its holds."""
 
 import itertools
 import logging
@@ -45,7 +45,7 @@ class OpenedNamespace(NamedTuple):
 class Attachment(NamedTuple):
     """A lease with this process bound to it.
 
-    ``shared`` is what joins another process; ``joined``: this one was, by the owner.
+    ``shared`` joins further processes. ``joined`` is True if another process owns the lease.
     """
 
     connection: AttachConnection
@@ -58,21 +58,21 @@ class Attachment(NamedTuple):
     joined: bool = False
 
 
-# Half of the ids are ahead of any start.
+# The ids begin below this, so at least half of all ids follow the first.
 FIRST_IDS = 1 << 63
 
 _logger = logging.getLogger(__name__)
 
 
 class Session:
-    """Lives from attaching until its lease, its connection or its client ends.
+    """The time from attaching until the end of the lease, the connection or the client.
 
-    Ended, it takes no new work; matches and reservations that are held stay
-    usable, their memory mapped and nobody to recycle it. Once the last of them
-    is gone (*drained*), :meth:`finish` gives up the memory and the lease.
+    An ended session takes no new work. Its open matches and reservations stay usable: their
+    memory stays mapped and is not recycled. Once the last one is released (*drained*),
+    :meth:`finish` gives up the memory and the lease.
 
-    Any thread may use it. Its fields change under ``monitor``, the client's,
-    which is never held over I/O or a callback.
+    Any thread may use it. Its fields change under ``monitor``, the client's, which is never
+    held over I/O or a callback.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Session:
         limit = attachment.limits.max_deadline.ToTimedelta().total_seconds()
         self.call_timeout = min(config.call_timeout, limit or config.call_timeout)
         self.namespaces: dict[NamespaceKey, OpenedNamespace | StoreError] = {}
-        # Why the last try to open one failed, where another may not.
+        # The error of the last attempt to open a namespace, if a retry may succeed.
         self.not_yet: dict[NamespaceKey, StoreError] = {}
         self.ended: StoreError | None = None
         self._config = config
@@ -110,7 +110,7 @@ class Session:
             closed=self._close,
             lingering=lambda: self.extents.lingering,
         )
-        # Has the store told, without waiting for it, that something is not used any more.
+        # Releases pins and reservations without waiting for the store.
         self.give_back = sender.give_back
         self.extents = ExtentTable(
             monitor, numbers, sender.unmapped, self.store_epoch, config.wait_for_device
@@ -129,20 +129,20 @@ class Session:
         self._keeper.start()
         attachment.connection.serve(self.extents, self.end)
 
-    # Whether it goes on.
+    # State.
 
     @property
     def usable(self) -> bool:
-        """Whether new work is sent: the lease is held and the store answers."""
+        """True while new work is sent: the lease is held and the store answers."""
         return self.ended is None and self._gate.passes and self._keeper.holds
 
     @property
     def drained(self) -> bool:
-        """Whether it ended and nothing is held any more. The monitor may be held."""
+        """True once the session ended and has no holds. The monitor may be held."""
         return self.ended is not None and self._holds == 0
 
     def end(self, reason: StoreError) -> None:
-        """Takes no new work. Can be repeated: the first reason stays."""
+        """Stops new work. Can be repeated; the first reason stays."""
         with self._monitor:
             if self.ended is not None:
                 return
@@ -155,7 +155,7 @@ class Session:
         self._sender.wake()
 
     def renewed(self) -> None:
-        """Notes that the store answers renewals: see whether it answers the rest."""
+        """Notes that the store answers renewals, and probes whether it answers requests."""
         self._gate.prompt()
         self._sender.prompt()
 
@@ -179,13 +179,12 @@ class Session:
         reservation_ids: Sequence[int] = (),
         sample: Sample | None = None,
     ) -> Iterator[StoreRequest]:
-        """Bracket a request under the ids that it may take, and charge its time.
+        """Runs a request that may take these ids, and charges its time to ``budget``.
 
-        The memory stays for as long. Where the request fails without a clear
-        refusal, what it may have taken is given back in the background. Where it
-        fails for time, ``sample`` is what the store is asked for in the background,
-        until it answers. Raises :class:`StoreUnavailable` at once where the session
-        takes no work, or the budget is spent.
+        The memory stays mapped until the block ends. If the request fails without a clear
+        refusal, the ids are released in the background. After a timeout the background
+        probes peek at ``sample`` until the store answers. Raises :class:`StoreUnavailable`
+        at once if the session takes no work or the budget is spent.
         """
         with (budget or StoreBudget(self.call_timeout)).spend(self.call_timeout) as deadline:
             with self._monitor:
@@ -209,10 +208,10 @@ class Session:
                 self.leave()
 
     def settle(self, request: StoreRequest) -> None:
-        """Waits until the store has what was given back before; raises ``StoreUnavailable``.
+        """Waits until the store has all earlier releases; raises ``StoreUnavailable``.
 
-        Or until it is on a lane, ahead of the request. Whoever released slots and reserves
-        then finds them there.
+        A release that is on a lane, ahead of the request, counts too. So a caller that
+        released slots can reserve them again.
         """
         if self._sender.settle(request.remaining(), lambda: self.ended is not None):
             return
@@ -223,14 +222,14 @@ class Session:
         raise error
 
     def require_mapped(self, pages: Pages) -> Pages:
-        """Returns ``pages``; raises :class:`StoreUnavailable` for one with no memory here."""
+        """Returns ``pages``; raises :class:`StoreUnavailable` if one is not mapped here."""
         strange = self.extents.strange(pages)
         if strange:
             raise StoreUnavailable(f"the answer names extents {sorted(strange)}, not mapped here")
         return pages
 
     def _probe(self) -> None:
-        """Asks for what the last request asked for, without any effect; raises ``StoreError``."""
+        """Peeks at the last request's sample, or renews without one; raises ``StoreError``."""
         if self._sample is None:
             self.lease.renew(self.call_timeout)
         else:
@@ -246,36 +245,36 @@ class Session:
     # Holds.
 
     def hold(self) -> None:
-        """Count something that is held; only within :meth:`request`."""
+        """Counts a new hold. Call it only within :meth:`request`."""
         with self._monitor:
             self._holds += 1
 
     def leave(self) -> None:
-        """Count something that is held no more."""
+        """Counts an ended hold."""
         with self._monitor:
             self._holds -= 1
             if self._holds == 0:
                 self._monitor.notify_all()
 
     def wait_for_device(self) -> None:
-        """Waits for the caller's device work, as configured; raises what that raises."""
+        """Waits for the caller's device work, as configured, and raises the wait's errors."""
         (self._config.wait_for_device or self.extents.wait_for_devices)()
 
     def checksums_of(self, pages: Sequence[PageRef]) -> list[int]:
-        """Returns what pages' bytes come to, as configured."""
+        """Returns the checksums of the pages' bytes, as configured."""
         return checksums_of(self.extents.get, pages, wanted=self._config.page_checksums)
 
     def flush(self, timeout: float) -> bool:
-        """Waits until what was given back has reached the store; False if it has not."""
+        """Waits until the store has all releases; returns False after ``timeout`` seconds."""
         return self._sender.flush(timeout)
 
-    # Namespaces, by the connector's thread.
+    # Namespaces, which the connector's thread opens.
 
     def open_namespace(self, key: NamespaceKey) -> None:
-        """Opens a namespace and note what came of it, after its extents are acknowledged.
+        """Opens a namespace, waits until its extents are acknowledged, and notes the result.
 
-        Where this process can map none of them it notes that. Nothing is noted for
-        a failure that may pass; it is raised.
+        The result is an error if this process can map none of the extents. A failure that
+        may pass is raised and not noted.
         """
         deadline = Deadline(self._config.connect_timeout)
         try:
@@ -294,7 +293,7 @@ class Session:
         self.note_namespace(key, self.extents.refusal(opened.extent_ids) or found)
 
     def note_namespace(self, key: NamespaceKey, what: OpenedNamespace | StoreError | None) -> None:
-        """Notes a namespace, or why there is none; with None it is opened again."""
+        """Notes a namespace, or why it cannot be opened. None opens it again."""
         with self._monitor:
             if what is None:
                 self.namespaces.pop(key, None)
@@ -305,20 +304,20 @@ class Session:
     # The end.
 
     def finish(self) -> None:
-        """Gives up the memory and, in the background, the lease; only when drained.
+        """Gives up the memory and, in the background, the lease. The session must be drained.
 
-        The connection stays open for as long as views keep some of the memory mapped.
+        The connection stays open while views keep some of the memory mapped.
         """
         assert self.drained
         self.extents.close()
         self._sender.finish()
 
     def join(self, timeout: float) -> bool:
-        """Waits after :meth:`finish` until the store has it; False if it has not."""
+        """Waits after :meth:`finish` until the lease is revoked; returns whether it is."""
         return self._sender.join(timeout)
 
     def abandon(self) -> None:
-        """Leaves the rest to this process's death: its store is gone, or it is closing."""
+        """Sends nothing more: the store is gone, or takes the rest back when this process ends."""
         self._sender.abandon()
         self._close()
 

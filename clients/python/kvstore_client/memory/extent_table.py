@@ -53,30 +53,29 @@ def _map(
     return HostExtent(extent, descriptors[extent.host.descriptor_index], unmapped)
 
 
-# How often memory is prepared, a few MiB each time: 16 GiB of it, whose page tables, charged to
-# this process, are 32 MiB. What lies beyond is prepared as it is touched.
+# The most preparations, of a few MiB each: 16 GiB of memory. Its page tables, charged to this
+# process, are 32 MiB. The kernel fills those of further memory at the first touch.
 PREPARATIONS = 4096
 
 
 class _Lingering(set[int]):
-    """Extents given up that are mapped still. Their memory knows it, and not the table."""
+    """Extents that were given up and are still mapped, because views of them exist."""
 
     def __init__(self, unmapped: Callable[[int], None]) -> None:
         self._unmapped = unmapped
 
     def end(self, extent_id: int) -> None:
-        """On any thread, in the middle of anything; told first: who sees it gone has been told."""
+        """Reports that an extent is unmapped, then removes it. Any thread, at any point."""
         self._unmapped(extent_id)
         self.discard(extent_id)
 
 
 class ExtentTable:
-    """Extents by id, which of them the store counts on, and which could not be mapped.
+    """A session's extents by id: mapped ones, acknowledged ones, and those that cannot be mapped.
 
-    ``number`` is drawn anew from ``numbers`` at each change of what is mapped.
-    Any thread may use it; ``monitor`` is notified of every change and never
-    held while memory is mapped. ``unmapped`` is as in :func:`map_extent`, and is
-    called for each extent that was mapped, once.
+    ``number`` is drawn anew from ``numbers`` at each change of the mapped extents. Any thread
+    may use it. ``monitor`` is notified of every change and never held while memory is mapped.
+    ``unmapped`` is as in :func:`map_extent`, and is called once for each mapped extent.
     """
 
     def __init__(
@@ -95,10 +94,10 @@ class ExtentTable:
         self._mapped: dict[int, MappedExtent] = {}
         self._acknowledged: set[int] = set()
         self._refused: dict[int, StoreError] = {}
-        # Given up and still mapped, for views of them are kept; and those that the store took back.
+        # Given up but still mapped, because views exist; and those that the store took back.
         self._lingering = _Lingering(unmapped)
         self._retired: set[int] = set()
-        # Of extents that are not prepared for their first use, the byte to go on from.
+        # The next byte to prepare, by extents that are not fully prepared for their first use.
         self._fresh: dict[int, int] = {}
         self._preparations = 0
         self._closed = False
@@ -111,13 +110,13 @@ class ExtentTable:
 
     @property
     def lingering(self) -> frozenset[int]:
-        """What was given up and is mapped still, for views of it are kept, or just no more."""
+        """Extents that were given up and are still mapped, or were until just now."""
         return frozenset(self._lingering)
 
     def add(self, extent: types_pb2.Extent, descriptors: Sequence[int]) -> bool:
-        """Maps an extent, unless it is mapped already; raises as :func:`map_extent` does.
+        """Maps an extent unless it is mapped already; raises as :func:`map_extent` does.
 
-        Returns whether it is mapped: after :meth:`close` none is.
+        Returns whether it is mapped, which is False after :meth:`close`.
         """
         if extent.extent_id in self._mapped:
             return True
@@ -138,11 +137,11 @@ class ExtentTable:
         return True
 
     def populate(self) -> bool:
-        """Prepares some of the memory for its first use; returns whether some more is to be.
+        """Prepares some of the memory for its first use; returns whether more is left to prepare.
 
-        However large the store's memory is, ``PREPARATIONS`` are made and no more: this process
-        may never use it all. One thread at a time calls it. What is given up meanwhile is
-        unmapped as it returns.
+        Makes at most ``PREPARATIONS`` preparations, because this process may never use all of a
+        large store's memory. One thread at a time calls it. An extent that is given up
+        meanwhile is unmapped when this returns.
         """
         with self._monitor:
             if not self._fresh or self._preparations == PREPARATIONS:
@@ -165,17 +164,17 @@ class ExtentTable:
             self._monitor.notify_all()
 
     def acknowledge(self, extent_ids: Iterable[int]) -> None:
-        """Notes that the store counts on these."""
+        """Notes that the store knows these extents as mapped here."""
         with self._monitor:
             self._acknowledged.update(extent_ids)
             self._monitor.notify_all()
 
     def counted_on(self, extent_ids: Iterable[int]) -> bool:
-        """Returns whether the store counts on all of these. The monitor may be held."""
+        """Returns whether all of these are acknowledged. The monitor may be held."""
         return self._acknowledged.issuperset(extent_ids)
 
     def settled(self, extent_ids: Iterable[int]) -> bool:
-        """Returns whether each is counted on, refused or taken back. The monitor may be held."""
+        """Returns whether each is acknowledged, refused or retired. The monitor may be held."""
         known = (self._acknowledged, self._refused, self._retired)
         return all(any(each in ids for ids in known) for each in extent_ids)
 
@@ -185,7 +184,7 @@ class ExtentTable:
         return whys[0] if whys and len(whys) == len(extent_ids) else None
 
     def wait_for_devices(self) -> None:
-        """Waits for the work of this process on every device that memory is mapped of."""
+        """Waits for the work of this process on every device with mapped memory."""
         with self._monitor:
             mapped = list(self._mapped.values())
         one_each = {each.device: each for each in mapped if each.device is not None}
@@ -193,10 +192,10 @@ class ExtentTable:
             extent.wait_for_device()
 
     def give_up(self, extent_ids: Iterable[int] | None = None) -> None:
-        """Drops these extents, or all; each is unmapped once its last view is gone."""
+        """Drops these extents, or all. Each is unmapped once its last view is dropped."""
         with self._monitor:
             ids = [*self._mapped, *self._refused] if extent_ids is None else list(extent_ids)
-            # Kept until the monitor is let go: the last reference unmaps.
+            # Kept until the monitor is released, because the last reference unmaps.
             given_up = [self._mapped.pop(each) for each in ids if each in self._mapped]
             self._lingering.update(each.extent_id for each in given_up)
             self._acknowledged.difference_update(ids)
@@ -208,15 +207,15 @@ class ExtentTable:
         del given_up
 
     def close(self) -> None:
-        """Gives up all extents, and map no other."""
+        """Gives up all extents, and maps no others."""
         with self._monitor:
             self._closed = True
         self.give_up()
 
     def retire(self, extent_ids: Iterable[int]) -> list[int]:
-        """Gives up extents that the store takes back; returns those that are not mapped at all.
+        """Gives up extents that the store takes back; returns those that are not mapped.
 
-        Of the others ``unmapped`` tells, perhaps before this returns.
+        ``unmapped`` reports the others, perhaps before this returns.
         """
         with self._monitor:
             ids = list(extent_ids)
@@ -226,13 +225,13 @@ class ExtentTable:
         return absent
 
     def get(self, extent_id: int) -> MappedExtent | None:
-        """Returns an extent, or None where it is not mapped."""
+        """Returns an extent, or None if it is not mapped."""
         return self._mapped.get(extent_id)
 
     def strange(self, pages: Pages) -> set[int]:
         """Returns the extents of ``pages`` that are not mapped, or too small for a range of slots.
 
-        No more pages are then read out of a range than this process has memory for.
+        If it returns none, every range of ``pages`` is within mapped memory.
         """
         found = set()
         for extent_id, end in pages.ends():
@@ -242,7 +241,7 @@ class ExtentTable:
         return found
 
     def of_arena(self, arena_id: int) -> dict[int, MappedExtent]:
-        """Returns an arena's extents by id, those mapped first coming first."""
+        """Returns an arena's extents by id, in the order of their mapping."""
         with self._monitor:
             return {key: each for key, each in self._mapped.items() if each.arena_id == arena_id}
 

@@ -1,4 +1,4 @@
-"""The generations of an extent's slots as the store has them now, and who compares them."""
+"""The current generations of an extent's slots, and their comparison with earlier ones."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
@@ -9,16 +9,14 @@ from threading import Lock
 from kvstore.v1 import types_pb2
 from kvstore_client.memory.host import UntrustedMemory, check_memory, map_memory
 from kvstore_client.memory.mapped_extent import FindExtent, UntrustedExtent
-from kvstore_client.pages import PageRef, slots_of
-
-GENERATION_BYTES = 8
+from kvstore_client.pages import GENERATION_BYTES, DatedRun, PageRef, Pages
 
 
 def map_generations(extent: types_pb2.Extent, descriptors: Sequence[int]) -> memoryview | None:
-    """Returns an extent's generations, of format "Q", read-only; None where it has no table.
+    """Returns an extent's generations, of format "Q", read-only; None if it has no table.
 
-    ``descriptors``, which stay the caller's, came with it. Raises
-    :class:`UntrustedExtent`, or ``OSError`` where they cannot be mapped.
+    ``descriptors`` came with the extent and stay the caller's. Raises
+    :class:`UntrustedExtent`, or ``OSError`` if the table cannot be mapped.
     """
     if not extent.HasField("generation_table"):
         return None
@@ -41,7 +39,7 @@ def map_generations(extent: types_pb2.Extent, descriptors: Sequence[int]) -> mem
 class PageGenerations:
     """The generations that pages had when the store named them in ``runs``.
 
-    Costs nothing before it is first asked. One thread at a time uses it.
+    Reads ``runs`` at the first comparison. One thread at a time uses it.
     """
 
     def __init__(self, runs: Iterable[types_pb2.PageRun] = ()) -> None:
@@ -49,15 +47,15 @@ class PageGenerations:
         self._runs: list[_Run] | None = None
 
     def recycled(self, find: FindExtent) -> list[PageRef]:
-        """Returns the pages whose slots were given back since, so that another's may be there.
+        """Returns the pages whose slots were freed since, and may have other pages now.
 
-        What was read of the others before this call was those pages. A page of an
-        extent without a table, or of an answer without generations, is not told
-        of; one of an extent that is not mapped any more is, and so are all pages of
-        a run that does not fit its extent or its generations.
+        Bytes of the other pages, read before this call, were those pages'. Never returns a
+        page of an extent without a table, or of an answer without generations. Always
+        returns the pages of an extent that is no longer mapped, and all pages of a run that
+        does not fit its extent or its generations.
         """
         if self._runs is None:
-            self._runs = [_Run(run) for run in self._named if run.generations and run.slot_indexes]
+            self._runs = [_Run(run) for run in Pages(self._named).dated_runs if run.generations]
         _order_loads()
         return [page for run in self._runs for page in run.recycled(find)]
 
@@ -65,13 +63,9 @@ class PageGenerations:
 class _Run:
     __slots__ = ("_expected", "_extent_id", "_select", "_slots")
 
-    def __init__(self, run: types_pb2.PageRun) -> None:
-        self._extent_id = run.extent_id
-        self._slots = slots_of(run)
-        self._expected = tuple(run.generations)
+    def __init__(self, run: DatedRun) -> None:
+        self._extent_id, self._slots, self._expected = run
         self._select = _selector(self._slots)
-        if run.slot_count and len(self._expected) == 1:
-            self._expected *= run.slot_count
 
     def recycled(self, find: FindExtent) -> list[PageRef]:
         extent = find(self._extent_id)
@@ -90,13 +84,13 @@ class _Run:
 
 
 def _selector(slots: Sequence[int]) -> Callable[[memoryview], tuple[int, ...]]:
-    """Returns what takes the generations of slots out of an extent's.
+    """Returns a function that picks the generations of ``slots`` from an extent's.
 
-    Raises IndexError, or takes fewer, where they go beyond it.
+    It raises IndexError, or returns fewer, if slots are beyond the extent.
     """
     if isinstance(slots, range):
         return lambda generations: tuple(generations[slots.start : slots.stop])
-    # Twice the first, so that it selects a tuple also where there is one slot.
+    # The first slot twice, because itemgetter returns a tuple only for several items.
     select = itemgetter(*slots, slots[0])
     return lambda generations: select(generations)[:-1]
 
@@ -105,11 +99,11 @@ _mutex = Lock()
 
 
 def _order_loads() -> None:
-    """Have the loads made before it be made before those after it.
+    """Orders the loads before this call before the loads after it.
 
-    x86-64 keeps loads in order by itself. On AArch64 a mutex that is let go and
-    taken again does: what was before stays before the store that lets it go, and
-    what comes after follows the load that takes it.
+    x86-64 keeps loads in order by itself. On AArch64, releasing and retaking a mutex does:
+    earlier loads stay before the store that releases it, and later loads follow the load
+    that takes it.
     """
     for _ in range(2):
         _mutex.acquire()

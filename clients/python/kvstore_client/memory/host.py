@@ -1,4 +1,4 @@
-"""Memory of this machine by a descriptor, mapped until its last view is gone."""
+"""Host memory of a descriptor, mapped until its last view is dropped."""
 
 import ctypes
 import fcntl
@@ -15,13 +15,13 @@ from kvstore_client.memory.mapped_extent import MappedExtent, UntrustedExtent
 if TYPE_CHECKING:
     import torch
 
-# Without them the store could take memory away under a reader, who would die of SIGBUS.
+# Without these seals the store could shrink the memory, and SIGBUS would kill a reader.
 REQUIRED_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-# Of Linux 5.14; Python's mmap has no name for it.
+# From Linux 5.14; Python's mmap has no name for it.
 MADV_POPULATE_WRITE = 23
 MAP_FAILED = ctypes.c_void_p(-1).value
 
-# Prepared at once: about a millisecond, for which others that map or unmap wait.
+# The bytes of one preparation: about a millisecond, in which other threads cannot map or unmap.
 POPULATED_BYTES = 4 << 20
 
 # Python's mmap keeps a duplicate of the descriptor for its lifetime, and its unmapping does not see
@@ -34,7 +34,7 @@ _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class UntrustedMemory(Exception):
-    """A descriptor's memory is smaller than was said, or could be taken away."""
+    """A descriptor's memory is smaller than announced, or could shrink."""
 
 
 def check_memory(descriptor: int, size: int) -> None:
@@ -60,12 +60,12 @@ def map_memory(
     writable: bool = True,
     unmapped: Callable[[], None] | None = None,
 ) -> memoryview:
-    """Returns ``size`` bytes of a descriptor, which stays the caller's: nothing here keeps it.
+    """Maps ``size`` bytes of a descriptor and returns them. The descriptor stays the caller's.
 
-    Every view of them keeps them mapped. Neither forked children nor core dumps
-    have them. After the last view ``unmapped`` is called, once, on the thread that
-    dropped it, which may be in the middle of anything: it MUST NOT wait. Raises
-    ``OSError`` where they cannot be mapped.
+    Every view of the bytes keeps them mapped. Neither forked children nor core dumps have
+    them. After the last view is dropped, ``unmapped`` is called once, on the thread that
+    dropped it and at any point of the program: it MUST NOT wait. Raises ``OSError`` if the
+    bytes cannot be mapped.
     """
     address = _map(descriptor, size, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
     # Views keep this array alive, and the array keeps the mapping.
@@ -78,11 +78,10 @@ def map_memory(
 
 
 def populate(view: memoryview) -> bool:
-    """Have this process's page tables filled for writable memory that :func:`map_memory` gave.
+    """Fills this process's page tables for writable memory that :func:`map_memory` returned.
 
-    The first touch of each of the machine's pages then interrupts nobody; its bytes stay as they
-    are. Returns False where the kernel cannot, before Linux 5.14: they are filled as they are
-    touched.
+    The first touch of the memory then causes no page faults. Its bytes do not change. Returns
+    False if the kernel cannot do it, as before Linux 5.14: then each first touch does.
     """
     address = ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
     begin = address // mmap.PAGESIZE * mmap.PAGESIZE
@@ -104,7 +103,7 @@ def _map(descriptor: int, size: int, protection: int) -> int:
 
 def _unmap(address: int, size: int, pid: int, unmapped: Callable[[], None] | None) -> None:
     if os.getpid() != pid:
-        # MADV_DONTFORK left nothing here; other memory may have taken the place.
+        # A forked child: MADV_DONTFORK left nothing here, and other memory may be in its place.
         return
     _LIBC.munmap(address, size)
     if unmapped is not None:
@@ -112,15 +111,14 @@ def _unmap(address: int, size: int, pid: int, unmapped: Callable[[], None] | Non
 
 
 class HostExtent(MappedExtent):
-    """Memory of this machine.
+    """An extent of host memory.
 
-    Maps a memfd's ``descriptor``, which stays the caller's to close: nothing
-    here keeps it. Once it is unmapped, ``unmapped`` is called with the extent's
-    id, once, on the thread that dropped the last view, which may be in the
-    middle of anything: it MUST NOT wait.
+    Maps a memfd's ``descriptor``, which the caller closes. After the extent is unmapped,
+    ``unmapped`` is called once with its id. The call is on the thread that dropped the last
+    view, at any point of the program: it MUST NOT wait.
 
-    Raises :class:`UntrustedExtent` where seals or sizes are not as they should
-    be, ``OSError`` where the memory cannot be mapped.
+    Raises :class:`UntrustedExtent` for wrong seals or sizes, and ``OSError`` if the memory
+    cannot be mapped.
     """
 
     device = None
@@ -138,8 +136,8 @@ class HostExtent(MappedExtent):
         except UntrustedMemory as error:
             msg = f"extent {extent.extent_id}: {error}"
             raise UntrustedExtent(msg) from error
-        told = partial(unmapped, self.extent_id) if unmapped else None
-        self._memory = map_memory(descriptor, size, unmapped=told)
+        report = partial(unmapped, self.extent_id) if unmapped else None
+        self._memory = map_memory(descriptor, size, unmapped=report)
 
     def view(self) -> memoryview:
         """Returns all slots as bytes: slot i begins at ``i * slot_bytes``."""
@@ -150,10 +148,10 @@ class HostExtent(MappedExtent):
         return self.slot(index)
 
     def wait_for_device(self) -> None:
-        """Does nothing: no device works on this memory but through copies of its user's."""
+        """Does nothing: devices use this memory only by copies that the caller makes."""
 
     def populate(self, begin: int) -> int | None:
-        """Fills this process's page tables for the next few MiB: see :func:`populate`."""
+        """Fills this process's page tables for the next few MiB, see :func:`populate`."""
         slots = self.view()
         end = min(begin + POPULATED_BYTES, len(slots))
         return end if populate(slots[begin:end]) and end < len(slots) else None

@@ -1,4 +1,4 @@
-"""One extent of the store's memory, mapped into this process, wherever it is."""
+"""One extent of the store's memory, mapped into this process: host or device."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -19,20 +19,20 @@ NO_CHECKSUM = 0
 
 
 class UntrustedExtent(Exception):
-    """What was announced is not what came: no memory to work on."""
+    """An extent's memory is not as announced, so this process must not use it."""
 
 
 class MappedExtent(ABC):
-    """The memory of one extent, readable and writable, shared with all who map it.
+    """The memory of one extent, readable and writable, shared with all processes that map it.
 
-    The memory is unmapped when this object and every view that it gave are gone.
-    A forked child has no such memory, and does not unmap. Any thread may use it.
+    The memory is unmapped after this object and its last view are dropped. A forked child
+    has no such memory, and does not unmap. Any thread may use it.
 
-    ``generations`` has each slot's, as the store has it now, by the slot's index;
-    None where the store does not tell.
+    ``generations`` has the current generation of each slot, by the slot's index. It is None
+    if the store does not share them.
 
-    Raises :class:`UntrustedExtent` where the slots do not fit ``size_bytes``, what
-    the handle reaches.
+    Raises :class:`UntrustedExtent` if the slots do not fit in ``size_bytes``, the size of the
+    handle's memory.
     """
 
     generations: memoryview | None = None
@@ -54,7 +54,7 @@ class MappedExtent(ABC):
     @property
     @abstractmethod
     def device(self) -> int | None:
-        """The CUDA device that the memory is on, as this process counts them; None: the host."""
+        """The memory's CUDA device, by this process's numbering; None for host memory."""
 
     @abstractmethod
     def view(self) -> memoryview:
@@ -65,12 +65,12 @@ class MappedExtent(ABC):
 
     @abstractmethod
     def wait_for_device(self) -> None:
-        """Waits until all work that this process gave to the memory's device is done."""
+        """Waits until all work of this process on the memory's device is done."""
 
     def populate(self, begin: int) -> int | None:
-        """Prepares some of the memory, from a byte on, for its first use.
+        """Prepares some of the memory for its first use, from byte ``begin`` on.
 
-        Returns where to go on, or None where nothing is left to do.
+        Returns the byte to continue from, or None if nothing is left to prepare.
         """
         del begin
         return None
@@ -80,7 +80,7 @@ class MappedExtent(ABC):
         """Returns all slots as one row of uint8 that keeps the memory mapped."""
 
     def slot(self, index: int) -> memoryview:
-        """Returns one slot as bytes; raises ``IndexError``, and as :meth:`view` does."""
+        """Returns one slot as bytes. Raises ``IndexError``, and as :meth:`view` does."""
         if not 0 <= index < self.slot_count:
             msg = f"extent {self.extent_id} has {self.slot_count} slots, none is {index}"
             raise IndexError(msg)
@@ -88,9 +88,9 @@ class MappedExtent(ABC):
 
     @abstractmethod
     def content(self, index: int) -> memoryview:
-        """Returns one slot's bytes to be read: in place on the host, of a device a copy.
+        """Returns one slot's bytes for reading: in place on the host, a copy from a device.
 
-        Raises ``IndexError``; for a device what torch raises where the copy fails.
+        Raises ``IndexError``, and for a device torch's errors if the copy fails.
         """
 
     def tensor(self, layout: PageLayout) -> "torch.Tensor":
@@ -114,10 +114,10 @@ FindExtent: TypeAlias = Callable[[int], MappedExtent | None]
 
 
 def checksums_of(find: FindExtent, pages: Iterable[PageRef], *, wanted: bool | None) -> list[int]:
-    """Returns the xxh3-64 of each page's whole slot, or nothing where nobody looked at any.
+    """Returns the xxh3-64 of each page's whole slot, or an empty list if none was computed.
 
-    ``find`` returns an extent by its id. ``wanted`` is ``ClientConfig.page_checksums``.
-    Device work on the pages is done; those of a device are copied to the host.
+    ``find`` returns an extent by its id. ``wanted`` is ``ClientConfig.page_checksums``. All
+    device work on the pages must be done. Pages of a device are copied to the host.
     """
     checksums = []
     for page in pages:

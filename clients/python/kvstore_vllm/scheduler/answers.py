@@ -1,4 +1,4 @@
-"""Threads that ask the store, and a queue by which their answers come back to one thread."""
+"""Threads that call the store, and a queue that returns their answers to one thread."""
 
 import logging
 from collections import deque
@@ -13,30 +13,30 @@ T = TypeVar("T")
 
 
 class Answers(Protocol):
-    """Has work done elsewhere, and hands over what came of it, when asked."""
+    """Work that runs elsewhere, and whose results are delivered on request."""
 
     def ask(self, work: Callable[[], T], done: Callable[[T | None], None]) -> None:
-        """Have ``work`` done; ``done`` is called with what it returned, None if it raised.
+        """Starts ``work``. :meth:`deliver` later calls ``done`` once, on its caller's thread.
 
-        By :meth:`deliver`, on its caller's thread, once.
+        ``done`` gets the result of ``work``, or None if it raised.
         """
 
     def deliver(self) -> None:
-        """Hands over what is there. Does not wait."""
+        """Delivers the available answers. Does not wait."""
 
     @property
     def under_way(self) -> int:
-        """How many were asked for and not handed over yet."""
+        """The number of answers that were requested and not delivered yet."""
 
     def wait(self, timeout: float) -> None:
-        """Waits until something is there, for ``timeout`` seconds at most."""
+        """Waits until an answer is available, for ``timeout`` seconds at most."""
 
     def close(self) -> None:
-        """Waits for what is under way, hand it over, and take nothing more."""
+        """Waits for the work under way, delivers its answers, and takes no more work."""
 
 
 class ThreadedAnswers:
-    """Answers of a few threads. One thread asks and takes the answers."""
+    """Answers of a few threads. One thread requests the answers and delivers them."""
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="kvstore-vllm")
@@ -47,11 +47,11 @@ class ThreadedAnswers:
 
     @property
     def under_way(self) -> int:
-        """How many were asked for and not handed over yet."""
+        """The number of answers that were requested and not delivered yet."""
         return self._under_way
 
     def ask(self, work: Callable[[], T], done: Callable[[T | None], None]) -> None:
-        """Have ``work`` done on one of the threads; once closed, have it come to nothing."""
+        """Starts ``work`` on one of the threads. After :meth:`close` its answer is None."""
         self._under_way += 1
         if self._closed:
             self._done.append(lambda: self._hand_over(done, None))
@@ -59,17 +59,17 @@ class ThreadedAnswers:
         self._pool.submit(self._run, work, done)
 
     def deliver(self) -> None:
-        """Calls what was to be done with each answer that is there."""
+        """Calls the callback of each available answer."""
         while self._done:
             self._done.popleft()()
 
     def wait(self, timeout: float) -> None:
-        """Waits until an answer is there; not at all where none is under way."""
+        """Waits until an answer is available. Does not wait if none is under way."""
         with self._news:
             self._news.wait_for(lambda: self._done or not self._under_way, timeout)
 
     def close(self) -> None:
-        """Waits for what is under way; each call has a deadline of its own."""
+        """Waits for the work under way, whose calls have deadlines, and delivers its answers."""
         self._closed = True
         self._pool.shutdown(wait=True)
         self.deliver()
@@ -78,7 +78,7 @@ class ThreadedAnswers:
         result: T | None = None
         try:
             result = work()
-        except Exception:  # whatever it is, it must not reach the engine: it is a miss
+        except Exception:  # every error is a miss: none may reach the engine
             _logger.exception("store_work_failed")
         with self._news:
             self._done.append(lambda: self._hand_over(done, result))

@@ -1,4 +1,4 @@
-"""Transfers that were planned and that not every rank has ended yet."""
+"""Planned transfers that not every rank has ended yet."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ class _Open:
 
 
 class Jobs:
-    """Numbers transfers, and tells whoever planned one when all ranks ended it.
+    """Numbers transfers, and calls each one's callback when all ranks ended it.
 
-    Until then the slots may be read or written. One thread uses it.
+    Until then the ranks may read or write the slots. One thread uses it.
     """
 
     def __init__(self, rank_count: int) -> None:
@@ -36,13 +36,13 @@ class Jobs:
         runs: tuple[DatedRun, ...],
         done: Callable[[bool], None],
     ) -> Transfer:
-        """Returns a transfer; ``done`` is called, once, with whether it succeeded at all ranks."""
+        """Returns a new transfer. ``done`` is called once: True if it succeeded at all ranks."""
         number = next(self._numbers)
         self._open[number] = _Open(self._rank_count, done)
         return Transfer(number, request_id, tuple(block_ids), runs)
 
     def report(self, report: WorkerReport) -> None:
-        """Takes in what ranks ended."""
+        """Counts the jobs that ranks ended."""
         for number, rank_count in sorted(report.ended.items()):
             job = self._open[number]
             job.ranks_left -= rank_count

@@ -1,21 +1,20 @@
-"""Whether an engine's ranks have joined its lease, and for how long they are waited for."""
+"""The ranks that joined an engine's lease, and the wait for the others."""
 
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
-# For how long the store is waited for after the start, and ranks that were told of a lease, in
-# seconds. A bound with room to spare: in `make test-vllm` on two cores a server's first requests,
-# with all of that, take 0.4 s together.
+# Seconds to wait for the store after the start, and for ranks that got a lease. In `make
+# test-vllm` on two cores a server's first requests, with both waits, take 0.4 s together.
 LONGEST_JOIN: Final = 2.0
 
 
 class Joining:
-    """What is known of a store that is attached to, and of the ranks that are to join.
+    """The state of the attachment to a store, and of the ranks that have to join its lease.
 
-    ``rank_count`` is of those in other processes; it is 0 where all share the client's. A
-    lease is None while there is none. The scheduler's thread uses it.
+    ``rank_count`` is the number of ranks in other processes, 0 if all share the client's
+    process. A lease is None while none exists. The scheduler's thread uses it.
     """
 
     def __init__(self, rank_count: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,29 +27,29 @@ class Joining:
 
     @property
     def tells_ranks(self) -> bool:
-        """Whether ranks have to be told of leases."""
+        """True if ranks in other processes need the lease."""
         return self._rank_count > 0
 
     def told(self, lease: bytes | None) -> None:
-        """Notes that the ranks are told of a lease with the next step."""
+        """Notes that the ranks get a lease with the next step."""
         if lease != self._told_lease:
             self._told_lease, self._told_at = lease, self._clock()
 
     def came(self, joined: Mapping[bytes, int]) -> None:
-        """Notes how many ranks more have joined which lease."""
+        """Adds the number of ranks that newly joined each lease."""
         self._joined.update(joined)
 
     def complete(self, lease: bytes | None) -> bool:
-        """Returns whether every rank has joined a lease, of a store that answers."""
+        """Returns whether every rank has joined ``lease``, or none has to."""
         if not self._rank_count:
             return True
         return lease is not None and self._joined[lease] >= self._rank_count
 
     def waits(self, *, answers: bool, tried: bool, lease: bytes | None) -> bool:
-        """Returns whether the store, or ranks, are still on their way.
+        """Returns whether to wait for the store or for ranks.
 
-        ``answers``: whether the store answers; ``tried``: whether it was tried to reach it. One
-        that is not there, or stopped answering, is not waited for.
+        ``answers`` is True if the store answers, and ``tried`` is True once an attempt to attach
+        has ended. A store that is absent or stopped answering is not waited for.
         """
         if not answers:
             return not tried and self._clock() - self._began_at < LONGEST_JOIN

@@ -1,4 +1,4 @@
-"""Lookups and loads: from a request's arrival until its blocks have what the store had."""
+"""Lookups and loads: from a request's arrival until the store's pages are in its blocks."""
 
 import time
 from collections import Counter
@@ -15,10 +15,10 @@ from kvstore_vllm.transfer import Transfer, runs_between
 
 
 class LoadPath:
-    """Asks what the store has of a request, and has it copied into the request's blocks.
+    """Looks requests up in the store, and plans the copies of hits into their blocks.
 
-    A match is held from its answer until every rank ended the copy, or until it is not wanted
-    any more. One thread uses it.
+    A match is held from its answer until every rank ended the copy, or until the request no
+    longer needs it. One thread uses it.
     """
 
     def __init__(
@@ -42,19 +42,19 @@ class LoadPath:
         self._joining = joining
         self._clock = clock
         self._planned: list[Transfer] = []
-        # Loads that not every rank has ended.
+        # The number of loads that not every rank has ended.
         self.open_count = 0
 
     def look_up(self, tracked: Tracked) -> None:
-        """Begins to ask; what is not to be asked is a miss at once."""
+        """Begins a lookup. Without a whole page or a usable store it is a miss at once."""
         lookup = tracked.lookup = Lookup()
         self._counts["asked_tokens"] += tracked.request.num_tokens
         self._ask(tracked, lookup)
 
     def _ask(self, tracked: Tracked, lookup: Lookup) -> None:
-        """Asks now, or not yet where ranks are about to reach the store, which is soon settled."""
+        """Sends the lookup, unless ranks are about to reach the store: then a later call does."""
         pages = tracked.request.num_tokens // self._settings.page_tokens
-        # In this order: what arrives between the two is there for the second.
+        # In this order: a rank that joins between the two calls counts in the second.
         if pages and self._joining():
             return
         if pages and not self._usable():
@@ -73,7 +73,7 @@ class LoadPath:
         )
 
     def matched_tokens(self, tracked: Tracked, computed_tokens: int) -> int | None:
-        """Returns how many tokens beyond those computed can be loaded; None: not known yet."""
+        """Returns the number of loadable tokens beyond the computed ones; None if unknown yet."""
         if not tracked.may_load:
             return 0
         if tracked.lookup is None:
@@ -91,13 +91,13 @@ class LoadPath:
         lookup.computed_tokens = computed_tokens
         tokens = lookup.page_count * self._settings.page_tokens
         if not self._settings.load_async:
-            # A load within a step leaves that step a token to compute.
+            # A load within a step must leave the step one token to compute.
             most = tracked.request.num_tokens - 1
             tokens = min(tokens, most - most % self._settings.page_tokens)
         return max(0, tokens - computed_tokens)
 
     def allocated(self, tracked: Tracked, block_ids: Sequence[int], loaded_tokens: int) -> None:
-        """Loads what was offered into blocks, or let the match go where nothing is to be loaded."""
+        """Plans the load of the offered tokens into blocks, or releases the match."""
         lookup, tracked.lookup = tracked.lookup, None
         if lookup is None:
             return
@@ -115,7 +115,7 @@ class LoadPath:
         self.open_count += 1
 
     def take_planned(self) -> list[Transfer]:
-        """Returns the loads that ranks are to begin with."""
+        """Returns the loads that the ranks begin in this step."""
         planned, self._planned = self._planned, []
         return planned
 
@@ -145,6 +145,6 @@ class LoadPath:
         if ok:
             self._counts["loaded_tokens"] += page_count * self._settings.page_tokens
         else:
-            # What failed once is computed; to try again could go on forever.
+            # The tokens are computed after one failure, because retries might never end.
             tracked.may_load = False
             self._counts["loads_failed"] += 1

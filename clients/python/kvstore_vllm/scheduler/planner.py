@@ -1,4 +1,4 @@
-"""The connector's half in vLLM's scheduler: what is looked up, loaded and saved, and when."""
+"""The connector's half in vLLM's scheduler: plans lookups, loads and saves of requests."""
 
 import time
 from collections import Counter
@@ -15,7 +15,7 @@ from kvstore_vllm.scheduler.save_path import SavePath
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.transfer import StepPlan, WorkerReport
 
-# Of a step that computes nothing because all requests wait for the store, in seconds.
+# Seconds that a step waits if it computes nothing because all requests wait for the store.
 IDLE_WAIT = 0.001
 
 
@@ -24,15 +24,18 @@ def _tell_nobody(request: EngineRequest, start_page: int, end_page: int) -> None
 
 
 class TransferPlanner:
-    """Requests from their arrival to their end. One thread, the scheduler's, uses it.
+    """Plans the transfers of requests, from their arrival to their end.
 
-    No call waits for the store: threads ask it, and each call here begins by taking the
-    answers that came. ``usable`` tells whether the store answers and every rank reaches it;
-    without it all is a miss at once, unless ``joining`` tells that ranks are about to reach it:
-    then a request waits to be looked up. ``blocks_of`` gives a request's blocks, ``stored`` is
-    told which pages of one are in the store now. Whatever becomes of a request, what the store
-    handed out is given back as soon as nobody reads or writes it.
-    Knows nothing of vLLM's own types.
+    No call waits for the store. Threads call it, and each call here first delivers their
+    answers. Pins and slots of a request are released as soon as no rank reads or writes them,
+    however the request ends. The planner uses none of vLLM's own types. Only the scheduler's
+    thread uses it.
+
+    - ``usable`` returns whether the store answers and every rank reaches it. If not, each
+      lookup is a miss at once.
+    - ``joining`` returns whether ranks are about to reach the store. Lookups wait then.
+    - ``blocks_of`` returns a request's blocks.
+    - ``stored`` is called with a request and its pages that are now in the store.
     """
 
     def __init__(
@@ -59,21 +62,21 @@ class TransferPlanner:
 
     @property
     def holds_blocks(self) -> bool:
-        """Whether ended requests' blocks are held and about to be let go."""
+        """True while blocks of ended requests are held. They come free soon."""
         return bool(self._saves.held)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no rank has anything to end."""
+        """True while no rank has a transfer to end."""
         return not self._jobs
 
     @property
     def awaits_answers(self) -> bool:
-        """Whether answers are to come, with which something may have to be given back."""
+        """True while answers are under way, which may bring holds to release."""
         return bool(self._answers.under_way)
 
     def arrived(self, request: EngineRequest, key: RequestKey | None) -> None:
-        """Begins to look a request up; without a key nothing of it is looked up or saved."""
+        """Begins a request's lookup. A request without a key is neither looked up nor saved."""
         if key is None:
             return
         tracked = Tracked(request, key, may_load=key.reads)
@@ -82,23 +85,23 @@ class TransferPlanner:
             self._loads.look_up(tracked)
 
     def matched_tokens(self, request_id: str, computed_tokens: int) -> int | None:
-        """Returns how many tokens beyond ``computed_tokens`` can be loaded; None: not known yet."""
+        """Returns the number of loadable tokens beyond ``computed_tokens``; None if unknown yet."""
         self._answers.deliver()
         tracked = self._tracked.get(request_id)
         return 0 if tracked is None else self._loads.matched_tokens(tracked, computed_tokens)
 
     def allocated(self, request_id: str, block_ids: Sequence[int], loaded_tokens: int) -> None:
-        """Have ``loaded_tokens``, which were offered, loaded into a request's blocks."""
+        """Plans the load of ``loaded_tokens``, which were offered, into a request's blocks."""
         if tracked := self._tracked.get(request_id):
             self._loads.allocated(tracked, block_ids, loaded_tokens)
 
     def plan(
         self, plan: StepPlan, scheduled: Mapping[str, int], preempted: Collection[str]
     ) -> None:
-        """Adds to ``plan`` what the ranks are to copy before, beside and after a step.
+        """Adds to ``plan`` the copies that the ranks make before, beside and after a step.
 
-        ``scheduled`` has the tokens that each request is to compute in it. A step without any
-        waits a millisecond for the store's answers.
+        ``scheduled`` has the number of tokens that the step computes of each request. A step
+        without any waits at most a millisecond for the store's answers.
         """
         plan.idle = not scheduled
         if plan.idle:
@@ -119,7 +122,7 @@ class TransferPlanner:
         plan.let_go |= let_go
 
     def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
-        """Takes in what ranks ended, and the blocks that were computed on and not loaded."""
+        """Takes the ranks' results, and stops saving requests with blocks that failed to load."""
         self._answers.deliver()
         if invalid_blocks and not self._settings.load_async:
             for tracked in [*self._tracked.values(), *self._saves.held.values()]:
@@ -129,7 +132,7 @@ class TransferPlanner:
         self._jobs.report(report)
 
     def finished(self, request_id: str, block_ids: Sequence[int]) -> bool:
-        """Ends a request; returns whether its blocks are still to be read."""
+        """Ends a request; returns whether its blocks are still to be copied."""
         self._answers.deliver()
         tracked = self._tracked.pop(request_id, None)
         if tracked is None:
@@ -141,10 +144,10 @@ class TransferPlanner:
         return self._saves.finished(tracked, min(computed, request.num_tokens), block_ids)
 
     def forget(self) -> bool:
-        """Uses nothing that was looked up, and save nothing that was computed, until now.
+        """Drops all earlier lookups, and saves nothing that was computed until now.
 
-        Requests that came before load nothing any more: their keys name what was there then.
-        Returns whether that is all: not while loads are under way, which cannot be called back.
+        Earlier requests load nothing more, because their keys are of the old namespaces. Returns
+        False while loads are under way, which cannot be cancelled.
         """
         for tracked in [*self._tracked.values(), *self._saves.held.values()]:
             self._saves.drop(tracked)
@@ -155,6 +158,6 @@ class TransferPlanner:
         return not self._loads.open_count
 
     def close(self) -> None:
-        """Gives everything back that no rank reads or writes."""
+        """Releases all holds that no rank reads or writes."""
         self.forget()
         self._answers.close()

@@ -1,4 +1,4 @@
-"""What the scheduler half knows of one request: its lookup, its loads and its saves."""
+"""The state of one request in the scheduler half: its lookup, its loads and its saves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,27 +9,27 @@ from kvstore_vllm.identity.request_key import RequestKey
 
 
 class EngineRequest(Protocol):
-    """What is read of vLLM's ``Request`` while it runs."""
+    """The fields of vLLM's ``Request`` that the scheduler half reads while it runs."""
 
     @property
     def request_id(self) -> str:
-        """Its name."""
+        """The request's id."""
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens of its prompt."""
+        """The number of tokens of the prompt."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that are known: the prompt, and what was sampled and accepted."""
+        """The number of known tokens: the prompt's, and the accepted samples."""
 
     @property
     def num_computed_tokens(self) -> int:
-        """Tokens whose KV the steps scheduled so far compute, or have."""
+        """The number of tokens whose KV is computed by the steps scheduled so far."""
 
     @property
     def num_in_flight_tokens(self) -> int:
-        """How many of those are of steps whose output is not there yet."""
+        """The number of computed tokens in steps whose output has not arrived yet."""
 
     @property
     def all_token_ids(self) -> Sequence[int]:
@@ -38,9 +38,9 @@ class EngineRequest(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Lookup:
-    """A question to the store, its answer, and what vLLM had of the request itself."""
+    """A lookup in the store, its answer, and the number of tokens that vLLM had computed."""
 
-    # Not while the store or ranks are still on their way to each other.
+    # None while the store or ranks are still about to reach each other.
     asked_at: float | None = None
     match: Match | None = None
     answered: bool = False
@@ -49,7 +49,7 @@ class Lookup:
     computed_tokens: int = 0
 
     def drop(self) -> None:
-        """Gives the match back, now or when it comes."""
+        """Releases the match, now or when it arrives."""
         self.given_up = self.answered = True
         self.page_count = 0
         match, self.match = self.match, None
@@ -59,10 +59,10 @@ class Lookup:
 
 @dataclass(eq=False, slots=True)
 class Save:
-    """Slots of pages ``inserted_end`` to ``end_page`` of a request, on their way.
+    """The save of a request's pages up to ``end_page``, into reserved slots.
 
-    Pages up to ``planned_end`` are planned to be copied, those up to ``copied_end`` were, by
-    all ranks, and those up to ``inserted_end`` are in the store.
+    Pages up to ``inserted_end`` are in the store. Pages up to ``copied_end`` are copied by all
+    ranks, and copies are planned of pages up to ``planned_end``.
     """
 
     acquired: Acquired | None = None
@@ -72,14 +72,14 @@ class Save:
     inserted_end: int = 0
     open_jobs: int = 0
     inserting: bool = False
-    # No more is planned; what was copied is inserted still, unless dropped too.
+    # Nothing more is planned. Copied pages are still inserted, unless the save is dropped too.
     stopped: bool = False
     dropped: bool = False
 
 
 @dataclass(eq=False, slots=True)
 class Tracked:
-    """A request, from its arrival until nothing of it is under way any more."""
+    """A request, from its arrival until its last transfer and call ended."""
 
     request: EngineRequest
     key: RequestKey
@@ -88,14 +88,14 @@ class Tracked:
     lookup: Lookup | None = None
     save: Save | None = None
     prompt_asked: bool = False
-    # Pages from the beginning that the store is known to have had.
+    # The number of pages from the beginning that the store is known to have had.
     stored_pages: int = 0
-    # Of one that ended: its blocks, which vLLM keeps, and how many pages are to be stored.
+    # For an ended request: its blocks, which vLLM keeps, and the number of pages to store.
     held: Sequence[int] = ()
     wanted_pages: int = 0
     last_asked: bool = False
     open_loads: int = 0
 
     def held_blocks(self) -> Sequence[int]:
-        """Returns the blocks that vLLM keeps for it."""
+        """Returns the blocks that vLLM keeps for the ended request."""
         return self.held

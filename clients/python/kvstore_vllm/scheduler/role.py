@@ -1,4 +1,4 @@
-"""The scheduler half with its store: what a connector in vLLM's scheduler has."""
+"""The connector's part in vLLM's scheduler: the client of the store, and the planner."""
 
 import logging
 import os
@@ -23,10 +23,10 @@ from kvstore_vllm.transfer import StepPlan, WorkerReport
 
 _logger = logging.getLogger(__name__)
 
-# As many as a client has lanes for.
+# A client has as many lanes.
 THREADS: Final = 4
 SALT_BYTES: Final = 16
-# Of a step that computes nothing, while requests wait for that; seconds.
+# Seconds that a step waits if it computes nothing while the store or ranks are about to join.
 ATTACH_WAIT: Final = 0.001
 
 
@@ -36,9 +36,9 @@ def _no_blocks(request_id: str) -> Sequence[int]:
 
 
 class SchedulerRole:
-    """Owns the client. The scheduler's thread uses it.
+    """The owner of the client. The scheduler's thread uses it.
 
-    ``stored`` is told of a request, and its pages from and to, which are in the store now.
+    ``stored`` is called with a request and the first and end page that are now in the store.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class SchedulerRole:
     ) -> None:
         self._facts = facts
         self._settings = settings
-        # Not known before the scheduler is complete.
+        # Set once the scheduler is complete.
         self.blocks_of: Callable[[str], Sequence[int]] = _no_blocks
-        # Ranks are told it: their configuration is another once the model is loaded.
+        # Sent to the ranks, because their configuration changes when the model is loaded.
         layout = layout_of(facts.layout)
         self._identity = identity = model_identity(vllm_config, settings, layout=layout)
         self._access = StoreAccess(
@@ -64,7 +64,7 @@ class SchedulerRole:
         )
         self._base_salt = engine_salt(settings)
         self._adapters = AdapterDigests(adapter_facts(vllm_config.lora_config))
-        # Ranks of other processes join the lease; of this one they use the client itself.
+        # Ranks of other processes join the lease. A rank of this process uses the client itself.
         self._joining = Joining(0 if ENGINES_HERE.has_rank(facts.engine_id) else facts.rank_count)
         self._disagrees = False
         self._was_usable: bool | None = None
@@ -87,12 +87,12 @@ class SchedulerRole:
         )
 
     def arrived(self, request: Any) -> None:  # noqa: ANN401  # a Request
-        """Begins to look a request up."""
+        """Begins a request's lookup."""
         key = RequestKey.of(request, base_salt=self._base_salt, adapters=self._adapters)
         self.planner.arrived(request, key)
 
     def matched_tokens(self, request_id: str, computed_tokens: int) -> tuple[int | None, bool]:
-        """Returns what vLLM asks for: tokens, and whether they are loaded beside steps."""
+        """Returns the number of loadable tokens, and whether they load beside steps."""
         count = self.planner.matched_tokens(request_id, computed_tokens)
         return count, bool(count) and self._settings.load_async
 
@@ -109,7 +109,7 @@ class SchedulerRole:
         return plan
 
     def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
-        """Takes in what the ranks ended, and that they reach the store."""
+        """Takes the ranks' results, and which ranks joined the lease."""
         self._joining.came(report.joined)
         if report.disagrees and not self._disagrees:
             self._disagrees = True
@@ -117,12 +117,12 @@ class SchedulerRole:
         self.planner.reported(report, invalid_blocks)
 
     def reset(self) -> bool:
-        """Goes on in namespaces that nothing was stored in yet; False while loads are under way."""
+        """Continues in new, empty namespaces; returns False while loads are under way."""
         self._base_salt = mixed_salt(base=engine_salt(self._settings), reset=os.urandom(SALT_BYTES))
         return self.planner.forget()
 
     def close(self) -> None:
-        """Gives everything back, and the lease."""
+        """Releases everything, including the lease."""
         self.planner.close()
         self._access.close()
         ENGINES_HERE.remove(self._facts.engine_id)
@@ -131,26 +131,26 @@ class SchedulerRole:
         return self.blocks_of(request_id)
 
     def _usable(self) -> bool:
-        """Returns whether the store answers and every rank reaches its memory."""
+        """Returns whether the store answers and every rank has joined the lease."""
         if self._disagrees or not self._access.usable:
             return False
         return self._joining.complete(self._lease)
 
     def _is_joining(self) -> bool:
-        """Returns whether the store is about to be used: it or ranks are still on their way."""
+        """Returns whether the store or ranks are still about to join."""
         if self._disagrees:
             return False
-        # In this order: a store that is attached to in between answers.
+        # In this order: if the store is attached between the two calls, it answers in the second.
         tried = self._access.tried
         return self._joining.waits(answers=self._access.usable, tried=tried, lease=self._lease)
 
     @property
     def _lease(self) -> bytes | None:
-        """What the ranks are to join; None where they share the client, or there is none."""
+        """The lease that the ranks join; None if they share the client or no lease exists."""
         return self._access.share_lease() if self._joining.tells_ranks else None
 
     def _say_whether_usable(self) -> None:
-        """Have it in the log when the store comes to be used, and when it is not any more."""
+        """Logs each change of whether the store is used."""
         usable = self._usable()
         if usable == self._was_usable or self._is_joining():
             return

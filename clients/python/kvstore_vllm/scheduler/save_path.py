@@ -1,4 +1,4 @@
-"""Saves: from slots for a request's pages until they are in the store."""
+"""Saves: from the reservation of slots until a request's pages are in the store."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,19 +12,19 @@ from kvstore_vllm.scheduler.requests import EngineRequest, Save, Tracked
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.transfer import Transfer, runs_between
 
-# vLLM's block of nothing, which stands where a window has passed.
+# vLLM's empty block, in place of blocks that a sliding window has passed.
 NULL_BLOCK = 0
 
 Blocks = Callable[[], Sequence[int]]
 
 
 class SavePath:
-    """Reserves slots, has blocks copied into them, and inserts what was copied.
+    """Reserves slots, plans copies of blocks into them, and inserts the copied pages.
 
-    A prompt's pages are saved while it is computed, what was generated as the request ends:
-    nothing is reserved through a long decode. Slots are given back when every rank ended the
-    copies into them. ``stored`` is told which pages of a request are in the store now. One
-    thread uses it.
+    A prompt's pages are saved while it is computed. Generated pages are saved when the request
+    ends, so that no slots are reserved through a long decode. Slots are given back when every
+    rank ended the copies into them. ``stored`` is called with a request and its pages that are
+    now in the store. One thread uses it.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class SavePath:
         self._counts = counts
         self._usable = usable
         self._stored = stored
-        # Requests that ended and whose blocks vLLM keeps until they are let go.
+        # Ended requests whose blocks vLLM keeps until their copies ended.
         self.held: dict[str, Tracked] = {}
 
     # While a request runs.
 
     def scheduled(self, tracked: Tracked, ready_tokens: int, blocks: Blocks) -> list[Transfer]:
-        """Returns what can be copied after a step that computes ``ready_tokens`` in all."""
+        """Returns the copies to make after a step that computes up to ``ready_tokens``."""
         if not tracked.may_save:
             return []
         if tracked.save is None:
@@ -64,9 +64,9 @@ class SavePath:
         return self._copies(tracked, tracked.save, ready, blocks)
 
     def stop(self, tracked: Tracked) -> None:
-        """Saves no more of what runs now, such as where its blocks are taken away.
+        """Stops the current save, for example if the request's blocks are taken away.
 
-        What was copied is inserted still. Saving begins anew where the request runs again.
+        Copied pages are still inserted. A new save begins if the request runs again.
         """
         save, tracked.save = tracked.save, None
         tracked.prompt_asked = False
@@ -75,7 +75,7 @@ class SavePath:
             self._advance(tracked, save)
 
     def drop(self, tracked: Tracked) -> None:
-        """Saves no more of a request, and insert nothing more: its blocks may be wrong."""
+        """Saves and inserts nothing more of a request, because its blocks may be wrong."""
         tracked.may_save = False
         if tracked.save is not None:
             tracked.save.dropped = True
@@ -84,7 +84,7 @@ class SavePath:
     # As it ends.
 
     def finished(self, tracked: Tracked, ready_tokens: int, block_ids: Sequence[int]) -> bool:
-        """Returns whether blocks are still to be read: then they are held until let go."""
+        """Ends a request; returns whether its blocks are held, because copies are left to make."""
         page_tokens = self._settings.page_tokens
         wanted = min(ready_tokens // page_tokens, len(block_ids))
         if not self._settings.save_output:
@@ -101,7 +101,7 @@ class SavePath:
         return True
 
     def plan_held(self) -> tuple[list[Transfer], set[str]]:
-        """Returns what is to be copied of requests that ended, and those to be let go."""
+        """Returns the copies of ended requests, and the requests whose blocks are free now."""
         copies: list[Transfer] = []
         let_go: set[str] = set()
         for request_id, tracked in list(self.held.items()):
@@ -116,14 +116,14 @@ class SavePath:
         return copies, let_go
 
     def _begin_last(self, tracked: Tracked) -> None:
-        """Asks, once, for what is missing of a request that ended."""
+        """Begins, once, to save the missing pages of an ended request."""
         missing = tracked.may_save and tracked.wanted_pages > tracked.stored_pages
         if tracked.save is None and missing and not tracked.last_asked:
             tracked.last_asked = True
             self._begin(tracked, tracked.wanted_pages, yielding=False)
 
     def _has_copied(self, tracked: Tracked) -> bool:
-        """Returns whether no block of a request that ended will be read any more."""
+        """Returns whether no more copies will be made of an ended request's blocks."""
         save = tracked.save
         if save is None:
             return True
@@ -189,7 +189,7 @@ class SavePath:
         self._advance(tracked, save)
 
     def _advance(self, tracked: Tracked, save: Save) -> None:
-        """Inserts what was copied, or end a save of which nothing is left to do."""
+        """Inserts the copied pages, or ends a save that has nothing left to do."""
         if save.acquired is None or save.inserting:
             return
         start, end = save.inserted_end, save.copied_end

@@ -1,4 +1,4 @@
-"""What the scheduler half's threads ask the store: one function a question, none raises."""
+"""The calls of the scheduler half's threads to the store. A failed call is a miss."""
 
 import logging
 from collections.abc import Sequence
@@ -12,25 +12,25 @@ from kvstore_vllm.identity.request_key import RequestKey
 
 _logger = logging.getLogger(__name__)
 
-# One token more than is asked for, whatever it is: a match leaves one.
+# One extra token of any value, because a match leaves the last token out.
 ONE_MORE: Final = bytes(TOKEN_BYTES)
-# Saves wait for nobody, but must not hold slots for long; in seconds over all their calls.
+# Seconds for all calls of a save. No request waits for a save, but it must not hold slots long.
 SAVE_BUDGET: Final = 5.0
-# How long a sequence that somebody else inserts may stand still before it is saved here too.
+# Seconds without progress after which this engine saves a sequence that another one inserts.
 IDLE_BEFORE_TAKEOVER: Final = 2.0
-# Each try asks for half as many pages.
+# Each try reserves half as many pages.
 TRIES_FOR_ROOM: Final = 4
 
 
 class Namespaces(Protocol):
-    """Gives the namespace of a salt."""
+    """The namespaces of one engine, by salt."""
 
     def namespace(self, salt: bytes) -> Namespace:
-        """Returns it, open or not yet."""
+        """Returns the namespace of a salt. It may not be open yet."""
 
 
 class StoreWork:
-    """Asks a store for one engine. Any thread may use it."""
+    """Calls a store for one engine. Any thread may use it."""
 
     def __init__(self, namespaces: Namespaces, page_tokens: int, timeout: float) -> None:
         self._namespaces = namespaces
@@ -38,7 +38,7 @@ class StoreWork:
         self._timeout = timeout
 
     def look_up(self, key: RequestKey, token_ids: Sequence[int]) -> Match | None:
-        """Matches the whole pages of ``token_ids``; None for a request that cannot be asked for."""
+        """Matches the whole pages of ``token_ids``; None if the request's adapter has no digest."""
         namespace = self._namespace(key)
         if namespace is None:
             return None
@@ -51,10 +51,11 @@ class StoreWork:
     def acquire(
         self, key: RequestKey, token_ids: Sequence[int], *, yielding: bool
     ) -> Acquired | None:
-        """Pins what is there of ``token_ids``, whole pages, and reserve the rest, or a part.
+        """Pins the cached whole pages of ``token_ids``, and reserves slots for the missing ones.
 
-        Of a store that is full as many of the first missing pages as can be had. With
-        ``yielding`` nothing where somebody else is saving more of them.
+        If the store is full, it reserves slots for as many of the first missing pages as
+        possible. With ``yielding`` it pins and reserves nothing if another engine saves more of
+        them.
         """
         namespace = self._namespace(key)
         if namespace is None or isinstance(namespace, StoreError):
@@ -90,7 +91,7 @@ class StoreWork:
     def insert(
         self, key: RequestKey, token_ids: Sequence[int], acquired: Acquired, start: int, end: int
     ) -> bool:
-        """Publishes pages ``start`` to ``end`` of what was acquired; returns whether they are."""
+        """Publishes pages ``start`` to ``end`` of the reservation; returns whether it succeeded."""
         reservation = acquired.reservation
         assert reservation is not None
         first = start * self._page_tokens
@@ -104,9 +105,11 @@ class StoreWork:
         return True
 
     def _namespace(self, key: RequestKey) -> Namespace | StoreError | None:
-        """Returns a key's namespace, why there is none, or None where the key has none.
+        """Returns a key's namespace, the error of its opening, or None without a digest.
 
-        One that is new is waited for, one that the store refused is not.
+        A request has no digest if its adapter cannot be read.
+
+        Waits for a new namespace to open, but not for one that the store refused.
         """
         try:
             salt = key.salt

@@ -1,4 +1,4 @@
-"""What a fleet hears of an engine process, over a socket."""
+"""A fleet's connection to an engine process over a socket."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ LIMIT = 30.0
 
 
 def test_what_a_process_said_last_is_heard_whatever_it_is_asked_when_it_is_gone() -> None:
-    """A look at its counts comes just after its death, and before that was noticed."""
+    """A process's last tokens arrive, even if its counts are read after its death."""
 
     async def test() -> None:
         ours, theirs = socket.socketpair()
@@ -43,7 +43,7 @@ def test_what_a_process_said_last_is_heard_whatever_it_is_asked_when_it_is_gone(
 
 
 def test_who_writes_hears_nothing_of_what_is_said() -> None:
-    """Each frame comes to who reads, however often the two change places."""
+    """The reader gets each frame, even if writes and reads alternate often."""
 
     async def test() -> None:
         ours, theirs = socket.socketpair()
@@ -59,7 +59,7 @@ def test_who_writes_hears_nothing_of_what_is_said() -> None:
 
 
 def test_both_ways_are_closed_where_what_uses_them_fails() -> None:
-    """The process hears that nobody is there, whoever still has them."""
+    """Both directions close if their user fails, so the process notices."""
 
     async def test() -> None:
         ours, theirs = socket.socketpair()
@@ -76,7 +76,7 @@ def test_both_ways_are_closed_where_what_uses_them_fails() -> None:
 
 @contextmanager
 def no_more_descriptors() -> Iterator[None]:
-    """Have this process open none."""
+    """Allows this process to open no more descriptors."""
     before = getrlimit(RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
@@ -88,7 +88,7 @@ def no_more_descriptors() -> Iterator[None]:
 
 
 def test_one_way_is_closed_where_there_is_no_descriptor_for_the_other() -> None:
-    """It is no half of a client."""
+    """The first direction closes if no descriptor is left for the second."""
 
     async def test() -> None:
         ours, theirs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""An engine on a thread of its own: who is told what, who is refused, and how it ends."""
+"""An engine on a thread of its own: results, refusals and the end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,10 +25,10 @@ PROMPT = list(b"What is the time?")
 
 
 class GatedEngine(Engine):
-    """An engine whose steps wait for a gate; it counts them.
+    """An engine that counts its steps and runs them only while a gate is open.
 
-    With ``shut_after`` it shuts the gate itself, in the step of that number: what runs then goes
-    no further, however long the test takes to look.
+    With ``shut_after`` it shuts the gate itself, in the step of that number. Requests of that step
+    then wait, however long the test takes.
     """
 
     def __init__(self, model: PagedModel, max_running: int = 8) -> None:
@@ -39,7 +39,7 @@ class GatedEngine(Engine):
         self.fault: BaseException | None = None
 
     def step(self) -> bool:
-        """Runs one when the gate is open."""
+        """Runs one step once the gate is open."""
         assert self.gate.wait(LIMIT)
         self.steps += 1
         if self.steps == self.shut_after:
@@ -57,7 +57,7 @@ def engine(paged_models: dict[str, PagedModel]) -> GatedEngine:
 
 @asynccontextmanager
 async def running(engine: Engine, max_waiting: int = 100) -> AsyncIterator[EngineThread]:
-    """Runs an engine, and see that it holds nothing at its end."""
+    """Runs an engine, and checks that it holds nothing at its end."""
     thread = EngineThread(engine, max_waiting=max_waiting)
     try:
         yield thread
@@ -68,7 +68,7 @@ async def running(engine: Engine, max_waiting: int = 100) -> AsyncIterator[Engin
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Runs a test on an event loop, not for ever."""
+    """Runs a test on an event loop, with a time limit."""
 
     async def bounded() -> None:
         async with asyncio.timeout(LIMIT):
@@ -83,13 +83,13 @@ def asked(max_tokens: int = 8, prompt: list[int] = PROMPT) -> Request:
 
 
 async def all_of(thread: EngineThread, request: Request) -> list[Piece]:
-    """Takes a request's pieces to the end."""
+    """Collects a request's pieces to the end."""
     async with aclosing(thread.generate(request)) as pieces:
         return [piece async for piece in pieces]
 
 
 async def until(thread: EngineThread, waiting: int, running: int) -> None:
-    """Waits until so many requests wait and run, which the engine's thread alone knows."""
+    """Waits until that many requests wait and run. Only the engine's thread knows these counts."""
     while (found := await thread.stats()).waiting != waiting or found.running != running:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
 
@@ -100,7 +100,7 @@ def tokens_of(pieces: list[Piece]) -> list[int]:
 
 
 def test_many_requests_have_what_each_has_alone(engine: GatedEngine) -> None:
-    """Tokens come as they are chosen, the last piece has the generation."""
+    """Tokens arrive as they are chosen, and the last piece has the generation."""
     prompts = [PROMPT * count for count in (1, 2, 3)]
     alone = [engine.generate(prompt, 8).output_ids for prompt in prompts]
 
@@ -122,7 +122,7 @@ def test_many_requests_have_what_each_has_alone(engine: GatedEngine) -> None:
 
 
 def test_it_sleeps_while_there_is_nothing_to_do(engine: GatedEngine) -> None:
-    """Before the first request, between two and after the last no step is run."""
+    """The engine runs no step between two requests."""
 
     async def test() -> None:
         async with running(engine) as thread:
@@ -139,7 +139,7 @@ def test_it_sleeps_while_there_is_nothing_to_do(engine: GatedEngine) -> None:
 
 
 def test_a_request_that_cannot_be_is_refused(engine: GatedEngine) -> None:
-    """What the engine raises comes to who asked, and nobody else notices."""
+    """An error of the engine reaches its caller, and other requests continue."""
 
     async def test() -> None:
         async with running(engine) as thread:
@@ -154,7 +154,7 @@ def test_a_request_that_cannot_be_is_refused(engine: GatedEngine) -> None:
 
 
 def test_the_queue_is_bounded(paged_models: dict[str, PagedModel]) -> None:
-    """Who comes when as many wait as may is refused at once; who waits has its turn."""
+    """A request is refused at once if the queue is full, and each waiting request is served."""
     engine = GatedEngine(paged_models["qwen3"], max_running=1)
     engine.shut_after = 1
 
@@ -176,7 +176,7 @@ def test_the_queue_is_bounded(paged_models: dict[str, PagedModel]) -> None:
 
 
 def test_a_burst_on_an_idle_engine_has_its_places_too(engine: GatedEngine) -> None:
-    """As many as may run and wait are taken at once, before any step; one more is refused."""
+    """A burst fills all places before any step, and one more request is refused."""
 
     async def test() -> None:
         async with running(engine, max_waiting=1) as thread:
@@ -193,7 +193,7 @@ def test_a_burst_on_an_idle_engine_has_its_places_too(engine: GatedEngine) -> No
 
 
 def test_who_goes_away_is_aborted(engine: GatedEngine) -> None:
-    """Closed after a token, or cancelled before the first, a request gives its pages back."""
+    """A request that is closed after a token, or cancelled before it, gives its pages back."""
     engine.shut_after = 1
 
     async def test() -> None:
@@ -213,7 +213,7 @@ def test_who_goes_away_is_aborted(engine: GatedEngine) -> None:
 
 
 def test_a_close_lets_what_runs_end(engine: GatedEngine) -> None:
-    """Within its grace; nobody is taken meanwhile."""
+    """A close lets running requests end within its grace, and refuses new ones."""
 
     async def test() -> None:
         async with running(engine) as thread:
@@ -233,7 +233,7 @@ def test_a_close_lets_what_runs_end(engine: GatedEngine) -> None:
 
 
 def test_a_close_without_grace_aborts(engine: GatedEngine) -> None:
-    """Who runs is told that it was aborted, with what it has by then."""
+    """A close without grace aborts running requests, which get the tokens so far."""
     engine.shut_after = 1
 
     async def test() -> None:
@@ -252,7 +252,7 @@ def test_a_close_without_grace_aborts(engine: GatedEngine) -> None:
 
 
 def test_an_engine_that_fails_fails_all(engine: GatedEngine) -> None:
-    """Who runs and who waits are told; it is not ready, and a close ends."""
+    """A failed engine fails running and waiting requests. It is not ready, and its close ends."""
     engine.shut_after = 1
 
     async def test() -> None:
@@ -276,6 +276,6 @@ def test_an_engine_that_fails_fails_all(engine: GatedEngine) -> None:
 
 
 def test_a_queue_has_room_for_one(engine: GatedEngine) -> None:
-    """Less makes no sense."""
+    """A queue needs room for at least one request."""
     with pytest.raises(ValueError, match="at least 1"):
         EngineThread(engine, max_waiting=0)

@@ -1,4 +1,4 @@
-"""The application beside its engine: not ready, failing, full, ending, and a body without end."""
+"""The application when its engine is not ready, fails, is full or shuts down, and its limits."""
 
 import asyncio
 import json
@@ -33,13 +33,13 @@ LONG = {**BODY, "max_tokens": 900}
 
 
 class FaultyEngine(CountingEngine):
-    """An engine that may raise after its second token, or be not ready."""
+    """An engine that can raise after its second token, or be not ready."""
 
     ready = True
     fault: Exception | None = None
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Raises where a fault is set."""
+        """Raises after the second token if a fault is set."""
         given = 0
         async for piece in super().generate(request):
             yield piece
@@ -69,13 +69,13 @@ def run(app: Starlette, test: Callable[[httpx2.AsyncClient], Awaitable[None]]) -
 
 
 def events(text: str) -> list[Any]:
-    """Returns a stream's documents; its end is a text."""
+    """Returns a stream's JSON documents, and its end as text."""
     datas = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
     return [each if each == "[DONE]" else json.loads(each) for each in datas]
 
 
 class RecordingEngine(CountingEngine):
-    """An engine that keeps what it was asked."""
+    """An engine that records its requests."""
 
     ready = True
 
@@ -84,7 +84,7 @@ class RecordingEngine(CountingEngine):
         self.asked: list[Request] = []
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Notes it."""
+        """Records the request."""
         self.asked.append(request)
         async for piece in super().generate(request):
             yield piece
@@ -92,7 +92,7 @@ class RecordingEngine(CountingEngine):
 
 @pytest.mark.parametrize("on", [False, True])
 def test_a_client_s_trace_goes_to_the_engine(monkeypatch: pytest.MonkeyPatch, *, on: bool) -> None:
-    """Of each choice, where requests are traced."""
+    """Each choice carries the client's trace to the engine if tracing is on."""
     monkeypatch.setattr(tracing, "ON", on)
     engine = RecordingEngine()
 
@@ -110,7 +110,10 @@ def test_a_client_s_trace_goes_to_the_engine(monkeypatch: pytest.MonkeyPatch, *,
     "fault", [RuntimeError("secret"), ValueError("secret"), WorkerError("secret")]
 )
 def test_what_nobody_foresaw_says_nothing_of_itself(fault: Exception) -> None:
-    """It is 500, or the last event of a stream that had begun, and it is counted."""
+    """An unexpected error is counted and does not show its text.
+
+    It gives status 500, or the last event of a stream that has begun.
+    """
     engine = FaultyEngine()
     engine.fault = fault
 
@@ -133,7 +136,7 @@ def test_what_nobody_foresaw_says_nothing_of_itself(fault: Exception) -> None:
 
 @pytest.mark.parametrize("fault", [BadPromptError("its ids"), BadSaltError("its salt")])
 def test_what_an_engine_refuses_is_the_clients(fault: BadRequestError) -> None:
-    """It is 400 with the engine's words and the field that they are about."""
+    """A refusal of the engine gives status 400, with its message and the field."""
     engine = FaultyEngine()
     engine.fault = fault
 
@@ -150,7 +153,7 @@ def test_what_an_engine_refuses_is_the_clients(fault: BadRequestError) -> None:
 
 
 def test_an_engine_that_is_gone_is_503() -> None:
-    """So is one that is not ready, by /health too."""
+    """An engine that is gone or not ready gives status 503. /health does so if it is not ready."""
     engine = FaultyEngine()
     engine.fault = EngineGoneError("it ended")
 
@@ -170,7 +173,7 @@ def test_an_engine_that_is_gone_is_503() -> None:
 
 
 def test_an_end_lets_what_runs_finish() -> None:
-    """Nothing new begins meanwhile, and it is over as soon as nothing runs."""
+    """A shutdown refuses new requests, and ends as soon as none runs."""
     engine = CountingEngine()
     app = app_of(engine)
 
@@ -192,7 +195,7 @@ def test_an_end_lets_what_runs_finish() -> None:
 
 
 def test_an_end_without_grace_ends_what_runs() -> None:
-    """Clients are told, whether they have a stream or wait for all of it."""
+    """A shutdown without grace informs all clients, with and without a stream."""
     engine = CountingEngine()
     app = app_of(engine)
 
@@ -211,7 +214,7 @@ def test_an_end_without_grace_ends_what_runs() -> None:
 
 
 def test_a_body_is_bounded() -> None:
-    """By its length where that is told, as it comes where it is not, and in time."""
+    """A body is bounded by its stated length, by its bytes as they arrive, and in time."""
 
     async def slowly(pieces: int, seconds: float) -> AsyncIterator[bytes]:
         for _ in range(pieces):
@@ -232,7 +235,7 @@ def test_a_body_is_bounded() -> None:
 
 
 def test_several_answers_are_bounded_and_in_order() -> None:
-    """Prompts times n, each with its index; usage counts each prompt once."""
+    """Answers are prompts times n, each with its index. Usage counts each prompt once."""
 
     async def test(client: httpx2.AsyncClient) -> None:
         body = {**BODY, "prompt": ["one", "two"], "n": 2}
@@ -253,7 +256,7 @@ def test_several_answers_are_bounded_and_in_order() -> None:
 
 
 def test_it_needs_no_torch() -> None:
-    """What serves HTTP for engines in other processes is light."""
+    """A server for engines in other processes does not load torch."""
     code = "import sys, inference_worker.http.server, inference_worker.http.app as a; "
     code += "assert a and 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -35,7 +35,7 @@ class CudaDriver:
         return bytes(uuid)
 
     def create_context(self, device: int) -> None:
-        """Creates a device's primary context if none exists, and keep it until the process ends.
+        """Creates a device's primary context if none exists, and keeps it until the process ends.
 
         cupy, torch and every user of CUDA's runtime work in this one context.
         """

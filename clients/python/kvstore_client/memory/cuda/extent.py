@@ -17,14 +17,13 @@ UUID_BYTES = 16
 
 
 class CudaExtent(MappedExtent):
-    """Memory of a CUDA device, for torch alone: it has tensors and no bytes.
+    """An extent of a CUDA device's memory, which has tensors of torch and no bytes.
 
-    ``store_epoch`` is of the store that announced it. Once it is unmapped,
-    ``unmapped`` is called with the extent's id, once, on the thread that CUDA is
-    called on: it MUST NOT wait.
+    ``store_epoch`` is the epoch of the store that announced it. After the extent is unmapped,
+    ``unmapped`` is called once with its id, on the thread that calls CUDA: it MUST NOT wait.
 
-    Raises :class:`UntrustedExtent` where sizes are not as they should be, and as
-    :meth:`CudaMemory.map` does where this process cannot map it.
+    Raises :class:`UntrustedExtent` for wrong sizes, and as :meth:`CudaMemory.map` does if this
+    process cannot map the memory.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class CudaExtent(MappedExtent):
 
     @property
     def device(self) -> int:
-        """The CUDA device that the memory is on, as this process counts them."""
+        """The memory's CUDA device, by this process's numbering."""
         return self._mapping.device
 
     def view(self) -> NoReturn:
@@ -59,7 +58,7 @@ class CudaExtent(MappedExtent):
         )
 
     def content(self, index: int) -> memoryview:
-        """Returns a copy of one slot's bytes; raises ``IndexError``, and what torch raises."""
+        """Returns a copy of one slot's bytes. Raises ``IndexError`` and torch's errors."""
         if not 0 <= index < self.slot_count:
             raise IndexError(index)
         slot = self._bytes()[index * self.slot_bytes : (index + 1) * self.slot_bytes]
@@ -67,7 +66,7 @@ class CudaExtent(MappedExtent):
         return copy
 
     def wait_for_device(self) -> None:
-        """Waits until all work that this process gave to the memory's device is done."""
+        """Waits until all work of this process on the memory's device is done."""
         self._memory.synchronize(self.device)
 
     def _bytes(self) -> "torch.Tensor":

@@ -1,4 +1,4 @@
-"""All device memory of stores that this process has mapped."""
+"""All device memory of stores that this process maps."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 
 class DeviceThread:
-    """Does what it is given, one after the other, for as long as the process lives."""
+    """A thread that does one piece of work after the other, until the process ends."""
 
     def __init__(self) -> None:
         # Its put may interrupt itself, so memory's last view may be dropped anywhere.
@@ -36,7 +36,10 @@ class DeviceThread:
         Thread(target=self._run, name="kvstore-client-cuda", daemon=True).start()
 
     def run(self, work: Callable[[], T]) -> T:
-        """Have work done, and return or raise what came of it. Not on the thread itself."""
+        """Does work on the thread, and returns its result or raises its error.
+
+        MUST NOT be called on the thread itself.
+        """
         future: Future[T] = Future()
 
         def do() -> None:
@@ -49,7 +52,7 @@ class DeviceThread:
         return future.result()
 
     def post(self, work: Callable[[], None]) -> None:
-        """Have work done later. Never waits; what it raises is logged."""
+        """Does work on the thread later. Never waits. Errors of the work are logged."""
         self._queue.put(work)
 
     def _run(self) -> None:
@@ -59,7 +62,7 @@ class DeviceThread:
                 work()
             except Exception:
                 _logger.exception("device_work_failed")
-            # Not kept until there is more to do: it may be a mapping's last view.
+            # Dropped at once, because it may be a mapping's last view.
             del work
 
 
@@ -75,7 +78,7 @@ class CudaMapping(NamedTuple):
 
 @dataclass
 class _Opened:
-    """A handle that is open, and by how many extents."""
+    """An open handle, and the number of extents that use it."""
 
     device: int
     address: int
@@ -84,7 +87,7 @@ class _Opened:
 
 
 class _Owner:
-    """What every view of one mapping keeps alive."""
+    """An object that every view of one mapping keeps alive."""
 
 
 class CudaMemory:
@@ -119,7 +122,7 @@ class CudaMemory:
         return self._thread.run(partial(self._map, handle, store_epoch, unmapped, wait))
 
     def synchronize(self, device: int) -> None:
-        """Waits, on this thread, until a device that memory is mapped of has no work left."""
+        """Waits, on the calling thread, until a device with mapped memory has no work left."""
         assert self._runtime is not None
         self._runtime.synchronize(device)
 
@@ -199,7 +202,7 @@ _of_process: CudaMemory | None = None
 
 
 def cuda_memory() -> CudaMemory:
-    """Returns this process's own; a forked child has another, which finds no usable CUDA."""
+    """Returns this process's CUDA memory. A forked child's finds no usable CUDA."""
     global _of_process  # noqa: PLW0603  # CUDA has one context a process and device
     with _lock:
         if _of_process is None:

@@ -1,4 +1,4 @@
-"""What the client asks of CUDA; cupy and torch, which do it."""
+"""The calls of CUDA that the client needs, and their implementation by cupy and torch."""
 
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -24,7 +24,7 @@ OTHER_NAMESPACE = (
 class CudaRuntime(Protocol):
     """Calls on the devices that this process sees.
 
-    Each raises :class:`DeviceUnavailable` but ``synchronize``.
+    All but ``synchronize`` raise :class:`DeviceUnavailable`.
     """
 
     def relax_capture(self) -> None:
@@ -32,7 +32,7 @@ class CudaRuntime(Protocol):
         ...
 
     def device_of(self, uuid: bytes) -> int:
-        """Returns the number that a device has in this process."""
+        """Returns a device's number in this process."""
         ...
 
     def open(self, device: int, ipc_handle: bytes) -> int:
@@ -48,18 +48,18 @@ class CudaRuntime(Protocol):
         ...
 
     def synchronize(self, device: int) -> None:
-        """Waits until the device has no work of this process left. On any thread.
+        """Waits until the device has no work of this process left. Any thread may call it.
 
-        Raises what CUDA raises where such work failed.
+        Raises CUDA's error if such work failed.
         """
         ...
 
 
 class CupyRuntime:
-    """CUDA's runtime by way of cupy, memory as torch's tensors.
+    """CUDA's runtime through cupy, with memory as torch's tensors.
 
-    Raises :class:`DeviceUnavailable` where one of the two is missing, or torch was
-    built without CUDA. Both use the one context that a process has on a device.
+    Raises :class:`DeviceUnavailable` if one of the two is missing, or if torch was built
+    without CUDA. Both use the one context that a process has on a device.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class CupyRuntime:
         self._driver = CudaDriver()
 
     def device_of(self, uuid: bytes) -> int:
-        """Returns the number that a device has in this process, whatever it has elsewhere."""
+        """Returns a device's number in this process, which may differ in other processes."""
         seen = [self._driver.uuid(device) for device in range(self._call("getDeviceCount"))]
         if uuid in seen:
             return seen.index(uuid)
@@ -97,7 +97,7 @@ class CupyRuntime:
     def open(self, device: int, ipc_handle: bytes) -> int:
         """Maps another process's memory, and returns its address.
 
-        Creates the context first, in a call during which other Python threads run.
+        Creates the context first, in a call that lets other Python threads run.
         """
         self._driver.create_context(device)
         self._call("setDevice", device)

@@ -4,11 +4,11 @@ from kvstore.core.index.node import Node, Position
 from kvstore.core.index.usage import note_use
 from kvstore.core.leases.holds import Pin
 from kvstore.core.leases.lease import Lease, LeaseState
+from kvstore.core.leases.lease_table import LeaseTable
 from kvstore.core.leases.mappings import Mappings
 from kvstore.core.leases.named_pins import NamedPinTable
-from kvstore.core.leases.table import LeaseTable
 from kvstore.core.pool.arena import Arena
-from kvstore.core.pool.disk import DiskState
+from kvstore.core.pool.disk_state import DiskState
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.pages import remove
 from kvstore.core.pool.placement import FIRST, LOWER

@@ -2,7 +2,7 @@
 
 from mutants.mutant import Mutant
 
-THIRD_MUTANTS = [
+DISK_MUTANTS = [
     Mutant(
         "load-published-after-a-removal",
         "kvstore.core.tiers.disk_reads",
@@ -18,18 +18,18 @@ THIRD_MUTANTS = [
         "if not read.is_stale:\n    arena.recycle(rest, SlotState.MOVING)",
     ),
     Mutant(
-        "chain-not-reset-on-a-cut",
+        "page-hashes-not-cut",
         "kvstore.core.index.node",
         "Node.cut_pages",
-        "self.chain = self.chain.cut(keep)",
+        "self.page_hashes = self.page_hashes.cut(keep)",
         "pass",
     ),
     Mutant(
-        "chain-stays-below-a-split",
+        "page-hashes-stay-below-a-split",
         "kvstore.core.index.node",
         "Node.give_upper",
-        "upper.chain, self.chain = self.chain.divide(pages)",
-        "upper.chain, self.chain = self.chain.cut(pages), self.chain",
+        "upper.page_hashes, self.page_hashes = self.page_hashes.divide(pages)",
+        "upper.page_hashes, self.page_hashes = self.page_hashes.cut(pages), self.page_hashes",
     ),
     Mutant(
         "kept-survives-a-loss",
@@ -49,13 +49,13 @@ THIRD_MUTANTS = [
         "corrupt-page-stays-on-the-disk",
         "kvstore.core.verbs.verify",
         "Verifying.remove_corrupt",
-        "self._state.disk.remove(namespace, digest_at(at))",
+        "self._state.disk.remove(namespace, hash_at(at))",
         "pass",
     ),
 ]
 
 # Where a path and what is loaded below it are in extents of their own.
-THIRD_TIER_MUTANTS = [
+DISK_AND_HOST_MUTANTS = [
     Mutant(
         "loaded-under-a-detached-parent",
         "kvstore.core.tiers.disk_reads",

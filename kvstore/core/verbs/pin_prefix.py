@@ -2,16 +2,16 @@
 
 from math import inf
 
+from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
 from kvstore.core.leases.named_pins import NamedPin
-from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import nearest
 from kvstore.core.values.requests import Identity, NamedPinRequest
 from kvstore.errors import IdReused, InvalidField, PrefixNotCached
 
 
-class NamedPins:
+class PinningPrefixes:
     """Makes, lists and ends the named pins of all namespaces."""
 
     def __init__(self, state: CacheState) -> None:

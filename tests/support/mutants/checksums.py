@@ -2,10 +2,10 @@
 
 from mutants.mutant import Mutant
 
-VERIFYING_MUTANTS = [
+CHECKSUM_MUTANTS = [
     Mutant(
         "removed-for-no-reason",
-        "kvstore.core.leases.state",
+        "kvstore.core.cache_state",
         "CacheState.count_removed",
         "self.removed_pages[cause] = self.removed_pages.get(cause, 0) + total",
         "pass",
@@ -33,7 +33,7 @@ VERIFYING_MUTANTS = [
         "kvstore.core.verbs.insert",
         "publish_next",
         "namespace.arena.keep_checksums(\n"
-        "    (slot, each) for slot, published, each in marked if published\n"
+        "    (slot, checksum) for slot, published, checksum in marked if published\n"
         ")",
         "path = []\n"
         "for depth in range(parent.depth + 1, parent.depth + len(flags) + 1):\n"
@@ -68,7 +68,7 @@ VERIFYING_MUTANTS = [
         "pin-id-of-another-match",
         "kvstore.core.verbs.match",
         "took",
-        "pin.tokens()[start : start + matched] == sequence.tokens[:matched]",
+        "sequence.tokens.startswith(pin.tokens()[sequence.position * TOKEN_BYTES :])",
         "True",
     ),
     Mutant(

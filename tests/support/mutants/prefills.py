@@ -12,7 +12,7 @@ PREFILL_MUTANTS = [
     ),
     Mutant(
         "late-lease-is-waited-for",
-        "kvstore.core.leases.lifecycle",
+        "kvstore.core.verbs.lease_lifecycle",
         "Lifecycle._expire_lease",
         "each.drop_prefill()",
         "pass",
@@ -33,7 +33,7 @@ PREFILL_MUTANTS = [
     ),
     Mutant(
         "shorter-agreement-wins",
-        "kvstore.core.pool.in_flight",
+        "kvstore.core.pool.prefills",
         "Prefills.find",
         "(before, islice(there, place, place + NEIGHBOURS))",
         "(before,)",

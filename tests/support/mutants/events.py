@@ -7,7 +7,7 @@ EVENT_MUTANTS = [
         "pages-come-untold",
         "kvstore.core.pool.pages",
         "publish",
-        "note_pages(PagesChange.INSERTED, cause, *end, len(slots), arena.tier)",
+        "note_pages(namespace, PagesChange.INSERTED, cause, *end, len(slots), arena.tier)",
         "pass",
     ),
     Mutant(
@@ -21,8 +21,8 @@ EVENT_MUTANTS = [
         "pages-below-a-removed-one-go-untold",
         "kvstore.core.pool.pages",
         "remove",
-        "for node in subtree(top):\n    note_removed(node, cause)",
-        "note_removed(top, cause)",
+        "for node in subtree(top):\n    _note_removed(namespace, node, cause)",
+        "_note_removed(namespace, top, cause)",
     ),
     Mutant(
         "a-path-told-by-another-digest",
@@ -33,7 +33,7 @@ EVENT_MUTANTS = [
     ),
     Mutant(
         "a-lease-ends-untold",
-        "kvstore.core.leases.lifecycle",
+        "kvstore.core.verbs.lease_lifecycle",
         "Lifecycle.end",
         "self._note(lease, LeaseStep.ENDED, now)",
         "pass",
@@ -54,7 +54,7 @@ EVENT_MUTANTS = [
     ),
     Mutant(
         "loaded-before-tier-3-forgot-a-deleted-namespace",
-        "kvstore.core.pool.disk",
+        "kvstore.core.pool.disk_state",
         "DiskState.open",
         "namespace.removing = self.untold.pop(namespace.digest, 0)",
         "self.untold.pop(namespace.digest, 0)",

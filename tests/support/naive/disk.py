@@ -6,7 +6,7 @@ from naive.copies import Path, Slot
 
 
 @dataclass
-class ModelKeep:
+class ModelDiskWrite:
     """Pages on their way to the disk: their path, and through which page they are written."""
 
     path: Path
@@ -15,7 +15,7 @@ class ModelKeep:
 
 
 @dataclass
-class ModelLoad:
+class ModelDiskRead:
     """Pages on their way from the disk: what is above them, and the first ``good`` are read well.
 
     ``removals`` were made when it began.
@@ -36,8 +36,8 @@ class Disk:
     forbidden: list[bytes] = field(default_factory=list)
     # Removals of pages that may not return, so far.
     removals: int = 0
-    keeps: dict[int, ModelKeep] = field(default_factory=dict)
-    loads: dict[int, ModelLoad] = field(default_factory=dict)
+    writes: dict[int, ModelDiskWrite] = field(default_factory=dict)
+    reads: dict[int, ModelDiskRead] = field(default_factory=dict)
 
     def forbid(self, prefix: bytes) -> None:
         """Notes that what holds the last token of a prefix may not return."""

@@ -71,8 +71,8 @@ class DiskState:
             assert node.parent is not None  # the root has no pages
             node = node.parent
             pages = len(node.slots)
-        chain = node.chain
-        if chain is not None and chain.kept >= pages and chain.losses == node.tree.losses:
+        known = node.page_hashes
+        if known is not None and known.kept >= pages and known.losses == node.tree.losses:
             return
         if node.start + pages > start:
             self.touches.append(Touch(node, start, node.start + pages))

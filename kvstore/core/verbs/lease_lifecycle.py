@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from kvstore.core.cache_state import CacheState
 from kvstore.core.leases.lease import Lease, LeaseChange, LeaseState, Process
-from kvstore.core.leases.state import CacheState
 from kvstore.core.values.events import LeaseEvent, LeaseStep
 from kvstore.core.values.limits import QuotaTable
 from kvstore.core.values.requests import Caller

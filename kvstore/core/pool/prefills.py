@@ -14,10 +14,11 @@ class Prefill:
 
     ``at`` is the next page to be inserted. ``advanced_at`` is the time at which the page before
     it was inserted, or the reservation was made. ``pin_id`` is that of the match that it
-    continues. ``end`` and ``at`` count pages from the sequence's beginning.
+    continues. ``end`` and ``at`` count pages from the sequence's beginning. ``key`` has the
+    number and the tokens of page ``at``.
     """
 
-    __slots__ = ("advanced_at", "at", "end", "number", "pin_id", "tokens")
+    __slots__ = ("advanced_at", "at", "end", "key", "number", "pin_id", "tokens")
 
     def __init__(self, tokens: bytes, at: int, end: int, pin_id: int, now: float) -> None:
         self.tokens = tokens
@@ -25,6 +26,7 @@ class Prefill:
         self.end = end
         self.pin_id = pin_id
         self.advanced_at = now
+        self.key = (at, b"")
         # Counts the announcements and advances in a namespace.
         self.number = 0
 
@@ -127,15 +129,15 @@ class Prefills:
     def _stand(self, prefill: Prefill) -> None:
         self._last_number += 1
         prefill.number = self._last_number
-        there = self.by_page.setdefault(self._page(prefill.tokens, prefill.at), [])
+        prefill.key = self._page(prefill.tokens, prefill.at)
+        there = self.by_page.setdefault(prefill.key, [])
         there.insert(bisect_right(there, prefill.tokens, key=TOKENS), prefill)
 
     def _leave(self, prefill: Prefill) -> None:
-        page = self._page(prefill.tokens, prefill.at)
-        there = self.by_page[page]
+        there = self.by_page[prefill.key]
         del there[there.index(prefill, bisect_left(there, prefill.tokens, key=TOKENS))]
         if not there:
-            del self.by_page[page]
+            del self.by_page[prefill.key]
 
     def _page(self, tokens: bytes, depth: int) -> tuple[int, bytes]:
         return depth, tokens[depth * self._width : (depth + 1) * self._width]

@@ -3,13 +3,13 @@
 from itertools import count
 
 from core.core_builders import NAMESPACE_ID, CoreWorld, Worker
-from kvstore.core.pool.disk import RemovedPrefix
+from kvstore.core.pool.disk_state import RemovedPrefix
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.tiers.disk_reads import DiskRead, Located
 from kvstore.core.tiers.disk_writes import DiskWrite
 
 
-class ThirdWorld(CoreWorld):
+class DiskWorld(CoreWorld):
     """A world whose pages may go to a disk; ``disk`` has each page's digest and its parent's."""
 
     def __init__(self, *, slots: int = 8, lower_slots: int = 0, **policy: object) -> None:
@@ -18,11 +18,11 @@ class ThirdWorld(CoreWorld):
             slots=slots,
             lower_slots=lower_slots,
             tier_policy=chosen,
-            third_tier=True,
+            has_disk=True,
             divides_by_token=True,
         )
         assert self.cache.state.disk is not None
-        self.third = self.cache.state.disk
+        self.disk_state = self.cache.state.disk
         self.disk: dict[bytes, bytes] = {}
         self._evictions = count(500_000)
 
