@@ -28,9 +28,6 @@ UNMENDED = (
     "kvstore/rpc",
     "kvstore/rpc/attach",
     "kvstore/rpc/lane",
-    "tests/support/machine",
-    "tests/support/naive",
-    "tests/unit/core",
 )
 
 
