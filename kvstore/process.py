@@ -101,11 +101,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def ignore_parent_death() -> None:
-    """Have no signal come for the parent's end any more; in the main thread alone.
+    """Disables the signal for the parent's end. Call it on the main thread.
 
-    A parent of many threads that is killed ends thread by thread, and the kernel sends
-    the signal for each of those that its child was handed on to (``prctl(2)``,
-    ``PR_SET_PDEATHSIG``): the second one would end a process that drains for the first.
+    A killed parent with many threads ends thread by thread, and the kernel may send the signal
+    for several of them (``prctl(2)``, ``PR_SET_PDEATHSIG``). The second signal would end a
+    process that drains for the first.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
 

@@ -20,14 +20,6 @@ EXTENT_HANDLES = frozenset({"handle", "ipc_handle", "HostHandle", "CudaIpcHandle
 
 # Folders with docstrings that still begin with an obscure word: only ever fewer.
 UNMENDED = (
-    "clients/python/kvstore_ctl",
-    "clients/python/kvstore_ctl/bench",
-    "clients/python/kvstore_ctl/commands",
-    "clients/python/kvstore_ctl/doctor",
-    "clients/python/kvstore_ctl/top",
-    "clients/python/kvstore_transformers",
-    "clients/python/kvstore_vllm",
-    "clients/python/kvstore_vllm/scheduler",
     "kvstore",
     "kvstore/rpc",
     "kvstore/rpc/attach",
