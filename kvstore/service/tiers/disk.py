@@ -9,10 +9,10 @@ from typing import NamedTuple, Self
 import structlog
 
 from kvstore.storage.errors import SlabInUse, SlabUnusable
-from kvstore.storage.slab.book import SlabCounters, SlabState
 from kvstore.storage.slab.header import PageKey
 from kvstore.storage.slab.policy import SlabClock
 from kvstore.storage.slab.slab import Slab, SlabConfig
+from kvstore.storage.slab.tables import SlabCounters, SlabState
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

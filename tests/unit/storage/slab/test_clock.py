@@ -4,7 +4,7 @@ from itertools import islice
 
 from kvstore.storage.slab.layout import layout_of
 from kvstore.storage.slab.policy import WINDOW, SlabClock
-from kvstore.storage.slab.segment import Segment, SlotState
+from kvstore.storage.slab.segment import Segment, SlotPhase
 from kvstore.storage.slab.superblock import SegmentHeader
 
 PAGE_BYTES = 4096
@@ -23,7 +23,7 @@ class World:
         self.clock = SlabClock()
         for segment in self.segments:
             for index in range(self.slots):
-                segment.move(index, SlotState.CACHED)
+                segment.move(index, SlotPhase.CACHED)
 
     def chain(self, *indexes: int) -> None:
         """Makes each page of the first segment continue the one before."""
@@ -36,7 +36,7 @@ class World:
         for slot in islice(self.clock.nominate(self.segments), count):
             number, index = divmod(slot, 1 << 20)
             segment = self.segments[number]
-            segment.move(index, SlotState.FREE)
+            segment.move(index, SlotPhase.FREE)
             if index and segment.children[index - 1]:
                 segment.children[index - 1] -= 1
             found.append((number, index))
@@ -88,8 +88,8 @@ def test_what_is_held_is_no_victim() -> None:
     segment = world.segments[0]
     segment.readers[0] = 1
     segment.children[1] = 2
-    segment.move(3, SlotState.WRITING)
-    segment.move(4, SlotState.LEAVING)
+    segment.move(3, SlotPhase.WRITING)
+    segment.move(4, SlotPhase.LEAVING)
     left = set(range(world.slots)) - {index for _, index in world.evict(10_000)}
     assert left == {0, 1, 3, 4}
 

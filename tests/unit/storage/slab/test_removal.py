@@ -81,7 +81,7 @@ def test_what_comes_after_a_removed_page_is_removed_with_it(rig: SlabRig) -> Non
 def test_what_is_on_its_way_after_a_removed_page_is_removed_with_it(rig: SlabRig) -> None:
     """Writes below a page that is removed come to nothing, whatever the order they came in."""
     assert rig.write(0, 1)
-    with rig.slab._book.mutex:
+    with rig.slab._tables.mutex:
         begun = [rig.begin(4, 3), rig.begin(3, 2), rig.begin(2, 1), rig.begin(9)]
         removal: Future[bool] = Future()
         rig.slab.remove([key(1)], removal.set_result)
@@ -108,7 +108,7 @@ def test_what_is_below_a_page_that_left_is_removed_with_all_above_it(rig: SlabRi
 def test_a_write_below_a_page_that_left_is_removed_with_all_above_it(rig: SlabRig) -> None:
     """A page that lost its parent before it was written does not outlive a removal above."""
     assert rig.write(0, 1)
-    with rig.slab._book.mutex:
+    with rig.slab._tables.mutex:
         begun = [rig.begin(4, 3), rig.begin(9)]
         removal: Future[bool] = Future()
         rig.slab.remove([key(1)], removal.set_result)

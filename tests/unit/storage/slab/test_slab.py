@@ -7,8 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from kvstore.storage.errors import SlabInUse
-from kvstore.storage.slab.book import SlabPage, SlabState
 from kvstore.storage.slab.slab import Slab
+from kvstore.storage.slab.tables import SlabPage, SlabState
 from slab.rig import LIMIT, NAMESPACE, PAGE_BYTES, SlabRig, config, key
 
 OTHER = bytes(range(32))
@@ -86,8 +86,8 @@ def test_a_page_that_is_there_is_not_written_again(rig: SlabRig) -> None:
 def test_a_full_queue_refuses_and_does_not_wait(tmp_path: Path) -> None:
     """More than the queue takes is refused at once; what was taken is written."""
     rig = SlabRig(config(tmp_path / "slab"))
-    with rig.slab._book.mutex:  # nothing is taken out of the queue meanwhile
-        rig.slab._book.queued_bytes = rig.settings.queue_bytes - PAGE_BYTES
+    with rig.slab._tables.mutex:  # nothing is taken out of the queue meanwhile
+        rig.slab._tables.queued_bytes = rig.settings.queue_bytes - PAGE_BYTES
         begun = rig.begin(1)
         assert rig.begin(2) is None
     assert begun is not None

@@ -1,12 +1,12 @@
-"""Room in a slab: the page size of each segment, and its free slots."""
+"""The segments of a slab, by number and page size, and their free slots."""
 
 from collections.abc import Sequence
 
 from kvstore.storage.slab.layout import INDEX_BITS, INDEX_MASK, SegmentLayout, layout_of
-from kvstore.storage.slab.segment import Segment, SlotState
+from kvstore.storage.slab.segment import Segment, SlotPhase
 
 
-class SlabRoom:
+class SlotPool:
     """Segments by number and by page size. Not thread-safe.
 
     A segment's slots have exactly the size of a namespace's pages. A host has few sizes, and
@@ -34,7 +34,7 @@ class SlabRoom:
 
     def available(self, page_bytes: int) -> int:
         """Returns the number of FREE slots for pages of one size."""
-        return sum(each.room for each in self.of_size(page_bytes))
+        return sum(each.free_count for each in self.of_size(page_bytes))
 
     def assign(self, segment: Segment) -> None:
         """Adds a segment that was cut, in place of the one of the same number."""
@@ -57,7 +57,7 @@ class SlabRoom:
             each.header.number
             for size, segments in self._by_size.items()
             for each in segments
-            if size != page_bytes and each.room == each.layout.slot_count
+            if size != page_bytes and each.free_count == each.layout.slot_count
         )
         return next(empty, None)
 
@@ -78,10 +78,10 @@ class SlabRoom:
     def take(self, page_bytes: int, most: int) -> list[int]:
         """Makes up to ``most`` adjacent FREE slots WRITING, and returns them."""
         for segment in self.of_size(page_bytes):
-            if segment.room:
-                first, count = _run(segment, min(most, segment.room))
+            if segment.free_count:
+                first, count = _run(segment, min(most, segment.free_count))
                 for index in range(first, first + count):
-                    segment.move(index, SlotState.WRITING)
+                    segment.move(index, SlotPhase.WRITING)
                 return [segment.slot(index) for index in range(first, first + count)]
         return []
 
@@ -106,5 +106,5 @@ def _run(segment: Segment, most: int) -> tuple[int, int]:
 
 def _at_rest(segment: Segment) -> bool:
     """Returns whether each slot is FREE or CACHED and has no reader."""
-    moving = (SlotState.WRITING, SlotState.LEAVING, SlotState.GONE)
+    moving = (SlotPhase.WRITING, SlotPhase.LEAVING, SlotPhase.GONE)
     return not any(each in segment.states for each in moving) and not any(segment.readers)

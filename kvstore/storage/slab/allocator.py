@@ -4,41 +4,40 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-from kvstore.storage.slab.book import PendingWrite, SlabBook
 from kvstore.storage.slab.file import SlabFile, aligned
 from kvstore.storage.slab.header import PageKey
-from kvstore.storage.slab.header_table import write_headers
 from kvstore.storage.slab.layout import ALIGNMENT
 from kvstore.storage.slab.policy import SlabPolicy
-from kvstore.storage.slab.segment import Segment, SlotState
+from kvstore.storage.slab.segment import Segment, SlotPhase, write_headers
 from kvstore.storage.slab.superblock import SegmentHeader
+from kvstore.storage.slab.tables import PendingWrite, SlabTables
 
 # At least this many pages go at once, since an eviction costs two syncs whatever its size.
 EVICT_AT_ONCE = 256
 
 
-class SlabPlacing:
+class SlabAllocator:
     """Gives writes their slots. Used by the committing thread only; raises ``OSError``.
 
     Without a policy nothing is evicted, and a full slab refuses writes.
     """
 
-    def __init__(self, file: SlabFile, book: SlabBook, policy: SlabPolicy | None) -> None:
+    def __init__(self, file: SlabFile, tables: SlabTables, policy: SlabPolicy | None) -> None:
         self._file = file
-        self._book = book
+        self._tables = tables
         self._policy = policy
 
-    def place(self, writes: list[PendingWrite]) -> None:
+    def allocate(self, writes: list[PendingWrite]) -> None:
         """Sets the slots of as many writes as possible, adjacent as far as possible."""
         sizes: dict[int, list[PendingWrite]] = {}
         for each in writes:
             sizes.setdefault(each.page_bytes, []).append(each)
         for page_bytes, wanting in sizes.items():
             self._make_room(page_bytes, len(wanting))
-            with self._book.mutex:
+            with self._tables.mutex:
                 rest = iter(wanting)
                 left = len(wanting)
-                while left and (slots := self._book.room.take(page_bytes, left)):
+                while left and (slots := self._tables.pool.take(page_bytes, left)):
                     left -= len(slots)
                     for slot, each in zip(slots, islice(rest, len(slots)), strict=True):
                         each.slot = slot
@@ -46,9 +45,9 @@ class SlabPlacing:
     def _make_room(self, page_bytes: int, count: int) -> None:
         """Frees slots until ``count`` are FREE, or no more can be freed."""
         while True:
-            with self._book.mutex:
-                short = count - self._book.room.available(page_bytes)
-                spare = self._book.room.spare(page_bytes)
+            with self._tables.mutex:
+                short = count - self._tables.pool.available(page_bytes)
+                spare = self._tables.pool.spare(page_bytes)
             if short <= 0:
                 return
             if spare is not None:
@@ -61,35 +60,36 @@ class SlabPlacing:
 
     def _evict(self, policy: SlabPolicy, page_bytes: int, count: int) -> bool:
         """Evicts up to ``count`` pages of one size. Returns whether it evicted any."""
-        book = self._book
+        tables = self._tables
         keys: list[PageKey] = []
         slots: list[int] = []
-        with book.mutex:
-            segments = book.room.of_size(page_bytes)
+        with tables.mutex:
+            segments = tables.pool.of_size(page_bytes)
             # A small slab must not lose all of its pages at once.
             most = min(count, max(sum(len(each.states) for each in segments) // 2, 1))
         with self._parents_held():
             for slot in islice(policy.nominate(segments), most):
-                segment, index = book.room.at(slot)
+                segment, index = tables.pool.at(slot)
                 header = segment.read_header(index)
                 assert header is not None  # it is CACHED
                 keys.append(header.key)
-                slots += book.leave([header.key])
-            book.counters.evicted_pages += len(keys)
+                slots += tables.leave([header.key])
+            tables.counters.evicted_pages += len(keys)
         self._empty(slots)
-        book.tell_lost(keys)
+        tables.tell_lost(keys)
         return bool(slots)
 
     @contextmanager
     def _parents_held(self) -> Iterator[None]:
         """Holds the mutex, and marks parents of pending pages as being read meanwhile."""
-        book = self._book
-        with book.mutex:
+        tables = self._tables
+        with tables.mutex:
             parents = {
-                PageKey(each.page.key.namespace, each.page.parent) for each in book.pending.values()
+                PageKey(each.page.key.namespace, each.page.parent)
+                for each in tables.pending.values()
             }
-            held = [slot for key in parents if (slot := book.index.find(key)) is not None]
-            places = [book.room.at(slot) for slot in held]
+            held = [slot for key in parents if (slot := tables.index.find(key)) is not None]
+            places = [tables.pool.at(slot) for slot in held]
             for segment, index in places:
                 segment.readers[index] += 1
             try:
@@ -100,35 +100,35 @@ class SlabPlacing:
 
     def _take_over(self, page_bytes: int) -> bool:
         """Takes a segment from pages of another size. Returns whether one was available."""
-        book = self._book
+        tables = self._tables
         with self._parents_held():
-            segment = book.room.over_share(page_bytes)
+            segment = tables.pool.over_share(page_bytes)
             if segment is None:
                 return False
             keys = [
                 header.key
                 for index, state in enumerate(segment.states)
-                if state == SlotState.CACHED and (header := segment.read_header(index)) is not None
+                if state == SlotPhase.CACHED and (header := segment.read_header(index)) is not None
             ]
-            slots = book.leave(keys)
-            after = book.index.after(keys)
-            slots += book.leave(after)
-            book.counters.evicted_pages += len(slots)
+            slots = tables.leave(keys)
+            after = tables.index.after(keys)
+            slots += tables.leave(after)
+            tables.counters.evicted_pages += len(slots)
         self._empty(slots)
-        book.tell_lost([*keys, *after])
+        tables.tell_lost([*keys, *after])
         self._cut(segment.header.number, page_bytes)
         return True
 
     def _empty(self, slots: list[int]) -> None:
         """Empties the headers of LEAVING slots on the disk, and makes the slots FREE."""
-        book = self._book
-        with book.mutex:
+        tables = self._tables
+        with tables.mutex:
             for slot in slots:
-                segment, index = book.room.at(slot)
+                segment, index = tables.pool.at(slot)
                 segment.write_header(index, None)
-        write_headers(self._file, book.room.segments, slots)
-        with book.mutex:
-            book.settle(slots)
+        write_headers(self._file, tables.pool.segments, slots)
+        with tables.mutex:
+            tables.settle(slots)
 
     def _cut(self, number: int, page_bytes: int) -> None:
         """Cuts a segment anew. It must have no pages.
@@ -136,14 +136,14 @@ class SlabPlacing:
         The new table overlaps old pages, whose bytes a client chose. So the table is zeroed on the
         disk before the segment's header names it as a table.
         """
-        book, file = self._book, self._file
-        with book.mutex:
-            book.generation += 1
-            header = SegmentHeader(file.superblock.slab, number, book.generation, page_bytes)
-        segment = Segment(header, book.room.layout(page_bytes))
+        tables, file = self._tables, self._file
+        with tables.mutex:
+            tables.generation += 1
+            header = SegmentHeader(file.superblock.slab, number, tables.generation, page_bytes)
+        segment = Segment(header, tables.pool.layout(page_bytes))
         file.write(segment.base, [aligned(bytes(ALIGNMENT)), segment.table])
         file.sync()
         file.write(segment.base, [aligned(header.encode())])
         file.sync()
-        with book.mutex:
-            book.room.assign(segment)
+        with tables.mutex:
+            tables.pool.assign(segment)

@@ -8,7 +8,7 @@ from slab.rig import LIMIT, PAGE_BYTES, SlabRig, config, key
 
 def test_a_full_slab_without_a_policy_refuses(rig: SlabRig) -> None:
     """A write without a slot is refused if the owner decides about evictions."""
-    slots = 2 * rig.slab._book.room.layout(PAGE_BYTES).slot_count
+    slots = 2 * rig.slab._tables.pool.layout(PAGE_BYTES).slot_count
     assert rig.write(*range(slots))
     assert not rig.write(slots)
     assert rig.remove(slots - 1)
@@ -17,9 +17,9 @@ def test_a_full_slab_without_a_policy_refuses(rig: SlabRig) -> None:
 
 
 def test_a_full_slab_with_a_policy_evicts_leaves(tmp_path: Path) -> None:
-    """The built-in policy makes room; every page that is left has its parent."""
+    """The built-in policy evicts pages; every page that is left has its parent."""
     rig = SlabRig(config(tmp_path / "slab"), SlabClock())
-    slots = 2 * rig.slab._book.room.layout(PAGE_BYTES).slot_count
+    slots = 2 * rig.slab._tables.pool.layout(PAGE_BYTES).slot_count
     chains = [range(start, start + 10) for start in range(0, 2 * slots, 10)]
     for chain in chains:
         assert rig.write(*chain)
@@ -40,7 +40,7 @@ def test_a_full_slab_with_a_policy_evicts_leaves(tmp_path: Path) -> None:
 def test_no_page_makes_room_for_its_own_child(tmp_path: Path) -> None:
     """The parent of a page under way is not evicted for it, though it is next in turn."""
     rig = SlabRig(config(tmp_path / "slab"), SlabClock())
-    slots = 2 * rig.slab._book.room.layout(PAGE_BYTES).slot_count
+    slots = 2 * rig.slab._tables.pool.layout(PAGE_BYTES).slot_count
     for begun in [rig.begin(number) for number in range(slots)]:
         assert begun is not None
         assert begun.result(LIMIT)
@@ -55,7 +55,7 @@ def test_no_page_makes_room_for_its_own_child(tmp_path: Path) -> None:
 def test_a_size_that_comes_later_has_its_share(tmp_path: Path) -> None:
     """If all segments are taken, one changes over to pages of another size."""
     rig = SlabRig(config(tmp_path / "slab"), SlabClock())
-    slots = 2 * rig.slab._book.room.layout(PAGE_BYTES).slot_count
+    slots = 2 * rig.slab._tables.pool.layout(PAGE_BYTES).slot_count
     assert rig.write(*range(slots))
     assert rig.write(*range(slots, slots + 5), size=4096)
     assert rig.found(*range(slots, slots + 5), size=4096) == list(range(slots, slots + 5))
@@ -70,7 +70,7 @@ def test_a_size_that_comes_later_has_its_share(tmp_path: Path) -> None:
 
 def test_an_empty_segment_serves_another_size(rig: SlabRig) -> None:
     """Without a policy too a segment without pages is cut anew."""
-    slots = 2 * rig.slab._book.room.layout(PAGE_BYTES).slot_count
+    slots = 2 * rig.slab._tables.pool.layout(PAGE_BYTES).slot_count
     assert rig.write(*range(slots))
     assert not rig.write(1000, size=4096)
     assert rig.remove(*range(slots))

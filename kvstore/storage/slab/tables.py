@@ -1,4 +1,4 @@
-"""A slab's state in memory, under one mutex, and whether its disk still works."""
+"""A slab's tables in memory, under one mutex, and the state of its disk."""
 
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -11,9 +11,9 @@ import structlog
 
 from kvstore.storage.slab.header import PageKey
 from kvstore.storage.slab.index import SlabIndex
-from kvstore.storage.slab.room import SlabRoom
 from kvstore.storage.slab.runs import Content
-from kvstore.storage.slab.segment import SlotState
+from kvstore.storage.slab.segment import SlotPhase
+from kvstore.storage.slab.slot_pool import SlotPool
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -22,7 +22,7 @@ Done = Callable[[bool], None]
 
 
 class SlabState(Enum):
-    """The state of a slab: if it accepts writes and answers reads."""
+    """The state of a slab. Only an OPEN one accepts writes and answers reads."""
 
     OPEN = "open"
     FAILED = "failed"
@@ -87,13 +87,13 @@ class SlabCounters:
 
 
 @dataclass
-class SlabBook:
-    """The mutable state of an open slab. Readers and writers of it hold ``mutex``.
+class SlabTables:
+    """The tables of an open slab. Hold ``mutex`` to read or write them.
 
     ``lost`` is called, without the mutex, with pages that left without a request to remove them.
     """
 
-    room: SlabRoom
+    pool: SlotPool
     index: SlabIndex
     lost: Callable[[Sequence[PageKey]], None]
     mutex: Condition = field(default_factory=Condition)
@@ -124,8 +124,8 @@ class SlabBook:
         """Drops pages from the index; returns their slots, LEAVING."""
         slots = self.index.drop_all(keys)
         for slot in slots:
-            segment, index = self.room.at(slot)
-            segment.move(index, SlotState.LEAVING)
+            segment, index = self.pool.at(slot)
+            segment.move(index, SlotPhase.LEAVING)
         return slots
 
     def doom(self, keys: Iterable[PageKey]) -> tuple[list[int], list[PendingWrite]]:
@@ -171,9 +171,9 @@ class SlabBook:
     def settle(self, slots: Iterable[int]) -> None:
         """Frees LEAVING slots whose headers the disk no longer has."""
         for slot in slots:
-            segment, index = self.room.at(slot)
+            segment, index = self.pool.at(slot)
             segment.touched[index] = 0
-            segment.move(index, SlotState.GONE if segment.readers[index] else SlotState.FREE)
+            segment.move(index, SlotPhase.GONE if segment.readers[index] else SlotPhase.FREE)
 
     def tell_lost(self, keys: Sequence[PageKey]) -> None:
         """Calls ``lost`` with pages that left. The caller must not hold the mutex."""
