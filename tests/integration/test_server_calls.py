@@ -236,7 +236,7 @@ def test_the_log_holds_no_tokens(store: RunningStore, worker: AttachedWorker) ->
         sequence=pb.Sequence(tokens=tokens * 2),
     )
     worker.ask(worker.prefix_cache.MatchPrefix, request)
-    request.sequence.tokens = tokens[:-1]
+    request.sequence.tokens, request.pin_id = tokens[:-1], 4
     with pytest.raises(Refused):
         worker.ask(worker.prefix_cache.MatchPrefix, request)
     log = store.log

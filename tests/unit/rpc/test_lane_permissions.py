@@ -5,7 +5,7 @@ tests/unit/rpc/test_permissions.py has the same over gRPC; the table is the same
 
 import pytest
 
-from kvstore.rpc.lane.calls import METHODS
+from kvstore.rpc.lane.server import METHODS
 from stores.permission_stage import NOTHING, OTHER_UID, OWNER_UID, Stage
 from stores.permission_table import PERMISSIONS, Names
 from stores.rpc_world import ADMIN_UID, Server
