@@ -30,8 +30,8 @@ from kvstore.metrics.collector import StoreCollector
 from kvstore.metrics_listener import view_of
 from kvstore.rpc.health.probes import OwnerProbe
 from kvstore.rpc.health.watchdog import Health
-from kvstore.rpc.lane.calls import METHODS, LaneCalls
 from kvstore.rpc.lane.connection import Frame, HotLane, Party
+from kvstore.rpc.lane.server import METHODS, HotLanes
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
@@ -125,9 +125,9 @@ def lane_call(rounds: int) -> dict[str, Any]:
         rig = Rig(1_000, stack)
         caller, namespace_id = rig.lease(1)
         rig.publish(caller, namespace_id, 1, TOKENS)
-        untimed = LaneCalls(rig.store, rig.credentials, rig.clock)
+        untimed = stack.enter_context(HotLanes(rig.store, rig.credentials, rig.clock))
         rig.store.call_times["lane"] = CallTimes()
-        timed = LaneCalls(rig.store, rig.credentials, rig.clock)
+        timed = stack.enter_context(HotLanes(rig.store, rig.credentials, rig.clock))
         party = Party(os.geteuid(), caller.lease_id, caller.secret, 1)
         lane = HotLane(stack.enter_context(socket.socket()), party, max_body_bytes=1 << 20)
         lane.identity = caller.identity
@@ -151,7 +151,7 @@ def lane_call(rounds: int) -> dict[str, Any]:
             )
             frame = Frame(head.SerializeToString(), body.SerializeToString())
 
-            def call(by: LaneCalls, frame: Frame = frame) -> Callable[[], None]:
+            def call(by: HotLanes, frame: Frame = frame) -> Callable[[], None]:
                 def made() -> None:
                     lane.came_at = rig.clock()
                     answer, _ = by.answer(lane, frame)

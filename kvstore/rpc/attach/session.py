@@ -9,9 +9,9 @@ from kvstore.core import Caller
 from kvstore.errors import FeatureUnsupported, InvalidField, NotAttached, PeerRefused
 from kvstore.rpc.attach.frames import MAX_DESCRIPTORS
 from kvstore.rpc.attach.peer import Peer
-from kvstore.rpc.identity import MAX_SECRET_BYTES, MIN_SECRET_BYTES
 from kvstore.rpc.lane.connection import Party
 from kvstore.rpc.lane.server import FEATURE, HotLanes
+from kvstore.rpc.pipeline import MAX_SECRET_BYTES, MIN_SECRET_BYTES
 from kvstore.rpc.wire import fields
 from kvstore.rpc.wire.report import exported_extents
 from kvstore.service.processes import Process, Processes

@@ -25,7 +25,7 @@ class Flood:
         """Sends the calls. With ``guess`` each call has an unknown credential."""
         self.done = Semaphore(0)
         self.threads = worker.server.threads
-        self.lane = ("tenant", f"uid-{worker.uid}")
+        self.queue = ("tenant", f"uid-{worker.uid}")
         credential = worker.server.credentials.issue(worker.uid)
         credentials = [f"guess {k}" if guess else credential for k in range(count)]
         self.calls = [
@@ -57,9 +57,9 @@ class Flood:
         """Returns the reasons of the calls refused by now."""
         return {each.reason for each in self.refusals()}
 
-    def in_line(self) -> int:
-        """Returns the number of this tenant's calls that wait or run."""
-        return self.threads._counts.get(self.lane, 0)
+    def under_way(self) -> int:
+        """Returns how many calls of this worker's tenant wait, or have a thread."""
+        return self.threads._counts.get(self.queue, 0)
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def standstill(server: Server) -> Iterator[None]:
 
 
 def test_a_flood_is_refused_and_others_are_served(server: Server) -> None:
-    """A tenant's excess calls are refused, and another tenant's calls are served."""
+    """One tenant's calls fill its own queue: its calls beyond that are refused, and no others."""
     flooder, other = server.worker(uid=2), server.worker(uid=3)
     before = server.store.traffic.requests("uid-2").request_count
     with standstill(server):
@@ -82,7 +82,7 @@ def test_a_flood_is_refused_and_others_are_served(server: Server) -> None:
         served_first: list[int] = []
         for call in calm.calls:
             call.add_done_callback(lambda _: served_first.append(flood.finished()))
-        assert wait_until(lambda: calm.in_line() == 20)
+        assert wait_until(lambda: calm.under_way() == 20)
     calm.wait(20)
     flood.wait(most)
     assert calm.refusals() == []
@@ -92,7 +92,7 @@ def test_a_flood_is_refused_and_others_are_served(server: Server) -> None:
     metadata = {"quota": "calls_under_way", "maximum": str(most)}
     assert all((each.reason, each.metadata) == ("QUOTA_EXCEEDED", metadata) for each in refusals)
     assert all(RETRY_INFO in each.detail_types for each in refusals)
-    # The others did not wait for all that the flooder had in line.
+    # The others did not wait for all calls of the flooder.
     assert wait_until(lambda: len(served_first) == 20)
     assert max(served_first) < FLOOD
     asked = server.store.traffic.requests("uid-2")
@@ -105,9 +105,9 @@ def test_a_flood_that_waits_to_be_taken_is_not_cancelled(
     """Calls that wait for the one accepting thread are each answered, however far it is behind."""
     arrive, go_on = server.threads.arrive, Event()
 
-    def late(lane: Hashable, *, always: bool = False) -> bool:
+    def late(queue: Hashable, *, always: bool = False) -> bool:
         assert go_on.wait(60)
-        return arrive(lane, always=always)
+        return arrive(queue, always=always)
 
     worker, count = server.worker(), 2 * MAX_CALLS
     assert count < MAX_PENDING
@@ -118,8 +118,8 @@ def test_a_flood_that_waits_to_be_taken_is_not_cancelled(
     assert flood.reasons() <= {"QUOTA_EXCEEDED"}
 
 
-def test_strangers_fill_no_line_but_their_own(server: Server) -> None:
-    """Calls with unknown credentials share one limit, and delay no call with a known one."""
+def test_strangers_fill_no_queue_but_their_own(server: Server) -> None:
+    """Calls without a known credential are bounded together, and cost those with one nothing."""
     worker = server.worker()
     # Five tenants, who leave no thread.
     busy = [server.worker(uid=uid) for uid in range(3, 8)]
