@@ -34,7 +34,6 @@ UNMENDED = (
     "clients/python/kvstore_vllm",
     "clients/python/kvstore_vllm/scheduler",
     "kvstore",
-    "kvstore/rpc/attach",
     "kvstore/service/memory",
     "kvstore/service/tenancy",
     "kvstore/service/tiers",
