@@ -13,6 +13,7 @@ from kvstore.errors import QuotaExceeded
 from kvstore.rpc.lane.connection import LENGTHS, MAX_HEAD_BYTES, Party
 from kvstore.rpc.lane.server import MAX_LANES_OF_PROCESS, METHODS, THREAD_COUNT, HotLanes
 from kvstore.service.clock import MONOTONIC
+from kvstore.service.tenancy.tenants import Tenant, Tenants
 from kvstore.service.timing import CallTimes
 from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
@@ -98,6 +99,23 @@ def test_a_rate_counts_what_lanes_carry(
     release = pb.ReleasePinsRequest().SerializeToString()
     assert reason(lane_call(lane, RELEASE, release)[0]) == "INVALID_FIELD"
     assert server.store.traffic.requests(f"uid-{worker.uid}").refused_count == 1
+
+
+def test_an_open_lane_follows_the_tenants(
+    server: Server, open_lane: Callable[[Worker], socket.socket]
+) -> None:
+    """Once its uid is another tenant's, its calls are too, and the old lease is unknown."""
+    worker = server.worker(uid=7)
+    lane = open_lane(worker)
+    assert reason(lane_call(lane, RELEASE, nothing(worker))[0]) == "OK"
+    before = server.store.traffic.requests("uid-7").request_count
+    kept = server.credentials.tenants
+    server.credentials.tenants = Tenants([Tenant("carol", uids=frozenset({7}))])
+    assert reason(lane_call(lane, RELEASE, nothing(worker))[0]) == "LEASE_NOT_FOUND"
+    assert server.store.traffic.requests("carol").request_count == 1
+    server.credentials.tenants = kept
+    assert reason(lane_call(lane, RELEASE, nothing(worker))[0]) == "OK"
+    assert server.store.traffic.requests("uid-7").request_count == before + 1
 
 
 @pytest.mark.parametrize(

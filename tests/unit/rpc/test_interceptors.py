@@ -19,7 +19,7 @@ from kvstore.rpc.grpc_adapter import GrpcAdapter
 from kvstore.rpc.pipeline import Call, Pipeline
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
-from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.tenancy.credentials import Credentials, Known
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host.arena import HostMemory
 from kvstore.v1 import store_pb2 as pb
@@ -88,6 +88,7 @@ class Gate:
     def __init__(self, path: Path) -> None:
         credentials = Credentials()
         self.servicer = Raiser()
+        self.credentials = credentials
         self.credential = credentials.issue(7)
         threads = CallThreads(2, 64)
         self.server = grpc.server(threads, interceptors=[adapter_of(credentials, threads)])
@@ -272,3 +273,17 @@ def test_a_stream_is_admitted_like_any_call(gate: Gate) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         next(gate.stub.WatchEvents(pb.WatchEventsRequest(), timeout=30))
     assert refusal_of(caught.value).reason == "CREDENTIAL_REQUIRED"
+
+
+def test_a_caller_is_looked_up_once(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its arrival to its answer a call's credential is looked up a single time."""
+    asked: list[str] = []
+    identify = gate.credentials.identify
+
+    def counted(credential: str) -> Known:
+        asked.append(credential)
+        return identify(credential)
+
+    monkeypatch.setattr(gate.credentials, "identify", counted)
+    gate.call("GetCapabilities")
+    assert asked == [gate.credential]
