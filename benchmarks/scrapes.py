@@ -11,6 +11,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from http.client import HTTPConnection
 from statistics import median, quantiles
 from threading import Event, Thread
@@ -26,18 +27,17 @@ from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLay
 from kvstore.core.values.limits import Limits, Quotas, QuotaTable
 from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest, Sequence
 from kvstore.metrics.collector import StoreCollector
-from kvstore.metrics.view import Views
+from kvstore.metrics_listener import view_of
 from kvstore.rpc.health.probes import OwnerProbe
 from kvstore.rpc.health.watchdog import Health
-from kvstore.rpc.lane.calls import METHODS, LaneCalls
 from kvstore.rpc.lane.connection import Frame, HotLane, Party
+from kvstore.rpc.lane.server import METHODS, HotLanes
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.service.timing import CallTimes
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host.arena import HostMemory
-from kvstore.store_view import StoreView
 from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import Client, ClientConfig
@@ -125,9 +125,9 @@ def lane_call(rounds: int) -> dict[str, Any]:
         rig = Rig(1_000, stack)
         caller, namespace_id = rig.lease(1)
         rig.publish(caller, namespace_id, 1, TOKENS)
-        untimed = LaneCalls(rig.store, rig.credentials, rig.clock)
+        untimed = stack.enter_context(HotLanes(rig.store, rig.credentials, rig.clock))
         rig.store.call_times["lane"] = CallTimes()
-        timed = LaneCalls(rig.store, rig.credentials, rig.clock)
+        timed = stack.enter_context(HotLanes(rig.store, rig.credentials, rig.clock))
         party = Party(os.geteuid(), caller.lease_id, caller.secret, 1)
         lane = HotLane(stack.enter_context(socket.socket()), party, max_body_bytes=1 << 20)
         lane.identity = caller.identity
@@ -151,7 +151,7 @@ def lane_call(rounds: int) -> dict[str, Any]:
             )
             frame = Frame(head.SerializeToString(), body.SerializeToString())
 
-            def call(by: LaneCalls, frame: Frame = frame) -> Callable[[], None]:
+            def call(by: HotLanes, frame: Frame = frame) -> Callable[[], None]:
                 def made() -> None:
                     lane.came_at = rig.clock()
                     answer, _ = by.answer(lane, frame)
@@ -180,9 +180,10 @@ def scrape(pages: int, leases: int, rounds: int) -> dict[str, Any]:
                 options = MatchOptions((1 << 32) + pin)
                 rig.store.match(caller, namespace_id, sequences[pin % len(sequences)], options)
         owner = OwnerProbe(rig.store.responds, rig.clock, 1.0)
-        view = StoreView(rig.store, Health((), {}, clock=rig.clock), owner, rig.clock)
+        health = Health((), {}, clock=rig.clock)
+        view = partial(view_of, rig.store, health, owner, rig.clock)
         registry = CollectorRegistry()
-        registry.register(StoreCollector(Views(view, rig.clock, lifetime=0.0)))
+        registry.register(StoreCollector(view))
         times: dict[str, list[float]] = {"stats": [], "scrape": []}
         for _ in range(rounds):
             times["stats"].append(view().seconds)

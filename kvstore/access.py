@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from kvstore.config.settings import AccessSettings
+from kvstore.config.settings import Config
 from kvstore.core import QuotaTable
 from kvstore.files import UntrustedFile, read_private
 from kvstore.rpc.attach.table import SocketAccess
@@ -49,7 +49,7 @@ class Access:
         return True
 
 
-def read_access(settings: AccessSettings) -> Access:
+def read_access(settings: Config) -> Access:
     """Returns the access of the settings; raises ValueError that names the setting."""
     path = settings.tenants_file
     known = TenantsFile.empty() if path is None else _read_tenants(path)
@@ -70,7 +70,7 @@ def _read_tenants(path: Path) -> TenantsFile:
     return known
 
 
-def _require_callers(settings: AccessSettings, tenants: Tenants) -> None:
+def _require_callers(settings: Config, tenants: Tenants) -> None:
     by_certificate = settings.tls_client_ca is not None and tenants.has_certificate_names
     if not (tenants.has_tokens or by_certificate):
         wanted = "a token" if settings.tls_client_ca is None else "a token or a certificate's name"
@@ -91,7 +91,7 @@ def _sockets(group: str | None) -> SocketAccess:
         raise ValueError(f"socket_group: there is no group {group!r}") from None
 
 
-def _tls(settings: AccessSettings) -> Tls | None:
+def _tls(settings: Config) -> Tls | None:
     if settings.tls_cert is None or settings.tls_key is None:
         return None
     files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_client_ca)

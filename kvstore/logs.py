@@ -18,14 +18,14 @@ from structlog.typing import (
 
 
 class LoggedCall(Protocol):
-    """What a line of the log says of a call, put together when there is a line: most have none."""
+    """A call's part of its log lines. Most calls have no line, so it is made on demand."""
 
     def facts(self) -> dict[str, str]:
-        """Returns what its lines say besides."""
+        """Returns the fields that each line of the call has."""
         ...
 
 
-# Of this thread, from a call's beginning to that of the next one.
+# The call of this thread, until the next one begins.
 CALL: ContextVar[LoggedCall | None] = ContextVar("call", default=None)
 
 
@@ -34,14 +34,14 @@ LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
 def merge_call(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    """Adds what is known of the call under way to its line; a processor of structlog's."""
+    """Adds the fields of the running call to its line; a processor of structlog."""
     del logger, name
     call = CALL.get()
     return event if call is None else {**call.facts(), **event}
 
 
 class _Renderer:
-    """Renders events as the format in force wants them; another one counts at once."""
+    """Renders events in the current format; a change has effect at once."""
 
     def __init__(self) -> None:
         self.render: Processor = structlog.processors.JSONRenderer()
@@ -75,14 +75,14 @@ def configure_logging(log_format: LogFormat, level: LogLevel) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
-    # Of the libraries, grpc's complaints alone, and in their own words.
+    # Warnings of libraries, which grpc alone writes, stay as they are.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
 
 
 def change_logging(log_format: LogFormat, level: LogLevel) -> None:
     """Sets another format and level from now on, also in loggers that were used already.
 
-    To log below the level goes on to cost nothing: those methods are empty.
+    Logging below the level costs nothing, since those methods are empty.
     """
     _renderer.render = _json() if log_format == "json" else _console()
     for name, method in vars(make_filtering_bound_logger(level)).items():
@@ -107,7 +107,7 @@ def _console() -> Processor:
 
 
 class _Unfailing:
-    """A stream of lines whose reader may be gone, or whose disk full: then they are lost."""
+    """A stream that loses lines without an error if its reader is gone or its disk is full."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

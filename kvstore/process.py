@@ -1,4 +1,4 @@
-"""One server a folder: a file lock beside the sockets, held for the process's life."""
+"""The process: its signals, its service manager, its parent, and the file lock of its folder."""
 
 import ctypes
 import fcntl
@@ -15,12 +15,12 @@ from kvstore.files import RuntimeDir
 
 
 class Signals:
-    """Signals of some numbers, to be waited for in the main thread, once entered.
+    """Signals that the main thread waits for, once entered.
 
-    Blocking them and ``sigwait`` is not enough: libraries start threads as they are
-    imported (numpy's BLAS does), which block nothing, and a signal that one of those
-    gets would end the process at once. So each has a handler, and Python tells by a
-    descriptor which came (``signal.set_wakeup_fd``), in their order.
+    Blocked signals and ``sigwait`` are not enough: libraries such as numpy's BLAS start threads
+    at their import, which block nothing, and a signal to one of those would end the process. So
+    each signal has a handler, and Python writes its number to a descriptor
+    (``signal.set_wakeup_fd``), in order.
     """
 
     def __init__(self, numbers: Collection[signal.Signals]) -> None:
@@ -29,7 +29,7 @@ class Signals:
         self._writer.settimeout(0)
 
     def __enter__(self) -> Self:
-        """Takes the signals from now on; in the main thread alone."""
+        """Takes the signals from now on. Only the main thread may call it."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for each in self._numbers:
             signal.signal(each, _noted)
@@ -61,10 +61,10 @@ def _noted(number: int, frame: FrameType | None) -> None:
 
 
 class ServiceManager:
-    """Who supervises this process, if anybody does and wants to be told. Thread-safe.
+    """The service manager of this process, if there is one. Thread-safe.
 
     The protocol is one datagram a message to ``$NOTIFY_SOCKET`` (man 3 sd_notify).
-    A manager that does not take one changes nothing here.
+    A manager that does not read its socket changes nothing here.
     """
 
     def __init__(self, address: str | None) -> None:
@@ -81,11 +81,11 @@ class ServiceManager:
         self._tell("READY=1")
 
     def alive(self) -> None:
-        """Says that the server is alive; where that stays away, systemd kills and restarts it."""
+        """Reports that the server is alive. Without these reports systemd restarts it."""
         self._tell("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """Says that the server drains and will end."""
+        """Reports that the server drains and will end."""
         self._tell("STOPPING=1")
 
     def _tell(self, message: str) -> None:
@@ -101,11 +101,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def ignore_parent_death() -> None:
-    """Have no signal come for the parent's end any more; in the main thread alone.
+    """Stops signals for the parent's end. Only the main thread may call it.
 
-    A parent of many threads that is killed ends thread by thread, and the kernel sends
-    the signal for each of those that its child was handed on to (``prctl(2)``,
-    ``PR_SET_PDEATHSIG``): the second one would end a process that drains for the first.
+    The threads of a killed parent end one by one, and the kernel sends a signal for each thread
+    that the child belonged to (``prctl(2)``, ``PR_SET_PDEATHSIG``). The second signal would end a
+    process that drains because of the first.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
 

@@ -33,9 +33,9 @@ from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
 from kvstore.files import RuntimeDir, UnusableRuntimeDir
-from kvstore.http.address import UnusableHttpAddress
-from kvstore.http_listeners import listen_for_http
 from kvstore.logs import configure_logging
+from kvstore.metrics.http_server import UnusableHttpAddress
+from kvstore.metrics_listener import listen_for_metrics
 from kvstore.process import (
     InstanceLock,
     InstanceRunning,
@@ -287,7 +287,8 @@ def start(
         threads=threads,
     )
     port = None if config.listen is None else listen(server, config.listen, access.tls)
-    listen_for_http(config, store, health, owner, clock, stack)
+    if config.metrics_listen is not None:
+        listen_for_metrics(config.metrics_listen, store, health, owner, clock, stack)
     server.start()
     stack.callback(lambda: server.stop(CALL_GRACE).wait())
     stack.callback(store.events.close)

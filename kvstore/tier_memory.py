@@ -1,4 +1,4 @@
-"""Where each tier's memory comes from, by the settings."""
+"""The memory of each tier, by the settings."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

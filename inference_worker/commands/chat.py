@@ -64,7 +64,7 @@ def chat(  # noqa: PLR0913 - each is an option
     dtype: Dtype = None,
     json_lines: Json = False,
 ) -> None:
-    """Chat with a model; each answer is followed by its reused tokens and times.
+    """Chats with a model; each answer is followed by its reused tokens and times.
 
     Each line is a turn, from a terminal or a pipe. /new begins another chat, /quit ends, /help
     lists these. On a terminal Ctrl-C stops an answer, and at the prompt the chat.

@@ -37,7 +37,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
 @app.command()
 def saved_prefill(*, model: Model = GEMMA, threads: Threads = None, as_json: Json = False) -> None:
-    """Count the positions that the model runs for a prompt that is mostly cached.
+    """Counts the positions that the model runs for a prompt that is mostly cached.
 
     Exits 1 if they are more than the prompt's own and the decoding's, or the outputs differ.
     """
@@ -54,7 +54,7 @@ def chat_turns(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Time the first token of two turns of a chat, with the cache and without it.
+    """Times the first token of two turns of a chat, with the cache and without it.
 
     Exits 1 if the second turn does not reuse the first, or the outputs differ.
     """

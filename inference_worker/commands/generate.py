@@ -58,7 +58,7 @@ def generate(  # noqa: PLR0913 - each is an option
     deterministic: Deterministic = False,
     as_json: Json = False,
 ) -> None:
-    """Continue one prompt and print the text; --json adds the reused tokens and times.
+    """Continues one prompt and prints the text; --json adds the reused tokens and times.
 
     The prompt is used as it is, without a chat format.
     """

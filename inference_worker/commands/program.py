@@ -83,7 +83,7 @@ def demo(
     threads: Threads = None,
     device: Device = CPU,
 ) -> None:
-    """Run a store and two workers, and compare them with stock transformers.
+    """Runs a store and two workers, and compares them with stock transformers.
 
     Exits 0 if all tokens are the same, each worker used the other's pages and nothing but what
     --leak asked for was left over; else 1. --json prints one object last. With --device cuda:N
@@ -116,7 +116,7 @@ def run(
     *,
     deterministic: Deterministic = False,
 ) -> None:
-    """Answer requests, which are lines of JSON on standard input, on the pages of a store.
+    """Answers requests from standard input, one line of JSON each, on the pages of a store.
 
     The lines are described in inference_worker/demo/line_worker.py. Without a store it
     gives the same answers, and attaches once a store starts.

@@ -81,7 +81,7 @@ def serve(  # noqa: PLR0913 - each is an option
         float, typer.Option(help="Seconds that running requests get after SIGTERM.", min=0)
     ] = GRACE_SECONDS,
 ) -> None:
-    """Serve OpenAI's API over HTTP, with several engines on one store.
+    """Serves OpenAI's API over HTTP, with several engines on one store.
 
     Each engine is a process with its own lease; all find what one has computed. If one dies,
     its requests continue on another and it is started again. SIGTERM lets running requests

@@ -161,7 +161,7 @@ def warm(  # noqa: PLR0913 - each is an option
     deterministic: Deterministic = False,
     as_json: Json = False,
 ) -> None:
-    """Compute prompts and pin them in the store, so that their first request finds them cached.
+    """Computes prompts and pins them in the store, so that their first request finds them cached.
 
     Each line of FILE is {"prompt": text}, {"messages": [...]} or {"prompt_ids": [...]}, and may
     have a "name" for its pin. Messages are rendered as by the HTTP server; where the last is not

@@ -1,13 +1,9 @@
-"""What happens, told to those who watch: a thread of its own for each, none of the calls'."""
+"""Streams of events: each watcher has a thread of its own, none of the calls'."""
 
-from collections.abc import Callable
 from itertools import count
 from threading import Thread
-from typing import TypeAlias
 
-import grpc
 import structlog
-from grpc_status import rpc_status
 
 from kvstore.core import Identity
 from kvstore.core.values.events import (
@@ -19,7 +15,8 @@ from kvstore.core.values.events import (
     Told,
 )
 from kvstore.errors import InvalidField, StoreDraining
-from kvstore.rpc.wire import fields, status
+from kvstore.rpc.pipeline import Stream
+from kvstore.rpc.wire import fields
 from kvstore.rpc.wire.report import duration
 from kvstore.service.events import Watching
 from kvstore.service.store import KVStore
@@ -35,9 +32,9 @@ FIELDS = {
 
 
 def event_messages(told: Told, *, after: int, started_at: float) -> list[pb.WatchEventsResponse]:
-    """Returns what a watcher is told, numbered from the one after ``after`` on.
+    """Returns events as messages, whose numbers begin after ``after``.
 
-    ``started_at`` is when the store started, by the clock of the events.
+    ``started_at`` is the time of the store's start, by the clock of the events.
     """
     messages = [
         _message(event, number, started_at)
@@ -88,16 +85,14 @@ def _pages_message(event: PagesEvent) -> pb.PagesEvent:
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-Send: TypeAlias = Callable[[pb.WatchEventsResponse | None], None]
 HISTORY = pb.WatchEventsRequest.History
 
 
 class EventStreams:
     """Serves the calls of ``WatchEvents``. Thread-safe.
 
-    Whoever sends waits until its client has room for more. A client that takes nothing holds
-    up its own thread alone, until its call ends: by its deadline at the latest. Meanwhile
-    its oldest events are lost.
+    A sender waits until its client has room for more. A client that takes nothing keeps only its
+    own thread busy, at the latest until its call's deadline. Meanwhile its oldest events are lost.
     """
 
     def __init__(self, store: KVStore) -> None:
@@ -108,10 +103,9 @@ class EventStreams:
         self,
         identity: Identity,
         request: pb.WatchEventsRequest,
-        context: grpc.ServicerContext,
-        send: Send,
+        stream: Stream,
     ) -> None:
-        """Begins to tell a caller what happens, and returns.
+        """Begins to send events to a caller, and returns.
 
         Raises InvalidField, NamespaceNotFound, QuotaExceeded or StoreDraining.
         """
@@ -126,11 +120,10 @@ class EventStreams:
             history=request.history != pb.WatchEventsRequest.HISTORY_UNSPECIFIED,
             live=request.history != pb.WatchEventsRequest.HISTORY_ALONE,
         )
-        if not context.add_callback(watching.end):
-            watching.end()
+        stream.on_end(watching.end)
         thread = Thread(
             target=self._run,
-            args=(watching, identity.tenant, context, send),
+            args=(watching, identity.tenant, stream),
             name=f"kvstore-watcher-{next(self._numbers)}",
             daemon=True,
         )
@@ -140,23 +133,19 @@ class EventStreams:
             self._store.events.forget(watching)
             raise
 
-    def _run(
-        self, watching: Watching, tenant: str, context: grpc.ServicerContext, send: Send
-    ) -> None:
+    def _run(self, watching: Watching, tenant: str, stream: Stream) -> None:
         try:
-            self._tell(watching, tenant, send)
-            if watching.draining:
-                _end_with(context, StoreDraining())
-            send(None)
+            self._send(watching, tenant, stream)
+            stream.end(StoreDraining() if watching.draining else None)
         except Exception:
             log.exception("watcher_failed")
         finally:
             self._store.events.forget(watching)
 
-    def _tell(self, watching: Watching, tenant: str, send: Send) -> None:
-        """Tell a watcher what happens until its watch ends."""
+    def _send(self, watching: Watching, tenant: str, stream: Stream) -> None:
+        """Sends events to a watcher until its watch ends."""
         store, number = self._store, 0
-        send(
+        stream.send(
             pb.WatchEventsResponse(
                 uptime=duration(store.uptime()),
                 tenant=tenant,
@@ -168,13 +157,5 @@ class EventStreams:
         while (told := watching.take()) is not None:
             for message in event_messages(told, after=number, started_at=store.started_at):
                 number = message.sequence_number
-                send(message)
+                stream.send(message)
             watching.pause()
-
-
-def _end_with(context: grpc.ServicerContext, error: StoreDraining) -> None:
-    """Have the call end with an error; the next thing that is sent is its end."""
-    ending = rpc_status.to_status(status.to_status(error))
-    context.set_code(ending.code)
-    context.set_details(ending.details)
-    context.set_trailing_metadata(ending.trailing_metadata)

@@ -1,22 +1,18 @@
-"""Who calls, from a call's connection and metadata: certificate, token, a lease's secret."""
+"""The sender of a call over gRPC, by its metadata and its connection."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias, cast
 
 import grpc
 
-from kvstore.core import Caller, Identity
-from kvstore.errors import CredentialRequired, InvalidField
-from kvstore.rpc.wire import fields
-from kvstore.service.tenancy.credentials import Credentials
-from kvstore.v1 import prefix_cache_pb2
+from kvstore.core import Identity
+from kvstore.errors import CredentialRequired
+from kvstore.rpc.pipeline import LEASE_SECRET
+from kvstore.service.tenancy.credentials import Credentials, Known
 
 AUTHORIZATION = "authorization"
 SCHEME = "bearer"
-LEASE_SECRET = "kvstore-lease-secret-bin"  # noqa: S105 - the name of the metadata key, not a secret
-MIN_SECRET_BYTES = 16
-MAX_SECRET_BYTES = 64
-# How gRPC names a peer of a unix socket, and what it found in a peer's certificate.
+# The name that gRPC gives a peer of a unix socket, and the names in a peer's certificate.
 UNIX_PEER = "unix:"
 CERTIFICATE_URI = "peer_uri"
 CERTIFICATE_NAMES = (CERTIFICATE_URI, "peer_dns", "x509_common_name")
@@ -27,7 +23,7 @@ Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 def credential_of(metadata: Metadata) -> str | None:
     """Returns the credential of ``authorization: Bearer CREDENTIAL``, None without the header.
 
-    Raises :class:`CredentialRequired` where it says anything else, or is there twice.
+    Raises :class:`CredentialRequired` for any other value, and for two headers.
     """
     values = [value for key, value in metadata if key == AUTHORIZATION]
     if not values:
@@ -40,19 +36,14 @@ def credential_of(metadata: Metadata) -> str | None:
 
 
 def secret_of(metadata: Metadata) -> bytes | None:
-    """Returns the lease's secret, or None where the call has none.
+    """Returns the lease's secret, or None if the call has none.
 
-    Raises :class:`InvalidField` where its length is out of bounds, or there are
-    more than one.
+    Nothing is checked here. Of several the result is empty, which no lease's secret is.
     """
     values = [value for key, value in metadata if key == LEASE_SECRET]
     if not values:
         return None
-    if len(values) > 1 or not isinstance(values[0], bytes):
-        raise InvalidField(field=LEASE_SECRET, why="more than one")
-    return fields.checked_bytes(
-        LEASE_SECRET, values[0], least=MIN_SECRET_BYTES, most=MAX_SECRET_BYTES
-    )
+    return values[0] if len(values) == 1 and isinstance(values[0], bytes) else b""
 
 
 def is_local(context: grpc.ServicerContext) -> bool:
@@ -61,11 +52,11 @@ def is_local(context: grpc.ServicerContext) -> bool:
 
 
 def certificate_names(properties: Mapping[str, Iterable[bytes]]) -> list[str]:
-    """Returns what names the peer in the certificate that gRPC verified; none without one.
+    """Returns the names in the peer's certificate, which gRPC verified; none without one.
 
-    ``properties`` are the connection's, from ``auth_context``. Its URIs, such as SPIFFE
-    ids; else its DNS names; else its common name, which RFC 6125 (section 6.4.4) counts
-    only where there are no others. What is no URI and looks like one does not count.
+    ``properties`` are the connection's, from ``auth_context``. The names are its URIs, such as
+    SPIFFE ids, else its DNS names, else its common name, which RFC 6125 (section 6.4.4) counts
+    only if there are no others. A name that is no URI and looks like one does not count.
     """
     for key in CERTIFICATE_NAMES:
         names = [each.decode(errors="replace") for each in properties.get(key, ())]
@@ -74,21 +65,37 @@ def certificate_names(properties: Mapping[str, Iterable[bytes]]) -> list[str]:
     return []
 
 
-class Callers:
-    """Reads from a call who makes it. Thread-safe; changes nothing.
+class Sender:
+    """The sender of one call, by a credential or token, or by a client's certificate.
 
-    A token or an attached uid's credential says it, or a client's certificate. A
-    certificate that names no tenant says nothing; where both say something they have
-    to agree.
-
-    Raises :class:`CredentialRequired` for a call that nobody known makes.
+    It is made when the call arrives, from the metadata alone, and looks the credential up once.
+    Raises nothing then. ``tenant`` is good enough for a place in a queue: the connection has not
+    been looked at. It is None if the metadata name nobody.
     """
 
-    def __init__(self, credentials: Credentials) -> None:
+    __slots__ = ("_credentials", "_has_credential", "_known", "metadata", "tenant")
+
+    def __init__(self, metadata: Metadata, credentials: Credentials) -> None:
+        self.metadata = metadata
         self._credentials = credentials
+        self._has_credential = True
+        self._known: Known | None = None
+        try:
+            credential = credential_of(metadata)
+            if credential is None:
+                self._has_credential = False
+            else:
+                self._known = credentials.identify(credential)
+        except CredentialRequired:
+            pass
+        self.tenant = None if self._known is None else self._known.identity.tenant
 
     def identity(self, context: grpc.ServicerContext) -> Identity:
-        """Returns whose call it is."""
+        """Returns whose call it is, by its connection too.
+
+        A certificate that names no tenant says nothing. A certificate and a credential have to
+        agree. Raises :class:`CredentialRequired`.
+        """
         local = is_local(context)
         certified = None
         if not local:
@@ -96,51 +103,11 @@ class Callers:
             properties = cast("Mapping[str, Iterable[bytes]]", context.auth_context())
             names = certificate_names(properties)
             certified = self._credentials.identify_certificate(names)
-        credential = credential_of(context.invocation_metadata())
-        if credential is None:
-            if certified is None:
-                raise CredentialRequired
+        if certified is not None and not self._has_credential:
             return certified
-        identity = self._credentials.identify(credential, local=local)
-        if certified not in (None, identity):
+        known = self._known
+        if known is None or (known.local_only and not local):
+            raise CredentialRequired
+        if certified not in (None, known.identity):
             raise CredentialRequired(why="the token is not of the certificate's tenant")
-        return identity
-
-    def tenant_of(self, metadata: Metadata) -> str | None:
-        """Returns whose call it is by its metadata alone; None where they do not say.
-
-        Good enough for a place in a line: how the call came is not looked at.
-        """
-        try:
-            credential = credential_of(metadata)
-            return None if credential is None else self._credentials.identify(credential).tenant
-        except CredentialRequired:
-            return None
-
-    def member(self, context: grpc.ServicerContext, lease_id: bytes, epoch: int | None) -> Caller:
-        """Returns who calls under a lease, whose secret MUST come with the call.
-
-        Raises :class:`InvalidField` for an id or a secret that can be none. That
-        they are a lease's is the store's to check.
-        """
-        secret = secret_of(context.invocation_metadata())
-        if secret is None:
-            raise InvalidField(field=LEASE_SECRET, why="missing")
-        return Caller(self.identity(context), fields.random_id("lease_id", lease_id), secret, epoch)
-
-    def revoker(self, context: grpc.ServicerContext, lease_id: bytes, epoch: int | None) -> Caller:
-        """Returns who ends a lease; an admin does so without its secret.
-
-        Without one the secret is empty, which no lease has.
-        """
-        secret = secret_of(context.invocation_metadata()) or b""
-        return Caller(self.identity(context), fields.random_id("lease_id", lease_id), secret, epoch)
-
-    def worker(self, context: grpc.ServicerContext, caller: prefix_cache_pb2.Caller) -> Caller:
-        """Returns who calls in the request path, where a message says it."""
-        return self.member(context, caller.lease_id, caller.store_epoch)
-
-    def tokens(self, context: grpc.ServicerContext) -> bytes | None:
-        """Returns the tokens of a call's sequence that came beside its message: none over gRPC."""
-        del context
-        return None
+        return known.identity

@@ -135,7 +135,7 @@ def test_matches_are_as_predicted(report: Report) -> None:
 
 
 def test_the_same_question_again_runs_nothing(report: Report) -> None:
-    """The other worker has its first token from the store, and goes on with the same ones."""
+    """The other worker gets its first token from the store, and the same tokens after it."""
     first, again = report["requests"][0], report["requests"][4]
     assert (again["kind"], again["prompt_ids"]) == ("again", first["prompt_ids"])
     assert (first["worker"], again["worker"]) == WORKERS

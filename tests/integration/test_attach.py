@@ -20,7 +20,7 @@ def test_a_peer_is_told_who_it_is(rig: AttachRig) -> None:
     """Welcome has a credential for the kernel's uid, the tenant and the epoch."""
     rig.serve()
     welcome = rig.connect().hello().welcome
-    assert rig.credentials.identify(welcome.credential) == Identity(TENANT, admin=True)
+    assert rig.credentials.identify(welcome.credential).identity == Identity(TENANT, admin=True)
     assert (welcome.tenant, welcome.admin) == (TENANT, True)
     assert welcome.store_epoch == rig.world.store.epoch
 

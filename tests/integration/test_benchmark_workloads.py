@@ -85,7 +85,7 @@ def test_a_report_is_made_of_what_was_written(document: dict[str, Any], tmp_path
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "figures of before" not in text
-    assert "### Where nothing hits" in text
+    assert "### Overhead on a miss" in text
     assert "[results](results.json)" in text
     assert {path.name for path in plots.iterdir()} == set(FILES)
     assert max(path.stat().st_size for path in plots.iterdir()) < 100 << 10

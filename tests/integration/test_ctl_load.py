@@ -92,7 +92,7 @@ def test_a_load_says_what_calls_take(store: RunningStore, others: Client) -> Non
     (tiny,) = stats.namespaces
     asked = tiny.counters.asked_token_count
     assert whole["tokens_without"] == asked < stats.counters.asked_token_count
-    assert f"Not in it: {stats.counters.asked_token_count - asked} tokens" in (
+    assert f"Not included: {stats.counters.asked_token_count - asked} tokens" in (
         run(store, "savings").stdout
     )
 
@@ -175,7 +175,7 @@ def test_a_trace_asks_before_memory_moves(tmp_path: Path) -> None:
         command = ("replay", str(trace), "--page-bytes", str(2 * LAYOUT.page_bytes))
         refused = run(store, *command, typed="n\n")
         assert (refused.exit_code, cached(client)["tiny"]) == (1, before)
-        assert f"{before} pages that others cached" in refused.stderr
+        assert f"{before} cached pages of others" in refused.stderr
         answer = json.loads(run(store, *command, "--yes", "--json").stdout)
         assert answer["evicted_pages_of_others"] == before - cached(client)["tiny"] > 0
         client.close()
@@ -186,11 +186,11 @@ def test_a_trace_is_replayed(store: RunningStore, others: Client) -> None:
     with gzip.open(CUT, "rt") as lines:
         rows = [json.loads(line) for line, _ in zip(lines, range(20), strict=False)]
     refused = run(store, "replay", str(CUT), "--requests", "20", typed="n\n")
-    assert (refused.exit_code, "4 pages that others cached" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "4 cached pages of others" in refused.stderr) == (1, True)
     unanswered = run(store, "replay", str(CUT), "--requests", "20")
     assert unanswered.exit_code == 1
     last = unanswered.stderr.splitlines()[-1]
-    assert last == "kvstore-ctl: nobody answered, and nothing was done: --yes does not ask"
+    assert last == "kvstore-ctl: no answer on stdin, so nothing was done: repeat with --yes"
     result = run(store, "replay", str(CUT), "--requests", "20", "--yes", "--json")
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)

@@ -52,11 +52,11 @@ def test_a_prompt_is_pinned_shown_and_unpinned(
     for more in ((), ("--if-exists",)):
         ended = run(store, "unpin", "system", *more)
         assert ended.exit_code == 0
-        assert ended.stdout.startswith(f"system is pinned no more in {name} (")
+        assert ended.stdout.startswith(f"unpinned system in {name} (")
     again = run(store, "unpin", "system")
     assert (again.exit_code, again.stdout) == (1, "")
     assert "no pin is named 'system'" in again.stderr
-    assert "there are: brief" in again.stderr
+    assert "known are: brief" in again.stderr
     assert [each["name"] for each in run_json(store, "pins", "--namespace", name)] == ["brief"]
     assert namespace.peek(TOKENS) == 16
 
@@ -104,13 +104,13 @@ def test_an_eviction_asks_first(store: RunningStore, namespace: Namespace, tmp_p
     arguments = ("evict", "--tokens", str(path))
     run(store, "pin", "p", *arguments[1:])
     refused = run(store, *arguments, typed="n\n")
-    assert (refused.exit_code, "gone" in refused.stdout) == (1, False)
+    assert (refused.exit_code, "removed" in refused.stdout) == (1, False)
     assert "16 tokens" in refused.stderr
     assert namespace.peek(TOKENS) == 16
     done = run(store, *arguments, typed="y\n")
-    assert done.stdout.endswith(": 1 page is gone, 0 go at their last release\n"), done.output
+    assert done.stdout.endswith(": removed 1 page, and 0 pages in use until the last release\n")
     again = run(store, *arguments, "--yes")
-    assert again.stdout.endswith(": 0 pages are gone, 0 go at their last release\n"), again.output
+    assert again.stdout.endswith(": removed 0 pages, and 0 pages in use until the last release\n")
     assert namespace.peek(TOKENS) == 12
     assert run_json(store, "pins") == []
 

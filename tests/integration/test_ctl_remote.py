@@ -102,7 +102,7 @@ def test_a_remote_admin_asks_whether_it_is_well(remote: Remote) -> None:
     assert json.loads(remote.run("savings", "--json").stdout)[0]["of"] == "all namespaces"
     assert "tiny" in remote.run("identity").stdout
     refused = remote.run("bench")
-    assert (refused.exit_code, "this host's store alone" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "only on this host's store" in refused.stderr) == (2, True)
 
 
 def test_a_remote_admin_peeks_pins_and_evicts(remote: Remote, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_what_was_saved_is_counted(store: RunningStore) -> None:
     assert idle["tokens_without"] == 0
     text = run(store, "savings", "--namespace", "ti").stdout
     assert "all namespaces" not in text
-    assert "not known" in text
+    assert "Seconds are unknown" in text
 
 
 def test_seconds_saved_are_by_what_engines_say(store: RunningStore, namespace: Namespace) -> None:
@@ -163,7 +163,7 @@ def test_seconds_saved_are_by_what_engines_say(store: RunningStore, namespace: N
         run(store, "savings", "--namespace", namespace.namespace_id.hex(), "--json").stdout
     )
     assert row["seconds_saved"] == pytest.approx(FOUND / 100)
-    assert f"of {FOUND} of the " in run(store, "savings").stdout
+    assert f"Seconds cover {FOUND} of the " in run(store, "savings").stdout
 
 
 def test_the_calculator_asks_no_store() -> None:
@@ -185,7 +185,7 @@ def test_what_sets_namespaces_apart_is_told(store: RunningStore, namespace: Name
     assert {each["factors"]["model"] for each in answer["namespaces"]} == {b"model".hex()}
     assert [each["factors"] for each in answer["differences"]] == [["salt"]]
     text = run(store, "identity").stdout
-    assert "a salt keeps them apart" in text
+    assert "so the salts differ" in text
     one = run(store, "identity", namespace.namespace_id.hex(), "--json")
     assert json.loads(one.stdout)["differences"] == []
 

@@ -156,7 +156,7 @@ def test_a_tied_process_ends_with_its_parent() -> None:
 
 
 def test_a_store_whose_parent_is_killed_stops_in_order(tmp_path: Path) -> None:
-    """A store whose parent is killed drains, although each thread of the parent sends it a signal.
+    """A store whose parent is killed drains, despite one signal for each thread of the parent.
 
     A second signal from a person would end it at once.
     """

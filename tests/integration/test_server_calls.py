@@ -1,6 +1,8 @@
 """Calls to a whole server process: answers, refusals, and secrets that it keeps."""
 
 import random
+import re
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +23,8 @@ from kvstore.v1 import (
     store_pb2,
 )
 from kvstore_client.testing import RunningStore
+from processes.attached_worker import PAGE_TOKENS, AttachedWorker, Refused
 from stores.rpc_world import refusal_of
-from wire.attached_worker import AttachedWorker, Refused
 
 LIMIT = 30.0
 # More than any call may take.
@@ -217,3 +219,29 @@ def test_bad_input_leaves_everything_as_it_was(worker: AttachedWorker) -> None:
             worker.ask(method, request)
         assert caught.value.reason == reason
         assert state_of(worker) == before
+
+
+def test_the_log_holds_no_tokens(store: RunningStore, worker: AttachedWorker) -> None:
+    """At debug, with errors and all, no token id is logged, in whatever form it could be."""
+    number = 0x5EC12E75
+    tokens = number.to_bytes(4, "little") * PAGE_TOKENS
+    namespace_id = worker.open_namespace()
+    worker.reserve(namespace_id, 1, 1)
+    worker.insert(1, tokens)
+    pb = prefix_cache_pb2
+    request = pb.MatchPrefixRequest(
+        caller=worker.caller(),
+        namespace_id=namespace_id,
+        pin_id=3,
+        sequence=pb.Sequence(tokens=tokens * 2),
+    )
+    worker.ask(worker.prefix_cache.MatchPrefix, request)
+    request.sequence.tokens, request.pin_id = tokens[:-1], 4
+    with pytest.raises(Refused):
+        worker.ask(worker.prefix_cache.MatchPrefix, request)
+    log = store.log
+    outcomes = re.findall(r"method=\S+/MatchPrefix reason=(\S+)", log)
+    assert outcomes[-2:] == ["OK", "INVALID_FIELD"]
+    forms = [str(number), f"{number:x}", tokens[:4].hex(), str(tokens[:3])[2:-1]]
+    forms.append(b64encode(tokens)[:12].decode())
+    assert [form for form in forms if form.lower() in log.lower()] == []

@@ -88,7 +88,7 @@ def matched(namespace: Namespace, tokens: list[int]) -> int:
 
 
 def is_whole(namespace: Namespace, tokens: list[int]) -> bool:
-    """Returns whether all of a prompt is matched."""
+    """Returns whether a whole prompt is matched."""
     return matched(namespace, tokens) == PAGES
 
 

@@ -51,12 +51,11 @@ ALLOWED = {
     "kvstore/core": {ERRORS},
     "kvstore/storage": {ERRORS, "kvstore.core", "torch", "cupy"},
     "kvstore/service": {ERRORS, TRACING, "kvstore.core", "kvstore.storage"},
-    "kvstore/http": {ERRORS, "kvstore.core", "kvstore.service"},
-    "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.http", "kvstore.service"},
+    "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.service"},
     "kvstore/rpc": WIRE
     | {ERRORS, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
-    "kvstore/config": {FILES, VERSION, "kvstore.core", "kvstore.http"},
+    "kvstore/config": {FILES, VERSION, "kvstore.core"},
     "kvstore/config/show.py": {"kvstore.access", "kvstore.config"},
     "kvstore/errors.py": set(),
     "kvstore/files.py": set(),
@@ -66,11 +65,9 @@ ALLOWED = {
     # Parts of the composition root.
     "kvstore/access.py": {FILES, "kvstore.config", "kvstore.core", "kvstore.rpc"}
     | {"kvstore.service"},
-    "kvstore/http_listeners.py": {"kvstore.config", "kvstore.http", "kvstore.metrics"}
-    | {"kvstore.rpc", "kvstore.service", "kvstore.store_view"},
-    "kvstore/reload.py": {LOGS, "kvstore.config", "kvstore.service"},
-    "kvstore/store_view.py": {VERSION, "kvstore.core", "kvstore.metrics"}
+    "kvstore/metrics_listener.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
+    "kvstore/reload.py": {LOGS, "kvstore.config", "kvstore.service"},
     "kvstore/tier_memory.py": {"kvstore.config", "kvstore.process"}
     | {"kvstore.service", "kvstore.storage"},
     "kvstore/__init__.py": set(),

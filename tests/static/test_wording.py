@@ -19,31 +19,7 @@ TERMS = re.compile(r"block_table|block_hash")
 EXTENT_HANDLES = frozenset({"handle", "ipc_handle", "HostHandle", "CudaIpcHandle", "VmmFdHandle"})
 
 # Folders with docstrings that still begin with an obscure word: only ever fewer.
-UNMENDED = (
-    "clients/python/kvstore_ctl",
-    "clients/python/kvstore_ctl/bench",
-    "clients/python/kvstore_ctl/commands",
-    "clients/python/kvstore_ctl/doctor",
-    "clients/python/kvstore_ctl/top",
-    "kvstore",
-    "kvstore/rpc",
-    "kvstore/rpc/attach",
-    "kvstore/rpc/lane",
-    "kvstore/service/memory",
-    "kvstore/service/tenancy",
-    "kvstore/service/tiers",
-    "kvstore/storage/cuda",
-    "kvstore/storage/slab",
-    "tests/support/machine",
-    "tests/support/naive",
-    "tests/unit/core",
-    "tests/unit/http",
-    "tests/unit/metrics",
-    "tests/unit/service",
-    "tests/unit/storage",
-    "tests/unit/storage/cuda",
-    "tests/unit/storage/slab",
-)
+UNMENDED = ()
 
 
 def words(name: str) -> set[str]:

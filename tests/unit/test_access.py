@@ -114,7 +114,7 @@ def test_the_tenants_file_is_read_again(tmp_path: Path, tenants: Path) -> None:
     """A reload replaces the tenants with those in the file now."""
     access = access_of("--tenants-file", str(tenants))
     credentials = Credentials(frozenset(), access.known.tenants)
-    assert credentials.identify(TOKEN) == Identity("alice")
+    assert credentials.identify(TOKEN).identity == Identity("alice")
     written(tmp_path, "[tenants.bob]\nuids = [1000]\nleases = 1")
     with own_logs() as lines:
         assert access.reload(credentials, list[QuotaTable]().append)
@@ -132,7 +132,7 @@ def test_a_file_that_became_no_good_changes_nothing(tmp_path: Path, tenants: Pat
     with own_logs() as lines:
         assert not access.reload(credentials, list[QuotaTable]().append)
     assert [each["event"] for each in lines] == ["tenants_not_read"]
-    assert credentials.identify(TOKEN) == Identity("alice")
+    assert credentials.identify(TOKEN).identity == Identity("alice")
 
 
 def test_a_rate_that_changed_is_handed_on(tmp_path: Path, tenants: Path) -> None:

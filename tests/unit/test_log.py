@@ -28,14 +28,23 @@ except ZeroDivisionError:
 
 RELOAD = """
 from kvstore.logs import change_logging, configure_logging
-from kvstore.rpc.pipeline import Outcome, call_logger
+from kvstore.core import Identity, Limits, PrefixCache
+from kvstore.rpc.pipeline import Call, Method, Pipeline
 from kvstore.service.clock import MONOTONIC
+from kvstore.service.store import KVStore
+from kvstore.storage.arenas import Arenas
+from kvstore.storage.host.arena import HostMemory
+class Incoming:
+    call = Call(Identity("alice"), remaining=1.0)
+    body = b""
 configure_logging("json", "info")
-log = call_logger()
+arenas = Arenas(budget_bytes=64, extent_bytes=64, source=HostMemory())
+pipeline = Pipeline(KVStore(PrefixCache(1, Limits()), arenas=arenas, clock=MONOTONIC), MONOTONIC)
 for level in ("info", "debug", "warning"):
     change_logging("json", level)
-    with Outcome(MONOTONIC, log, "/a/" + level, "id"):
-        pass
+    serve = lambda request, call: b""
+    method = Method("/a/" + level, serve, bytes, "max_message_bytes", 9, 9.0, False, False)
+    pipeline.answer(method, "id", Incoming())
 """
 
 

@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 
 TITLES = {
-    "hit": "A whole hit, no bytes moved",
+    "hit": "A whole hit, no bytes copied",
     "fetch": "64 MiB of KV for a hit",
     "store": "64 MiB of KV published",
 }

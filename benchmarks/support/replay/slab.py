@@ -5,12 +5,12 @@ from itertools import islice
 
 from kvstore.core.tiers.disk_reads import Located
 from kvstore.core.tiers.disk_writes import DiskWrite
+from kvstore.storage.slab.allocator import EVICT_AT_ONCE
 from kvstore.storage.slab.header import HEADER_BYTES
 from kvstore.storage.slab.layout import ALIGNMENT, rounded
-from kvstore.storage.slab.placing import EVICT_AT_ONCE
 from kvstore.storage.slab.policy import SecondTouch, SlabClock
-from kvstore.storage.slab.room import SlabRoom
-from kvstore.storage.slab.segment import Segment, SlotState
+from kvstore.storage.slab.segment import Segment, SlotPhase
+from kvstore.storage.slab.slot_pool import SlotPool
 from kvstore.storage.slab.superblock import SegmentHeader
 
 PAGE_BYTES = ALIGNMENT
@@ -29,10 +29,10 @@ class ReplaySlab:
         size = ALIGNMENT + rounded(capacity * HEADER_BYTES) + capacity * PAGE_BYTES
         self.write_count = 0
         self.lost_count = 0
-        self._room = SlabRoom(size, 1)
+        self._pool = SlotPool(size, 1)
         header = SegmentHeader(b"", 0, 1, PAGE_BYTES)
-        self._segment = Segment(header, self._room.layout(PAGE_BYTES))
-        self._room.assign(self._segment)
+        self._segment = Segment(header, self._pool.layout(PAGE_BYTES))
+        self._pool.assign(self._segment)
         self._policy = SlabClock()
         self._admission = SecondTouch(remembered)
         self._slots: dict[bytes, int] = {}
@@ -83,7 +83,7 @@ class ReplaySlab:
         above = [self._slots[parent] for _, parent in pages if parent in self._slots]
         for index in above:
             self._segment.readers[index] += 1
-        short = len(pages) - self._room.available(PAGE_BYTES)
+        short = len(pages) - self._pool.available(PAGE_BYTES)
         if short > 0:
             most = min(max(short, EVICT_AT_ONCE), max(len(self._segment.states) // 2, 1))
             for slot in islice(self._policy.nominate([self._segment]), most):
@@ -92,14 +92,14 @@ class ReplaySlab:
             self._segment.readers[index] -= 1
         rest = iter(pages)
         left = len(pages)
-        while left and (slots := self._room.take(PAGE_BYTES, left)):
+        while left and (slots := self._pool.take(PAGE_BYTES, left)):
             left -= len(slots)
             for slot, page in zip(slots, islice(rest, len(slots)), strict=True):
                 self._enter(slot, page)
 
     def _enter(self, slot: int, page: tuple[bytes, bytes]) -> None:
         digest, parent = page
-        self._segment.move(slot, SlotState.CACHED)
+        self._segment.move(slot, SlotPhase.CACHED)
         self._segment.touched[slot] = 0
         self._segment.children[slot] = self._waiting.pop(digest, 0)
         self._slots[digest], self._pages[slot] = slot, page
@@ -109,7 +109,7 @@ class ReplaySlab:
     def _drop(self, slot: int) -> None:
         digest, parent = self._pages.pop(slot)
         del self._slots[digest]
-        self._segment.move(slot, SlotState.FREE)
+        self._segment.move(slot, SlotPhase.FREE)
         self._count(parent, -1)
         self.lost_count += 1
 

@@ -18,14 +18,12 @@ from grpc import aio
 
 import kvstore.server as program
 from kvstore.rpc.attach.table import SocketAccess
-from kvstore.rpc.grpc_adapter import Admission, Outcomes
 from kvstore.rpc.health.watchdog import Health
-from kvstore.rpc.identity import Callers
 from kvstore.rpc.server import MAX_CALLS, Sockets, add_services, server_options
 from kvstore.service.clock import Clock
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
-from support.rpc.handlers import CallContext, Ended, Method, Registry
+from support.rpc.handlers import CallContext, Ended, Method, Registry, adapter_of
 
 START_TIMEOUT = 30.0
 
@@ -93,14 +91,10 @@ def build_aio_server(
 ) -> AioServer:
     """Returns a server like ``kvstore.rpc.server.build_server``. Its loop needs no threads."""
     del threads
-    callers = Callers(credentials)
     registry = Registry()
-    add_services(
-        registry.as_server(), store, callers, health_state, sockets=sockets, version=version
-    )
-    admission = Admission(callers, store.limits, store.traffic)
-    interceptors = [Outcomes(clock), admission]
-    return AioServer(registry.methods(interceptors), store, sockets)
+    add_services(registry.as_server(), store, health_state, sockets=sockets, version=version)
+    methods = registry.methods(adapter_of(store, credentials, clock))
+    return AioServer(methods, store, sockets)
 
 
 def _unary(method: Method) -> "grpc.RpcMethodHandler[bytes, bytes]":

@@ -7,8 +7,15 @@ from typing import Any, NoReturn, Protocol, TypeAlias, cast
 
 import grpc
 
+from kvstore.rpc.fair_queue import CallThreads
+from kvstore.rpc.grpc_adapter import GrpcAdapter
+from kvstore.rpc.pipeline import Pipeline
+from kvstore.service.clock import Clock
+from kvstore.service.store import KVStore
+from kvstore.service.tenancy.credentials import Credentials
+
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
-# From a request's bytes to an answer's, including interceptors.
+# From a request's bytes to an answer's, the interceptor included.
 Method: TypeAlias = Callable[[bytes, "CallContext"], bytes]
 
 
@@ -79,34 +86,31 @@ class Registry:
         """Returns itself under a server's type."""
         return cast("grpc.Server", self)
 
-    def methods(self, interceptors: Iterable[grpc.ServerInterceptor]) -> dict[str, Method]:
-        """Returns every method without streams by its path. The first interceptor is outermost."""
-        found = {}
-        for path, each in self.handlers.items():
-            handler: Any = each
-            if handler.unary_unary is None:
-                continue
-            for interceptor in reversed(list(interceptors)):
-                handler = interceptor.intercept_service(partial(_same, handler), CallDetails(path))
-            found[path] = _method_of(handler)
-        return found
+    def methods(self, adapter: GrpcAdapter) -> dict[str, Method]:
+        """Returns every method without streams by its path."""
+        return {
+            path: partial(_call, adapter, path, handler)
+            for path, handler in self.handlers.items()
+            if handler.unary_unary is not None
+        }
 
 
-def _same(handler: object, details: object) -> Any:  # noqa: ANN401  # handlers are untyped
-    del details
-    return handler
+def adapter_of(store: KVStore, credentials: Credentials, clock: Clock) -> GrpcAdapter:
+    """Returns an interceptor whose queues have always room, as calls run where they arrive."""
+    idle = CallThreads(1, 1024)
+    return GrpcAdapter(Pipeline(store, clock), credentials, idle, idle)
 
 
-def _method_of(handler: Any) -> Method:  # noqa: ANN401  # handlers are untyped
-    parse = handler.request_deserializer or bytes
-    serialize = handler.response_serializer
-
-    def method(request: bytes, context: CallContext) -> bytes:
-        # After interceptors a request is a stream of one.
-        if handler.stream_unary is not None:
-            answer: bytes = serialize(handler.stream_unary(iter((request,)), context))
-        else:
-            answer = serialize(handler.unary_unary(parse(request), context))
-        return answer
-
-    return method
+def _call(
+    adapter: GrpcAdapter,
+    path: str,
+    registered: Any,  # noqa: ANN401  # handlers are untyped
+    request: bytes,
+    context: CallContext,
+) -> bytes:
+    details: Any = CallDetails(path, tuple(context.invocation_metadata()))
+    handler: Any = adapter.intercept_service(lambda _: registered, details)
+    # Behind the interceptor a request is a stream of one.
+    answer = handler.stream_unary(iter((request,)), context)
+    serialized: bytes = (handler.response_serializer or bytes)(answer)
+    return serialized

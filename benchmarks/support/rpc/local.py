@@ -1,7 +1,7 @@
 """A worker of a store in this process: the same requests and answers, without gRPC.
 
-The time of the store's methods is that of the core under its mutex. The rest of a call is messages,
-interceptors and servicers.
+What is timed around the store's methods is the core under its mutex; what is
+left of a call is messages, the pipeline and servicers.
 """
 
 import itertools
@@ -16,9 +16,7 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller
 from kvstore.logs import configure_logging
-from kvstore.rpc.grpc_adapter import Admission, Outcomes
 from kvstore.rpc.health.watchdog import Health
-from kvstore.rpc.identity import Callers
 from kvstore.rpc.server import SERVICES, Sockets, add_services
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
@@ -26,7 +24,7 @@ from kvstore.service.tenancy.credentials import Credentials
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host.arena import HostMemory
 from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
-from support.rpc.handlers import CallContext, Metadata, Registry
+from support.rpc.handlers import CallContext, Metadata, Registry, adapter_of
 from support.rpc.worker import KEY, TIMEOUT, Worker
 
 EPOCH = 1
@@ -91,18 +89,15 @@ def local_worker(tier_bytes: int) -> Iterator[tuple[Worker, TimedStore]]:
     try:
         real = KVStore(PrefixCache(EPOCH, Limits()), arenas=arenas, clock=clock)
         timed, credentials = TimedStore(real), Credentials()
-        callers = Callers(credentials)
         registry = Registry()
         add_services(
             registry.as_server(),
             cast("KVStore", timed),
-            callers,
             Health(SERVICES, {}, clock=clock),
             sockets=Sockets(Path("none"), Path("none")),
             version="benchmark",
         )
-        admission = Admission(callers, real.limits, real.traffic)
-        methods = registry.methods([Outcomes(clock), admission])
+        methods = registry.methods(adapter_of(real, credentials, clock))
         context = CallContext(LocalCaller(credentials.issue(os.geteuid())))
         paths = {
             method.name: (f"/{service.full_name}/{method.name}", method.output_type)

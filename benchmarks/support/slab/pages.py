@@ -6,9 +6,9 @@ from hashlib import blake2b
 from threading import Semaphore
 
 from kvstore.core.values.page_hash import page_digest
-from kvstore.storage.slab.book import SlabPage
 from kvstore.storage.slab.header import PageKey
 from kvstore.storage.slab.slab import Slab
+from kvstore.storage.slab.tables import SlabPage
 
 NAMESPACE = blake2b(b"a namespace of the benchmark", digest_size=32).digest()
 # Pages of one sequence, each after the one before.

@@ -10,9 +10,9 @@ from statistics import median
 from threading import Semaphore
 from typing import Any
 
-from kvstore.storage.slab.book import SlabPage
 from kvstore.storage.slab.reader import PageRead, ReadAnswer
 from kvstore.storage.slab.slab import Slab, SlabConfig
+from kvstore.storage.slab.tables import SlabPage
 from support.slab.pages import NAMESPACE, Writer, memory, page_of
 
 THREADS = 4

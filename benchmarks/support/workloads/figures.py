@@ -1,6 +1,6 @@
 """Figures from samples: quantiles, ratios, hit rates, and whether a target is met."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import comb
 from statistics import fmean, median
 from typing import Any, Final, NamedTuple
@@ -150,16 +150,22 @@ def verdict(measured: float, ideal: float, target: float) -> dict[str, Any]:
     if ideal >= target:
         return {
             "met": measured >= target,
-            "why": f"{measured:.2f}x, where {target:g}x are asked for (ideal {ideal:.2f}x)",
+            "why": f"speedup {measured:.2f}x, target {target:g}x, ideal {ideal:.2f}x",
         }
     share = measured / ideal
     return {
         "met": share >= SHARE_OF_IDEAL,
         "why": (
-            f"the ideal of this shape is {ideal:.2f}x, below {target:g}x: "
-            f"{share:.0%} of the ideal, where {SHARE_OF_IDEAL:.0%} are asked for"
+            f"speedup {share:.0%} of the ideal, target {SHARE_OF_IDEAL:.0%},"
+            f" as the ideal {ideal:.2f}x is below {target:g}x"
         ),
     }
+
+
+def reason(head: Mapping[str, Any], target: Mapping[str, float]) -> str:
+    """Returns the rules for a headline's speedup and hit rate, beside its figures."""
+    judged = verdict(head["speedup"], head["ideal_speedup"], target["speedup"])
+    return f"{judged['why']}; hit rate {head['hit_rate']:.0%}, target {target['hit_rate']:.0%}"
 
 
 def _ms(seconds: float) -> float:

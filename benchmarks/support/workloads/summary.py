@@ -9,6 +9,7 @@ from support.workloads.figures import (
     latency_figures,
     median_interval,
     percentile,
+    reason,
     speedup,
     verdict,
 )
@@ -58,11 +59,8 @@ def workload_summary(name: str, rows: Rows) -> dict[str, Any]:
         "identical": rows.identity["identical"],
         "near_ties": rows.identity["near_ties"],
         "met": judged["met"] and enough,
-        "why": (
-            f"{judged['why']}; hit rate {hits[STORE]['hit_rate']:.0%}, "
-            f"where {target.hit_rate:.0%} are asked for"
-        ),
     }
+    headline["why"] = reason(headline, target._asdict())
     if TWO in ratios:
         again = verdict(ratios[TWO]["speedup"], ideal, target.speedup)
         headline["two_workers"] = {**ratios[TWO], **hits[TWO], **again}

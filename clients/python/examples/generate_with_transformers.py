@@ -1,7 +1,7 @@
-"""``model.generate`` starts from what a store has of the prompt: run it twice.
+"""``model.generate`` starts from the cached prefix of the prompt: run it twice.
 
-It takes a model, by its folder or its name at the hub, and perhaps the folder of a store; without
-one it looks where ``kvstore-server`` is by default.
+The arguments are a model, by its folder or its name at the hub, and the folder of a store, by
+default that of ``kvstore-server``.
 """
 
 import sys
@@ -33,5 +33,5 @@ def main(name: str, runtime_dir: str | None) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:  # noqa: PLR2004 - its own name, and the model
-        sys.exit("a model is wanted: its folder, or its name at the hub")
+        sys.exit("give a model: its folder, or its name at the hub")
     main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)  # noqa: PLR2004

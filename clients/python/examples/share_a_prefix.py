@@ -15,7 +15,7 @@ PROMPT = list(range(100))
 
 
 def main(runtime_dir: str | None) -> None:
-    """Inserts a prompt's whole pages as one worker, and match them as another."""
+    """Inserts a prompt's whole pages as one worker, and matches them as another."""
     with Client(runtime_dir) as first, Client(runtime_dir) as second:
         ours = first.namespace(IDENTITY, LAYOUT)
         theirs = second.namespace(IDENTITY, LAYOUT)

@@ -1,9 +1,8 @@
-"""A worker that does not care whether there is a store: every failure is a miss.
+"""A worker that also works without a store: every failure is a miss.
 
-Its prompts begin alike. With a store the first request computes what the others find, and
-every request of a second run finds its prompt.
-It takes the folder of a store, which need not be there; without one it looks where
-``kvstore-server`` is by default.
+Its prompts share a prefix. With a store the first request computes the prefix, and the others
+match it. In a second run every request matches its whole prompt. The argument is the folder of a
+store, by default that of ``kvstore-server``. The folder need not exist.
 """
 
 import sys
@@ -23,12 +22,12 @@ LAYOUT = PageLayout.paged(
     16, PagedContent(layer_count=2, kv_head_count=4, head_dim=8, dtype="float32")
 )
 SYSTEM = list(range(40))
-# A page more than a prompt's whole ones, for its end and for what is generated.
+# One page more than a prompt's whole pages, for its end and for generated tokens.
 PAGES = 4
 
 
 def save(namespace: Namespace, acquired: Acquired, prompt: list[int]) -> None:
-    """Writes and publish those whole pages of a prompt that are not cached."""
+    """Writes and publishes the whole pages of a prompt that are not cached."""
     start, end = acquired.match.token_count, len(prompt) // LAYOUT.page_tokens * LAYOUT.page_tokens
     if acquired.reservation is None or start == end:
         return
@@ -40,10 +39,10 @@ def save(namespace: Namespace, acquired: Acquired, prompt: list[int]) -> None:
 
 
 def main(runtime_dir: str | None) -> None:
-    """Answers three requests, with whatever the store has."""
+    """Answers three requests, and reuses the cached part of each."""
     with Client(runtime_dir) as client:
         namespace = client.namespace(NamespaceIdentity(b"some model"), LAYOUT)
-        # A moment for a store that is there; without one the requests come all the same.
+        # Waits a moment for a store. The requests also run without one.
         namespace.wait_open(2.0)
         for number in range(3):
             prompt = [*SYSTEM, *[1_000 + number] * LAYOUT.page_tokens]

@@ -11,7 +11,7 @@ OURS: Final = frozenset({"kvstore", "kvstore_client", "kvstore_ctl"})
 
 
 def main() -> None:
-    """Runs the program. Exits with ``USAGE_STATUS`` if a package is not installed."""
+    """Runs the program. Ends with ``USAGE_STATUS`` if a package is not installed."""
     try:
         program = import_module(PROGRAM)
         program.main()

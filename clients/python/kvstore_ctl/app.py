@@ -1,6 +1,6 @@
-"""kvstore-ctl: looks into a running store, keeps prefixes cached and removes them.
+"""kvstore-ctl: shows the state of a running store, pins prefixes and removes them.
 
-Exit status: 0 done; 1 the store refused, or the question was answered with no;
+Exit status: 0 success; 1 the store refused, or the answer to a question was no;
 2 the command line is wrong; 3 the store cannot be reached; 130 Ctrl-C ended it.
 """
 
@@ -26,7 +26,7 @@ from kvstore_ctl.message_json import plain
 from kvstore_ctl.page.command import page
 from kvstore_ctl.top.command import top
 
-# What the commands are listed under in --help.
+# The groups of commands in --help.
 LOOK, KEEP, OPERATE = "Look", "Keep, and remove", "Operate"
 
 app = typer.Typer(name="kvstore-ctl", help=__doc__, no_args_is_help=True)

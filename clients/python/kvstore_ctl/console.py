@@ -1,4 +1,4 @@
-"""How kvstore-ctl speaks: to a store, to people, to programs."""
+"""Connections, output and exit statuses of the commands of kvstore-ctl."""
 
 import json
 import sys
@@ -25,9 +25,9 @@ from kvstore_ctl.options import prefer_typed, remote_of, require_here
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
-# Seconds: an operator waits, but not for ever.
+# Seconds for each call, because an operator does not wait forever.
 TIMEOUT = 10.0
-# A pipe has no width of its own; tables of ids want room.
+# A pipe has no width of its own, and tables of ids are wide.
 PIPE_WIDTH = 260
 Result = TypeVar("Result")
 
@@ -56,9 +56,9 @@ RuntimeDirOption = Annotated[
 
 @contextmanager
 def store_failures() -> Iterator[None]:
-    """End the command with its exit status where the store fails, and say why on stderr.
+    """Ends the command with its exit status if the store fails, and prints the reason on stderr.
 
-    A ``ValueError`` of the block ends it too, as a command line that is wrong.
+    A ``ValueError`` of the block ends it too, as a wrong command line does.
     """
     try:
         yield
@@ -76,11 +76,10 @@ def store_failures() -> Iterator[None]:
 
 @contextmanager
 def connected(runtime_dir: Path | None, *, here: bool = False) -> Iterator[Admin]:
-    """Connect; ends the command with its exit status where the store fails.
+    """Connects to the given address, or else to this host's store.
 
-    To the address that the program was given, else to this host's store; with ``here``
-    to that, whatever address the environment has. Failures of the block end it as
-    :func:`store_failures` does.
+    With ``here`` it connects to this host's store, even if the environment has an address.
+    Failures of the connection and of the block end the command, as :func:`store_failures` does.
     """
     with store_failures():
         remote = None
@@ -93,12 +92,12 @@ def connected(runtime_dir: Path | None, *, here: bool = False) -> Iterator[Admin
 
 
 class StoreConnection:
-    """A connection that is made again after an error, such as a restart. Thread-safe."""
+    """A connection that reconnects after an error, such as a restart. Thread-safe."""
 
     def __init__(self, runtime_dir: Path | None) -> None:
-        """Connects at the first call. Raises ``ValueError`` for options that do not fit."""
+        """Connects at the first call. Raises ``ValueError`` for options that contradict."""
         self._runtime_dir = runtime_dir
-        # The options belong to this thread's context; other threads may ask.
+        # Read here, because the options belong to this thread's context.
         self._remote = remote_of()
         self._mutex = Lock()
         self._connection = ExitStack()
@@ -119,7 +118,7 @@ class StoreConnection:
             self._drop(admin)
             raise
         except ValueError as error:
-            # Of gRPC: another thread's call failed and closed the channel.
+            # gRPC raises it if another thread's call failed and closed the channel.
             raise StoreUnavailable(str(error)) from error
 
     def close(self) -> None:
@@ -140,17 +139,17 @@ def _connect(runtime_dir: Path | None, remote: RemoteStore | None) -> AbstractCo
 
 
 def confirm(question: str) -> None:
-    """Asks on stderr, and end the command unless the answer is yes.
+    """Asks on stderr, and ends the command unless the answer is yes.
 
-    Where stdin is closed or at its end it says that --yes does not ask.
+    If stdin is closed or at its end, it names the option --yes.
     """
     try:
         agreed = typer.confirm(question, err=True)
     except (typer.Abort, RuntimeError):
-        # The latter where there is no stdin at all.
+        # RuntimeError means that there is no stdin at all.
         if sys.stdin is not None and sys.stdin.isatty():
             raise
-        reason = "nobody answered, and nothing was done: --yes does not ask"
+        reason = "no answer on stdin, so nothing was done: repeat with --yes"
         typer.echo(f"\nkvstore-ctl: {reason}", err=True)
         raise typer.Exit(EXIT_REFUSED) from None
     if not agreed:
@@ -158,7 +157,7 @@ def confirm(question: str) -> None:
 
 
 def show(*shown: RenderableType) -> None:
-    """Prints tables and trees, as wide as the terminal."""
+    """Prints tables and trees in the width of the terminal."""
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
     for each in shown:
         console.print(each)

@@ -11,8 +11,8 @@ NANOSECONDS = 1e-9
 def plain(message: Message) -> dict[str, object]:
     """Returns all fields of a message by their names in the contract.
 
-    Bytes are hexadecimal, durations are seconds, enum values their names; a
-    message that is absent is None, or left out where it is one of several.
+    Bytes are hexadecimal, durations are seconds, and enum values are names. An absent message is
+    None, or left out if it is one of a ``oneof``.
     """
     fields: dict[str, object] = {}
     for field in message.DESCRIPTOR.fields:

@@ -1,4 +1,4 @@
-"""kvstore-ctl's options of which store it is, which stand before the command."""
+"""The options of kvstore-ctl before the command, which choose the store."""
 
 import os
 from contextvars import ContextVar
@@ -23,19 +23,19 @@ TokenFile = Annotated[
     Path | None,
     typer.Option(
         envvar="KVSTORE_TOKEN_FILE",
-        help="File with the token that says who calls. Default: $KVSTORE_TOKEN.",
+        help="File with the caller's token. Default: $KVSTORE_TOKEN.",
     ),
 ]
 TlsCa = Annotated[
     Path | None,
     typer.Option(
         envvar="KVSTORE_TLS_CA",
-        help="Who signs the store's certificate, in PEM. Default: the public authorities.",
+        help="Authority of the store's certificate, in PEM. Default: the public authorities.",
     ),
 ]
 TlsCert = Annotated[
     Path | None,
-    typer.Option(envvar="KVSTORE_CLIENT_CERT", help="A certificate that says who calls, in PEM."),
+    typer.Option(envvar="KVSTORE_CLIENT_CERT", help="The caller's certificate, in PEM."),
 ]
 TlsKey = Annotated[
     Path | None, typer.Option(envvar="KVSTORE_CLIENT_KEY", help="The key of --tls-cert.")
@@ -45,7 +45,7 @@ Insecure = Annotated[
     typer.Option(
         "--insecure",
         metavar="",
-        help="Without TLS: who sees the network reads the token.",
+        help="Connect without TLS: the token can be read on the network.",
     ),
 ]
 Folder = Annotated[
@@ -55,7 +55,7 @@ Folder = Annotated[
 
 
 class RemoteOptions(NamedTuple):
-    """What stood before the command; ``typed`` are the names of those on the command line."""
+    """The options before the command. ``typed`` names those from the command line."""
 
     address: str
     token_file: Path | None
@@ -67,20 +67,20 @@ class RemoteOptions(NamedTuple):
     typed: frozenset[str]
 
 
-# Of the command that runs: what it calls to connect is not told what stood before it.
+# The options of the running command, for functions that connect and do not get them.
 _chosen: ContextVar[RemoteOptions | None] = ContextVar("_chosen", default=None)
 
 
 def choose(context: typer.Context, **options: Any) -> None:  # noqa: ANN401  # each option's own
-    """Keeps what stands before the command."""
+    """Stores the options before the command."""
     typed = frozenset(name for name in options if _is_typed(context, name))
     _chosen.set(RemoteOptions(**options, typed=typed))
 
 
 def prefer_typed(context: typer.Context, runtime_dir: Path | None) -> Path | None:
-    """Returns the folder that was typed, after the command or before it, else the one given.
+    """Returns the typed folder, after the command or before it, or else ``runtime_dir``.
 
-    What was typed wins over an address of the environment.
+    A typed folder has precedence over an address of the environment.
     """
     chosen = _chosen.get()
     if chosen is None:
@@ -88,21 +88,21 @@ def prefer_typed(context: typer.Context, runtime_dir: Path | None) -> Path | Non
     after = _is_typed(context, "runtime_dir")
     if chosen.address and (after or "runtime_dir" in chosen.typed):
         if "address" in chosen.typed:
-            raise typer.BadParameter("--address is another store: leave one of the two out")
+            raise typer.BadParameter("--address names another store: leave one of the two out")
         _chosen.set(None)
     return runtime_dir if after else chosen.runtime_dir or runtime_dir
 
 
 def remote_of() -> RemoteStore | None:
-    """Returns the store that the command is to reach over TCP; None for this host's.
+    """Returns the store that the command has to reach over TCP; None for this host's store.
 
-    Raises ``ValueError`` for options that do not go together.
+    Raises ``ValueError`` for options that contradict each other.
     """
     options = _chosen.get()
     if options is None:
         return None
     if not options.address:
-        # What the environment says is for the time when there is an address.
+        # Options of the environment are ignored without an address, but typed ones are an error.
         if useless := options.typed & {"token_file", "tls_ca", "tls_cert", "tls_key", "insecure"}:
             msg = f"--{min(useless).replace('_', '-')} is for --address HOST:PORT"
             raise ValueError(msg)
@@ -118,11 +118,11 @@ def remote_of() -> RemoteStore | None:
 
 
 def require_here() -> None:
-    """Leave what the environment says of another store; raise ``ValueError`` for what was typed."""
+    """Raises ``ValueError`` if options of another store were typed; ignores the environment's."""
     options = _chosen.get()
     typed = set() if options is None else options.typed - {"runtime_dir"}
     if typed:
-        msg = f"--{min(typed).replace('_', '-')}: this is of this host's store alone"
+        msg = f"--{min(typed).replace('_', '-')}: this command works only on this host's store"
         raise ValueError(msg)
 
 

@@ -1,4 +1,4 @@
-"""What an operator sees of a store: tables."""
+"""The tables that kvstore-ctl prints."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,16 +11,16 @@ from rich.text import Text
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
 from kvstore_ctl.text import printable
 
-# Characters of a column's edge and of the space on its sides.
+# The characters of a column's edge and of the space on both sides.
 BESIDE = 3
 
 
 class FittedTable:
-    """Rows under named columns, as wide as there is room.
+    """Rows under named columns, fitted to the width of the terminal.
 
-    Where all columns have none those of ``first`` stay, and of the others as many as fit; a
-    line names what was left out. With ``wide``, without ``first``, or where not even those
-    have room, each row is a record of one line a column.
+    If not all columns fit, those of ``first`` stay, and as many of the others as fit. A line then
+    names the columns that are missing. Each row is a record with one line a column if not even
+    ``first`` fits, with ``wide``, or without ``first``.
     """
 
     def __init__(
@@ -32,15 +32,15 @@ class FittedTable:
         first: Sequence[str] = (),
         wide: bool = False,
     ) -> None:
-        """``rows`` have a value for each column; what a terminal would obey in one is escaped."""
+        """``rows`` have a value for each column. Control characters in a value are escaped."""
         self._title = title
         self._columns = columns
-        # Names come from other programs: never markup, and nothing that a terminal obeys.
+        # Names come from other programs, so they may have markup and control characters.
         self._rows = [[printable(str(value)) for value in row] for row in rows]
         self._first = () if wide else first
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yields what fits into the width of ``options``."""
+        """Yields the table, fitted to the width of ``options``."""
         room = options.max_width
         everything = list(range(len(self._columns)))
         if self._least(everything) <= room:
@@ -94,7 +94,7 @@ SHORT_ID = 8
 
 
 def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
-    """Returns what was asked of the store and what it gave."""
+    """Returns a table of the store's counters and gauges."""
     counters = stats.counters
     quarantined, since = stats.quarantined_slot_count, _seconds(stats, "oldest_quarantine_age")
     rows: Mapping[str, object] = {
@@ -102,7 +102,7 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
         "uptime, s": stats.uptime.seconds,
         "lookups (full, partial, miss)": f"{counters.lookup_count} ({counters.full_hit_count}, "
         f"{counters.partial_hit_count}, {counters.miss_count})",
-        "tokens matched + copied of asked": f"{counters.matched_token_count} + "
+        "tokens matched + copied, of asked": f"{counters.matched_token_count} + "
         f"{counters.copied_token_count} of {counters.asked_token_count} {_share(counters)}",
         "next tokens answered": counters.next_token_count,
         "pages inserted (duplicates)": f"{counters.inserted_page_count} "
@@ -130,7 +130,7 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
 
 
 def arenas_table(arenas: Iterable[store_pb2.ArenaStats], *, wide: bool = False) -> FittedTable:
-    """Returns the slots of each arena by state; of all columns and whole ids where ``wide``."""
+    """Returns a table of each arena's slots by state; all columns and whole ids if ``wide``."""
     return FittedTable(
         "arenas",
         (
@@ -161,7 +161,7 @@ def arenas_table(arenas: Iterable[store_pb2.ArenaStats], *, wide: bool = False) 
 
 
 def tenants_table(tenants: Iterable[store_pb2.TenantStats], *, wide: bool = False) -> FittedTable:
-    """Returns what each tenant has, of what it may have, and how often it was refused."""
+    """Returns a table of each tenant's usage and quotas, and of its refused requests."""
     return FittedTable(
         "tenants",
         ("tenant", "MiB", "leases", "holds", "named pins", "requests", "refused", "per second"),
@@ -193,7 +193,7 @@ def tenants_table(tenants: Iterable[store_pb2.TenantStats], *, wide: bool = Fals
 def namespaces_table(
     namespaces: Iterable[store_pb2.NamespaceInfo], *, wide: bool = False
 ) -> FittedTable:
-    """Returns what each namespace holds; all columns and whole ids where ``wide``."""
+    """Returns a table of the namespaces; with all columns and whole ids if ``wide``."""
     return FittedTable(
         "namespaces",
         (
@@ -223,7 +223,7 @@ def namespaces_table(
 
 
 def leases_table(leases: Iterable[lease_pb2.LeaseInfo], *, wide: bool = False) -> FittedTable:
-    """Returns what each lease holds; all columns and whole ids where ``wide``."""
+    """Returns a table of the leases; with all columns and whole ids if ``wide``."""
     return FittedTable(
         "leases",
         (
@@ -265,7 +265,7 @@ def holds_table(
     title: str = "holds",
     wide: bool = False,
 ) -> FittedTable:
-    """Returns each hold of a lease; a namespace without a title is shown by its id."""
+    """Returns a table of a lease's holds. A namespace without a title is shown by its id."""
     return FittedTable(
         title,
         ("kind", "id", "namespace", "pages", "tokens", "detached", "slots", "announced", "age, s"),
@@ -291,7 +291,7 @@ def holds_table(
 def named_pins_table(
     pins: Iterable[named_pin_pb2.NamedPinInfo], namespace_titles: Mapping[bytes, str]
 ) -> FittedTable:
-    """Returns what each named pin holds; a namespace without a title is shown by its id."""
+    """Returns a table of the named pins. A namespace without a title is shown by its id."""
     return FittedTable(
         "named pins",
         ("name", "namespace", "tokens", "age, s", "left"),
@@ -309,7 +309,7 @@ def named_pins_table(
 
 
 def span_text(seconds: int) -> str:
-    """Returns a time for people, in one or two units: 42 s, 5 min 7 s, 12 h, 6 d 23 h."""
+    """Returns a time in one or two units: 42 s, 5 min 7 s, 12 h, 6 d 23 h."""
     units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
     unit, size = next((each for each in units if seconds >= each[1]), units[-1])
     if size == 1:
@@ -327,7 +327,7 @@ def plain_table(
     first: Sequence[str] = (),
     wide: bool = False,
 ) -> FittedTable:
-    """Returns a table of whatever rows there are."""
+    """Returns a table of any rows."""
     return FittedTable(title, columns, rows, first=first, wide=wide)
 
 
@@ -336,7 +336,7 @@ def _id(identifier: bytes, *, wide: bool) -> str:
 
 
 def _seconds(message: store_pb2.GetStatsResponse | lease_pb2.LeaseInfo, span: str) -> str:
-    """Returns a span of time in whole seconds; nothing where it is absent."""
+    """Returns a span of time in whole seconds; empty if it is absent."""
     return str(getattr(message, span).seconds) if message.HasField(span) else ""
 
 
@@ -345,7 +345,7 @@ def _of(count: int, most: int | None) -> str:
 
 
 def _share(counters: lease_pb2.CacheCounters) -> str:
-    """Returns which part of the tokens asked for needs not be computed."""
+    """Returns the share of the asked tokens that need not be computed."""
     if not counters.asked_token_count:
         return ""
     reused = counters.matched_token_count + counters.copied_token_count
@@ -356,7 +356,7 @@ MEBIBYTE = 1 << 20
 
 
 def memory_rows(stats: store_pb2.GetStatsResponse) -> dict[str, str]:
-    """Returns what the arenas took of each tier's budget, where the caller is told of that."""
+    """Returns the arenas' part of each tier's budget, if the caller may see the budgets."""
     taken = Counter[int]()
     for arena in stats.arenas:
         taken[arena.tier] += arena.slot_count * arena.slot_bytes
@@ -368,7 +368,7 @@ def memory_rows(stats: store_pb2.GetStatsResponse) -> dict[str, str]:
 
 
 def tier_3_table(tier_3: store_pb2.Tier3Stats) -> Table:
-    """Returns what tier 3 has, and what became of it; for others than admins its state alone."""
+    """Returns a table of tier 3. Callers other than admins see only its state."""
     state = store_pb2.Tier3Stats.State.Name(tier_3.state).removeprefix("STATE_").lower()
     table = Table("tier 3", state, title_justify="left")
     if not tier_3.size_bytes:

@@ -1,11 +1,11 @@
-"""How many there are of something, as people say it."""
+"""Text for terminals: escaped names, and counts with their nouns."""
 
 
 def printable(text: str) -> str:
-    r"""Returns ``text`` on one line, with an escape for each character that is not printed.
+    r"""Returns ``text`` on one line, with an escape for each character that is not printable.
 
-    Such as ``\n`` and ``\x1b``, and what turns the direction of writing: names and tokens
-    come from other programs, and a terminal obeys some characters.
+    Examples are ``\n``, ``\x1b`` and changes of the writing direction. Names and tokens come from
+    other programs, and a terminal acts on some characters.
     """
     return "".join(each if each.isprintable() else _escaped(each) for each in text)
 
@@ -15,13 +15,13 @@ def _escaped(character: str) -> str:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """Returns a count and its noun: 1 page, 2 pages; ``many`` where it is not ``one`` and an s."""
+    """Returns a count and its noun: 1 page, 2 pages. ``many`` is by default ``one`` and an s."""
     return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
-def gone(evicted: int, detached: int) -> str:
-    """Returns what became of pages that were removed, those in use among them."""
+def removed(evicted: int, detached: int) -> str:
+    """Returns in words how many pages were removed; ``detached`` ones are still held."""
     return (
-        f"{counted(evicted, 'page is', 'pages are')} gone, "
-        f"{counted(detached, 'goes at its', 'go at their')} last release"
+        f"removed {counted(evicted, 'page')}, "
+        f"and {counted(detached, 'page')} in use until the last release"
     )

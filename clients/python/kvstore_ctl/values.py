@@ -1,4 +1,4 @@
-"""What an operator types, as values. Each raises ``ValueError`` that says what is wrong."""
+"""Values of what an operator types. Each function raises ``ValueError`` for wrong input."""
 
 import json
 import re
@@ -12,14 +12,14 @@ from kvstore_client.tokens import pack_tokens
 STDIN = "-"
 SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 WORDS = re.compile(r"[^\s,]+")
-# Characters of a word that is quoted.
+# The most characters of a quoted word.
 SHORT_WORD = 20
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 SHORT_ID = 8
 
 
 def span_of(text: str) -> float:
-    """Returns a span of time in seconds: a number, followed by s, m, h or d where it is not s."""
+    """Returns a span of time in seconds: a number, with the unit s, m, h or d, by default s."""
     found = SPAN.fullmatch(text)
     if found is None:
         msg = f"{text!r} is no span of time: try 90, 90s, 10m, 12h or 7d"
@@ -28,10 +28,10 @@ def span_of(text: str) -> float:
 
 
 def tokens_of(source: str, *, packed: bool) -> bytes:
-    """Returns the wire's bytes of the token ids in a file, or on stdin for ``-``.
+    """Returns the packed token ids of a file, or of stdin for ``-``.
 
-    They stand there in decimal, as a JSON list or with spaces, commas or line
-    ends between them; or ``packed``, as little-endian uint32.
+    The source has decimal numbers, as a JSON list or with spaces, commas or line ends between
+    them. A ``packed`` source has little-endian uint32.
     """
     try:
         content = sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
@@ -41,18 +41,16 @@ def tokens_of(source: str, *, packed: bool) -> bytes:
         raise ValueError(msg) from error
 
 
-# A namespace of which only the disk has pages is not known before it is opened.
-NONE_OPEN = (
-    "there are no namespaces: no worker has opened one since the store's start, whatever tier 3 has"
-)
+# The store knows a namespace on the disk only after a worker has opened it.
+NONE_OPEN = "no namespaces: no worker has opened one since the store's start; tier 3 may have pages"
 
 
 def namespace_of(
     namespaces: Sequence[store_pb2.NamespaceInfo], named: str
 ) -> store_pb2.NamespaceInfo:
-    """Returns the one namespace that is named so, or else whose id or name begins so.
+    """Returns the only namespace with this id or name, or else with this beginning of either.
 
-    Without a name it is the only one there is.
+    Without a name it returns the only namespace of the store.
     """
     whole = [each for each in namespaces if named and named in _names(each)]
     begun = namespaces_of(namespaces, named)
@@ -70,28 +68,28 @@ def namespace_of(
 def namespaces_of(
     namespaces: Sequence[store_pb2.NamespaceInfo], named: str
 ) -> list[store_pb2.NamespaceInfo]:
-    """Returns all whose id or name begins so; without a name all there are, even none."""
+    """Returns the namespaces whose id or name begins with ``named``; all of them without it."""
     begun = [n for n in namespaces if any(each.startswith(named) for each in _names(n))]
     if named and not begun:
         known = _titles(namespaces)
-        msg = f"no namespace's id or name begins with {named!r}; there are: {known}"
+        msg = f"no namespace's id or name begins with {named!r}; known are: {known}"
         raise ValueError(msg if namespaces else NONE_OPEN)
     return begun
 
 
 def leases_of(leases: Sequence[lease_pb2.LeaseInfo], named: str) -> list[lease_pb2.LeaseInfo]:
-    """Returns all whose id or name begins so; with ``named`` at least one."""
+    """Returns the leases whose id or name begins with ``named``, at least one."""
     begun = [each for each in leases if each.lease_id.hex().startswith(named)]
     begun = begun or [each for each in leases if each.display_name.startswith(named)]
     if named and not begun:
         known = ", ".join(f"{each.display_name} ({_short(each.lease_id)})" for each in leases)
-        msg = f"no lease's id or name begins with {named!r}; there are: {known or 'none'}"
+        msg = f"no lease's id or name begins with {named!r}; known are: {known or 'none'}"
         raise ValueError(msg)
     return begun
 
 
 def title_of(namespace: store_pb2.NamespaceInfo) -> str:
-    """Returns a namespace's name for people, with the beginning of its id."""
+    """Returns a namespace's display name with the beginning of its id."""
     short = _short(namespace.namespace_id)
     name = namespace.identity.display_name
     return f"{name} ({short})" if name else short
@@ -121,8 +119,8 @@ def _token_id(word: str, number: int) -> int:
         return int(word)
     except ValueError:
         msg = (
-            f"word {number} is {_shortened(word)!r}; wanted are token ids in decimal, as a JSON"
-            " list or one by one, or with --packed little-endian uint32"
+            f"word {number} is {_shortened(word)!r}: give token ids in decimal, as a JSON list or"
+            " with spaces between them, or with --packed little-endian uint32"
         )
         raise ValueError(msg) from None
 

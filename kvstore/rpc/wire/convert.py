@@ -6,7 +6,6 @@ FeatureUnsupported, all before the store is asked anything.
 
 from array import array
 from math import inf
-from typing import Protocol
 
 from kvstore.core import (
     ExpectedReuse,
@@ -34,32 +33,20 @@ KEYS_AND_VALUES = 2
 # What the wire has room for.
 MAX_IDLE_MS = (1 << 32) - 1
 EXPECTATIONS = {int(each): each for each in ExpectedReuse}
-_new_tuple = tuple.__new__
 
 
-class Deadline(Protocol):
-    """A call under way, as far as its time goes: gRPC's context, or a lane's."""
+def sequence_of(message: pb.Sequence, tokens: bytes | None = None) -> Sequence:
+    """Returns a sequence, whose number of tokens and alignment the core checks.
 
-    def time_remaining(self) -> float | None:
-        """Returns the seconds that are left, None without an end."""
-        ...
-
-
-def sequence_of(message: pb.Sequence, limits: Limits, tokens: bytes | None = None) -> Sequence:
-    """Returns a sequence. That it is page-aligned is core's to check.
-
-    ``tokens`` are its tokens where they came beside the message.
+    ``tokens`` are its tokens if they came beside the message.
     """
     base = message.WhichOneof("base")
-    position = message.position
-    values = (
-        fields.tokens(message.tokens if tokens is None else tokens, position, limits),
-        position,
+    return Sequence(
+        message.tokens if tokens is None else tokens,
+        message.position,
         message.base_pin_id if base == "base_pin_id" else None,
         message.base_reservation_id if base == "base_reservation_id" else None,
     )
-    # Without a frame of Python's for each tuple of a match.
-    return _new_tuple(Sequence, values)
 
 
 def reservations_of(message: pb.ReservePagesRequest, limits: Limits) -> list[ReservationRequest]:
@@ -80,16 +67,18 @@ def options_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> Matc
     pin_id = message.pin_id or fields.missing_id("pin_id")
     source_pin_id = message.source_pin_id or None
     speed = message.prefill_tokens_per_second
-    return _new_tuple(MatchOptions, (pin_id, source_pin_id, message.accept_next_token, speed))
+    return MatchOptions(pin_id, source_pin_id, message.accept_next_token, speed)
 
 
 def terms_of(
-    message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest, context: Deadline
+    message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest, remaining: float | None
 ) -> LoadTerms:
-    """Returns how long a match may wait for tier 3, and what it is to be compared with."""
-    remaining = context.time_remaining()
+    """Returns how long a match may wait for tier 3, and the speed of the engine that asks.
+
+    ``remaining`` is the time to the call's deadline in seconds, None without one.
+    """
     wait = inf if remaining is None else remaining
-    return _new_tuple(LoadTerms, (wait, message.prefill_tokens_per_second))
+    return LoadTerms(wait, message.prefill_tokens_per_second)
 
 
 def yield_idle_of(message: pb.AcquirePrefixRequest) -> float | None:

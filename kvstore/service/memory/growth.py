@@ -77,7 +77,7 @@ class Growth:
 
     @property
     def takes_its_time(self) -> bool:
-        """Whether an allocation or a free is under way, and within its allowed time."""
+        """True if an allocation or a free is under way, and within its allowed time."""
         since = self._allocating_since
         return since is not None and self._clock() - since < ALLOCATION_LIMIT
 

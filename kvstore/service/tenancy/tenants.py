@@ -74,12 +74,12 @@ class Tenants:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether any tenant has a token."""
+        """True if any tenant has a token."""
         return bool(self._by_masked_digest)
 
     @property
     def has_certificate_names(self) -> bool:
-        """Whether any tenant is known by a certificate."""
+        """True if any tenant is known by a certificate."""
         return bool(self._by_name)
 
     def _masked(self, digest: bytes) -> bytes:

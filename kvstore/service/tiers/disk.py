@@ -9,10 +9,10 @@ from typing import NamedTuple, Self
 import structlog
 
 from kvstore.storage.errors import SlabInUse, SlabUnusable
-from kvstore.storage.slab.book import SlabCounters, SlabState
 from kvstore.storage.slab.header import PageKey
 from kvstore.storage.slab.policy import SlabClock
 from kvstore.storage.slab.slab import Slab, SlabConfig
+from kvstore.storage.slab.tables import SlabCounters, SlabState
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -106,7 +106,7 @@ class Disk:
 
     @property
     def state(self) -> DiskState:
-        """Whether tier 3 takes and gives pages, and whether its removals are reliable."""
+        """The state of tier 3: if it takes and gives pages, and if its removals are reliable."""
         if self.slab is None:
             return DiskState.FAILED if self._why else DiskState.ABSENT
         usable = self.slab.state is SlabState.OPEN and not self._kept

@@ -104,7 +104,7 @@ class Tier3:
 
     @property
     def present(self) -> bool:
-        """Whether tier 3 exists. It may fail later."""
+        """True if tier 3 exists. It may fail later."""
         return self._disk.slab is not None
 
     def leading_tokens(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> int:

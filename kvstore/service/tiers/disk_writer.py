@@ -14,11 +14,11 @@ from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
 from kvstore.service.tiers.disk import Disk
 from kvstore.storage.errors import CudaFailed
-from kvstore.storage.slab.book import SlabPage
 from kvstore.storage.slab.header import PageKey
 from kvstore.storage.slab.policy import WriteAdmission
 from kvstore.storage.slab.runs import Content
 from kvstore.storage.slab.slab import Slab
+from kvstore.storage.slab.tables import SlabPage
 from kvstore.storage.tiers import Tiers
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

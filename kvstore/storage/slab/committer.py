@@ -6,14 +6,19 @@ from threading import Thread
 
 import structlog
 
-from kvstore.storage.slab.book import PendingRemoval, PendingWrite, SlabBook, SlabState, call_out
+from kvstore.storage.slab.allocator import SlabAllocator
 from kvstore.storage.slab.file import SlabFile
 from kvstore.storage.slab.header import SlotHeader
-from kvstore.storage.slab.header_table import write_headers
 from kvstore.storage.slab.layout import INDEX_BITS
-from kvstore.storage.slab.placing import SlabPlacing
 from kvstore.storage.slab.runs import RunMover, checksum_of, in_runs
-from kvstore.storage.slab.segment import SlotState
+from kvstore.storage.slab.segment import SlotPhase, write_headers
+from kvstore.storage.slab.tables import (
+    PendingRemoval,
+    PendingWrite,
+    SlabState,
+    SlabTables,
+    call_out,
+)
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -22,7 +27,7 @@ BATCH_BYTES = 64 << 20
 
 
 class SlabCommitter:
-    """Commits the book's pending writes and removals in batches, on its own thread.
+    """Commits the slab's pending writes and removals in batches, on its own thread.
 
     A header on the disk never names a page that is not on the disk. So a batch writes and syncs its
     pages, then its headers, then calls the callbacks. Headers of removals go with the batch's. A
@@ -32,14 +37,14 @@ class SlabCommitter:
     def __init__(
         self,
         file: SlabFile,
-        book: SlabBook,
-        placing: SlabPlacing,
+        tables: SlabTables,
+        allocator: SlabAllocator,
         mover: RunMover,
         threads: Executor,
     ) -> None:
         self._file = file
-        self._book = book
-        self._placing = placing
+        self._tables = tables
+        self._allocator = allocator
         self._mover = mover
         self._threads = threads
         self._thread = Thread(target=self._run, name="kvstore-slab-commit", daemon=True)
@@ -49,60 +54,60 @@ class SlabCommitter:
         self._thread.start()
 
     def join(self) -> None:
-        """Waits until all pending work is committed. The book must be closed first."""
+        """Waits until all pending work is committed. The slab must be closed first."""
         self._thread.join()
 
     def _run(self) -> None:
-        book = self._book
+        tables = self._tables
         while True:
-            with book.mutex:
-                book.mutex.wait_for(
-                    lambda: book.writes or book.removals or book.state is not SlabState.OPEN
+            with tables.mutex:
+                tables.mutex.wait_for(
+                    lambda: tables.writes or tables.removals or tables.state is not SlabState.OPEN
                 )
-                if book.state is SlabState.FAILED:
+                if tables.state is SlabState.FAILED:
                     break
-                if not book.writes and not book.removals:
+                if not tables.writes and not tables.removals:
                     return
                 writes = self._take_writes()
             removals: list[PendingRemoval] = []
             try:
                 self._commit(writes, removals)
             except Exception as error:  # noqa: BLE001 - any error; nobody else would report it
-                book.fail(error)
+                tables.fail(error)
                 self._end(writes, removals, removed=False)
-        with book.mutex:
-            writes, removals = list(book.writes), self._take_removals()
-            book.writes.clear()
+        with tables.mutex:
+            writes, removals = list(tables.writes), self._take_removals()
+            tables.writes.clear()
         self._end(writes, removals, removed=False)
 
     def _take_writes(self) -> list[PendingWrite]:
         """Takes a batch from the pending writes; it may be empty."""
         taken: list[PendingWrite] = []
         size = 0
-        while self._book.writes and size < BATCH_BYTES:
-            taken.append(self._book.writes.popleft())
+        while self._tables.writes and size < BATCH_BYTES:
+            taken.append(self._tables.writes.popleft())
             size += taken[-1].page_bytes
         return taken
 
     def _take_removals(self) -> list[PendingRemoval]:
-        taken = list(self._book.removals)
-        self._book.removals.clear()
+        taken = list(self._tables.removals)
+        self._tables.removals.clear()
         return taken
 
     def _commit(self, writes: list[PendingWrite], removals: list[PendingRemoval]) -> None:
         """Commits a batch, and the removals that arrive before its headers are written."""
-        book = self._book
-        self._placing.place([each for each in writes if not each.cancelled])
+        tables = self._tables
+        self._allocator.allocate([each for each in writes if not each.cancelled])
         self._write_pages([each for each in writes if each.slot is not None])
-        with book.mutex:
+        with tables.mutex:
             removals += self._take_removals()
             named = self._name(writes)
             emptied = self._unname(removals)
         slots = [each.slot for each in named if each.slot is not None]
-        write_headers(self._file, book.room.segments, [*slots, *emptied])
-        with book.mutex:
-            book.settle(emptied)
-            book.counters.removed_pages += len(emptied)
+        write_headers(self._file, tables.pool.segments, [*slots, *emptied])
+        with tables.mutex:
+            tables.settle(emptied)
+            tables.counters.removed_pages += len(emptied)
             for each in named:
                 self._publish(each)
         self._end(writes, removals, removed=True)
@@ -114,7 +119,7 @@ class SlabCommitter:
         runs: list[Future[None]] = []
         by_slot = sorted(writes, key=_slot)
         for number, group in groupby(by_slot, key=lambda each: _slot(each) >> INDEX_BITS):
-            segment = self._book.room.segments[number]
+            segment = self._tables.pool.segments[number]
             pages = list(group)
             runs += [
                 self._threads.submit(self._write_run, pages[run])
@@ -126,7 +131,7 @@ class SlabCommitter:
         self._file.sync()
 
     def _write_run(self, pages: list[PendingWrite]) -> None:
-        segment, first = self._book.room.at(_slot(pages[0]))
+        segment, first = self._tables.pool.at(_slot(pages[0]))
         for each in pages:
             if each.checksum is None:
                 each.checksum = checksum_of(each.content)
@@ -134,21 +139,21 @@ class SlabCommitter:
 
     def _name(self, writes: list[PendingWrite]) -> list[PendingWrite]:
         """Sets the headers of written pages. Returns those that were not cancelled meanwhile."""
-        book = self._book
+        tables = self._tables
         named: list[PendingWrite] = []
         for each in writes:
             if each.slot is None:
                 continue
-            segment, index = book.room.at(each.slot)
+            segment, index = tables.pool.at(each.slot)
             if each.cancelled:
-                segment.move(index, SlotState.FREE)
+                segment.move(index, SlotPhase.FREE)
                 each.slot = None
                 continue
             assert each.checksum is not None  # set as it was written
-            book.generation += 1
+            tables.generation += 1
             page = each.page
             header = SlotHeader(
-                page.key, page.parent, page.valid_tokens, book.generation, each.checksum
+                page.key, page.parent, page.valid_tokens, tables.generation, each.checksum
             )
             segment.write_header(index, header)
             named.append(each)
@@ -161,30 +166,30 @@ class SlabCommitter:
             write.slot for each in removals for write in each.writes if write.slot is not None
         ]
         for slot in slots:
-            segment, index = self._book.room.at(slot)
+            segment, index = self._tables.pool.at(slot)
             segment.write_header(index, None)
         return slots
 
     def _publish(self, write: PendingWrite) -> None:
         """Makes a page visible to readers, unless it was removed while its header was written."""
-        segment, index = self._book.room.at(_slot(write))
+        segment, index = self._tables.pool.at(_slot(write))
         if write.cancelled:
-            segment.move(index, SlotState.LEAVING)
+            segment.move(index, SlotPhase.LEAVING)
             return
         write.committed = True
-        segment.move(index, SlotState.CACHED)
-        self._book.index.add(write.page.key, _slot(write))
-        self._book.counters.written_pages += 1
-        self._book.counters.written_bytes += write.page_bytes
+        segment.move(index, SlotPhase.CACHED)
+        self._tables.index.add(write.page.key, _slot(write))
+        self._tables.counters.written_pages += 1
+        self._tables.counters.written_bytes += write.page_bytes
 
     def _end(
         self, writes: list[PendingWrite], removals: list[PendingRemoval], *, removed: bool
     ) -> None:
         """Calls the callbacks of a batch, and forgets its writes."""
-        with self._book.mutex:
+        with self._tables.mutex:
             for write in writes:
-                del self._book.pending[write.page.key]
-                self._book.queued_bytes -= write.page_bytes
+                del self._tables.pending[write.page.key]
+                self._tables.queued_bytes -= write.page_bytes
         for write in writes:
             call_out(write.done, write.committed)
         for removal in removals:

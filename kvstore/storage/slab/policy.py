@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from kvstore.storage.slab.segment import Segment, SlotState
+from kvstore.storage.slab.segment import Segment, SlotPhase
 
 
 class WriteAdmission(Protocol):
@@ -111,6 +111,6 @@ class SlabClock:
 def _leaves(segment: Segment, start: int, below: int) -> Iterator[int]:
     """Yields the leaves of a window, backwards. Dropping one can make its parent a leaf."""
     for index in reversed(range(start, min(below, len(segment.states)))):
-        cached = segment.states[index] == SlotState.CACHED
+        cached = segment.states[index] == SlotPhase.CACHED
         if cached and not segment.children[index] and not segment.readers[index]:
             yield index

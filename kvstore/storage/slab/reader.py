@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import structlog
 
-from kvstore.storage.slab.book import PendingRemoval, SlabBook, SlabState, call_out
 from kvstore.storage.slab.header import PageKey, SlotHeader
 from kvstore.storage.slab.layout import INDEX_BITS
 from kvstore.storage.slab.runs import Content, RunMover, checksum_of, in_runs, size_of
-from kvstore.storage.slab.segment import Segment, SlotState
+from kvstore.storage.slab.segment import Segment, SlotPhase
+from kvstore.storage.slab.tables import PendingRemoval, SlabState, SlabTables, call_out
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -41,7 +41,7 @@ class ReadAnswer(NamedTuple):
 
     @property
     def found(self) -> tuple[bool, ...]:
-        """Whether each page was read whole."""
+        """True for each page that was read whole."""
         return tuple(each is not None for each in self.checksums)
 
     @property
@@ -102,9 +102,9 @@ class SlabReader:
     """
 
     def __init__(
-        self, book: SlabBook, mover: RunMover, threads: Executor, queue_bytes: int
+        self, tables: SlabTables, mover: RunMover, threads: Executor, queue_bytes: int
     ) -> None:
-        self._book = book
+        self._tables = tables
         self._mover = mover
         self._threads = threads
         self._queue_bytes = queue_bytes
@@ -113,7 +113,7 @@ class SlabReader:
     def read(self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None]) -> None:
         """Reads pages. Calls ``done`` once, on any thread, perhaps before this returns."""
         request = _Request(wanted, done)
-        with self._book.mutex:
+        with self._tables.mutex:
             found = self._begin(wanted)
         runs = self._runs(found)
         request.expect(len(runs))
@@ -125,23 +125,23 @@ class SlabReader:
 
     def _begin(self, wanted: Sequence[PageRead]) -> list[_Found]:
         """Finds pages, and holds their slots until they are read."""
-        book = self._book
+        tables = self._tables
         found: list[_Found] = []
-        if book.state is not SlabState.OPEN:
+        if tables.state is not SlabState.OPEN:
             return found
         for number, (key, into) in enumerate(wanted):
-            slot = book.index.find(key)
+            slot = tables.index.find(key)
             if slot is None:
                 continue
-            segment, index = book.room.at(slot)
+            segment, index = tables.pool.at(slot)
             page_bytes = segment.layout.page_bytes
             header = segment.read_header(index)
             if header is None or header.key != key or size_of(into) != page_bytes:
                 continue
-            if book.reading_bytes + page_bytes > self._queue_bytes:
-                book.counters.refused_reads += 1
+            if tables.reading_bytes + page_bytes > self._queue_bytes:
+                tables.counters.refused_reads += 1
                 continue
-            book.reading_bytes += page_bytes
+            tables.reading_bytes += page_bytes
             segment.readers[index] += 1
             segment.touched[index] = 1
             found.append(_Found(number, slot, header, into))
@@ -153,7 +153,7 @@ class SlabReader:
         runs: list[list[_Found]] = []
         for number in dict.fromkeys(each.slot >> INDEX_BITS for each in found):
             pages = [each for each in found if each.slot >> INDEX_BITS == number]
-            slot_bytes = self._book.room.segments[number].layout.slot_bytes
+            slot_bytes = self._tables.pool.segments[number].layout.slot_bytes
             runs += [pages[run] for run in in_runs([each.slot for each in pages], slot_bytes)]
         return runs
 
@@ -161,7 +161,7 @@ class SlabReader:
         """Reads and checks a run. Any error makes its pages misses."""
         whole: list[_Found] = []
         try:
-            segment, first = self._book.room.at(run[0].slot)
+            segment, first = self._tables.pool.at(run[0].slot)
             self._mover.read(segment, first, [each.into for each in run])
             corrupt: list[_Found] = []
             for each in run:
@@ -172,34 +172,34 @@ class SlabReader:
         except OSError as error:
             self._drop_unreadable(run, error)
         except Exception as error:  # noqa: BLE001 - the request needs an answer in any case
-            self._book.fail(error)
+            self._tables.fail(error)
         self._end(run, request, whole)
 
     def _end(self, run: list[_Found], request: _Request, whole: Sequence[_Found]) -> None:
         """Releases the slots, and hands the run's whole pages to the request."""
-        book = self._book
+        tables = self._tables
         size = 0
-        with book.mutex:
-            if book.state is SlabState.FAILED:
+        with tables.mutex:
+            if tables.state is SlabState.FAILED:
                 whole = ()
             for each in run:
-                segment, index = book.room.at(each.slot)
-                book.reading_bytes -= segment.layout.page_bytes
+                segment, index = tables.pool.at(each.slot)
+                tables.reading_bytes -= segment.layout.page_bytes
                 self._give_up(segment, index)
             for each in whole:
                 size += size_of(each.into)
-            book.counters.read_pages += len(whole)
-            book.counters.read_bytes += size
+            tables.counters.read_pages += len(whole)
+            tables.counters.read_bytes += size
         request.finish(whole, size)
 
     def _give_up(self, segment: Segment, index: int) -> None:
         segment.readers[index] -= 1
-        if segment.states[index] == SlotState.GONE and not segment.readers[index]:
-            segment.move(index, SlotState.FREE)
+        if segment.states[index] == SlotPhase.GONE and not segment.readers[index]:
+            segment.move(index, SlotPhase.FREE)
 
     def _drop_corrupt(self, pages: Sequence[_Found]) -> None:
         """Removes pages whose bytes are not those that were written."""
-        counters = self._book.counters
+        counters = self._tables.counters
         before = counters.corrupt_pages
         counters.corrupt_pages += self._drop(pages)
         if _doubled(before, counters.corrupt_pages):
@@ -207,27 +207,27 @@ class SlabReader:
 
     def _drop_unreadable(self, pages: Sequence[_Found], error: OSError) -> None:
         """Removes pages that the disk cannot read. Several failures in a row fail the slab."""
-        counters = self._book.counters
+        counters = self._tables.counters
         before = counters.unreadable_pages
         counters.unreadable_pages += self._drop(pages)
         if _doubled(before, counters.unreadable_pages):
             log.error("slab_pages_unreadable", page_count=counters.unreadable_pages, why=str(error))
         self._failures += 1
         if self._failures >= MAX_FAILURES:
-            self._book.fail(error)
+            self._tables.fail(error)
 
     def _drop(self, pages: Sequence[_Found]) -> int:
         """Drops pages that are still in the slots that were read. Returns how many."""
-        book = self._book
-        with book.mutex:
+        tables = self._tables
+        with tables.mutex:
             keys = [
-                each.header.key for each in pages if book.index.find(each.header.key) == each.slot
+                each.header.key for each in pages if tables.index.find(each.header.key) == each.slot
             ]
-            slots = book.leave(keys)
-            if slots and book.state is SlabState.OPEN:
-                book.removals.append(PendingRemoval(slots, [], lambda _: None))
-                book.mutex.notify_all()
-        book.tell_lost(keys)
+            slots = tables.leave(keys)
+            if slots and tables.state is SlabState.OPEN:
+                tables.removals.append(PendingRemoval(slots, [], lambda _: None))
+                tables.mutex.notify_all()
+        tables.tell_lost(keys)
         return len(keys)
 
 

@@ -2,14 +2,16 @@
 
 import mmap
 from array import array
+from collections.abc import Iterable
 from enum import IntEnum
 
+from kvstore.storage.slab.file import SlabFile
 from kvstore.storage.slab.header import EMPTY, HEADER_BYTES, PARENT, Place, SlotHeader, decode
-from kvstore.storage.slab.layout import ALIGNMENT, INDEX_BITS, SegmentLayout
+from kvstore.storage.slab.layout import ALIGNMENT, INDEX_BITS, INDEX_MASK, SegmentLayout
 from kvstore.storage.slab.superblock import SegmentHeader
 
 
-class SlotState(IntEnum):
+class SlotPhase(IntEnum):
     """State of a slot."""
 
     FREE = 0
@@ -29,7 +31,7 @@ class Segment:
 
     ``table`` is the table of headers as the next commit writes it to the disk. ``states``,
     ``children`` (cached pages that follow directly), ``readers`` and ``touched`` are by slot
-    index. ``room`` is the number of FREE slots.
+    index. ``free_count`` is the number of FREE slots.
     """
 
     def __init__(self, header: SegmentHeader, layout: SegmentLayout) -> None:
@@ -42,7 +44,7 @@ class Segment:
         self.children = array("I", bytes(4 * count))
         self.readers = array("I", bytes(4 * count))
         self.touched = bytearray(count)
-        self.room = count
+        self.free_count = count
 
     @property
     def table_offset(self) -> int:
@@ -77,14 +79,37 @@ class Segment:
 
     def restore(self, cached: bytearray) -> None:
         """Sets all states after a restart: CACHED for a 1 in ``cached``, else FREE."""
-        self.states = cached.replace(b"\1", bytes([SlotState.CACHED]))
-        self.room = self.states.count(SlotState.FREE)
+        self.states = cached.replace(b"\1", bytes([SlotPhase.CACHED]))
+        self.free_count = self.states.count(SlotPhase.FREE)
 
     def write_header(self, index: int, header: SlotHeader | None) -> None:
         """Sets a slot's header, or empties it. The next commit writes it to the disk."""
         self.raw(index)[:] = EMPTY if header is None else header.encode(self.place(index))
 
-    def move(self, index: int, state: SlotState) -> None:
+    def move(self, index: int, state: SlotPhase) -> None:
         """Changes the state of a slot."""
-        self.room += (state is SlotState.FREE) - (self.states[index] == SlotState.FREE)
+        self.free_count += (state is SlotPhase.FREE) - (self.states[index] == SlotPhase.FREE)
         self.states[index] = state
+
+
+def write_headers(file: SlabFile, segments: dict[int, Segment], slots: Iterable[int]) -> None:
+    """Writes the headers of slots from their tables. Returns once they are durable.
+
+    The smallest write is 4 KiB, 32 headers; adjacent ones share a call. The tables must not
+    change meanwhile. Raises ``OSError``.
+    """
+    pieces = sorted(
+        {(slot >> INDEX_BITS, (slot & INDEX_MASK) * HEADER_BYTES // ALIGNMENT) for slot in slots}
+    )
+    at = 0
+    while at < len(pieces):
+        number, first = pieces[at]
+        end = at + 1
+        while end < len(pieces) and pieces[end] == (number, first + end - at):
+            end += 1
+        segment = segments[number]
+        start, size = first * ALIGNMENT, (end - at) * ALIGNMENT
+        file.write(segment.table_offset + start, [segment.table[start : start + size]])
+        at = end
+    if pieces:
+        file.sync()

@@ -8,26 +8,26 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from kvstore.storage.errors import SlabUnusable
-from kvstore.storage.slab.book import (
-    Done,
-    PendingRemoval,
-    PendingWrite,
-    SlabBook,
-    SlabCounters,
-    SlabPage,
-    SlabState,
-    call_out,
-)
+from kvstore.storage.slab.allocator import SlabAllocator
 from kvstore.storage.slab.committer import SlabCommitter
 from kvstore.storage.slab.file import SlabFile
 from kvstore.storage.slab.header import PageKey
 from kvstore.storage.slab.index import SlabIndex
-from kvstore.storage.slab.placing import SlabPlacing
 from kvstore.storage.slab.policy import SlabPolicy
 from kvstore.storage.slab.reader import PageRead, ReadAnswer, SlabReader
 from kvstore.storage.slab.recovery import recover
-from kvstore.storage.slab.room import SlabRoom
 from kvstore.storage.slab.runs import Content, RunMover, size_of
+from kvstore.storage.slab.slot_pool import SlotPool
+from kvstore.storage.slab.tables import (
+    Done,
+    PendingRemoval,
+    PendingWrite,
+    SlabCounters,
+    SlabPage,
+    SlabState,
+    SlabTables,
+    call_out,
+)
 
 
 @dataclass(frozen=True)
@@ -81,45 +81,45 @@ class Slab:
         self._file = SlabFile.open(
             config.path, size_bytes=config.size_bytes, segment_bytes=config.segment_bytes
         )
-        room = SlabRoom(self._file.superblock.segment_bytes, self._file.segment_count)
-        self._book = SlabBook(room, SlabIndex(room.segments), lost)
+        pool = SlotPool(self._file.superblock.segment_bytes, self._file.segment_count)
+        self._tables = SlabTables(pool, SlabIndex(pool.segments), lost)
         try:
-            recover(self._file, self._book)
+            recover(self._file, self._tables)
         except OSError as error:
             self._file.close()
             raise SlabUnusable(f"{config.path}: {error.strerror}") from error
         mover = RunMover(self._file)
         self._readers = ThreadPoolExecutor(config.thread_count, "kvstore-slab-read")
         self._writers = ThreadPoolExecutor(config.thread_count, "kvstore-slab-write")
-        self._reader = SlabReader(self._book, mover, self._readers, config.queue_bytes)
-        placing = SlabPlacing(self._file, self._book, policy)
-        self._committer = SlabCommitter(self._file, self._book, placing, mover, self._writers)
+        self._reader = SlabReader(self._tables, mover, self._readers, config.queue_bytes)
+        allocator = SlabAllocator(self._file, self._tables, policy)
+        self._committer = SlabCommitter(self._file, self._tables, allocator, mover, self._writers)
         self._committer.start()
 
     @property
     def state(self) -> SlabState:
-        """Whether the slab works; FAILED is the alarm."""
-        return self._book.state
+        """The state of the slab; FAILED is the alarm."""
+        return self._tables.state
 
     @property
     def reading_bytes(self) -> int:
         """Bytes being read, for which a new read would wait."""
-        return self._book.reading_bytes
+        return self._tables.reading_bytes
 
     @property
     def reading_room(self) -> int:
         """Bytes that may be read in addition; larger reads are refused."""
-        return self._config.queue_bytes - self._book.reading_bytes
+        return self._config.queue_bytes - self._tables.reading_bytes
 
     @property
     def writing_room(self) -> int:
         """Bytes that may be queued in addition; larger writes are refused."""
-        return self._config.queue_bytes - self._book.queued_bytes
+        return self._config.queue_bytes - self._tables.queued_bytes
 
     @property
     def page_count(self) -> int:
         """Number of pages that a read would find now."""
-        return self._book.index.page_count
+        return self._tables.index.page_count
 
     def write(
         self, page: SlabPage, content: Content, done: Done, *, checksum: int | None = None
@@ -133,24 +133,24 @@ class Slab:
         fits no segment or not into the queue. A slab that is not OPEN refuses every page.
         """
         size = size_of(content)
-        fits = size > 0 and self._book.room.layout(size).slot_count > 0
-        book = self._book
-        with book.mutex:
+        fits = size > 0 and self._tables.pool.layout(size).slot_count > 0
+        tables = self._tables
+        with tables.mutex:
             taken = (
-                book.state is SlabState.OPEN
+                tables.state is SlabState.OPEN
                 and fits
-                and book.queued_bytes + size <= self._config.queue_bytes
-                and page.key not in book.pending
-                and book.index.find(page.key) is None
+                and tables.queued_bytes + size <= self._config.queue_bytes
+                and page.key not in tables.pending
+                and tables.index.find(page.key) is None
             )
             if not taken:
-                book.counters.refused_writes += 1
+                tables.counters.refused_writes += 1
                 return False
             write = PendingWrite(page, content, size, checksum or None, done)
-            book.pending[page.key] = write
-            book.writes.append(write)
-            book.queued_bytes += size
-            book.mutex.notify_all()
+            tables.pending[page.key] = write
+            tables.writes.append(write)
+            tables.queued_bytes += size
+            tables.mutex.notify_all()
             return True
 
     def read(self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None]) -> None:
@@ -163,13 +163,13 @@ class Slab:
 
     def contains(self, key: PageKey) -> bool:
         """Returns whether a read would find the page now."""
-        with self._book.mutex:
-            return self._book.state is SlabState.OPEN and self._book.index.find(key) is not None
+        with self._tables.mutex:
+            return self._tables.state is SlabState.OPEN and self._tables.index.find(key) is not None
 
     def is_on_its_way(self, key: PageKey) -> bool:
         """Returns whether a page is being written and was not removed since."""
-        with self._book.mutex:
-            write = self._book.pending.get(key)
+        with self._tables.mutex:
+            write = self._tables.pending.get(key)
             return write is not None and not write.cancelled
 
     def remove(self, keys: Sequence[PageKey], done: Done) -> None:
@@ -179,20 +179,20 @@ class Slab:
         the disk does not remove them. Writes under way are cancelled. An absent page counts as
         removed. Takes O(pages of the namespace) if they have descendants that were not named.
         """
-        book = self._book
-        with book.mutex:
-            taken = book.state is SlabState.OPEN
+        tables = self._tables
+        with tables.mutex:
+            taken = tables.state is SlabState.OPEN
             if taken:
-                book.removals.append(PendingRemoval(*book.doom(keys), done))
-                book.mutex.notify_all()
+                tables.removals.append(PendingRemoval(*tables.doom(keys), done))
+                tables.mutex.notify_all()
         if not taken:
             call_out(done, value=False)
 
     def remove_namespace(self, namespace: bytes, done: Done) -> None:
         """Removes every page of a namespace, by its digest, as ``remove`` does."""
-        with self._book.mutex:
-            keys = self._book.index.keys(namespace)
-            keys += [key for key in self._book.pending if key.namespace == namespace]
+        with self._tables.mutex:
+            keys = self._tables.index.keys(namespace)
+            keys += [key for key in self._tables.pending if key.namespace == namespace]
             self.remove(keys, done)
 
     def leading(self, keys: Iterable[PageKey]) -> int:
@@ -209,52 +209,52 @@ class Slab:
 
     def page(self, key: PageKey) -> SlabPage | None:
         """Returns a page's header fields, or None if the slab does not have it."""
-        with self._book.mutex:
-            slot = self._book.index.find(key)
+        with self._tables.mutex:
+            slot = self._tables.index.find(key)
             if slot is None:
                 return None
-            segment, index = self._book.room.at(slot)
+            segment, index = self._tables.pool.at(slot)
             header = segment.read_header(index)
             return header and SlabPage(header.key, header.parent, header.valid_tokens)
 
     def keys(self, namespace: bytes) -> list[PageKey]:
         """Returns the pages of a namespace, unordered."""
-        with self._book.mutex:
-            return self._book.index.keys(namespace)
+        with self._tables.mutex:
+            return self._tables.index.keys(namespace)
 
     def namespaces(self) -> dict[bytes, int]:
         """Returns how many pages each namespace has, by its digest."""
-        with self._book.mutex:
-            return self._book.index.namespaces()
+        with self._tables.mutex:
+            return self._tables.index.namespaces()
 
     def use(self) -> SlabUse:
         """Returns the contents of the slab, as one snapshot."""
-        book = self._book
-        with book.mutex:
-            segments = book.room.segments.values()
+        tables = self._tables
+        with tables.mutex:
+            segments = tables.pool.segments.values()
             return SlabUse(
-                state=book.state,
-                page_count=book.index.page_count,
+                state=tables.state,
+                page_count=tables.index.page_count,
                 slot_count=sum(each.layout.slot_count for each in segments),
-                segment_count=book.room.segment_count,
+                segment_count=tables.pool.segment_count,
                 cut_segment_count=len(segments),
-                queued_bytes=book.queued_bytes,
-                counters=replace(book.counters),
+                queued_bytes=tables.queued_bytes,
+                counters=replace(tables.counters),
             )
 
     def close(self) -> None:
         """Writes queued pages, finishes reads, and closes the file. Idempotent."""
-        with self._book.mutex:
-            if self._book.state is SlabState.CLOSED:
+        with self._tables.mutex:
+            if self._tables.state is SlabState.CLOSED:
                 return
-            failed = self._book.state is SlabState.FAILED
+            failed = self._tables.state is SlabState.FAILED
             if not failed:
-                self._book.state = SlabState.CLOSED
-            self._book.mutex.notify_all()
+                self._tables.state = SlabState.CLOSED
+            self._tables.mutex.notify_all()
         self._committer.join()
         self._readers.shutdown()
         self._writers.shutdown()
-        self._book.state = SlabState.CLOSED
+        self._tables.state = SlabState.CLOSED
         self._file.close()
 
     def __enter__(self) -> Self:

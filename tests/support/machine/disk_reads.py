@@ -27,7 +27,7 @@ MEANWHILE = st.sampled_from(
 @precondition(lambda machine: machine.model.leases)
 @rule(data=st.data(), pages=PAGES, meanwhile=MEANWHILE)
 def load(machine: MachineState, data: st.DataObject, pages: list[int], meanwhile: str) -> None:
-    """What comes after the cached pages of a sequence is read, well or not."""
+    """Reads the pages after the cached ones of a sequence, well or not."""
     pages = pages or [0, 1]
     COUNTS["load"] += 1
     lease = machine.member(data)
@@ -70,7 +70,7 @@ def let_happen(
     lease: ModelLease,
     asked: tuple[bytes, int],
 ) -> None:
-    """Let something happen to what is loaded, or to what is above it."""
+    """Changes something about the pages that are read, or about those above them."""
     (tokens, depth), width = asked, machine.model.width
     if meanwhile == "an operator removes":
         machine.model.remove(tokens[:width])
@@ -90,7 +90,7 @@ def let_happen(
 
 
 def copy_down(machine: MachineState, tokens: bytes) -> None:
-    """Have what is cached of a sequence copied to tier 2, where it is in another extent."""
+    """Copies the cached part of a sequence to tier 2, where it is in another extent."""
     index = machine.cache.namespaces[machine.namespace_id].index
     at = index.descend(Position(index.root, 0), tokens, len(tokens) // machine.model.width)
     if machine.cache.state.wanted is not None:
@@ -148,7 +148,7 @@ def begin_one(
 @precondition(lambda machine: bool(machine.model.leases and whole(machine)))
 @rule(data=st.data(), then=st.sampled_from(["nothing", "a split", "a cut"]))
 def offer_what_is_not_there(machine: MachineState, data: st.DataObject, then: str) -> None:
-    """What is matched and not on the disk is offered to it, however often it was before."""
+    """Offers matched pages that are not on the disk to it, however often it was offered them."""
     COUNTS["offer_what_is_not_there"] += 1
     lease = machine.member(data)
     if lease is None:
@@ -182,13 +182,13 @@ def offer_what_is_not_there(machine: MachineState, data: st.DataObject, then: st
 @precondition(lambda machine: machine.reads)
 @rule()
 def finish_loads(machine: MachineState) -> None:
-    """What was begun before is read."""
+    """Finishes the reads that were begun before."""
     COUNTS["finish_loads"] += 1
     finish_loading(machine)
 
 
 def finish_loading(machine: MachineState) -> None:
-    """Finishes all loads under way, and compare."""
+    """Finishes all reads under way, and compares."""
     for load in machine.reads:
         known = machine.model.disk.reads.pop(id(load))
         intact = machine.model.attached(known.path) == known.path

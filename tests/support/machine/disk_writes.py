@@ -73,7 +73,7 @@ def whole(machine: MachineState) -> list[bytes]:
 
 
 def plan(machine: MachineState, data: st.DataObject, most: int) -> set[bytes]:
-    """Let the core name what to keep, write some of it, and return what was named."""
+    """Plans disk writes, writes some of their pages, and returns the plan."""
     machine.just_written = set()
     offered: set[bytes] = set()
     keeps = machine.cache.plan_writes(most)
@@ -103,7 +103,7 @@ def plan(machine: MachineState, data: st.DataObject, most: int) -> set[bytes]:
 @precondition(lambda machine: machine.writes)
 @rule(data=st.data())
 def finish_writes(machine: MachineState, data: st.DataObject) -> None:
-    """What was written before is known to be now, the later ones perhaps first."""
+    """Finishes the disk writes that were begun before, perhaps the later ones first."""
     COUNTS["finish_keeps"] += 1
     finish_keeping(machine, data.draw(st.permutations(range(len(machine.writes)))))
 

@@ -1,4 +1,4 @@
-"""What the cache machine does to a namespace that is deleted, and opened again."""
+"""The cache machine's rules about a namespace that is deleted and opened again."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -31,7 +31,7 @@ def delete_namespace(machine: MachineState, opener: ModelLease) -> None:
 
 
 def _thin(machine: MachineState, most: int) -> Removed:
-    """Let a large one go in parts before the rest does; 0: all of it at once."""
+    """Removes a large namespace in parts before the rest; 0 removes all of it at once."""
     removed, cause = Removed(0, 0), Cause.NAMESPACE_DELETED
     while most:
         part = machine.cache.thin(OWNER, machine.namespace_id, b"", most, cause)
@@ -43,7 +43,7 @@ def _thin(machine: MachineState, most: int) -> Removed:
 
 
 def _give_everything_back(machine: MachineState) -> None:
-    """What is held of it is of no use for new work, and is let go."""
+    """Checks that its holds are of no use for new work, and releases them."""
     for lease in machine.model.leases.values():
         caller = machine.caller(lease)
         for reservation_id in lease.reservations if lease.processes else ():

@@ -30,7 +30,7 @@ class ModelDiskRead:
 
 @dataclass
 class Disk:
-    """What is on the disk, and what must leave it."""
+    """The pages on the disk, and those that must leave it."""
 
     prefixes: set[bytes] = field(default_factory=set)
     forbidden: list[bytes] = field(default_factory=list)
@@ -45,5 +45,5 @@ class Disk:
         self.forbidden.append(prefix)
 
     def lose(self, prefix: bytes) -> None:
-        """Have a page no more, nor anything that comes after it."""
+        """Forgets a page, and all pages after it."""
         self.prefixes = {each for each in self.prefixes if not each.startswith(prefix)}

@@ -7,12 +7,12 @@ from hashlib import blake2b
 from pathlib import Path
 from random import Random
 
-from kvstore.storage.slab.book import SlabPage
 from kvstore.storage.slab.header import PageKey
 from kvstore.storage.slab.layout import ALIGNMENT
 from kvstore.storage.slab.policy import SlabPolicy
 from kvstore.storage.slab.reader import PageRead, ReadAnswer
 from kvstore.storage.slab.slab import Slab, SlabConfig
+from kvstore.storage.slab.tables import SlabPage
 
 PAGE_BYTES = 8192
 SEGMENT_BYTES = 1 << 20
@@ -113,18 +113,18 @@ class SlabRig:
 
     def slot_offset(self, number: int) -> int:
         """Returns where page ``number`` lies in the file."""
-        book = self.slab._book
-        slot = book.index.find(key(number))
+        tables = self.slab._tables
+        slot = tables.index.find(key(number))
         assert slot is not None
-        segment, index = book.room.at(slot)
+        segment, index = tables.pool.at(slot)
         return segment.offset(index)
 
     def header_offset(self, number: int) -> int:
         """Returns where the header of page ``number`` lies in the file."""
-        book = self.slab._book
-        slot = book.index.find(key(number))
+        tables = self.slab._tables
+        slot = tables.index.find(key(number))
         assert slot is not None
-        segment, index = book.room.at(slot)
+        segment, index = tables.pool.at(slot)
         return segment.table_offset + index * 128
 
     def flip(self, offsets: Sequence[int]) -> None:

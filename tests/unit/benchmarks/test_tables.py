@@ -99,15 +99,19 @@ def test_workloads_can_be_read() -> None:
         "store_p50_ms": 1_234.56,
     }
     head = {
-        **dict.fromkeys(("speedup", "ideal_speedup"), 1.0),
+        **dict.fromkeys(("speedup", "ideal_speedup", "hit_rate"), 1.0),
         **dict.fromkeys(("full_hits", "partial_hits", "could_hit"), 1),
         "identical": True,
         "baseline_vs_stock": 1.0,
-        "why": "it is made up",
     }
     variants = ("without", "store", "two workers", "ideal")
     document = {
-        "workloads": {"chat": {"variants": dict.fromkeys(variants, figures)}},
+        "workloads": {
+            "chat": {
+                "variants": dict.fromkeys(variants, figures),
+                "target": {"speedup": 10, "hit_rate": 0.98},
+            }
+        },
         "summary": {"chat": head},
     }
     text = printed(workload_tables.tables(document))

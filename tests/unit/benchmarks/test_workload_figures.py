@@ -10,6 +10,7 @@ from support.workloads.figures import (
     latency_figures,
     median_interval,
     percentile,
+    reason,
     speedup,
     verdict,
 )
@@ -118,3 +119,15 @@ def test_a_target_beyond_the_ideal_is_a_share_of_it(
     found = verdict(measured, ideal, 10.0)
     assert found["met"] is met
     assert f"{ideal:.2f}x" in found["why"]
+
+
+def test_a_reason_has_the_figures_and_their_targets() -> None:
+    """The reason says which targets apply to the speedup and to the hit rate."""
+    head, target = {"speedup": 4.5, "ideal_speedup": 5.0, "hit_rate": 0.97}, {"hit_rate": 0.98}
+    assert reason(head, target | {"speedup": 10}) == (
+        "speedup 90% of the ideal, target 85%, as the ideal 5.00x is below 10x;"
+        " hit rate 97%, target 98%"
+    )
+    assert reason(head, target | {"speedup": 5}) == (
+        "speedup 4.50x, target 5x, ideal 5.00x; hit rate 97%, target 98%"
+    )

@@ -82,7 +82,7 @@ def test_without_an_answer_nothing_is_said_of_arenas(
     facts = machine(tmp_path, meminfo(100, available))
     nothing = store_pb2.GetStatsResponse()
     finding = memory.machine_memory_check(facts, nothing, on_device=False, answered=False)
-    assert says(finding, outcome, "no store says", "of 100 MiB left")
+    assert says(finding, outcome, "no store tells", "of 100 MiB left")
 
 
 def test_a_machine_that_says_nothing_is_skipped(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_machine_that_says_nothing_is_skipped(tmp_path: Path) -> None:
         (cgroup(1000, 10), Outcome.OK, "the server 1000 MiB"),
         (cgroup(100, 50), Outcome.WARNING, "arenas take 90 MiB"),
         (cgroup(200, 199), Outcome.FAILED, "199 MiB of 200 MiB"),
-        (cgroup(1000, 10, killed=2), Outcome.WARNING, "2 were killed"),
+        (cgroup(1000, 10, killed=2), Outcome.WARNING, "2 processes were killed"),
         ({}, Outcome.OK, "none"),
     ],
 )
@@ -147,7 +147,7 @@ def no_descriptors() -> Iterator[None]:
 
 def test_sealed_memory_is_tried() -> None:
     """The shm folder is not checked if the kernel has sealed memory."""
-    assert says(host.memfd_check(), Outcome.OK, "shm is not used")
+    assert says(host.memfd_check(), Outcome.OK, "shm does not matter")
 
 
 @pytest.mark.usefixtures("no_descriptors")
@@ -232,7 +232,7 @@ def test_without_an_answer_nothing_is_said_of_pages(
     """Without an answer of the store, only the devices and drivers of this host are checked."""
     facts = machine(tmp_path, dict.fromkeys(visible, ""))
     finding = device.driver_check(facts, None, answered=False, load=load)
-    assert says(finding, outcome, "no store says where", "visible")
+    assert says(finding, outcome, "no store tells where", "visible")
     assert says(device.ipc_check(facts, None, None, answered=False), Outcome.SKIPPED)
 
 

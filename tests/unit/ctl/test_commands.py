@@ -93,4 +93,4 @@ def test_a_question_without_a_stdin_is_not_answered(
     with pytest.raises(typer.Exit) as ended:
         confirm("Do it?")
     assert ended.value.exit_code == EXIT_REFUSED
-    assert "--yes does not ask" in capsys.readouterr().err
+    assert "repeat with --yes" in capsys.readouterr().err

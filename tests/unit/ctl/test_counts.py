@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore_ctl.text import counted, gone
+from kvstore_ctl.text import counted, removed
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_one_of_something_is_no_plural(count: int, nouns: tuple[str, ...], said:
     assert counted(count, *nouns) == said
 
 
-def test_removed_pages_are_gone_or_go() -> None:
-    """Each of the two counts has its own singular and plural."""
-    assert gone(1, 0) == "1 page is gone, 0 go at their last release"
-    assert gone(0, 1) == "0 pages are gone, 1 goes at its last release"
+def test_removed_pages_are_counted_apart_from_those_in_use() -> None:
+    """Both counts have a noun of the right number."""
+    assert removed(1, 0) == "removed 1 page, and 0 pages in use until the last release"
+    assert removed(0, 1) == "removed 0 pages, and 1 page in use until the last release"

@@ -90,14 +90,14 @@ def test_each_event_is_a_line() -> None:
         ),
         "tiny: pages 2 to 4 removed from tier 2, evicted": event(pages_removed=pages()),
         "tiny: pages 2 to 4 copied to tier 2, evicted": event(pages_copied=pages()),
-        "tiny: pages 2 to 4 copy gone from tier 2, evicted": event(copies_removed=pages()),
+        "tiny: pages 2 to 4 copy removed from tier 2, evicted": event(copies_removed=pages()),
         "tiny: page 2 inserted into tier 2": event(
             pages_inserted=pages(page_count=1, cause=pb.PagesEvent.CAUSE_INSERTED)
         ),
         "(5 lost before) namespace tiny deleted": event(
             namespace_changed=space, lost_event_count=5
         ),
-        "something that this program does not know: None": event(),
+        "unknown event: None": event(),
     }
     store = Store(Watch(list(cases.values()), 0))
     told = watched(cast("Admin", store), b"", follow=False, seconds=1.0, new=True)

@@ -38,5 +38,5 @@ def test_counters_are_the_same_arithmetic() -> None:
 @pytest.mark.parametrize("wrong", [(-1, 0, 1), (0, -1, 1), (0, 0, -1), (0, 0, 1, -0.5)])
 def test_nothing_is_negative(wrong: tuple[int, ...]) -> None:
     """A negative number is refused."""
-    with pytest.raises(ValueError, match="not negative"):
+    with pytest.raises(ValueError, match="not be negative"):
         prefix_savings(*wrong)

@@ -32,10 +32,10 @@ def over() -> str:
 
 @pytest.fixture
 def start_server(tmp_path: Path, over: str) -> Iterator[Callable[..., Server]]:
-    """Provides a starter of servers with room for ``slots`` slots, in extents of four.
+    """Provides a function that starts servers with ``slots`` slots in extents of four.
 
-    ``bind`` gets the server before it starts, to listen at more addresses. Its workers
-    make the calls of the request path ``over`` lanes, or gRPC.
+    ``bind`` gets the server before it starts, to listen at more addresses. The server's workers
+    make the calls of the request path over gRPC, or over lanes if ``over`` says so.
     """
     running: list[tuple[grpc.Server, Server, Arenas]] = []
 

@@ -48,7 +48,7 @@ def rig() -> Iterator[Rig]:
 
 
 def test_a_descriptor_that_is_ready_has_its_action_called(rig: Rig) -> None:
-    """The loop waits for what is watched and calls its action."""
+    """The loop waits for a watched descriptor and calls its action."""
     rig.loop.watch(rig.readable, rig.note)
     os.write(rig.writable, b"data")
     rig.loop.run()
@@ -164,7 +164,7 @@ def test_the_loop_shows_that_it_gets_round(rig: Rig) -> None:
 
 
 def test_waking_a_closed_loop_does_nothing() -> None:
-    """A late wake-up after the end writes to no descriptor that another now has."""
+    """A wake-up after the loop's end writes nothing to a reused descriptor."""
     rig = Rig()
     rig.close()
     rig.loop.wake()

@@ -80,22 +80,6 @@ def test_a_span_of_time_is_not_negative(whole: int, nanos: int) -> None:
         fields.seconds("ttl", Duration(seconds=whole, nanos=nanos))
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 5])
-def test_tokens_are_whole_uint32s(length: int) -> None:
-    """Token bytes that are no multiple of four are refused."""
-    with pytest.raises(InvalidField):
-        fields.tokens(bytes(length), 0, LIMITS)
-
-
-def test_tokens_are_bounded_from_the_sequence_s_beginning() -> None:
-    """The token limit also counts the tokens before the sequence's position."""
-    assert fields.tokens(bytes(32), 0, LIMITS) == bytes(32)
-    assert fields.tokens(bytes(16), 4, LIMITS) == bytes(16)
-    with pytest.raises(LimitExceeded) as caught:
-        fields.tokens(bytes(16), 5, LIMITS)
-    assert caught.value.metadata == {"limit": "max_tokens", "maximum": "8", "value": "9"}
-
-
 def test_a_batch_is_bounded() -> None:
     """A batch at the limit is accepted, and one with one more is refused."""
     fields.require_batch([1, 2], LIMITS)

@@ -10,10 +10,10 @@ import pytest
 
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.errors import QuotaExceeded
-from kvstore.rpc.lane.calls import METHODS
 from kvstore.rpc.lane.connection import LENGTHS, MAX_HEAD_BYTES, Party
-from kvstore.rpc.lane.server import MAX_LANES_OF_PROCESS, THREAD_COUNT, HotLanes
+from kvstore.rpc.lane.server import MAX_LANES_OF_PROCESS, METHODS, THREAD_COUNT, HotLanes
 from kvstore.service.clock import MONOTONIC
+from kvstore.service.tenancy.tenants import Tenant, Tenants
 from kvstore.service.timing import CallTimes
 from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
@@ -99,6 +99,23 @@ def test_a_rate_counts_what_lanes_carry(
     release = pb.ReleasePinsRequest().SerializeToString()
     assert reason(lane_call(lane, RELEASE, release)[0]) == "INVALID_FIELD"
     assert server.store.traffic.requests(f"uid-{worker.uid}").refused_count == 1
+
+
+def test_an_open_lane_follows_the_tenants(
+    server: Server, open_lane: Callable[[Worker], socket.socket]
+) -> None:
+    """Once its uid is another tenant's, its calls are too, and the old lease is unknown."""
+    worker = server.worker(uid=7)
+    lane = open_lane(worker)
+    assert reason(lane_call(lane, RELEASE, nothing(worker))[0]) == "OK"
+    before = server.store.traffic.requests("uid-7").request_count
+    kept = server.credentials.tenants
+    server.credentials.tenants = Tenants([Tenant("carol", uids=frozenset({7}))])
+    assert reason(lane_call(lane, RELEASE, nothing(worker))[0]) == "LEASE_NOT_FOUND"
+    assert server.store.traffic.requests("carol").request_count == 1
+    server.credentials.tenants = kept
+    assert reason(lane_call(lane, RELEASE, nothing(worker))[0]) == "OK"
+    assert server.store.traffic.requests("uid-7").request_count == before + 1
 
 
 @pytest.mark.parametrize(
@@ -220,7 +237,7 @@ def test_lanes_are_shared_out(server: Server) -> None:
 def test_threads_that_stand_still_are_seen(
     server: Server, lanes: HotLanes, open_lane: Callable[[Worker], socket.socket]
 ) -> None:
-    """The lanes' probe does not tick while all their threads wait for the store."""
+    """The probe of a look is not taken while all threads wait for the store."""
     workers = [server.worker(uid=uid) for uid in range(2, 10)]
     waiting, go_on = [Event() for _ in workers], Event()
     made = iter(waiting)
@@ -246,20 +263,20 @@ def test_threads_that_stand_still_are_seen(
     go_on.set()
     for thread in threads:
         thread.join(30)
-    # Any call after it shows that the errand was taken up, once the threads are there again.
+    # Any call after it shows that the probe was taken, once the threads are there again.
     while lanes.last_tick == before:
         lane_call(open_lane(server.worker()), RELEASE, b"")
     assert lanes.failure_count == 0
 
 
-def test_a_fault_keeps_nobody_in_line(
+def test_a_fault_keeps_nobody_waiting(
     server: Server, lanes: HotLanes, open_lane: Callable[[Worker], socket.socket]
 ) -> None:
-    """Calls that raise an unexpected error free their threads for the calls that wait."""
+    """Calls that break in a way that nobody foresaw: the lane behind them is served."""
     worker = server.worker()
     first, waiting = [open_lane(worker) for _ in range(THREAD_COUNT // 2)], open_lane(worker)
     entered, go_on, number = Semaphore(0), Event(), count()
-    answer = lanes._calls.answer
+    answer = lanes.answer
 
     def faulty(*arguments: object) -> tuple[bytes, bytes]:
         if next(number) >= len(first):
@@ -268,14 +285,14 @@ def test_a_fault_keeps_nobody_in_line(
         assert go_on.wait(30)
         raise RuntimeError("a fault put in on purpose")
 
-    lanes._calls.answer = faulty  # type: ignore[method-assign]
+    lanes.answer = faulty  # type: ignore[method-assign]
     head = attach_pb2.LaneCall(method=RELEASE, timeout_us=30_000_000).SerializeToString()
     frame = LENGTHS.pack(len(head), len(nothing(worker))) + head + nothing(worker)
     for each in first:
         each.sendall(frame)
         assert entered.acquire(timeout=30)
     waiting.sendall(frame)
-    assert wait_until(lambda: bool(lanes._turns._waiting))
+    assert wait_until(lambda: bool(lanes._fair._waiting))
     go_on.set()
     assert reason(lane_answer(waiting)[0]) == "OK"
     # The first that broke let it in.

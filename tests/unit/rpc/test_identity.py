@@ -1,15 +1,14 @@
-"""The caller's credential, lease secret and certificate names, read from a call."""
+"""The sender of a call, by its metadata."""
 
 import pytest
 
+from kvstore.core import Caller, Identity
 from kvstore.errors import CredentialRequired, InvalidField
-from kvstore.rpc.identity import (
-    LEASE_SECRET,
-    Metadata,
-    certificate_names,
-    credential_of,
-    secret_of,
-)
+from kvstore.rpc.identity import Metadata, certificate_names, credential_of, secret_of
+from kvstore.rpc.pipeline import LEASE_SECRET, Call
+
+WHO = Identity("alice")
+LEASE_ID = bytes(16)
 
 
 def test_a_credential_is_a_bearer_token() -> None:
@@ -36,19 +35,42 @@ def test_what_is_not_one_credential_is_refused(metadata: Metadata) -> None:
         credential_of(metadata)
 
 
-def test_a_secret_is_optional_and_has_bounds() -> None:
-    """A secret has 16 to 64 bytes, and a call may be without one."""
-    assert secret_of([]) is None
+def call_with(*secrets: bytes) -> Call:
+    """Returns a call that came with some secrets."""
+    return Call(WHO, secret_of([(LEASE_SECRET, each) for each in secrets]))
+
+
+def test_a_secret_has_bounds() -> None:
+    """Secrets of 16 to 64 bytes are taken."""
     for length in (16, 64):
-        assert secret_of([(LEASE_SECRET, bytes(length))]) == bytes(length)
+        caller = call_with(bytes(length)).caller(LEASE_ID, 3)
+        assert caller == Caller(WHO, LEASE_ID, bytes(length), 3)
 
 
-@pytest.mark.parametrize("lengths", [[0], [15], [65], [16, 16]])
+@pytest.mark.parametrize("lengths", [[], [0], [15], [65], [16, 16]])
 def test_other_secrets_are_refused(lengths: list[int]) -> None:
-    """A secret that is too short, too long or sent twice is refused with its field's name."""
+    """A secret that is missing, too short, too long, or there twice is refused, not repeated."""
     with pytest.raises(InvalidField) as caught:
-        secret_of([(LEASE_SECRET, bytes(length)) for length in lengths])
+        call_with(*map(bytes, lengths)).caller(LEASE_ID, 3)
     assert caught.value.metadata["field"] == LEASE_SECRET
+
+
+def test_a_lease_may_be_revoked_without_a_secret() -> None:
+    """Then the secret is empty, which no lease has; one that can be none is refused."""
+    assert call_with().revoker(LEASE_ID, None) == Caller(WHO, LEASE_ID, b"", None)
+    assert call_with(bytes(16)).revoker(LEASE_ID, None) == Caller(WHO, LEASE_ID, bytes(16), None)
+    for secrets in ((bytes(15),), (bytes(16), bytes(16))):
+        with pytest.raises(InvalidField):
+            call_with(*secrets).revoker(LEASE_ID, None)
+
+
+@pytest.mark.parametrize("lease_id", [b"", bytes(15), bytes(17)])
+def test_what_is_no_id_of_a_lease_is_refused(lease_id: bytes) -> None:
+    """With a secret and without."""
+    for call in (call_with(bytes(16)).caller, call_with().revoker):
+        with pytest.raises(InvalidField) as caught:
+            call(lease_id, None)
+        assert caught.value.metadata["field"] == "lease_id"
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,27 @@
-"""The interceptors that every call passes before its servicer, on a real server."""
+"""The steps of a call on its way to a servicer, on a real server."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from kvstore.core.values.limits import Limits, QuotaTable
+from kvstore.core.cache import PrefixCache
+from kvstore.core.values.limits import Limits
 from kvstore.errors import PoolExhausted
 from kvstore.logs import merge_call
-from kvstore.rpc.grpc_adapter import Admission, Outcomes, Send
-from kvstore.rpc.identity import Callers
+from kvstore.rpc.fair_queue import CallThreads
+from kvstore.rpc.grpc_adapter import GrpcAdapter
+from kvstore.rpc.pipeline import Call, Pipeline
 from kvstore.service.clock import MONOTONIC
-from kvstore.service.tenancy.credentials import Credentials
-from kvstore.service.tenancy.rate_limit import Traffic
+from kvstore.service.store import KVStore
+from kvstore.service.tenancy.credentials import Credentials, Known
+from kvstore.storage.arenas import Arenas
+from kvstore.storage.host.arena import HostMemory
 from kvstore.v1 import store_pb2 as pb
 from kvstore.v1 import store_pb2_grpc
 from stores.rpc_world import Refused, refusal_of
@@ -27,46 +31,51 @@ LIMITS = Limits(max_deadline=MAX_DEADLINE)
 METHOD = "/kvstore.v1.StoreService/"
 
 
-class Raiser(store_pb2_grpc.StoreServiceServicer):
+class Raiser:
     """A servicer that answers, refuses and fails, and notes the context of its calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, object]]] = []
 
+    def __getattr__(self, name: str) -> object:
+        """Returns any other method of the service, which no test calls."""
+        return name
+
     def GetCapabilities(  # noqa: N802
-        self, request: pb.GetCapabilitiesRequest, context: grpc.ServicerContext
+        self, request: pb.GetCapabilitiesRequest, call: Call
     ) -> pb.GetCapabilitiesResponse:
-        """Answers the request."""
-        del request, context
+        """Answers."""
+        del request, call
         self.calls.append(("GetCapabilities", merge_call(None, "", {})))
         return pb.GetCapabilitiesResponse(server_version="x")
 
-    def GetStats(self, request: pb.GetStatsRequest, context: grpc.ServicerContext) -> None:  # noqa: N802
-        """Refuses the request."""
-        del request, context
+    def GetStats(self, request: pb.GetStatsRequest, call: Call) -> None:  # noqa: N802
+        """Refuses."""
+        del request, call
         raise PoolExhausted(requested=2, available=1)
 
-    def ListPrefixes(  # noqa: N802
-        self, request: pb.ListPrefixesRequest, context: grpc.ServicerContext
-    ) -> None:
+    def ListPrefixes(self, request: pb.ListPrefixesRequest, call: Call) -> None:  # noqa: N802
         """Fails with a bug."""
-        del request, context
+        del request, call
         raise ZeroDivisionError
 
-    def WatchEvents(  # type: ignore[override]  # noqa: N802  # it sends by itself
-        self,
-        request: pb.WatchEventsRequest,
-        context: grpc.ServicerContext,
-        send: Send[pb.WatchEventsResponse],
-    ) -> None:
-        """Answers once and then refuses."""
-        del request, context
-        send(pb.WatchEventsResponse(sequence_number=1))
+    def WatchEvents(self, request: pb.WatchEventsRequest, call: Call) -> None:  # noqa: N802
+        """Answers once, then refuses."""
+        del request
+        assert call.stream is not None
+        call.stream.send(pb.WatchEventsResponse(sequence_number=1))
         raise PoolExhausted(requested=2, available=1)
+
+
+def adapter_of(credentials: Credentials, threads: CallThreads) -> GrpcAdapter:
+    """Returns the interceptor of a store that is never asked."""
+    arenas = Arenas(budget_bytes=64, extent_bytes=64, source=HostMemory())
+    store = KVStore(PrefixCache(1, LIMITS), arenas=arenas, clock=MONOTONIC)
+    return GrpcAdapter(Pipeline(store, MONOTONIC), credentials, threads, threads)
 
 
 class Details:
-    """The details of a call that gRPC gives an interceptor."""
+    """A call as an interceptor sees it."""
 
     def __init__(self, name: str) -> None:
         self.method = METHOD + name
@@ -74,19 +83,17 @@ class Details:
 
 
 class Gate:
-    """A server with both interceptors, and its caller."""
+    """A server with the interceptor, and its caller."""
 
     def __init__(self, path: Path) -> None:
-        clock = MONOTONIC
         credentials = Credentials()
         self.servicer = Raiser()
+        self.credentials = credentials
         self.credential = credentials.issue(7)
-        interceptors: list[grpc.ServerInterceptor] = [
-            Outcomes(clock),
-            Admission(Callers(credentials), LIMITS, Traffic(QuotaTable(), clock)),
-        ]
-        self.server = grpc.server(ThreadPoolExecutor(2), interceptors=interceptors)
-        store_pb2_grpc.add_StoreServiceServicer_to_server(self.servicer, self.server)
+        threads = CallThreads(2, 64)
+        self.server = grpc.server(threads, interceptors=[adapter_of(credentials, threads)])
+        servicer: Any = self.servicer
+        store_pb2_grpc.add_StoreServiceServicer_to_server(servicer, self.server)
         self.server.add_insecure_port(f"unix:{path}")
         self.server.start()
         self.channel = grpc.insecure_channel(f"unix:{path}")
@@ -119,7 +126,7 @@ def of_call(lines: list[EventDict], method: str) -> list[EventDict]:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Gate]:
-    """Provides a server with both interceptors."""
+    """Provides a server with the interceptor."""
     gate = Gate(tmp_path / "gate.sock")
     yield gate
     gate.channel.close()
@@ -227,11 +234,8 @@ def test_a_request_id_that_could_harm_a_log_is_replaced(gate: Gate, request_id: 
     assert len(context["request_id"]) == 16
 
 
-def test_a_method_is_wrapped_once() -> None:
-    """A method's handler is wrapped at the first call.
-
-    An unknown method leaves nothing in memory.
-    """
+def test_a_method_is_looked_up_once() -> None:
+    """The rules of a method are found at its first call; an unknown method leaves nothing."""
     asked: list[str] = []
     known = grpc.unary_unary_rpc_method_handler(
         lambda *_: pb.GetStatsResponse(), pb.GetStatsRequest.FromString
@@ -243,10 +247,9 @@ def test_a_method_is_wrapped_once() -> None:
         asked.append(details.method)
         return known if details.method.endswith("GetStats") else None
 
-    traffic = Traffic(QuotaTable(), MONOTONIC)
-    interceptor = Admission(Callers(Credentials()), LIMITS, traffic)
-    wrapped = [interceptor.intercept_service(continuation, Details("GetStats")) for _ in range(2)]
-    assert wrapped[0] is wrapped[1] is not known
+    interceptor = adapter_of(Credentials(), CallThreads(1, 64))
+    for _ in range(2):
+        assert interceptor.intercept_service(continuation, Details("GetStats")) is not None
     unknown = [interceptor.intercept_service(continuation, Details("Else")) for _ in range(2)]
     assert unknown == [None, None]
     assert asked == [METHOD + "GetStats", METHOD + "Else", METHOD + "Else"]
@@ -270,3 +273,17 @@ def test_a_stream_is_admitted_like_any_call(gate: Gate) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         next(gate.stub.WatchEvents(pb.WatchEventsRequest(), timeout=30))
     assert refusal_of(caught.value).reason == "CREDENTIAL_REQUIRED"
+
+
+def test_a_caller_is_looked_up_once(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its arrival to its answer a call's credential is looked up a single time."""
+    asked: list[str] = []
+    identify = gate.credentials.identify
+
+    def counted(credential: str) -> Known:
+        asked.append(credential)
+        return identify(credential)
+
+    monkeypatch.setattr(gate.credentials, "identify", counted)
+    gate.call("GetCapabilities")
+    assert asked == [gate.credential]

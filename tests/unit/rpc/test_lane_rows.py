@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kvstore.rpc.lane.calls import METHODS
 from kvstore.rpc.lane.connection import LENGTHS, HotLane
-from kvstore.rpc.lane.server import MOST_AT_ONCE
+from kvstore.rpc.lane.server import METHODS, MOST_AT_ONCE
 from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
 from stores.rpc_world import Server, Worker, lane_answer, nothing, reason, tokens
@@ -57,12 +56,12 @@ def test_calls_that_come_together_are_answered_in_order(
         assert [reason(lane_answer(lane)[0]) for _ in range(2)] == ["INVALID_FIELD", "OK"]
 
 
-def test_a_lane_that_has_more_makes_way_for_who_stands_in_line(
+def test_a_lane_that_has_more_makes_way_for_those_that_wait(
     server: Server, open_lane: Callable[[Worker], socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lane queues its next call behind waiting lanes, and sends each answer at once meanwhile."""
+    """Its next call goes to the end of its queue then, and no answer is kept back meanwhile."""
     assert server.lanes is not None
-    monkeypatch.setattr(type(server.lanes._turns), "has_line", property(lambda _: True))
+    monkeypatch.setattr(type(server.lanes._fair), "has_waiting", property(lambda _: True))
     worker = server.worker()
     lane = open_lane(worker)
     held: list[bytes] = []

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kvstore.core.values.limits import Limits
-from kvstore.v1 import prefix_cache_pb2, store_pb2
+from kvstore.v1 import named_pin_pb2, prefix_cache_pb2, store_pb2
 from stores.limit_cases import CASES, LIMITS
-from stores.rpc_world import EPOCH, PAGE_TOKENS, Refused, Server
+from stores.rpc_world import EPOCH, PAGE_TOKENS, Refused, Server, Worker
 
 pb = prefix_cache_pb2
 # Nothing is refused for these: a lease's time to live lies between the first two, whatever it
@@ -125,3 +125,47 @@ def test_numbers_of_pages_beyond_the_longest_sequence_take_nothing(server: Serve
         assert caught.value.reason in {"LIMIT_EXCEEDED", "POOL_EXHAUSTED"}
     tenant = worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest()).tenants[0]
     assert (tenant.pin_count, worker.epoch) == (0, EPOCH)
+
+
+def calls_with_tokens(worker: Worker, token_bytes: bytes) -> list[tuple[Any, Any]]:
+    """Returns a call of each method that takes tokens."""
+    caller, namespace_id = worker.caller(), worker.open_namespace()
+    reservation = pb.ReservationRequest(reservation_id=9, page_count=1)
+    worker.ask(
+        worker.prefix_cache.ReservePages,
+        pb.ReservePagesRequest(
+            caller=caller, namespace_id=namespace_id, reservations=[reservation]
+        ),
+    )
+    sequence = pb.Sequence(tokens=token_bytes)
+    named = {"caller": caller, "namespace_id": namespace_id, "sequence": sequence, "pin_id": 1}
+    plain = {"namespace_id": namespace_id, "tokens": token_bytes}
+    stub = worker.prefix_cache
+    return [
+        (stub.MatchPrefix, pb.MatchPrefixRequest(**named)),
+        (stub.AcquirePrefix, pb.AcquirePrefixRequest(**named, reservation_id=2)),
+        (
+            stub.InsertPrefix,
+            pb.InsertPrefixRequest(caller=caller, reservation_id=9, sequence=sequence),
+        ),
+        (stub.PeekPrefix, pb.PeekPrefixRequest(**plain)),
+        (worker.store.EvictPrefix, store_pb2.EvictPrefixRequest(**plain)),
+        (worker.named_pin.PinPrefix, named_pin_pb2.PinPrefixRequest(**plain, name="x")),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 4 * LIMITS.max_tokens + 4])
+def test_tokens_are_checked_whatever_takes_them(
+    start_server: Callable[..., Server], size: int
+) -> None:
+    """Bytes that are no whole token ids, and more of them than a sequence may have, are refused."""
+    worker = start_server(limits=LIMITS).worker()
+    for method, request in calls_with_tokens(worker, bytes(size)):
+        with pytest.raises(Refused) as caught:
+            worker.ask(method, request)
+        if size % 4:
+            assert caught.value.reason == "INVALID_FIELD"
+            assert caught.value.metadata["field"] == "tokens"
+        else:
+            assert caught.value.reason == "LIMIT_EXCEEDED"
+            assert caught.value.metadata["limit"] == "max_tokens"

@@ -27,7 +27,7 @@ from kvstore.rpc.wire.report import tier_3_message
 from kvstore.service.tenancy.rate_limit import Requests
 from kvstore.service.tiers.disk import DiskState, DiskUse
 from kvstore.service.tiers.disk_tier import Tier3Use
-from kvstore.storage.slab.book import SlabCounters
+from kvstore.storage.slab.tables import SlabCounters
 from kvstore.v1 import lease_pb2, store_pb2, types_pb2
 
 COUNTERS = Counters(*range(1, 24))

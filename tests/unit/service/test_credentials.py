@@ -7,7 +7,7 @@ import pytest
 
 from kvstore.core.values.requests import Identity
 from kvstore.errors import CredentialRequired
-from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.tenancy.credentials import Credentials, Known
 from kvstore.service.tenancy.tenants import Tenant, Tenants
 
 TOKEN = "kvs_a token of alice"  # noqa: S105 - nobody's
@@ -21,10 +21,12 @@ BOB = Tenant("bob", certificate_names=frozenset({"bob.example"}), admin=True)
 
 
 def test_a_credential_names_the_tenant_of_its_uid() -> None:
-    """Whoever shows a uid's credential is that uid's tenant, and nobody else."""
+    """A caller with a uid's credential is that uid's tenant, and nobody else."""
     credentials = Credentials(frozenset({7}))
-    assert credentials.identify(credentials.issue(1000)) == Identity("uid-1000", admin=False)
-    assert credentials.identify(credentials.issue(7)) == Identity("uid-7", admin=True)
+    assert credentials.identify(credentials.issue(1000)).identity == Identity(
+        "uid-1000", admin=False
+    )
+    assert credentials.identify(credentials.issue(7)).identity == Identity("uid-7", admin=True)
 
 
 def test_the_servers_own_uid_and_root_are_admins() -> None:
@@ -51,7 +53,7 @@ def test_credentials_are_of_one_store_alone() -> None:
 
 @pytest.mark.parametrize("guess", ["", "x", "\udcff", "uid-1000"])
 def test_a_guess_is_refused(guess: str) -> None:
-    """What was not issued identifies nobody, whatever it is made of."""
+    """A credential that was not issued identifies nobody, whatever it is made of."""
     credentials = Credentials()
     credentials.issue(1000)
     with pytest.raises(CredentialRequired):
@@ -61,7 +63,7 @@ def test_a_guess_is_refused(guess: str) -> None:
 def test_a_uid_belongs_to_the_tenant_that_names_it() -> None:
     """A named uid is its tenant, an admin where it was one anyway; others stay their own."""
     credentials = Credentials(frozenset({7}), Tenants([ALICE]))
-    identities = [credentials.identify(credentials.issue(uid)) for uid in (1000, 7, 1001)]
+    identities = [credentials.identify(credentials.issue(uid)).identity for uid in (1000, 7, 1001)]
     assert identities == [
         Identity("alice"),
         Identity("alice", admin=True),
@@ -70,14 +72,11 @@ def test_a_uid_belongs_to_the_tenant_that_names_it() -> None:
 
 
 def test_a_token_is_good_anywhere_a_uid_s_credential_on_its_host() -> None:
-    """What the kernel vouched for counts on unix sockets alone; a token counts on both."""
+    """A credential of the kernel counts on unix sockets alone; a token counts on both."""
     credentials = Credentials(frozenset(), Tenants([ALICE]))
+    assert credentials.identify(TOKEN) == Known(Identity("alice"), local_only=False)
     uid_credential = credentials.issue(1000)
-    for local in (True, False):
-        assert credentials.identify(TOKEN, local=local) == Identity("alice")
-    assert credentials.identify(uid_credential) == Identity("alice")
-    with pytest.raises(CredentialRequired):
-        credentials.identify(uid_credential, local=False)
+    assert credentials.identify(uid_credential) == Known(Identity("alice"), local_only=True)
 
 
 def test_a_certificate_is_its_tenant_s() -> None:
@@ -96,6 +95,6 @@ def test_who_is_who_may_change() -> None:
     credentials = Credentials(frozenset(), Tenants([ALICE]))
     credential = credentials.issue(1000)
     credentials.tenants = Tenants([Tenant("carol", uids=frozenset({1000}))])
-    assert credentials.identify(credential) == Identity("carol")
+    assert credentials.identify(credential).identity == Identity("carol")
     with pytest.raises(CredentialRequired):
         credentials.identify(TOKEN)

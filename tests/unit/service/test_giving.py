@@ -1,4 +1,4 @@
-"""How tenants give each other memory: extents retire, are unmapped, destroyed, and come anew."""
+"""Memory that moves between tenants: extents retire, are unmapped, destroyed, and made anew."""
 
 from collections.abc import Callable
 
@@ -97,7 +97,7 @@ def run(world: World, rounds: int, *works: Callable[[], object]) -> list[str]:
 
 
 def filled(world: World, tenant: Tenant) -> Tenant:
-    """Let a tenant take all memory."""
+    """Gives all memory to one tenant."""
     assert tenant.open()
     run(world, 40, tenant.write, tenant.obey)
     assert tenant.slot_count == BUDGET
@@ -118,7 +118,7 @@ def test_a_tenant_that_comes_late_is_given_memory(world: World) -> None:
 
 
 def test_fresh_memory_has_no_bytes_of_another(world: World) -> None:
-    """What a tenant is given is a new extent of zeros, under a number of its own."""
+    """A tenant gets a new extent of zeros, under a number of its own."""
     first = filled(world, Tenant(world, "a"))
     before = {each.shape.extent_id for each in world.store.extents(first.identity)}
     for extent_id in before:
@@ -131,7 +131,7 @@ def test_fresh_memory_has_no_bytes_of_another(world: World) -> None:
 
 
 def test_an_extent_that_is_empty_is_announced(world: World) -> None:
-    """Whoever asks processes to unmap looks at once, and not when something else happens."""
+    """The thread that asks processes to unmap looks at once, without waiting for another event."""
     filled(world, Tenant(world, "a"))
     assert not Tenant(world, "b").open()
     woken: list[bool] = []
@@ -170,7 +170,7 @@ def test_nothing_is_taken_that_nobody_asks_for(world: World) -> None:
 
 
 def test_an_ask_is_forgotten(world: World) -> None:
-    """Whoever asked and went away takes nothing from anybody."""
+    """A tenant that asked and went away takes nothing from anybody."""
     first = filled(world, Tenant(world, "a"))
     assert not Tenant(world, "b").open()
     world.clock.now += 60

@@ -1,4 +1,4 @@
-"""How arenas grow."""
+"""The growth of arenas."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from wire.own_logs import own_logs
 
 
 def steps(world: World) -> int:
-    """Let the arenas grow for as long as that is due, and return how many steps it took."""
+    """Grows the arenas for as long as that is due, and returns the number of steps."""
     count = 0
     while world.store.growth.due.is_set():
         world.store.growth.due.clear()
@@ -25,7 +25,7 @@ def steps(world: World) -> int:
 
 
 def caching(world: World, pages: int) -> tuple[Caller, bytes]:
-    """Have so many pages cached and held by nobody; return who did it, and the namespace."""
+    """Caches some pages that nobody holds; returns their caller and namespace."""
     caller = world.worker()
     namespace_id = world.open_namespace(caller)
     world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, pages)])
@@ -146,7 +146,7 @@ def test_what_a_request_matched_does_not_go_for_it(worlds: Worlds) -> None:
 
 
 def test_who_has_all_that_can_be_had_asks_for_no_more(worlds: Worlds) -> None:
-    """What was to be evicted for a request is not wanted of the budget."""
+    """Pages to be evicted for a request are not demanded from the budget."""
     world = worlds(slots=8, extent_slots=4)
     caller, namespace_id = caching(world, 2)
     with pytest.raises(PoolExhausted):
@@ -168,7 +168,7 @@ def test_what_can_never_be_had_takes_no_memory(world: World) -> None:
 
 
 def test_growth_ends_at_the_budget(world: World) -> None:
-    """What is wanted of the whole budget makes the arena grow to it, and then nothing is due."""
+    """Demand for the whole budget makes the arena grow to it, and then nothing is due."""
     caller = world.worker()
     namespace_id = world.open_namespace(caller)
     with pytest.raises(PoolExhausted):

@@ -1,4 +1,4 @@
-"""What was copied between tiers."""
+"""Counts of copies between tiers."""
 
 from stores.store_world import Worlds
 from stores.tiered_store import PAGES, tiered

@@ -52,7 +52,7 @@ def test_what_is_read_in_place_again_is_promoted(worlds: Worlds) -> None:
 
 
 def test_a_repeated_match_is_answered_whatever_became_of_its_base(worlds: Worlds) -> None:
-    """Where matches promote: one that came before asks for nothing to be moved."""
+    """A repeated match asks for no move, also if matches promote."""
     tiered_store = tiered(worlds, promote=True)
     tiered_store.write(0)
     world, caller = tiered_store.world, tiered_store.caller

@@ -1,4 +1,4 @@
-"""How tier 1 grows for what is in tier 2 and asked for again."""
+"""The growth of tier 1 for pages of tier 2 that are asked for again."""
 
 from typing import NoReturn
 

@@ -1,4 +1,4 @@
-"""Who gives memory to whom."""
+"""The order in which tenants give memory to each other."""
 
 import pytest
 
@@ -72,7 +72,7 @@ def test_nobody_comes_to_have_less_than_who_asked(
 
 
 def test_the_one_most_over_its_share_comes_first() -> None:
-    """Of several that may give, the richest by its own share is asked first."""
+    """The tenant that is most over its share is asked first."""
     tier = Tier(b=50)
     tier.arena("a", 100, 100)
     tier.arena("b", 100, 50)

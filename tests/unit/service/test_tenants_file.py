@@ -62,7 +62,7 @@ def test_a_file_says_what_each_may_have() -> None:
 
 
 def test_every_quota_can_be_set() -> None:
-    """What a tenant may be given is what the file has keys for."""
+    """The file has a key for each quota of a tenant."""
     values = dict.fromkeys(Quotas.__dataclass_fields__, 1)
     text = "[tenants.a]\n" + "\n".join(f"{name} = {value}" for name, value in values.items())
     assert parse_tenants(text.encode()).quotas.of("a") == Quotas(**values)
@@ -112,7 +112,7 @@ def test_no_file_and_an_empty_one_name_nobody() -> None:
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused(text: str, said: str) -> None:
-    """What is wrong is named by its line or its key."""
+    """An error is named by its line or its key."""
     with pytest.raises(WrongTenants) as caught:
         parse_tenants(text.encode("latin-1"))
     assert said in str(caught.value)

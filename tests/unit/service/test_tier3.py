@@ -63,7 +63,7 @@ def test_what_is_slower_to_load_than_to_compute_is_a_miss(stores: DiskStores) ->
 
 
 def test_a_load_outlives_its_caller(stores: DiskStores) -> None:
-    """Whose time is over gets what there is, and the next one all of it."""
+    """A caller whose time is over gets the pages so far, and the next one all of them."""
     store = stores.open()
     store.write(0)
     later = stores.reopen(store)
@@ -97,7 +97,7 @@ def test_a_repeated_match_is_answered_whatever_became_of_its_base(stores: DiskSt
 
 
 def test_few_calls_wait_at_a_time(stores: DiskStores) -> None:
-    """Who finds no place among them is answered at once."""
+    """A caller beyond that number is answered at once."""
     store = stores.open()
     store.write(0)
     later = stores.reopen(store)
@@ -116,7 +116,7 @@ def test_few_calls_wait_at_a_time(stores: DiskStores) -> None:
 
 
 def test_a_page_that_the_disk_spoilt_is_not_published(stores: DiskStores) -> None:
-    """Nor what comes after it; what comes before is."""
+    """The pages after it are not published either, and those before it are."""
     store = stores.open()
     store.write(0)
     store.disk.close()
@@ -165,7 +165,7 @@ def test_a_page_larger_than_the_queue_is_refused(stores: DiskStores) -> None:
 
 
 def test_without_a_slot_nothing_is_loaded(stores: DiskStores) -> None:
-    """What all is reserved: the answer says what there would be."""
+    """All slots are reserved, and the answer says how much the disk has."""
     store = stores.open()
     store.write(0)
     later = stores.reopen(store)
@@ -224,7 +224,7 @@ def test_what_a_queue_has_no_room_for_waits(stores: DiskStores) -> None:
 
 @pytest.mark.parametrize("write", [WritePolicy.BACK, WritePolicy.THROUGH])
 def test_three_tiers_work_together(stores: DiskStores, write: WritePolicy) -> None:
-    """What two of them have no room for is on the disk, and all of it has its own bytes."""
+    """Pages without room in two tiers are on the disk, and each has its own bytes."""
     policy = TierPolicy(write=write, low=0.3, high=0.6)
     sizes: dict[str, Any] = {"slots": 4, "lower_slots": 6, "tier_policy": policy}
     store = stores.open(**sizes, verify_rate=1.0)
@@ -242,7 +242,7 @@ def test_three_tiers_work_together(stores: DiskStores, write: WritePolicy) -> No
 
 
 def test_a_stranger_learns_nothing_of_a_namespace(stores: DiskStores) -> None:
-    """Whether its pages are on the disk is its tenant's."""
+    """Only its tenant learns if its pages are on the disk."""
     store = stores.open()
     store.write(0)
     tokens = store.sequence(0).tokens

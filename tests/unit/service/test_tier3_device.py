@@ -71,7 +71,7 @@ def test_a_device_that_fails_keeps_and_loads_nothing(
 def test_a_load_onto_a_device_takes_one_mapping(
     stores: DiskStores, card: tuple[Card, CudaDevice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of which a process may have few; where there is none left the pages are a miss."""
+    """A process may have few mappings. Without one, the pages are a miss."""
     _, device = card
     store = stores.open(device=device)
     store.write(0)

@@ -1,4 +1,4 @@
-"""What may not return from tier 3: it is forgotten before it is said."""
+"""Removed pages do not return from tier 3: they are forgotten before the answer."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def test_a_disk_that_does_not_forget_is_an_alarm(stores: DiskStores) -> None:
     """The removal is made where it can be, and somebody is told what may come back."""
     store = stores.open()
     store.write(0)
-    store.slab._book.fail(OSError("a disk"))
+    store.slab._tables.fail(OSError("a disk"))
     with own_logs() as logs:
         store.world.store.evict_prefix(store.caller.identity, store.namespace_id, b"")
     assert [each["event"] for each in logs] == ["tier3_removal_failed"]
@@ -92,7 +92,7 @@ def test_pages_that_left_the_index_meanwhile_are_not_written(stores: DiskStores)
 def test_writes_and_removals_are_ordered(
     stores: DiskStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever submits either has the gate, so that a removal finds what is on its way."""
+    """Both are submitted under one gate, so a removal finds the writes under way."""
     store = stores.open()
     gated: list[tuple[str, bool]] = []
     for name in ("write", "remove", "remove_namespace"):
@@ -111,7 +111,7 @@ def test_writes_and_removals_are_ordered(
 def test_a_removal_that_another_waits_for_is_not_waited_for_without_end(
     stores: DiskStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where one call waits for a disk that hangs the next one gives up too."""
+    """If one call waits for a disk that hangs, the next one gives up too."""
     store = stores.open()
     store.write(0)
     monkeypatch.setattr("kvstore.service.tiers.disk_tier.REMOVAL_PATIENCE", 0.01)

@@ -59,7 +59,7 @@ def test_a_refusal_says_when_to_come_again() -> None:
 
 
 def test_one_tenant_s_rate_is_no_other_s() -> None:
-    """Who asks too much is refused, and nobody else."""
+    """The tenant that asks too much is refused, and nobody else."""
     traffic, _ = make_traffic(2.0)
     assert admitted(traffic, 100, "a") == 2
     assert admitted(traffic, 2, "b") == 2
@@ -88,14 +88,14 @@ def test_a_rate_below_one_lets_one_through() -> None:
 
 
 def test_refusals_before_the_rate_are_counted() -> None:
-    """Whoever refused it, a refused request is one."""
+    """A refused request counts, whatever refused it."""
     traffic, _ = make_traffic(None)
     traffic.refused("a")
     assert traffic.requests("a") == Requests(1, 1)
 
 
 def test_the_table_is_bounded() -> None:
-    """Of more tenants than it has room for, those that asked last are remembered."""
+    """The table remembers the tenants that asked last."""
     traffic, _ = make_traffic(None, max_tenants=2)
     for tenant in "abac":
         traffic.admit(tenant)
@@ -103,7 +103,7 @@ def test_the_table_is_bounded() -> None:
 
 
 def test_a_rate_that_changes_counts_at_once() -> None:
-    """Whose rate changed begins with what a second brings; whose did not is not helped by it."""
+    """A tenant with a new rate begins with the requests of a second. Others gain nothing."""
     clock = ManualClock()
     slow = Quotas(requests_per_second=2.0)
     traffic = Traffic(QuotaTable(slow), clock)

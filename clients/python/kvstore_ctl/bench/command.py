@@ -25,12 +25,12 @@ MOST_CLIENTS = 64
 MOST_KEPT = 64
 PERCENTILES = (50, 90, 99)
 MILLISECONDS = 1e3
-# Of a call that was not made: how often, and nothing that it took.
+# The row of a call that was not made: a count of zero, and no times.
 NEVER = (0, 0.0, *[""] * (len(PERCENTILES) + 1))
 
 
 class Plan(NamedTuple):
-    """What the load may take of the pool, in pages, and what that is shared among."""
+    """The load's bound on pages of the pool, and the suffixes that each client keeps cached."""
 
     most_pages: int
     kept_suffixes: int
@@ -40,42 +40,49 @@ class Plan(NamedTuple):
 def bench(  # noqa: PLR0913 - each is an option
     *,
     clients: Annotated[
-        int, typer.Option(min=1, max=MOST_CLIENTS, help="Processes that ask at once.")
+        int, typer.Option(min=1, max=MOST_CLIENTS, help="Client processes at the same time.")
     ] = 2,
-    seconds: Annotated[float, typer.Option(min=0.1, max=MOST_SECONDS, help="How long.")] = 5.0,
-    prefixes: Annotated[int, typer.Option(min=1, help="Beginnings that prompts share.")] = 4,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=MOST_SECONDS, help="Seconds of load.")
+    ] = 5.0,
+    prefixes: Annotated[int, typer.Option(min=1, help="Prefixes that prompts share.")] = 4,
     prefix_tokens: Annotated[
-        int, typer.Option(min=PAGE_TOKENS, help="Tokens of each beginning, in whole pages.")
+        int, typer.Option(min=PAGE_TOKENS, help="Tokens of each shared prefix, in whole pages.")
     ] = 512,
     suffix_tokens: Annotated[
-        int, typer.Option(min=PAGE_TOKENS, help="Tokens of a prompt after it, in whole pages.")
+        int,
+        typer.Option(min=PAGE_TOKENS, help="Tokens of a prompt after its prefix, in whole pages."),
     ] = 128,
     share: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Most of the pool's slots that it may fill.")
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="Largest part of the pool's slots that the load fills."
+        ),
     ] = 0.1,
-    seed: Annotated[int, typer.Option(help="Another one asks for other prompts.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random prompts.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask.")] = False,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Puts a load on the store: what calls take, how many there are, and what hits.
+    """Puts a load on the store, and shows the time and rate of calls, and the hit rate.
 
-    Three calls in ten are matches; the others are acquires, half of them of new prompts,
-    whose pages are inserted, and the oldest removed. Nothing is written into the pages. They
-    are as large as most pages there, in a namespace of their own that is deleted in the end.
-    It never fills more than --share of the pool, and refuses where that is too little. Where
-    tier 3 has pages, which may go for those that it writes there, it asks first.
+    Three calls in ten are matches; the others are acquires. Half of the acquires are of new
+    prompts: their pages are inserted, and the oldest ones removed. The load writes no bytes into
+    the pages. They have the size of most pages of the store, in a namespace of their own that
+    the command deletes at the end. The load fills at most --share of the pool, and the command
+    refuses to run if that is too little. If tier 3 has pages, which the load may evict, the
+    command asks first.
     """
     with store_failures(), cleaned_up():
         require_here()
         spec = scratch_spec(runtime_dir, "bench")
         if (at_risk := spec.before.tier_3_at_risk) and not yes:
-            confirm(f"Make room for it among {at_risk}?")
+            confirm(f"The load may evict {at_risk}. Continue?")
         if spec.before.cached_pages and not spec.before.has_room:
             typer.echo(
-                f"kvstore-ctl: there is no memory for pages of {counted(spec.page_bytes, 'byte')}"
-                " yet: where none is left, some of"
-                f" {counted(spec.before.cached_pages, 'cached page')} may go for it",
+                f"kvstore-ctl: the store has no memory for pages of"
+                f" {counted(spec.page_bytes, 'byte')} yet, and may evict some of"
+                f" {counted(spec.before.cached_pages, 'cached page')} to get it",
                 err=True,
             )
         pages = (prefix_tokens // PAGE_TOKENS, suffix_tokens // PAGE_TOKENS)
@@ -84,9 +91,8 @@ def bench(  # noqa: PLR0913 - each is an option
             plan = plan_of(pool, share, clients, prefixes, pages)
             if plan.evicts_others:
                 typer.echo(
-                    f"kvstore-ctl: up to {plan.evicts_others} of"
-                    f" {counted(pool.others, 'page')} that others have cached may be evicted"
-                    " for it",
+                    f"kvstore-ctl: the load may evict up to {plan.evicts_others} of"
+                    f" {counted(pool.others, 'cached page')} of other namespaces",
                     err=True,
                 )
             load = Load(spec, seconds, prefixes, *pages, plan.kept_suffixes, seed)
@@ -98,22 +104,22 @@ def bench(  # noqa: PLR0913 - each is an option
         return
     calls = result["calls"]
     rows = [(name, *calls[name].values()) if name in calls else (name, *NEVER) for name in CALLS]
-    columns = ("call", "number", "a second", *(f"p{n}, ms" for n in PERCENTILES), "most, ms")
+    columns = ("call", "count", "per second", *(f"p{n}, ms" for n in PERCENTILES), "max, ms")
     show(tables.plain_table("calls", columns, rows))
     typer.echo(
-        f"{result['calls_per_second']:.0f} calls and {result['tokens_per_second']:.0f} tokens a"
+        f"{result['calls_per_second']:.0f} calls and {result['tokens_per_second']:.0f} tokens per"
         f" second, hit rate {result['hit_rate']:.1%}, {result['misses']} failed or without slots;"
-        f" at most {counted(plan.most_pages, 'page')} of the pool, all removed"
+        f" used at most {counted(plan.most_pages, 'page')} of the pool, and removed all of them"
     )
     for evicted in tier_3.values():
-        typer.echo(f"{counted(evicted, 'page')} left tier 3 meanwhile to make room")
+        typer.echo(f"tier 3 evicted {counted(evicted, 'page')} meanwhile")
 
 
 def plan_of(pool: Pool, share: float, clients: int, prefixes: int, pages: tuple[int, int]) -> Plan:
-    """Returns how a load keeps within its share of a pool's slots.
+    """Returns a plan that keeps a load within its share of a pool's slots.
 
-    ``pages`` are those of a beginning and of a suffix. Raises ``ValueError`` where the share is
-    too small for the beginnings and for what all clients hold at once.
+    ``pages`` are the pages of a prefix and of a suffix. Raises ``ValueError`` if the share is too
+    small for the prefixes and the holds of all clients.
     """
     prefix_pages, suffix_pages = pages
     most = int(pool.slots * share)
@@ -122,9 +128,9 @@ def plan_of(pool: Pool, share: float, clients: int, prefixes: int, pages: tuple[
     if kept < 1:
         needed = counted(fixed + clients * suffix_pages, "page")
         msg = (
-            f"{counted(clients, 'client')} with {counted(prefixes, 'beginning')} need {needed},"
-            f" and --share {share:g} of the pool's {counted(pool.slots, 'slot')} is {most}: fewer"
-            " --clients, --prefixes or tokens, or a larger --share"
+            f"{counted(clients, 'client')} with {counted(prefixes, 'prefix', 'prefixes')} need"
+            f" {needed}, but --share {share:g} of the pool's {counted(pool.slots, 'slot')} is"
+            f" {most}: set fewer --clients, --prefixes or tokens, or a larger --share"
         )
         raise ValueError(msg)
     kept = min(kept, MOST_KEPT)
@@ -138,7 +144,7 @@ def percentile(ordered: list[float], share: float) -> float:
 
 
 def _run(load: Load, clients: int) -> list[Report]:
-    # A command that is a probe is started every second, and needs none of it.
+    # Imported here, because probes start other commands every second and do not need it.
     from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
     from multiprocessing import active_children, get_context  # noqa: PLC0415
 
@@ -154,7 +160,7 @@ def _run(load: Load, clients: int) -> list[Report]:
             for each in active_children():
                 each.terminate()
             raise
-    # Why one could not begin, and not that the others waited for it.
+    # The reason why a client could not begin comes before the others' broken barrier.
     for failure in sorted(
         (each for each in answers if isinstance(each, str)), key=lambda each: each == BROKEN
     ):

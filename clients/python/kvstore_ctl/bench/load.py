@@ -1,4 +1,4 @@
-"""One client of kvstore-ctl bench: a process that asks as an engine does."""
+"""One client of kvstore-ctl bench: a process that calls the store as an engine does."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from kvstore_ctl.bench.scratch import PAGE_TOKENS, ScratchSpec
 CALLS = ("match", "acquire", "insert", "release", "evict")
 # Seconds: each process imports the client before it can begin.
 START_SECONDS = 60.0
-# Of the calls, those that only match; of the others' prompts, those that are new.
+# The share of calls that only match, and the share of new prompts among the others.
 MATCH_SHARE = 0.3
 NEW_SHARE = 0.5
 BROKEN = "not all clients could begin"
@@ -26,22 +26,22 @@ Result = TypeVar("Result")
 
 
 class Barrier(Protocol):
-    """What all clients wait at, so that they begin together."""
+    """A barrier at which all clients wait, so that they begin together."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Waits for the others; raises ``BrokenBarrierError``."""
         ...
 
     def abort(self) -> None:
-        """Have the others not wait any more."""
+        """Ends the others' wait with an error."""
         ...
 
 
 class Load(NamedTuple):
-    """What a client asks for: pages are counts, of :data:`PAGE_TOKENS` tokens.
+    """The load of one client. Pages are counts, of :data:`PAGE_TOKENS` tokens.
 
-    Each prompt is one of ``prefixes`` beginnings, which all clients share, and a suffix of its
-    client's own, of which it keeps ``kept_suffixes`` cached.
+    Each prompt is one of ``prefixes`` prefixes, which all clients share, and a suffix of the
+    client's own. The client keeps ``kept_suffixes`` suffixes cached.
     """
 
     spec: ScratchSpec
@@ -54,9 +54,9 @@ class Load(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a client saw: seconds of each call by its name, and counts.
+    """The measurements of one client: seconds of each call by its name, and counts.
 
-    ``misses`` are calls that failed, or found no slots.
+    ``misses`` counts the calls that failed or found no slots.
     """
 
     seconds: float
@@ -72,9 +72,9 @@ _interrupted = Event()
 
 
 def begin(barrier: Barrier, command: int) -> None:
-    """Prepares a client's process, which Ctrl-C ends as the time's end does.
+    """Prepares a client's process. Ctrl-C ends it in the same way as the end of its time.
 
-    So does the end of the process ``command``, which started it.
+    The end of the process ``command``, which started it, does too.
     """
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, lambda *_: _interrupted.set())
@@ -83,7 +83,7 @@ def begin(barrier: Barrier, command: int) -> None:
 
 
 def run_client(load: Load, number: int) -> Report | str:
-    """Asks for ``load.seconds`` and returns what was seen, or why it could not be."""
+    """Calls the store for ``load.seconds``; returns the report, or the reason of a failure."""
     try:
         client, namespace = load.spec.open(f"kvstore-ctl bench {number}")
     except (StoreError, ValueError) as error:
@@ -105,7 +105,7 @@ def _is_wanted() -> bool:
 
 
 class LoadClient:
-    """Asks, writes nothing into its pages, and removes what it has enough of."""
+    """A client that writes no bytes into its pages, and removes its oldest ones."""
 
     def __init__(self, client: Client, namespace: Namespace, load: Load, number: int) -> None:
         self._client = client
@@ -119,7 +119,7 @@ class LoadClient:
         self._asked = self._matched = self._misses = 0
 
     def run(self) -> Report:
-        """Asks until the time is over."""
+        """Calls the store until the time is over."""
         begun = time.monotonic()
         while (spent := time.monotonic() - begun) < self._load.seconds and _is_wanted():
             if self._kept and self._random.random() < MATCH_SHARE:
@@ -134,7 +134,7 @@ class LoadClient:
         return Report(spent, self._calls, self._asked, self._matched, self._misses)
 
     def _new_prompt(self) -> list[int]:
-        """Returns a prompt, and the one token that no match covers."""
+        """Returns a new prompt, with one more token that no match covers."""
         self._made += 1
         prefix = self._random.randrange(self._load.prefixes)
         beginning = [prefix] * (self._load.prefix_pages * PAGE_TOKENS)
@@ -144,8 +144,8 @@ class LoadClient:
     def _make_room(self) -> None:
         if len(self._kept) < self._load.kept_suffixes:
             return
-        gone = self._kept.popleft()
-        first_of_its_own = gone[: (self._load.prefix_pages + 1) * PAGE_TOKENS]
+        oldest = self._kept.popleft()
+        first_of_its_own = oldest[: (self._load.prefix_pages + 1) * PAGE_TOKENS]
         space = self._namespace.namespace_id
         self._timed("evict", lambda: self._client.admin.evict_prefix(space, first_of_its_own))
 

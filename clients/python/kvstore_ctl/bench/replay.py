@@ -1,4 +1,4 @@
-"""kvstore-ctl replay: a trace of prompts against the running store, with synthetic pages."""
+"""kvstore-ctl replay: replays a trace of prompts on the running store, with synthetic pages."""
 
 import time
 from collections import Counter
@@ -17,7 +17,7 @@ from kvstore_ctl.bench.scratch import (
     Before,
     Scratch,
     cleaned_up,
-    gone_pages,
+    evicted_pages,
     scratch,
     scratch_spec,
     tier_3_evicted,
@@ -27,38 +27,40 @@ from kvstore_ctl.console import AsJson, RuntimeDirOption, confirm, show, show_js
 from kvstore_ctl.options import require_here
 from kvstore_ctl.text import counted
 
-# What a prompt ends with besides its pages, and nobody inserts: a match is of all tokens but one.
+# One token after a prompt's pages, which is not inserted: a match leaves the last token out.
 LAST = bytes(TOKEN_BYTES)
 WIDTH = PAGE_TOKENS * TOKEN_BYTES
 
 
 def replay(
-    trace: Annotated[Path, typer.Argument(help="Lines of JSON, or those compressed as .gz.")],
+    trace: Annotated[Path, typer.Argument(help="File with lines of JSON, plain or as .gz.")],
     *,
-    requests: Annotated[int | None, typer.Option(min=1, help="Only so many of them.")] = None,
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="Number of prompts. Default: all.")
+    ] = None,
     page_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Bytes of a page. Default: as most pages there.")
+        int | None,
+        typer.Option(min=1, help="Bytes of a page. Default: the size of most pages of the store."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask.")] = False,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replays a trace of prompts, one after the other, and says what hits.
+    """Replays a trace of prompts, one after the other, and shows the hits.
 
-    A line of it has "tokens", or "hash_ids" and "input_length" as the traces of Mooncake, of
-    which a page stands for a block of 512 tokens. Each prompt is matched, the rest of its
-    pages inserted with nothing written into them, and released; its time is not waited for.
-    It takes what room it needs, in tier 3 too, so pages that others have there or in memory
-    may go: then it asks first.
-    The namespace is its own, and is deleted in the end.
+    A line has "tokens", or "hash_ids" and "input_length" as in the traces of Mooncake, where one
+    page stands for a block of 512 tokens. The command matches each prompt, inserts the missing
+    pages without writing bytes into them, and releases the prompt. It does not wait for the
+    times in the trace. The pages are in a namespace of their own that the command deletes at
+    the end. They may evict pages of others, also in tier 3: then the command asks first.
     """
     with store_failures(), cleaned_up():
         require_here()
         prompts = list(prompts_of(trace, requests))
         spec = scratch_spec(runtime_dir, "replay", page_bytes)
-        # Before it is opened, which takes memory where none has pages of this size yet.
+        # Before the namespace is opened, because that may already take memory.
         if (pages := _at_risk(spec.before)) and not yes:
-            confirm(f"Make room for it among {pages}?")
+            confirm(f"The replay may evict {pages}. Continue?")
         with scratch(spec) as made:
             result = run(made, prompts, spec.before)
     if as_json:
@@ -69,7 +71,7 @@ def replay(
 
 
 def run(made: Scratch, prompts: Iterable[Prompt], before: Before) -> dict[str, float]:
-    """Replays prompts in a scratch namespace, and returns what came of it, tokens of the trace."""
+    """Replays prompts in a scratch namespace; returns the results, in tokens of the trace."""
     begun, counts = time.monotonic(), Counter[str]()
     mine = made.counters().counters
     for prompt in prompts:
@@ -80,7 +82,7 @@ def run(made: Scratch, prompts: Iterable[Prompt], before: Before) -> dict[str, f
     seconds = time.monotonic() - begun
     after, own = made.client.admin.stats(), made.counters().counters
     evicted = own.evicted_page_count - mine.evicted_page_count
-    others = gone_pages(after.counters) - before.gone_pages - gone_pages(own)
+    others = evicted_pages(after.counters) - before.evicted_pages - evicted_pages(own)
     return {
         "requests": counts["requests"],
         "tokens": counts["tokens"],
@@ -104,14 +106,14 @@ OPEN_SECONDS = 30.0
 
 
 def _at_risk(before: Before) -> str:
-    """Returns which pages may go for it, in memory and in tier 3; nothing where there are none."""
+    """Returns in words the pages that may be evicted, in memory and tier 3; empty if none."""
     pages = before.cached_pages
-    memory = f"{counted(pages, 'page')} that others cached" if pages else ""
-    return ", and ".join(filter(None, (memory, before.tier_3_at_risk)))
+    memory = f"{counted(pages, 'cached page')} of others" if pages else ""
+    return " and ".join(filter(None, (memory, before.tier_3_at_risk)))
 
 
 def _ask(made: Scratch, prompt: Prompt, counts: Counter[str]) -> None:
-    """Matches a prompt and insert the rest of it, as much as there is room for."""
+    """Matches a prompt and inserts as many of the missing pages as have room."""
     namespace, pages = made.namespace, prompt.page_count
     with namespace.acquire(prompt.packed + LAST, total_page_count=pages) as acquired:
         matched = acquired.match.page_count
@@ -135,7 +137,7 @@ def _insert(acquired: Acquired, reservation: Reservation, packed: bytes, matched
 
 
 def _part(made: Scratch, start: int, count: int) -> Reservation | None:
-    """Reserves half of the pages, or half of that, as an engine does; None where none is left."""
+    """Reserves half of the pages, or half of that, and so on; None if no page has room."""
     while count > 1:
         count //= 2
         try:

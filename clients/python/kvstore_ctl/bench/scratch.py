@@ -1,4 +1,4 @@
-"""A namespace that a command of kvstore-ctl fills and empties, and the pool that it is in."""
+"""A namespace that a command of kvstore-ctl fills and deletes, and the pool that it is in."""
 
 import secrets
 import signal
@@ -19,19 +19,19 @@ from kvstore_ctl.text import counted
 
 PAGE_TOKENS = 16
 SALT_BYTES = 16
-# Bytes of a page where the store has none yet: those of a small model.
+# Bytes of a page if the store has no pages yet: those of a small model.
 PAGE_BYTES = 16 << 10
 OPEN_SECONDS = 30.0
-# An operator's load measures what calls take; it does not give up as an engine would.
+# An operator's load measures slow calls too; an engine would give up sooner.
 CALL_SECONDS = 10.0
-# Of an exit status.
+# A shell adds this to a signal's number for the exit status.
 SIGNALLED = 128
 
 
 class Pool(NamedTuple):
-    """The slots that a scratch namespace shares with whoever has pages of its size.
+    """The slots that a scratch namespace shares with other namespaces of its page size.
 
-    ``others`` of them are cached pages of other namespaces.
+    ``others`` is the number of cached pages of the other namespaces.
     """
 
     slots: int
@@ -46,12 +46,12 @@ class Scratch(NamedTuple):
     namespace: Namespace
 
     def counters(self) -> store_pb2.NamespaceInfo:
-        """Returns the namespace as the store knows it; raises ``StoreError``."""
+        """Returns the store's entry of the namespace; raises ``StoreError``."""
         space = self.namespace.namespace_id
         return next(n for n in self.client.admin.namespaces() if n.namespace_id == space)
 
     def pool(self) -> Pool:
-        """Returns the pool as it is now: it grows as it fills. Raises ``StoreError``."""
+        """Returns the current pool, which grows as it fills. Raises ``StoreError``."""
         stats = self.client.admin.stats()
         space = self.namespace.namespace_id
         own = next(n for n in stats.namespaces if n.namespace_id == space)
@@ -61,23 +61,24 @@ class Scratch(NamedTuple):
 
 
 class Before(NamedTuple):
-    """What there was before a scratch namespace, as far as the caller is told.
+    """The state of the store before a scratch namespace, as far as the caller may see it.
 
-    ``cached_pages`` are in tier 1, of whatever size; ``gone_pages`` were evicted or removed.
-    ``has_room`` says whether the caller's tenant has memory for pages of that size already:
-    otherwise some is taken, from others' pages if all is. ``tier_3_evicted`` made room on the
-    disk, and ``tier_3_at_risk`` says in words which pages may: nothing where none is there.
+    ``cached_pages`` counts the pages in tier 1, of any size, and ``evicted_pages`` those that
+    were evicted or removed. ``has_room`` is True if the caller's tenant already has memory for
+    pages of the scratch size; otherwise the store may evict others' pages for it.
+    ``tier_3_evicted`` counts evictions from the disk. ``tier_3_at_risk`` names in words the
+    pages of tier 3 that may be evicted, and is empty if there are none.
     """
 
     cached_pages: int
-    gone_pages: int
+    evicted_pages: int
     has_room: bool
     tier_3_evicted: int
     tier_3_at_risk: str
 
 
 class ScratchSpec(NamedTuple):
-    """What every process that fills one scratch namespace opens it by."""
+    """The values by which each process opens the same scratch namespace."""
 
     runtime_dir: Path | None
     purpose: str
@@ -106,9 +107,9 @@ class ScratchSpec(NamedTuple):
 
 @contextmanager
 def cleaned_up() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP end the block as Ctrl-C does: what it made, it removes.
+    """Makes SIGTERM and SIGHUP end the block as Ctrl-C does, so that it cleans up.
 
-    The exit status is a shell's, 128 and the signal's number. Of the main thread alone.
+    The exit status is as in a shell: 128 and the signal's number. Call it on the main thread.
     """
     before = {each: signal.signal(each, _end) for each in (signal.SIGTERM, signal.SIGHUP)}
     try:
@@ -126,14 +127,14 @@ def _end(number: int, _: object) -> None:
 
 @contextmanager
 def scratch(spec: ScratchSpec) -> Iterator[Scratch]:
-    """Open a scratch namespace, and delete it in the end. Raises ``StoreError``."""
+    """Opens a scratch namespace, and deletes it at the end. Raises ``StoreError``."""
     client, namespace = spec.open(f"kvstore-ctl {spec.purpose}")
     try:
         namespace_id = namespace.namespace_id
         try:
             yield Scratch(client, namespace)
         finally:
-            # Or it would be opened anew as it is found gone.
+            # Otherwise the client would open it again after the deletion.
             namespace.forget()
             client.admin.delete_namespace(namespace_id)
     finally:
@@ -143,13 +144,13 @@ def scratch(spec: ScratchSpec) -> Iterator[Scratch]:
 def scratch_spec(
     runtime_dir: Path | None, purpose: str, page_bytes: int | None = None
 ) -> ScratchSpec:
-    """Returns how a namespace of its own is opened, which nobody else does.
+    """Returns a spec for a new namespace, with a random salt.
 
-    With pages of most pages' size unless told. Raises ``StoreError``, at once where
-    there is no store.
+    The default of ``page_bytes`` is the size of most pages of the store. Raises ``StoreError``,
+    at once if no store runs.
     """
     with connect_admin(runtime_dir, timeout=CALL_SECONDS):
-        pass  # a client would wait for one to come
+        pass  # fails at once without a store, while a client would wait for one
     name = f"kvstore-ctl {secrets.token_hex(8)}"
     with Client(runtime_dir, ClientConfig(display_name=name)) as client:
         if not client.wait_connected(OPEN_SECONDS):
@@ -160,7 +161,7 @@ def scratch_spec(
     tier_1 = [each for each in stats.arenas if each.tier == types_pb2.TIER_1]
     before = Before(
         sum(each.cached_slot_count for each in tier_1),
-        gone_pages(stats.counters),
+        evicted_pages(stats.counters),
         any((each.tenant, each.slot_bytes) == (tenant, size) for each in tier_1),
         stats.tier_3.evicted_page_count,
         tier_3_at_risk(stats.tier_3),
@@ -168,15 +169,15 @@ def scratch_spec(
     return ScratchSpec(runtime_dir, purpose, size, secrets.token_bytes(SALT_BYTES), before)
 
 
-def gone_pages(counters: lease_pb2.CacheCounters) -> int:
-    """Returns the pages that were evicted, or went with the memory that they were in."""
+def evicted_pages(counters: lease_pb2.CacheCounters) -> int:
+    """Returns the number of pages that were evicted, or removed with their memory."""
     return counters.evicted_page_count + counters.removed_page_count
 
 
 def tier_3_at_risk(tier_3: store_pb2.Tier3Stats) -> str:
-    """Returns which pages of tier 3 may leave for new ones; nothing where there are none.
+    """Returns in words the pages of tier 3 that may be evicted; empty if there are none.
 
-    Who is not told how many there are has to reckon with some.
+    A caller that may not see their number is told of some pages.
     """
     if tier_3.size_bytes:
         return f"{counted(tier_3.page_count, 'page')} in tier 3" if tier_3.page_count else ""
@@ -185,7 +186,7 @@ def tier_3_at_risk(tier_3: store_pb2.Tier3Stats) -> str:
 
 
 def tier_3_evicted(tier_3: store_pb2.Tier3Stats, before: Before) -> dict[str, int]:
-    """Returns how many pages left tier 3 to make room since then; nothing to who is not told."""
+    """Returns the number of evictions from tier 3 since then; empty if it is not visible."""
     if not tier_3.size_bytes:
         return {}
     return {"evicted_pages_of_tier_3": tier_3.evicted_page_count - before.tier_3_evicted}
@@ -194,7 +195,7 @@ def tier_3_evicted(tier_3: store_pb2.Tier3Stats, before: Before) -> dict[str, in
 def page_bytes_of(stats: store_pb2.GetStatsResponse, tenant: str) -> int:
     """Returns the size of most pages of a tenant, so that no memory has to move.
 
-    A size of our own where it has none yet.
+    Returns :data:`PAGE_BYTES` if the tenant has no pages yet.
     """
     slots = {
         each.arena_id: each.slot_count

@@ -1,4 +1,4 @@
-"""A trace of prompts: lines of JSON, also compressed."""
+"""A trace of prompts: lines of JSON, plain or compressed."""
 
 import gzip
 import json
@@ -10,21 +10,21 @@ from typing import Any, NamedTuple, TypeVar
 from kvstore_client.tokens import TOKEN_BYTES, pack_tokens
 from kvstore_ctl.bench.scratch import PAGE_TOKENS
 
-# Of the public traces that name their blocks by hash_ids (Mooncake): one id for so many tokens.
+# The tokens of one block in the public traces that name blocks by hash_ids (Mooncake).
 BLOCK_TOKENS = 512
 LINE = 'a line is JSON with "tokens", or with "hash_ids" and "input_length"'
 
-# Of a file, of its compression, of JSON and of what stands in it.
+# Errors of a file, its compression, its JSON and its content.
 READING_ERRORS = (OSError, EOFError, zlib.error, ValueError, RecursionError, TypeError, KeyError)
 
 Row = TypeVar("Row")
 
 
 class Prompt(NamedTuple):
-    """One prompt as it is replayed.
+    """One prompt of a replay.
 
-    ``packed`` has the tokens that are asked for, in whole pages, as they travel; each page
-    stands for ``page_weight`` tokens of the trace, and all for ``token_count``.
+    ``packed`` has the packed tokens of whole pages. Each page stands for ``page_weight`` tokens
+    of the trace, and all pages together for ``token_count``.
     """
 
     packed: bytes
@@ -33,19 +33,19 @@ class Prompt(NamedTuple):
 
     @property
     def page_count(self) -> int:
-        """Whole pages."""
+        """The number of whole pages."""
         return len(self.packed) // (PAGE_TOKENS * TOKEN_BYTES)
 
     def tokens_of(self, pages: int) -> int:
-        """Returns the trace's tokens that the first ``pages`` pages stand for."""
+        """Returns the number of tokens of the trace for which the first ``pages`` pages stand."""
         return min(pages * self.page_weight, self.token_count)
 
 
 def prompts_of(path: Path, count: int | None = None) -> Iterator[Prompt]:
     """Yields a trace's prompts, the first ``count`` of them if given.
 
-    A line has ``hash_ids`` and ``input_length``, where a page stands for one block of 512
-    tokens, or ``tokens``. Raises ``ValueError`` as :func:`rows_of` does.
+    A line has ``tokens``, or ``hash_ids`` and ``input_length``, where one page stands for a block
+    of 512 tokens. Raises ``ValueError`` as :func:`rows_of` does.
     """
     return rows_of(path, _prompt, LINE, count)
 
@@ -53,10 +53,10 @@ def prompts_of(path: Path, count: int | None = None) -> Iterator[Prompt]:
 def rows_of(
     path: Path, read: Callable[[object], Row], wanted: str, count: int | None = None
 ) -> Iterator[Row]:
-    """Yields what ``read`` makes of the JSON of each line, of the first ``count`` if given.
+    """Yields the result of ``read`` for the JSON of each line, or of the first ``count`` lines.
 
-    Empty lines are nothing. Raises ``ValueError`` with the line's number for one that is not
-    what is ``wanted``, and for a file that cannot be read.
+    Skips empty lines. Raises ``ValueError`` if the file cannot be read. For an invalid line it
+    raises one with the line's number and ``wanted``, the form of a valid line.
     """
     number = 0
     try:
@@ -82,7 +82,7 @@ def object_of(row: object) -> dict[str, Any]:
 def blocks_of(row: dict[str, Any]) -> tuple[list[int], int]:
     """Returns a prompt's ``hash_ids`` and its ``input_length``.
 
-    Raises ``KeyError`` where one is missing, and ``TypeError`` where it is of another type.
+    Raises ``KeyError`` if one is missing, and ``TypeError`` if it has another type.
     """
     ids, length = row["hash_ids"], row["input_length"]
     if not isinstance(ids, list) or not isinstance(length, int):
@@ -91,7 +91,7 @@ def blocks_of(row: dict[str, Any]) -> tuple[list[int], int]:
 
 
 def _unread(error: Exception) -> str:
-    """Returns why a file cannot be read, without its name."""
+    """Returns the reason why a file cannot be read, without its name."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

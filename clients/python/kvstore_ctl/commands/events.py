@@ -1,4 +1,4 @@
-"""kvstore-ctl events: what happens in a store, one line an event."""
+"""kvstore-ctl events: the events of a store, one line each."""
 
 import json
 from collections import deque
@@ -21,22 +21,22 @@ from kvstore_ctl.text import printable
 from kvstore_ctl.values import namespace_of, title_of
 
 SHORT_ID = 8
-# Events that were told last, by which is known what comes after them.
+# The number of shown events to remember, to find where the next watch continues.
 TAIL = 256
-# Of what a line says of pages, by the field that they are in.
+# The verb of a line about pages, by the event's field.
 VERBS = {
     "pages_inserted": "inserted",
     "pages_removed": "removed",
     "pages_copied": "copied",
-    "copies_removed": "copy gone",
+    "copies_removed": "copy removed",
 }
 WHERE = {
     "inserted": "into tier",
     "removed": "from tier",
     "copied": "to tier",
-    "copy gone": "from tier",
+    "copy removed": "from tier",
 }
-# What events are chosen by, of the contract's names.
+# The names of --kind, and the fields of the contract.
 KINDS = {
     "inserted": "pages_inserted",
     "removed": "pages_removed",
@@ -56,35 +56,35 @@ def events(
     follow: Annotated[
         bool,
         typer.Option(
-            "--follow", "-f", metavar="", help="Go on until interrupted or the store stops."
+            "--follow", "-f", metavar="", help="Continue until interrupted or the store stops."
         ),
     ] = False,
     seconds: Annotated[
-        float, typer.Option(min=0.0, help="Go on for so long. Default: do not wait.")
+        float, typer.Option(min=0.0, help="Seconds to wait for events. Default: do not wait.")
     ] = 0.0,
     new: Annotated[
-        bool, typer.Option("--new", metavar="", help="Leave out what happened before.")
+        bool, typer.Option("--new", metavar="", help="Leave out earlier events.")
     ] = False,
     namespace: Annotated[
-        str, typer.Option(help="Only the namespace whose id or name begins so.")
+        str, typer.Option(help="Only the namespace whose id or name begins with this.")
     ] = "",
     kind: Annotated[
         list[str] | None,
         typer.Option(help=f"Only events of this kind, of {', '.join(KINDS)}. Can be repeated."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="End after so many of them. Default: no limit.")
+        int | None, typer.Option(min=1, help="Largest number of events. Default: no limit.")
     ] = None,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Shows what happens: pages inserted and removed, leases, namespaces; one line an event.
+    """Shows events of pages, leases and namespaces, one line each.
 
-    What the store remembers comes first. Times are this machine's, by the store's count
-    of seconds. Tokens are never shown.
+    The events that the store remembers come first. Times are by this machine's clock and the
+    store's uptime. Tokens are never shown.
     """
     if follow and seconds:
-        raise typer.BadParameter("one of the two is wanted", param_hint="--follow, --seconds")
+        raise typer.BadParameter("give one of the two", param_hint="--follow, --seconds")
     if wrong := set(kind or ()) - set(KINDS):
         known = ", ".join(KINDS)
         raise typer.BadParameter(f"one of {known}, not {min(wrong)!r}", param_hint="--kind")
@@ -98,7 +98,7 @@ def events(
 
 
 class Titles:
-    """Namespaces' names by their ids; those that came since are asked for as they are met."""
+    """Namespaces' titles by id. Asks the store for those that were created since."""
 
     def __init__(
         self,
@@ -111,9 +111,10 @@ class Titles:
         self._learn(listed)
 
     def of(self, namespace_id: bytes, at: datetime) -> str:
-        """Returns its name, or its id's beginning where it is there no more.
+        """Returns a namespace's title, or the beginning of its id if it no longer exists.
 
-        ``at`` is when it was there: before the last that was asked, it would be known.
+        ``at`` is a time at which it existed. If that is before the last listing, the store is
+        not asked again.
         """
         if namespace_id not in self._known:
             self._known[namespace_id] = _short(namespace_id)
@@ -129,7 +130,7 @@ class Titles:
 def of_kinds(
     told: Iterable[tuple[datetime, store_pb2.WatchEventsResponse]], kinds: Collection[str]
 ) -> Iterator[tuple[datetime, store_pb2.WatchEventsResponse]]:
-    """Yields those of these :data:`KINDS`; of all of them also what this program does not know."""
+    """Yields the events of some :data:`KINDS`. All kinds include those unknown to this program."""
     fields = {KINDS[each] for each in kinds}
     everything = fields == set(KINDS.values())
     return (each for each in told if everything or each[1].WhichOneof("event") in fields)
@@ -140,9 +141,9 @@ def watched(
 ) -> Iterator[tuple[datetime, store_pb2.WatchEventsResponse]]:
     """Yields events with their times by this machine's clock.
 
-    One watch after the other to follow: each begins with what the store remembers, of which
-    what was told before is left out, by what was told last: many have one time, and some that
-    follow each other come again within it.
+    Watches follow each other, and each begins with the events that the store remembers. Events
+    that were yielded before are left out. Times cannot tell which these are, because many events
+    have the same time. So the last yielded events are compared.
     """
     longest = _seconds(admin.capabilities().limits.max_watch)
     history = History.NONE if new else History.FIRST if follow or seconds else History.ALONE
@@ -172,21 +173,20 @@ def _not_told(
     last: Collection[store_pb2.WatchEventsResponse],
     since: float,
 ) -> list[store_pb2.WatchEventsResponse]:
-    """Returns what comes after ``last``, what was told before; without any, after a moment."""
+    """Returns the events after ``last``, those yielded before; without any, those since a time."""
     if not last:
         return [each for each in remembered if _seconds(each.uptime) > since]
     known, there = [_content(each) for each in last], [_content(each) for each in remembered]
     ends = [end for end in range(len(there), 0, -1) if there[end - 1] == known[-1]]
     whole = [end for end in ends if there[max(end - len(known), 0) : end] == known[-end:]]
-    # By as much as is known of what was told; rather once more than not at all.
+    # The longest overlap, and the earliest among equals: rather repeat an event than lose one.
     best = max(whole, key=lambda end: (min(end, len(known)), -end), default=None)
-    # Where some were lost in between the latest that is alike has to do; where none is
-    # remembered any more, all are later.
+    # If events were lost in between, the latest equal event counts. Without one, all are new.
     return remembered[best or next(iter(ends), 0) :]
 
 
 def _content(event: store_pb2.WatchEventsResponse) -> store_pb2.WatchEventsResponse:
-    """Returns an event without what is its watch's own."""
+    """Returns an event without the fields that differ between watches."""
     content = store_pb2.WatchEventsResponse()
     content.CopyFrom(event)
     content.ClearField("sequence_number")
@@ -199,19 +199,19 @@ def _seconds(span: Duration) -> float:
 
 
 def json_line(at: datetime, event: store_pb2.WatchEventsResponse) -> str:
-    """Returns an event, and when it happened, as one JSON value."""
+    """Returns an event and its time as one JSON value."""
     return json.dumps({"time": at.isoformat(timespec="milliseconds")} | plain(event))
 
 
 def text_line(at: datetime, event: store_pb2.WatchEventsResponse, titles: Titles) -> str:
-    """Returns an event, and when it happened, in words; ``titles`` are namespaces' names."""
+    """Returns an event and its time in words."""
     lost = f"({event.lost_event_count} lost before) " if event.lost_event_count else ""
     when = at.astimezone().isoformat(sep=" ", timespec="milliseconds")
     return f"{when}  {event.tenant}  {lost}{_what(event, at, titles)}"
 
 
 def _what(event: store_pb2.WatchEventsResponse, at: datetime, titles: Titles) -> str:
-    """Returns what happened, in words."""
+    """Returns the content of an event in words."""
     match event.WhichOneof("event"):
         case "lease_changed":
             lease = event.lease_changed
@@ -227,7 +227,7 @@ def _what(event: store_pb2.WatchEventsResponse, at: datetime, titles: Titles) ->
             pages = getattr(event, field)
             return _pages(VERBS[field], pages, titles.of(pages.namespace_id, at))
         case other:
-            return f"something that this program does not know: {other}"
+            return f"unknown event: {other}"
 
 
 def _pages(verb: str, pages: store_pb2.PagesEvent, title: str) -> str:
@@ -236,7 +236,7 @@ def _pages(verb: str, pages: store_pb2.PagesEvent, title: str) -> str:
     end = pages.start_page + pages.page_count
     path = f" path {_short(pages.path_digest)}" if pages.path_digest else ""
     run = f"page {end - 1}" if pages.page_count == 1 else f"pages {pages.start_page} to {end - 1}"
-    # Why something was inserted is mostly that it was.
+    # The cause of an insert is mostly "inserted" too.
     why = "" if cause == verb else f", {cause}"
     return f"{title}: {run} {verb} {WHERE[verb]} {tier}{why}{path}"
 

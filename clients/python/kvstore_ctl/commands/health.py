@@ -1,4 +1,4 @@
-"""The command of kvstore-ctl that says how a store is."""
+"""kvstore-ctl health: the health of a store, for supervisors."""
 
 from typing import Annotated
 
@@ -18,7 +18,7 @@ from kvstore_ctl.console import (
 from kvstore_ctl.options import remote_of
 
 MOST_SECONDS = 3_600.0
-# What a store says that can be asked.
+# The answers of a store that can be reached.
 ANSWERS = (SERVING, "NOT_SERVING")
 
 
@@ -27,7 +27,7 @@ def health(
     live: Annotated[
         bool,
         typer.Option(
-            "--live", metavar="", help="Ask whether it lives, not whether it takes new work."
+            "--live", metavar="", help="Check liveness instead of readiness for new work."
         ),
     ] = False,
     timeout: Annotated[
@@ -36,10 +36,10 @@ def health(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Says how the store is: status 0 if it serves, 1 if it says no, 3 if it says nothing.
+    """Shows the store's health. Exit status: 0 it serves, 1 it does not, 3 it does not answer.
 
-    While it drains it lives and takes no new work. A supervisor replaces a store
-    that does not live.
+    A draining store is live, but not ready for new work. A supervisor replaces a store that is
+    not live.
     """
     asked = LIVENESS if live else READINESS
     try:
@@ -60,5 +60,5 @@ def health(
         return
     if answer in ANSWERS:
         raise typer.Exit(EXIT_REFUSED)
-    typer.echo(f"kvstore-ctl: nothing is heard from {where} within {timeout:g} s", err=True)
+    typer.echo(f"kvstore-ctl: no answer from {where} within {timeout:g} s", err=True)
     raise typer.Exit(EXIT_UNREACHABLE)

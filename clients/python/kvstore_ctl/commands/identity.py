@@ -1,4 +1,4 @@
-"""kvstore-ctl identity: what makes namespaces the same, and what sets two apart."""
+"""kvstore-ctl identity: the identities of namespaces, and their differences."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,23 +13,23 @@ from kvstore_ctl.console import AsJson, RuntimeDirOption, Wide, connected, show,
 from kvstore_ctl.values import namespaces_of, title_of
 
 SALT = "salt"
-# What each factor is made of, where that is known: what to look at when it differs.
+# The meaning of each factor: what to check if it differs.
 MEANINGS: Mapping[str, str] = {
     "tenant": "another user, token or certificate: docs/tenants.md",
     "model": "other weights or another configuration, dtype or quantization: compare the"
     " digests in the workers' logs; for vLLM docs/vllm-identity.md has the list",
-    "adapter": "another LoRA adapter, or one of them has none",
+    "adapter": "another LoRA adapter, or none in one of them",
     "ranks": "another tensor-parallel size",
     "page tokens": "another page size",
     "page bytes": "another page size, dtype, or number of layers or heads",
     "content": "another shape or dtype of a page",
-    SALT: "all else is equal: a salt keeps them apart, such as cache_salt of a request, or"
-    " the salt that a worker was started with",
+    SALT: "everything else is equal, so the salts differ, such as cache_salt of a request or the"
+    " salt of a worker",
 }
 
 
 def factors_of(namespace: store_pb2.NamespaceInfo) -> dict[str, str]:
-    """Returns what a namespace is known by, as far as the store tells; a salt it never does."""
+    """Returns the factors of a namespace's identity, without the salt, which the store hides."""
     identity, layout = namespace.identity, namespace.layout
     return {
         "tenant": namespace.tenant,
@@ -43,9 +43,9 @@ def factors_of(namespace: store_pb2.NamespaceInfo) -> dict[str, str]:
 
 
 def differing(one: store_pb2.NamespaceInfo, other: store_pb2.NamespaceInfo) -> list[str]:
-    """Returns the factors that set two namespaces apart: at least one, the salt if no other.
+    """Returns the factors in which two namespaces differ: the salt if no other differs.
 
-    Where others differ the salt may differ too: nobody is told.
+    If others differ, the salt may differ too, which is not visible.
     """
     mine, theirs = factors_of(one), factors_of(other)
     return [name for name, value in mine.items() if theirs[name] != value] or [SALT]
@@ -54,10 +54,10 @@ def differing(one: store_pb2.NamespaceInfo, other: store_pb2.NamespaceInfo) -> l
 def namesakes(
     namespaces: Sequence[store_pb2.NamespaceInfo],
 ) -> list[tuple[store_pb2.NamespaceInfo, store_pb2.NamespaceInfo, list[str]]]:
-    """Returns pairs of one tenant and name that share nothing, with what sets them apart.
+    """Returns pairs of one tenant and name that share no pages, with the differing factors.
 
-    Each with the first of its name that differs so; those that a salt alone keeps apart
-    are meant to be, and so are adapters: they are left out.
+    Returns one pair for each name and set of factors. Leaves out pairs that differ only by salt
+    or adapter, because that is intended.
     """
     found = []
     by_name: dict[tuple[str, str], list[store_pb2.NamespaceInfo]] = {}
@@ -84,17 +84,17 @@ def _first_of_each(same: list[store_pb2.NamespaceInfo]) -> list[store_pb2.Namesp
 def identity(
     namespace: Annotated[
         list[str] | None,
-        typer.Argument(help="How the namespaces' ids or names begin. Default: all."),
+        typer.Argument(help="Beginnings of the namespaces' ids or names. Default: all."),
     ] = None,
     *,
     wide: Wide = False,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Shows what each namespace is known by, and what sets namespaces apart.
+    """Shows the identity of each namespace, and the differences between namespaces.
 
-    Two servers hit each other's pages only where all of it is equal. The salt is a secret
-    that the store tells nobody; where nothing else differs, it does.
+    Two servers hit each other's pages only if all factors are equal. The salt is a secret that
+    the store does not show. If nothing else differs, the salt does.
     """
     with connected(runtime_dir) as admin:
         listed = admin.namespaces()
@@ -134,9 +134,9 @@ def identity(
             typer.echo(f"{title_of(one)} and {title_of(other)}: {factor}: {MEANINGS[factor]}")
 
 
-# Of more namespaces not each pair is worth a line.
+# With more namespaces, the output does not compare each pair.
 FEW = 6
-# Numbers are shorter.
+# Longer than any number among the factors.
 DIGEST = re.compile(r"[0-9a-f]{16,}")
 
 

@@ -1,4 +1,4 @@
-"""kvstore-ctl leases: who holds what, and since when."""
+"""kvstore-ctl leases: the leases and their holds."""
 
 from typing import Annotated
 
@@ -12,17 +12,17 @@ from kvstore_ctl.values import leases_of, title_of
 
 def leases(
     lease: Annotated[
-        str, typer.Argument(help="Show each hold of the leases whose id or name begins so.")
+        str, typer.Argument(help="Show each hold of the leases whose id or name begins with this.")
     ] = "",
     *,
     wide: Wide = False,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Shows the workers' leases: who they are, what each holds, and since when.
+    """Shows the workers' leases: names, processes, holds and ages.
 
-    A lease is expired where its worker lives and has not renewed it in time: its
-    slots are in quarantine and its pins hold until it gives them back or dies.
+    A lease is expired if its worker lives and has not renewed it in time. Its slots are then in
+    quarantine, and its pins hold until the worker releases them or dies.
     """
     with connected(runtime_dir) as admin:
         listed = leases_of(admin.leases(), lease)

@@ -1,4 +1,4 @@
-"""The commands of kvstore-ctl about namespaces: the list, and the end of one."""
+"""The commands of kvstore-ctl about namespaces: listing and deletion."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ import typer
 from kvstore_ctl import tables
 from kvstore_ctl.console import AsJson, RuntimeDirOption, Wide, confirm, connected, show, show_json
 from kvstore_ctl.message_json import plain
-from kvstore_ctl.text import counted, gone
+from kvstore_ctl.text import counted, removed
 from kvstore_ctl.values import namespace_of, title_of
 
 app = typer.Typer(invoke_without_command=True)
@@ -21,7 +21,7 @@ def namespaces(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the namespaces and what each holds, or delete one."""
+    """Shows the namespaces with their pages and pins, or deletes one."""
     if context.invoked_subcommand is not None:
         return
     with connected(runtime_dir) as admin:
@@ -35,17 +35,17 @@ def namespaces(
 @app.command()
 def delete(
     namespace: Annotated[
-        str, typer.Argument(metavar="NAMESPACE", help="How the namespace's id or name begins.")
+        str, typer.Argument(metavar="NAMESPACE", help="Beginning of the namespace's id or name.")
     ],
     *,
     yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask.")] = False,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a namespace with all its pages and named pins, for good; asks first.
+    """Deletes a namespace with all its pages and named pins; asks first.
 
-    Its id is never used again. Workers that have it open find it gone at their next
-    call, and open another one, which is empty. What is in use goes at its last release.
+    Its id is never used again. Workers that have it open get an error at their next call, and
+    open a new, empty namespace. Pages in use are freed at their last release.
     """
     with connected(runtime_dir) as admin:
         chosen = namespace_of(admin.namespaces(), namespace)
@@ -57,5 +57,5 @@ def delete(
     if as_json:
         show_json({"namespace_id": chosen.namespace_id.hex()} | plain(answer))
     else:
-        what = gone(answer.evicted_page_count, answer.detached_page_count)
-        typer.echo(f"{title} is deleted: {what}")
+        what = removed(answer.evicted_page_count, answer.detached_page_count)
+        typer.echo(f"deleted {title}: {what}")

@@ -1,4 +1,4 @@
-"""The commands of kvstore-ctl that keep prefixes cached, and that remove them."""
+"""The commands of kvstore-ctl that pin prefixes, and that remove them."""
 
 from typing import Annotated
 
@@ -17,14 +17,14 @@ from kvstore_ctl.console import (
     show_json,
 )
 from kvstore_ctl.message_json import plain
-from kvstore_ctl.text import counted, gone
+from kvstore_ctl.text import counted, removed
 from kvstore_ctl.values import STDIN, namespace_of, span_of, title_of, tokens_of
 
-TOKENS_HELP = "File of token ids in decimal, as a JSON list or one by one; - for stdin."
+TOKENS_HELP = "File of token ids in decimal, as a JSON list or separated by spaces; - for stdin."
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The named pin's name in its namespace.")]
 NamespaceOption = Annotated[
-    str, typer.Option(help="How the namespace's id or name begins. Default: the only one.")
+    str, typer.Option(help="Beginning of the namespace's id or name. Default: the only one.")
 ]
 PackedOption = Annotated[
     bool,
@@ -42,7 +42,7 @@ def peek(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Says how much of a prompt is cached, without any effect."""
+    """Shows how much of a prompt is cached, without any effect on the cache."""
     with connected(runtime_dir) as admin:
         packed_tokens = tokens_of(tokens, packed=packed)
         chosen = namespace_of(admin.namespaces(), namespace)
@@ -54,13 +54,13 @@ def peek(
         asked = len(packed_tokens) // TOKEN_BYTES
         typer.echo(f"{cached} of {counted(asked, 'token')} would be reused in {title_of(chosen)}")
         if kept := answer.tier_3_token_count:
-            more = ": a match may load those that memory lacks" if kept > cached else ""
+            more = ": a match may load those that memory does not have" if kept > cached else ""
             typer.echo(f"tier 3 has the first {kept} of them{more}")
         if answer.HasField("in_flight"):
             found = answer.in_flight
             typer.echo(
                 f"a worker is computing them through token {found.token_count}; "
-                f"it last got on {found.idle_ms} ms ago"
+                f"it last inserted pages {found.idle_ms} ms ago"
             )
 
 
@@ -71,7 +71,7 @@ def pin(
     packed: PackedOption = False,
     namespace: NamespaceOption = "",
     ttl: Annotated[
-        str, typer.Option(help="How long it stays, such as 90s, 10m, 12h, 7d. Default: no end.")
+        str, typer.Option(help="Time to live, such as 90s, 10m, 12h, 7d. Default: no end.")
     ] = "",
     require_all: Annotated[
         bool,
@@ -80,9 +80,9 @@ def pin(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keeps cached what is cached now of a prefix, in whole pages, under a name.
+    """Pins the whole pages of a prefix that are cached now, under a name.
 
-    Again with the same tokens it says what is kept, and its time begins anew.
+    Repeated with the same tokens, it shows the pinned tokens and restarts the time to live.
     """
     with connected(runtime_dir) as admin:
         packed_tokens = tokens_of(tokens, packed=packed)
@@ -99,7 +99,7 @@ def pin(
         typer.echo(f"{name}: {pinned} of {are} pinned in {title_of(chosen)}")
     else:
         title = title_of(chosen)
-        typer.echo(f"{name}: no page of {counted(asked, 'token')} is cached in {title}: no pin")
+        typer.echo(f"{name}: no pin: no page of {counted(asked, 'token')} is cached in {title}")
 
 
 def unpin(
@@ -108,7 +108,7 @@ def unpin(
     namespace: NamespaceOption = "",
     if_exists: Annotated[
         bool,
-        typer.Option("--if-exists", metavar="", help="Let it be well where there is no such pin."),
+        typer.Option("--if-exists", metavar="", help="Succeed if there is no such pin."),
     ] = False,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
@@ -121,25 +121,25 @@ def unpin(
     if name not in names and not if_exists:
         known = ", ".join(names) or "none"
         typer.echo(
-            f"kvstore-ctl: no pin is named {name!r} in {title_of(chosen)}; there are: {known}",
+            f"kvstore-ctl: no pin is named {name!r} in {title_of(chosen)}; known are: {known}",
             err=True,
         )
         raise typer.Exit(EXIT_REFUSED)
     if as_json:
         show_json({"namespace_id": chosen.namespace_id.hex(), "name": name})
     else:
-        typer.echo(f"{name} is pinned no more in {title_of(chosen)}")
+        typer.echo(f"unpinned {name} in {title_of(chosen)}")
 
 
 def pins(
     *,
     namespace: Annotated[
-        str, typer.Option(help="How the namespace's id or name begins. Default: all.")
+        str, typer.Option(help="Beginning of the namespace's id or name. Default: all.")
     ] = "",
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Shows the named pins: how much each holds, since when and for how long."""
+    """Shows the named pins: tokens, age and remaining time of each."""
     with connected(runtime_dir) as admin:
         namespaces = admin.namespaces()
         chosen = namespace_of(namespaces, namespace).namespace_id if namespace else b""
@@ -164,20 +164,19 @@ def evict(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Removes every page with a cached prefix's last token, and all that continues it; asks first.
+    """Removes every page with a cached prefix's last token, and all pages after it; asks first.
 
-    A prefix that is not cached whole removes nothing. What is in use is nobody's
-    match any more and goes at its last release; named pins that reach into what
-    is removed end.
+    If the prefix is not cached whole, it removes nothing. Pages in use no longer match, and are
+    freed at their last release. Named pins on a removed page end.
     """
     if bool(tokens) == everything:
-        raise typer.BadParameter("one of the two is wanted", param_hint="--tokens, --all")
+        raise typer.BadParameter("give one of the two", param_hint="--tokens, --all")
     if tokens == STDIN and not yes:
-        raise typer.BadParameter("wanted where stdin gives the tokens", param_hint="--yes")
+        raise typer.BadParameter("is required with tokens from stdin", param_hint="--yes")
     with connected(runtime_dir) as admin:
         packed_tokens = b"" if everything else tokens_of(tokens, packed=packed)
         if not (packed_tokens or everything):
-            msg = f"no tokens in {tokens}; to remove all pages of a namespace, say --all"
+            msg = f"no tokens in {tokens}; to remove all pages of a namespace, give --all"
             raise ValueError(msg)
         chosen = namespace_of(admin.namespaces(), namespace)
         if not yes:
@@ -186,7 +185,7 @@ def evict(
     if as_json:
         show_json({"namespace_id": chosen.namespace_id.hex()} | plain(answer))
     else:
-        what = gone(answer.evicted_page_count, answer.detached_page_count)
+        what = removed(answer.evicted_page_count, answer.detached_page_count)
         typer.echo(f"{title_of(chosen)}: {what}")
 
 
@@ -195,4 +194,4 @@ def _question(namespace: store_pb2.NamespaceInfo, packed_tokens: bytes) -> str:
     if not packed_tokens:
         return f"Remove all of {title}, {counted(namespace.cached_page_count, 'page')}?"
     count = len(packed_tokens) // TOKEN_BYTES
-    return f"Remove the end of {counted(count, 'token')} from {title}, and all that continues it?"
+    return f"Remove the end of {counted(count, 'token')} from {title}, and all pages after it?"

@@ -1,4 +1,4 @@
-"""kvstore-ctl savings: what sharing a prefix saves, worked out or counted."""
+"""kvstore-ctl savings: the prefill that shared prefixes save, calculated or counted."""
 
 from typing import Annotated, Any, NamedTuple
 
@@ -15,11 +15,11 @@ from kvstore_ctl.values import namespaces_of, title_of
 class Savings(NamedTuple):
     """Prefill work without a cache and with one.
 
-    ``tokens_without`` and ``tokens_with`` are the prompt tokens computed without and with
-    it, ``tokens_saved`` their difference, ``share_saved`` that of ``tokens_without``, 0 to 1.
-    ``speed_up_bound`` is how many times sooner all the prefill is done at best, where its
-    time grows with its tokens and reuse takes none; None where nothing is left to compute,
-    which has no bound. ``seconds_saved`` of prefill; None where no speed is known.
+    ``tokens_without`` and ``tokens_with`` are the prompt tokens computed without and with a cache.
+    ``tokens_saved`` is their difference, and ``share_saved`` its share of ``tokens_without``, 0 to
+    1. ``speed_up_bound`` is the largest speed-up of the prefill, if its time is proportional to
+    its tokens and reuse takes no time. It is None without a bound, if nothing is left to compute.
+    ``seconds_saved`` is the time of prefill, None if no speed is known.
     """
 
     tokens_without: int
@@ -33,15 +33,15 @@ class Savings(NamedTuple):
 def prefix_savings(
     shared: int, suffix: int, requests: int, prefill_tokens_per_second: float = 0.0
 ) -> Savings:
-    """Returns what ``requests`` prompts of ``shared`` + ``suffix`` tokens save by sharing.
+    """Returns the savings of ``requests`` prompts with a common prefix.
 
-    Tokens are counts: each prompt begins with the same ``shared`` tokens, which the first
-    computes and the others find, and ends with ``suffix`` tokens of its own. Without a cache
-    that is ``requests * (shared + suffix)`` tokens, with one ``shared + requests * suffix``.
-    A speed of 0 tokens a second is not known. Raises ``ValueError`` for a negative number.
+    Each prompt begins with the same ``shared`` tokens, which only the first one computes, and
+    ends with ``suffix`` tokens of its own. Without a cache that is ``requests * (shared +
+    suffix)`` tokens, and with one ``shared + requests * suffix``. A speed of 0 tokens a second
+    means unknown. Raises ``ValueError`` for a negative number.
     """
     if min(shared, suffix, requests, prefill_tokens_per_second) < 0:
-        msg = "tokens, requests and tokens a second are not negative"
+        msg = "tokens, requests and tokens a second must not be negative"
         raise ValueError(msg)
     computed = shared + requests * suffix if requests else 0
     return savings_of(requests * (shared + suffix), computed, prefill_tokens_per_second)
@@ -50,9 +50,9 @@ def prefix_savings(
 def savings_of(
     tokens_without: int, tokens_with: int, prefill_tokens_per_second: float = 0.0
 ) -> Savings:
-    """Returns what is saved where so many tokens were asked for and so many were computed.
+    """Returns the savings if ``tokens_without`` were asked for and ``tokens_with`` computed.
 
-    A speed of 0 tokens a second is not known. Where nothing was asked for nothing is saved.
+    A speed of 0 tokens a second means unknown. Without asked tokens nothing is saved.
     """
     saved = tokens_without - tokens_with
     bound = tokens_without / tokens_with if tokens_with else None
@@ -66,40 +66,40 @@ def savings_of(
     )
 
 
-GIVEN = "Seconds are the saved tokens at {rate:g} tokens a second, as --prefill-rate says."
-SAID = (
-    "Seconds are of {timed} of the {saved}: those of engines that said what they"
-    " compute in a second, each at its own speed. --prefill-rate counts all at one."
+GIVEN = "Seconds are the saved tokens at the --prefill-rate of {rate:g} tokens a second."
+REPORTED = (
+    "Seconds cover {timed} of the {saved}: those of engines that reported their prefill speed,"
+    " each at its own speed. Set --prefill-rate to count all at one speed."
 )
 TOO_FEW = (
-    "Seconds are not known: no engine that found these tokens had said what it computes in a"
-    " second. kvstore-worker says it once it has computed enough tokens itself to measure it;"
-    " --prefill-rate counts all at one speed."
+    "Seconds are unknown: no engine that matched these tokens had reported its prefill speed."
+    " kvstore-worker reports it after it has computed enough tokens to measure it. Set"
+    " --prefill-rate to count all at one speed."
 )
-DELETED = "Not in it: {deleted} asked of namespaces which are deleted."
-NOT_KNOWN = "Seconds are not known: say what an engine computes in a second with --prefill-rate."
+DELETED = "Not included: {deleted} asked in namespaces that are deleted."
+NOT_KNOWN = "Seconds are unknown: set an engine's prefill speed with --prefill-rate."
 
 
 def savings(  # each is an option
     *,
     shared: Annotated[
-        int | None, typer.Option(min=0, help="Tokens that all prompts begin with.")
+        int | None, typer.Option(min=0, help="Tokens of the prefix that all prompts share.")
     ] = None,
-    suffix: Annotated[int, typer.Option(min=0, help="Tokens of each prompt after those.")] = 0,
-    requests: Annotated[int, typer.Option(min=0, help="How many prompts.")] = 1,
+    suffix: Annotated[int, typer.Option(min=0, help="Tokens of each prompt after it.")] = 0,
+    requests: Annotated[int, typer.Option(min=0, help="Number of prompts.")] = 1,
     prefill_rate: Annotated[
         float, typer.Option(min=0, help="Prompt tokens that the engine computes in a second.")
     ] = 0.0,
     namespace: Annotated[
-        str, typer.Option(help="Count only namespaces whose id or name begins like this.")
+        str, typer.Option(help="Count only namespaces whose id or name begins with this.")
     ] = "",
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Says what a shared prefix saves; without --shared, what the running store has saved.
+    """Calculates the savings of a shared prefix; without --shared, shows the store's savings.
 
-    The calculator asks no store: of the requests the first computes the shared tokens, the
-    others find them. The running store's counters are of the namespaces that are there.
+    The calculation needs no store: the first request computes the shared tokens, and the others
+    match them. The store's counters are those of its existing namespaces.
     """
     timed = deleted = saved = 0
     if shared is not None:
@@ -123,7 +123,7 @@ def savings(  # each is an option
     if prefill_rate:
         typer.echo(GIVEN.format(rate=prefill_rate))
     elif timed:
-        typer.echo(SAID.format(timed=timed, saved=counted(saved, "saved token")))
+        typer.echo(REPORTED.format(timed=timed, saved=counted(saved, "saved token")))
     else:
         typer.echo(TOO_FEW if saved else NOT_KNOWN)
     if deleted > 0 and not namespace:
@@ -131,10 +131,10 @@ def savings(  # each is an option
 
 
 def counted_savings(counters: lease_pb2.CacheCounters, prefill_rate: float = 0.0) -> Savings:
-    """Returns what was saved by a store's counters.
+    """Returns the savings by a store's counters.
 
-    Seconds at a rate in tokens a second; without one at the speeds that engines said
-    themselves, of their own tokens alone; None where none did.
+    Seconds are at ``prefill_rate`` tokens a second. Without a rate they are at the speeds that
+    engines reported, of those engines' tokens only; None if no engine reported one.
     """
     asked = counters.asked_token_count
     reused = counters.matched_token_count + counters.copied_token_count
@@ -146,7 +146,7 @@ def counted_savings(counters: lease_pb2.CacheCounters, prefill_rate: float = 0.0
 
 # Seconds.
 MICROSECOND = 1e-6
-COLUMNS = ("of", "tokens asked", "computed", "saved", "share", "prefill sooner", "seconds saved")
+COLUMNS = ("of", "tokens asked", "computed", "saved", "share", "speed-up", "seconds saved")
 
 
 def _cells(title: str, saved: Savings) -> tuple[Any, ...]:
@@ -157,6 +157,6 @@ def _cells(title: str, saved: Savings) -> tuple[Any, ...]:
         saved.tokens_with,
         saved.tokens_saved,
         f"{saved.share_saved:.1%}",
-        "no bound" if bound is None else f"at most {bound:.2f} times",
+        "unbounded" if bound is None else f"at most {bound:.2f} times",
         "" if saved.seconds_saved is None else f"{saved.seconds_saved:.1f}",
     )

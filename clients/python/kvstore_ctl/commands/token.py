@@ -1,4 +1,4 @@
-"""The commands of kvstore-ctl that give credentials: of this user, and new tokens."""
+"""The commands of kvstore-ctl for credentials: of this user, and new tokens."""
 
 import secrets
 from hashlib import sha256
@@ -10,7 +10,7 @@ import typer
 from kvstore_ctl.console import EXIT_USAGE, AsJson, RuntimeDirOption, connected, show_json
 
 TOKEN_BYTES = 32
-# Tells what leaked where one is found, also to scanners for secrets.
+# Identifies a leaked token, for people and for scanners of secrets.
 TOKEN_PREFIX = "kvs_"  # noqa: S105  # how tokens begin
 FILE_MODE = 0o600
 
@@ -21,10 +21,10 @@ app = typer.Typer(invoke_without_command=True)
 def token(
     context: typer.Context, *, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False
 ) -> None:
-    """Print a credential of this user, for clients that cannot attach, such as grpcurl.
+    """Prints a credential of this user, for clients that cannot attach, such as grpcurl.
 
-    It goes with each call over the unix socket as the header "authorization: Bearer
-    CREDENTIAL", and holds until the store restarts. For callers on other hosts: token new.
+    Send it with each call over the unix socket as the header "authorization: Bearer CREDENTIAL".
+    It is valid until the store restarts. For callers on other hosts use token new.
     """
     if context.invoked_subcommand is not None:
         return
@@ -41,13 +41,13 @@ def new(
     *,
     out: Annotated[
         Path | None,
-        typer.Option(help="A file, which must not be there, to put the token in, mode 0600."),
+        typer.Option(help="New file for the token, with mode 0600. It must not exist."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token, print it once, and say on stderr what to write into the tenants file.
+    """Makes a token, prints it once, and prints the lines for the tenants file on stderr.
 
-    No store is asked, and none keeps a token: the tenants file has its digest.
+    Needs no store, and no store keeps the token: the tenants file has its digest.
     """
     made = TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
     digest = sha256(made.encode()).hexdigest()

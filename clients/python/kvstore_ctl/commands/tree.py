@@ -1,4 +1,4 @@
-"""The radix tree of a namespace, as an operator sees it."""
+"""kvstore-ctl tree: the radix trees of the namespaces."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, NamedTuple
@@ -21,10 +21,10 @@ def _token_ids(ids: Sequence[int]) -> str:
 
 
 class TreeView(NamedTuple):
-    """How much of a tree is shown.
+    """The part of a tree that is shown.
 
-    Nodes up to ``depth`` below the root, and of each node's children ``width``, those with
-    most hits; None: all. ``text`` makes words of a run's first token ids.
+    This is ``depth`` levels below the root, and of each node the ``width`` children with most
+    hits; None means all. ``text`` decodes a run's first token ids.
     """
 
     depth: int | None = None
@@ -42,7 +42,7 @@ def prefix_tree(
 ) -> Tree:
     """Returns the radix tree of a namespace.
 
-    A node whose parent was not listed, for it went meanwhile, stands at the root.
+    A node is shown at the root if its parent is missing, because it was removed meanwhile.
     """
     name = printable(namespace.identity.display_name) or namespace.namespace_id.hex()
     pages = counted(namespace.cached_page_count, "page")
@@ -54,7 +54,7 @@ def prefix_tree(
         parent = each.parent_node_id if each.parent_node_id in known else 0
         children.setdefault(parent, []).append(each)
     through = _through(listed)
-    # A stack and no recursion: a long conversation is a deep tree.
+    # A stack instead of recursion, because a long conversation is a deep tree.
     waiting = [(root, 0, 1)]
     while waiting:
         branch, node_id, level = waiting.pop()
@@ -73,7 +73,7 @@ def prefix_tree(
 
 
 def _through(listed: list[store_pb2.PrefixInfo]) -> dict[int, int]:
-    """Returns by node the matches that ended in it or below it; parents are listed first."""
+    """Returns for each node the matches that ended in it or below it. Parents come first."""
     through = {each.node_id: each.hit_count for each in listed}
     for each in reversed(listed):
         if each.parent_node_id in through:
@@ -82,7 +82,7 @@ def _through(listed: list[store_pb2.PrefixInfo]) -> dict[int, int]:
 
 
 def _kept(nodes: list[store_pb2.PrefixInfo], width: int | None) -> list[store_pb2.PrefixInfo]:
-    """Returns the nodes with most hits, or pages of equal hits, in the order that they have."""
+    """Returns the nodes with most hits, and among equals most pages, in their order."""
     if width is None or len(nodes) <= width:
         return nodes
     best = sorted(nodes, key=lambda each: (each.hit_count, each.page_count), reverse=True)[:width]
@@ -95,7 +95,7 @@ def _more(
     nodes: list[store_pb2.PrefixInfo],
     children: dict[int, list[store_pb2.PrefixInfo]],
 ) -> None:
-    """Says how much is not shown: nodes, and all that is below them."""
+    """Adds the counts of the nodes that are not shown, and of all nodes below them."""
     count = pages = 0
     waiting = list(nodes)
     while waiting:
@@ -124,21 +124,21 @@ def _label(
     return Text(label)
 
 
-# As many as a line of text has, about.
+# About one line of text.
 DECODED_TOKENS = 24
 
 
 def tree(  # each is an option
     *,
     namespace: Annotated[
-        str, typer.Option(help="Only namespaces whose id or name begins like this.")
+        str, typer.Option(help="Only namespaces whose id or name begins with this.")
     ] = "",
     tokens: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Show that many tokens of each run: they are content."
-            f" Default: none, and {DECODED_TOKENS} with --tokenizer.",
+            help="Number of tokens to show of each run: they are content of prompts."
+            f" Default: 0, or {DECODED_TOKENS} with --tokenizer.",
         ),
     ] = None,
     tokenizer: Annotated[
@@ -150,18 +150,18 @@ def tree(  # each is an option
         ),
     ] = "",
     depth: Annotated[
-        int | None, typer.Option(min=1, help="Only so many levels of each tree.")
+        int | None, typer.Option(min=1, help="Largest number of levels of each tree.")
     ] = None,
     width: Annotated[
         int | None,
-        typer.Option(min=1, help="Only so many continuations of each run, those with most hits."),
+        typer.Option(min=1, help="Largest number of children of each run, those with most hits."),
     ] = None,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Shows each namespace's radix tree: pages, pins and hits of every run.
 
-    What is left out by --depth and --width is counted. JSON has all of it.
+    The runs beyond --depth and --width are only counted. JSON has all of them.
     """
     wanted = (DECODED_TOKENS if tokenizer else 0) if tokens is None else tokens
     with connected(runtime_dir) as admin:

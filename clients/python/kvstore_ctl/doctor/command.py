@@ -1,4 +1,4 @@
-"""kvstore-ctl doctor: looks at a store and at its host, and says what to do."""
+"""kvstore-ctl doctor: checks a store and its host, and gives advice."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -29,22 +29,22 @@ from kvstore_ctl.options import remote_of
 from kvstore_ctl.text import counted
 
 ANSWERS = "answers"
-# Seconds for each thing that is asked: a store that hangs is told apart soon.
+# Seconds for each call, so that a hung store is found soon.
 TIMEOUT = 5.0
 
 
 class Seen(NamedTuple):
-    """What a store answered."""
+    """The answers of a store."""
 
     stats: store_pb2.GetStatsResponse
     capabilities: store_pb2.GetCapabilitiesResponse
 
 
 def doctor(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> None:
-    """Checks the store, its host and what workers make of it, and says what to do.
+    """Checks the store, its host and its use by workers, and gives advice.
 
-    Each check ends as ok, warning, failed, or skipped where nothing can be seen from here.
-    The exit status is 1 if one failed, also where no store answers.
+    Each check ends as ok, warning, failed, or skipped if it cannot be made from here. The exit
+    status is 1 if a check failed, or if no store answers.
     """
     try:
         remote = remote_of()
@@ -70,7 +70,7 @@ def _here(paths: RuntimeDir) -> Iterator[Finding]:
     yield socket
     if socket.outcome is Outcome.FAILED:
         for name in (LIVENESS, READINESS, ANSWERS):
-            yield skipped(name, "no store can be asked here: see socket")
+            yield skipped(name, "no store runs here: see socket")
     else:
         with grpc.insecure_channel(paths.grpc_target) as channel:
             yield from _health(channel)
@@ -103,8 +103,8 @@ def _there(remote: RemoteStore) -> Iterator[Finding]:
 
 def _health(channel: grpc.Channel) -> Iterator[Finding]:
     for service, advice in (
-        (LIVENESS, "see the server's log; a supervisor restarts what does not live"),
-        (READINESS, "it starts, drains, or cannot allocate yet: see its log"),
+        (LIVENESS, "see the server's log; a supervisor restarts a store that is not live"),
+        (READINESS, "the store starts, drains, or cannot allocate yet: see its log"),
     ):
         answer = health_of(channel, service, timeout=TIMEOUT)
         found = f"health says {answer}"
@@ -112,7 +112,7 @@ def _health(channel: grpc.Channel) -> Iterator[Finding]:
 
 
 def _ask(where: RuntimeDir | RemoteStore) -> tuple[Seen | None, Finding]:
-    """Returns what the store answers, if it does, and whether it does."""
+    """Returns the answers of the store, or None, and the finding."""
     try:
         with (
             connect_remote_admin(where, timeout=TIMEOUT)
@@ -121,7 +121,7 @@ def _ask(where: RuntimeDir | RemoteStore) -> tuple[Seen | None, Finding]:
         ) as admin:
             seen = Seen(admin.stats(), admin.capabilities())
     except StoreError as error:
-        advice = "see the server's log, and whether this user, token or certificate may ask"
+        advice = "see the server's log, and check this user's, token's or certificate's permission"
         return None, failed(ANSWERS, str(error), advice)
     leases = counted(len(seen.stats.leases), "lease")
     found = f"as a store of epoch {seen.stats.store_epoch}, with {leases}"

@@ -1,4 +1,4 @@
-"""Checks of kvstore-ctl doctor: a GPU, as far as it can be seen, also without one."""
+"""Checks of kvstore-ctl doctor on GPUs, which also work without one."""
 
 import ctypes
 from pathlib import Path
@@ -18,7 +18,7 @@ CONTAINER = (
 
 
 def device_of(capabilities: store_pb2.GetCapabilitiesResponse) -> bytes | None:
-    """Returns the UUID of the device that a store's pages are on; None for host memory."""
+    """Returns the UUID of the device with a store's pages; None for host memory."""
     for extent in capabilities.extents:
         kind = extent.WhichOneof("handle")
         if kind in ("cuda_ipc", "vmm_fd"):
@@ -34,9 +34,9 @@ def driver_check(
     library: str = LIBRARY,
     load: Any = ctypes.CDLL,  # noqa: ANN401
 ) -> Finding:
-    """Looks whether this process sees a driver and a device, where the store's pages need one.
+    """Checks whether this process sees a driver and a device, if the store's pages need them.
 
-    Only one that ``answered`` says where those are.
+    Only a store that ``answered`` tells where its pages are.
     """
     name = "GPU"
     try:
@@ -52,11 +52,11 @@ def driver_check(
     if device is None:
         found = f"{_elsewhere(answered=answered)}; {seen}"
         if visible and loads:
-            return warning(name, found, f"{CONTAINER}, should workers here use the device")
+            return warning(name, found, f"{CONTAINER}, if workers here have to use the device")
         return ok(name, found) if answered else skipped(name, found)
     where = f"pages are on device {UUID(bytes=device)}; {seen}"
     if loads or not visible:
-        return failed(name, where, f"{CONTAINER}; workers without the device do without the store")
+        return failed(name, where, f"{CONTAINER}; workers without the device cannot use the store")
     return ok(name, where)
 
 
@@ -68,7 +68,7 @@ def ipc_check(
     *,
     answered: bool = True,
 ) -> Finding:
-    """Looks whether memory of the device can be shared between the server's process and this."""
+    """Checks whether the server's process and this one can share memory of the device."""
     name = "CUDA IPC"
     if device is None:
         return skipped(name, _elsewhere(answered=answered))
@@ -76,7 +76,7 @@ def ipc_check(
         advice = "unset CUDA_MPS_PIPE_DIRECTORY for workers, or stop the MPS daemon"
         return failed(name, "processes here are clients of MPS, which the store refuses", advice)
     if pid is None:
-        return skipped(name, "the server's process is not seen from here")
+        return skipped(name, "the server's process is not visible from here")
     flags = {
         "ipc": "docker --ipc, compose `ipc: service:store`, or one pod",
         "pid": "docker --pid=host, compose `pid: host`, or one pod with shareProcessNamespace",
@@ -90,4 +90,4 @@ def ipc_check(
 
 
 def _elsewhere(*, answered: bool) -> str:
-    return "pages are in host memory" if answered else "no store says where its pages are"
+    return "pages are in host memory" if answered else "no store tells where its pages are"

@@ -1,4 +1,4 @@
-"""What kvstore-ctl doctor found: one finding a check."""
+"""Findings of kvstore-ctl doctor, one for each check."""
 
 from collections.abc import Iterable
 from enum import Enum
@@ -11,7 +11,7 @@ from kvstore_ctl.text import printable
 
 
 class Outcome(Enum):
-    """How a check ended; ``SKIPPED`` is what cannot be seen from here."""
+    """The outcome of a check. ``SKIPPED`` checks cannot be made from here."""
 
     OK = "ok"
     SKIPPED = "skipped"
@@ -28,7 +28,7 @@ STYLES = {
 
 
 class Finding(NamedTuple):
-    """What a check of this name found, and what to do; nothing where all is well."""
+    """The result of one check, with advice if something is wrong."""
 
     check: str
     outcome: Outcome
@@ -37,37 +37,37 @@ class Finding(NamedTuple):
 
 
 def ok(check: str, found: str) -> Finding:
-    """Returns that all is well."""
+    """Returns a finding without a problem."""
     return Finding(check, Outcome.OK, found)
 
 
 def skipped(check: str, why: str) -> Finding:
-    """Returns that nothing could be seen."""
+    """Returns a finding of a check that could not be made."""
     return Finding(check, Outcome.SKIPPED, why)
 
 
 def warning(check: str, found: str, advice: str) -> Finding:
-    """Returns what costs something, or may."""
+    """Returns a finding that costs something, or may."""
     return Finding(check, Outcome.WARNING, found, advice)
 
 
 def failed(check: str, found: str, advice: str) -> Finding:
-    """Returns what has to be seen to."""
+    """Returns a finding that has to be fixed."""
     return Finding(check, Outcome.FAILED, found, advice)
 
 
 def worst(findings: Iterable[Finding]) -> Outcome:
-    """Returns the worst outcome; ok of nothing. What was skipped is no worse than that."""
+    """Returns the worst outcome, or ok without findings. Skipped is better than ok."""
     order = [Outcome.SKIPPED, Outcome.OK, Outcome.WARNING, Outcome.FAILED]
     return max((each.outcome for each in findings), key=order.index, default=Outcome.OK)
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:
-    """Returns the findings in their order."""
+    """Returns a table of the findings, in their order."""
     table = Table(title="doctor", title_justify="left", box=None, pad_edge=False)
     for column in ("check", "outcome"):
         table.add_column(column, no_wrap=True)
-    table.add_column("found, and what to do", overflow="fold")
+    table.add_column("finding and advice", overflow="fold")
     for each in findings:
         said = Text(printable(each.found))
         if each.advice:
@@ -78,7 +78,7 @@ def findings_table(findings: Iterable[Finding]) -> Table:
 
 
 def plain_findings(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    """Returns the findings for programs."""
+    """Returns the findings as plain values for JSON."""
     return [
         {
             "check": each.check,

@@ -1,4 +1,4 @@
-"""What the kernel says of this machine and of its processes, read from its files."""
+"""Checks of kvstore-ctl doctor on this machine and its processes, by the kernel's files."""
 
 import fcntl
 import os
@@ -12,9 +12,9 @@ from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_ctl.doctor.findings import Finding, failed, ok, skipped, warning
 
 KIB = 1024
-# cgroup v1 says "no limit" as the largest multiple of a page; no machine has this much.
+# cgroup v1 writes "no limit" as the largest multiple of a page. No machine has this much memory.
 UNLIMITED = 1 << 60
-# Of each cgroup version: its limit, its usage, and what of that can go at once.
+# By cgroup version: the files of limit and usage, and the field of the reclaimable cache.
 MEMORY_FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
@@ -23,9 +23,10 @@ CLOCK_SOURCE = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 
 
 class MemoryLimit(NamedTuple):
-    """A limit of a cgroup, in bytes; ``used_bytes`` is without cache that can go at once.
+    """A memory limit of a cgroup, in bytes. ``used_bytes`` is without reclaimable cache.
 
-    ``killed_count`` processes were killed for want of memory in it, as far as it counts.
+    ``killed_count`` counts the processes that the kernel killed in it for lack of memory, if the
+    cgroup counts them.
     """
 
     path: str
@@ -35,13 +36,13 @@ class MemoryLimit(NamedTuple):
 
 
 class HostFacts:
-    """Facts of a machine whose root folder is ``root``. What cannot be read is not there."""
+    """Facts of a machine whose root folder is ``root``. Unreadable files count as absent."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Returns the machine's memory, and what of it can be had without swapping."""
+        """Returns the bytes of the machine's memory, and those available without swapping."""
         found = {"MemTotal": 0, "MemAvailable": 0}
         for line in self._read("proc/meminfo").splitlines():
             name, _, rest = line.partition(":")
@@ -50,11 +51,11 @@ class HostFacts:
         return found["MemTotal"], found["MemAvailable"]
 
     def memory_limits(self, pid: int | str) -> list[MemoryLimit]:
-        """Returns each limit that a process's cgroups have, its own first."""
+        """Returns the limits of a process's cgroups, its own cgroup's first."""
         return list(self._limits(pid))
 
     def open_file_limit(self, pid: int | str) -> int | None:
-        """Returns how many descriptors a process may have; None where nobody says."""
+        """Returns how many descriptors a process may have; None if it is unknown."""
         for line in self._read(f"proc/{pid}/limits").splitlines():
             if line.startswith("Max open files"):
                 soft = line.split()[3]
@@ -62,27 +63,27 @@ class HostFacts:
         return None
 
     def open_file_count(self, pid: int | str) -> int | None:
-        """Returns how many descriptors a process has; None where that is not ours to see."""
+        """Returns how many descriptors a process has; None if this user may not see it."""
         try:
             return sum(1 for _ in (self._root / f"proc/{pid}/fd").iterdir())
         except OSError:
             return None
 
     def namespace(self, kind: str, pid: int | str = "self") -> str | None:
-        """Returns which namespace, such as ``ipc``, a process is in."""
+        """Returns the namespace of a kind, such as ``ipc``, of a process; None if unknown."""
         try:
             return str((self._root / f"proc/{pid}/ns/{kind}").readlink())
         except OSError:
             return None
 
     def clock_source(self) -> str:
-        """Returns what the kernel reads its clocks from; nothing where it does not say."""
+        """Returns the kernel's clock source, empty if it is unknown."""
         return self._read(CLOCK_SOURCE).strip()
 
     def flock_holders(self, path: Path) -> list[int] | None:
-        """Returns the processes that hold a file's flock, by their numbers here.
+        """Returns the process ids that hold a file's flock, in this pid namespace.
 
-        None where the kernel does not say, or there is no such file.
+        Returns None if it is unknown, or if the file does not exist.
         """
         listed = self._read("proc/locks")
         try:
@@ -98,7 +99,7 @@ class HostFacts:
         return held if words else None
 
     def devices(self) -> list[str]:
-        """Returns the files of the GPUs of NVIDIA that are visible here."""
+        """Returns the names of the visible device files of NVIDIA GPUs."""
         found = (self._root / "dev").glob("nvidia[0-9]*")
         return sorted(each.name for each in found)
 
@@ -121,7 +122,7 @@ class HostFacts:
         yield MemoryLimit(place, int(limit), max(int(usage) - can_go, 0), killed)
 
     def _memory_mounts(self) -> Iterator[tuple[int, str, str]]:
-        """Yields the version, the cgroup and the path of each mount that limits memory."""
+        """Yields the version, the cgroup and the path of each cgroup mount that limits memory."""
         for line in self._read("proc/self/mountinfo").splitlines():
             place, _, filesystem = line.partition(" - ")
             kind, _, options = filesystem.partition(" ")
@@ -133,7 +134,7 @@ class HostFacts:
                 yield version, cgroup, path
 
     def _own_cgroup(self, pid: int | str, version: int, mounted: str) -> PurePosixPath:
-        """Returns a process's cgroup below a mount; the mount's own where it is not visible."""
+        """Returns a process's cgroup below a mount; the mount's own if it is not visible."""
         for line in self._read(f"proc/{pid}/cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             found = 1 if "memory" in controllers.split(",") else 2 if not controllers else 0
@@ -153,7 +154,7 @@ class HostFacts:
 
 
 def _number(text: str, name: str) -> int:
-    """Returns the number beside a name, of lines of both; 0 where it is not there."""
+    """Returns the number beside a name, from lines with both; 0 if the name is absent."""
     for line in text.splitlines():
         found, _, value = line.partition(" ")
         if found == name and value.strip().isdigit():
@@ -168,13 +169,13 @@ OPEN_TO_OTHERS = 0o007
 # an extent takes two descriptors.
 FEW_DESCRIPTORS = 1024
 MOST_IN_USE = 0.8
-# Read without a call into the kernel, or in tens of nanoseconds.
+# Clock sources that are read without a system call, or within tens of nanoseconds.
 QUICK_CLOCKS = frozenset({"tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"})
-START = "start kvstore-server, or say where it is with --runtime-dir"
+START = "start kvstore-server, or name its folder with --runtime-dir"
 
 
 def socket_check(paths: RuntimeDir) -> Finding:
-    """Looks whether the store's folder and sockets are there, and this user may use them."""
+    """Checks whether the store's folder and sockets exist, and this user may use them."""
     name, path = "socket", paths.path
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -182,22 +183,22 @@ def socket_check(paths: RuntimeDir) -> Finding:
             if not stat.S_ISSOCK(path.lstat().st_mode):
                 return failed(name, f"{path} is no socket", f"remove it, and {START}")
             if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
-                return failed(name, f"{path} is not yours to use", _whose(paths.path))
+                return failed(name, f"this user may not use {path}", _whose(paths.path))
     except (FileNotFoundError, NotADirectoryError):
-        return failed(name, f"there is no {path}", START)
+        return failed(name, f"{path} does not exist", START)
     except PermissionError:
-        return failed(name, f"{path} is not yours to see", _whose(paths.path))
+        return failed(name, f"this user may not see {path}", _whose(paths.path))
     if mode & OPEN_TO_OTHERS:
         advice = f"chmod 700 {paths.path}: the server refuses to start in a folder open to all"
         return warning(name, f"{paths.path} has mode {mode:04o}", advice)
-    return ok(name, f"{paths.path}, mode {mode:04o}, both sockets there")
+    return ok(name, f"{paths.path}, mode {mode:04o}, has both sockets")
 
 
 def server_pid(facts: HostFacts, paths: RuntimeDir) -> int | None:
-    """Returns the process that serves a folder, by the flock that it holds on its file.
+    """Returns the id of the process that serves a folder, by its flock on the folder's file.
 
-    None where it is not seen here: the number in the file is that of its own pid namespace,
-    and may be somebody else's here.
+    Returns None if the process is not visible here. The id in the file is of the server's pid
+    namespace, and may be another process's id here.
     """
     holders = facts.flock_holders(paths.flock_file)
     try:
@@ -210,7 +211,7 @@ def server_pid(facts: HostFacts, paths: RuntimeDir) -> int | None:
 
 
 def descriptors_check(facts: HostFacts, pid: int | None) -> Finding:
-    """Looks how many descriptors this process and the server may have, and the server has."""
+    """Checks the descriptor limits of this process and the server, and the server's usage."""
     name = "descriptors"
     own = facts.open_file_limit("self")
     limit = None if pid is None else facts.open_file_limit(pid)
@@ -218,7 +219,7 @@ def descriptors_check(facts: HostFacts, pid: int | None) -> Finding:
     raise_it = "raise LimitNOFILE (systemd), --ulimit nofile (containers) or ulimit -n"
     if limit is not None and used is not None and used > limit * MOST_IN_USE:
         found = f"the server has {used} of {limit} descriptors"
-        return failed(name, found, f"{raise_it} of the server: without one nobody can attach")
+        return failed(name, found, f"{raise_it} of the server: each attach needs a descriptor")
     for whose, each in (("server", limit), ("process here", own)):
         if each is not None and each < FEW_DESCRIPTORS:
             return warning(name, f"the {whose} may have {each}", f"{raise_it} to 65536")
@@ -227,7 +228,7 @@ def descriptors_check(facts: HostFacts, pid: int | None) -> Finding:
 
 
 def memfd_check(make: Callable[[str, int], int] = os.memfd_create) -> Finding:
-    """Looks whether sealed memory without a file can be had: extents are that, not /dev/shm."""
+    """Checks whether the kernel provides sealed memfds, which extents use, not /dev/shm."""
     name = "memfd"
     try:
         descriptor = make("kvstore-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -241,11 +242,11 @@ def memfd_check(make: Callable[[str, int], int] = os.memfd_create) -> Finding:
     except OSError as error:
         advice = "allow memfd_create and fcntl(F_ADD_SEALS) in the container's seccomp profile"
         return failed(name, f"no sealed memory: {error.strerror}", advice)
-    return ok(name, "sealed memory can be had; /dev/shm is not used, whatever its size")
+    return ok(name, "sealed memory is available; the size of /dev/shm does not matter")
 
 
 def kernel_check(option: int = SO_PEERPIDFD) -> Finding:
-    """Looks whether the kernel names the process at the other end of a socket."""
+    """Checks whether the kernel identifies the process at the other end of a socket."""
     name = "pidfd"
     release = os.uname().release
     one, other = socket.socketpair()
@@ -270,15 +271,15 @@ def kernel_check(option: int = SO_PEERPIDFD) -> Finding:
 
 
 def clock_check(facts: HostFacts) -> Finding:
-    """Looks what the kernel's clocks are read from: leases and calls count on them."""
+    """Checks the kernel's clock source, because leases and calls read clocks often."""
     name = "clock"
     source = facts.clock_source()
     if not source:
-        return skipped(name, "the kernel does not say what its clocks are read from")
+        return skipped(name, "the kernel does not tell its clock source")
     if source not in QUICK_CLOCKS:
-        found = f"clocks are read from {source}, a microsecond or more each time"
-        return warning(name, found, "boot with clocksource=tsc where the machine's is stable")
-    return ok(name, f"clocks are read from {source}")
+        found = f"the clock source is {source}, which takes a microsecond or more a read"
+        return warning(name, found, "boot with clocksource=tsc if the machine's is stable")
+    return ok(name, f"the clock source is {source}")
 
 
 def _whose(path: Path) -> str:

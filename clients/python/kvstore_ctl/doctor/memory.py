@@ -1,11 +1,11 @@
-"""Checks of kvstore-ctl doctor: what the store's memory takes of the machine's."""
+"""Checks of kvstore-ctl doctor on the store's part of the machine's memory."""
 
 from kvstore.v1 import store_pb2, types_pb2
 from kvstore_ctl.doctor.findings import Finding, failed, ok, skipped, warning
 from kvstore_ctl.doctor.host import HostFacts
 from kvstore_ctl.top.view import mebibytes
 
-# Of the machine's memory, or of a limit.
+# Shares of the machine's memory, or of a limit.
 MUCH = 0.8
 NEARLY_ALL = 0.95
 
@@ -17,9 +17,9 @@ def machine_memory_check(
     on_device: bool,
     answered: bool = True,
 ) -> Finding:
-    """Looks what the arenas in host memory take of the machine's, and what is left of it.
+    """Checks the arenas' part of the host's memory, and the memory that is left.
 
-    Only a store that ``answered`` says what they take.
+    Only a store that ``answered`` tells the size of its arenas.
     """
     name = "memory"
     total, available = facts.memory_bytes()
@@ -29,19 +29,19 @@ def machine_memory_check(
     found = f"arenas take {mebibytes(taken)} of {mebibytes(total)}, {mebibytes(available)} left"
     if not answered:
         left = f"{mebibytes(available)} of {mebibytes(total)} left"
-        found = f"no store says what its arenas take; {left}"
+        found = f"no store tells the size of its arenas; {left}"
     if taken > total * MUCH:
         advice = "lower --tier1-bytes (or --tier2-bytes): engines need memory beside the store's"
         return warning(name, found, advice)
     if available < total * (1 - NEARLY_ALL):
-        return warning(name, found, "the machine is out of memory soon: see what takes it")
+        return warning(name, found, "the machine is nearly out of memory: find what uses it")
     return ok(name, found) if answered else skipped(name, found)
 
 
 def limits_check(
     facts: HostFacts, stats: store_pb2.GetStatsResponse, pid: int | None, *, on_device: bool
 ) -> Finding:
-    """Looks at the limits of the server's cgroups, which arenas count in, and of this process's."""
+    """Checks the memory limits of the server's cgroups, which include arenas, and of this one's."""
     name = "container limits"
     taken = arena_bytes(stats, on_device=on_device)
     limits = {"this process": facts.memory_limits("self")}
@@ -59,9 +59,9 @@ def limits_check(
                 advice = "raise the limit well above --tier1-bytes and --tier2-bytes together"
                 return warning(name, f"{said}; arenas take {mebibytes(taken)}", advice)
             if each.killed_count:
-                # Counted since the cgroup was made: it says nothing of now.
-                advice = "raise the limit: it has to hold the arenas and what else runs in it"
-                killed = f"{said}; {each.killed_count} were killed in it so far"
+                # Counted since the cgroup was made, so it does not tell the present state.
+                advice = "raise the limit: it must suffice for the arenas and everything else in it"
+                killed = f"{said}; {each.killed_count} processes were killed in it so far"
                 return warning(name, killed, advice)
     seen = [
         f"{whose} {mebibytes(min(e.limit_bytes for e in f))}" for whose, f in limits.items() if f

@@ -1,4 +1,4 @@
-"""kvstore-ctl top: what a store does now, by namespace and by lease."""
+"""kvstore-ctl top: the current activity of a store, by namespace and by lease."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ MOST_INTERVAL = 86_400.0
 
 
 class _Looks(NamedTuple):
-    """How often to look, for how many frames (0: no end), and what stands first."""
+    """The settings of a display: interval, number of frames (0: no end), sorting and rows."""
 
     interval: float
     frames: int
@@ -42,24 +42,24 @@ def top(  # each is an option
     *,
     interval: Annotated[
         float,
-        typer.Option(min=LEAST_INTERVAL, max=MOST_INTERVAL, help="Seconds between two looks."),
+        typer.Option(min=LEAST_INTERVAL, max=MOST_INTERVAL, help="Seconds between two frames."),
     ] = 2.0,
-    count: Annotated[
-        int, typer.Option(min=0, help="End after so many frames. 0: at Ctrl-C or q.")
-    ] = 0,
+    count: Annotated[int, typer.Option(min=0, help="Number of frames. 0: until Ctrl-C or q.")] = 0,
     once: Annotated[
         bool, typer.Option("--once", metavar="", help="The same as --count 1.")
     ] = False,
-    sort: Annotated[str, typer.Option(help=f"What is first: most {NAMES}.")] = "tokens",
-    rows: Annotated[int, typer.Option(min=1, help="Most namespaces, and leases, shown.")] = 15,
+    sort: Annotated[str, typer.Option(help=f"Sort rows by: {NAMES}.")] = "tokens",
+    rows: Annotated[
+        int, typer.Option(min=1, help="Largest number of namespaces, and of leases.")
+    ] = 15,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Shows what the store does now: hit rate, tokens saved, tiers, namespaces and leases.
+    """Shows the store's current activity: hit rate, saved tokens, tiers, namespaces and leases.
 
-    Each frame is what changed between two looks, by the store's own uptime. On a terminal
-    it stays in place, also while a store restarts: q quits, s sorts by the next column.
-    Elsewhere, and with --json, one frame follows the other; of JSON one value a line.
+    Each frame shows the change between two snapshots, by the store's own uptime. On a terminal
+    the frame stays in place, also while a store restarts: q quits, s sorts by the next column.
+    Elsewhere, and with --json, frames follow each other; JSON has one value a line.
     """
     if sort not in SORTS:
         raise typer.BadParameter(f"one of {NAMES}, not {sort!r}", param_hint="--sort")
@@ -86,14 +86,14 @@ def _printed(admin: Admin, looks: _Looks, print_frame: Callable[[Frame], None]) 
 
 
 def _live(store: StoreConnection, looks: _Looks) -> None:
-    """Shows frames in place; a key acts at once, and the next look comes an interval later.
+    """Shows frames in place. A key acts at once, and the next snapshot comes an interval later.
 
-    A store that goes away is looked for until it is back, once it was there at first.
+    Raises ``StoreError`` if the first call fails. Later failures are shown, and retried.
     """
     sorts = list(SORTS)
     before, shown, trouble = store.ask(Admin.stats), 0, ""
     frame = Frame(before, change_between(before, before), looks.sort, looks.rows)
-    # What is counted is to be read afterwards.
+    # A bounded number of frames stays on the terminal, to be read afterwards.
     with keys() as wait_for_key, Live(auto_refresh=False, screen=not looks.frames) as screen:
         while not looks.frames or shown < looks.frames:
             key = wait_for_key(looks.interval)
@@ -111,7 +111,7 @@ def _live(store: StoreConnection, looks: _Looks) -> None:
                     frame = frame._replace(stats=after, change=change_between(before, after))
                     before, shown, trouble = after, shown + 1, ""
             width = screen.console.width
-            # The last one stays when no key does anything any more.
+            # The last frame stays on the terminal, so it does not name the keys.
             more = not looks.frames or shown < looks.frames
             shown_now = rendered(frame, width=width, trouble=trouble, keys=more)
             screen.update(shown_now, refresh=True)

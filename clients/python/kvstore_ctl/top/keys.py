@@ -1,4 +1,4 @@
-"""Single keys of a terminal, without waiting for a line's end."""
+"""Single keys of a terminal, without waiting for the end of a line."""
 
 import os
 import select
@@ -12,10 +12,10 @@ from threading import Event
 
 @contextmanager
 def keys() -> Iterator[Callable[[float], str]]:
-    """Provides a call that waits so many seconds for a key, and returns it or nothing.
+    """Yields a function that waits some seconds for a key; it returns the key or "".
 
-    Ctrl-C stays ``KeyboardInterrupt``. Where stdin is no terminal there are no keys, and it
-    waits. The terminal is left as it was found.
+    Ctrl-C stays ``KeyboardInterrupt``. If stdin is no terminal, the function only waits. The
+    terminal's settings are restored at the end.
     """
     if not sys.stdin.isatty():
         yield _wait

@@ -1,4 +1,4 @@
-"""What happened between two snapshots of a store: differences, and rates by its own clock."""
+"""The differences between two snapshots of a store, and rates by the store's own clock."""
 
 from typing import NamedTuple
 
@@ -8,10 +8,10 @@ NANOSECONDS = 1e-9
 
 
 class Activity(NamedTuple):
-    """What was asked of a store, a namespace or a lease in ``seconds``.
+    """The activity of a store, a namespace or a lease in ``seconds``.
 
-    Tokens and pages are counts; ``hit_rate`` and ``thrash`` are shares of 1, None where
-    there was nothing to have a share of.
+    Tokens and pages are counts. ``hit_rate`` and ``thrash`` are shares from 0 to 1, or None
+    without any tokens or pages.
     """
 
     seconds: float
@@ -24,23 +24,23 @@ class Activity(NamedTuple):
 
     @property
     def hit_rate(self) -> float | None:
-        """Of the tokens asked for, how many needed not be computed."""
+        """The share of the asked tokens that were not computed again."""
         return self.saved_tokens / self.asked_tokens if self.asked_tokens else None
 
     @property
     def thrash(self) -> float | None:
-        """Of the pages inserted, how many had been evicted shortly before."""
+        """The share of the inserted pages that had been evicted shortly before."""
         return self.returned_pages / self.inserted_pages if self.inserted_pages else None
 
     def per_second(self, count: int) -> float:
-        """Returns a count as a rate; 0 where no time went by."""
+        """Returns a count as a rate; 0 if no time passed."""
         return count / self.seconds if self.seconds > 0 else 0.0
 
 
 def counted_here(stats: store_pb2.GetStatsResponse) -> lease_pb2.CacheCounters:
-    """Returns the sums over the namespaces that are there.
+    """Returns the sums over the existing namespaces.
 
-    The store's own counters keep what deleted ones counted, such as those of a bench.
+    The store's own counters also include deleted namespaces, such as those of a bench.
     """
     total = lease_pb2.CacheCounters()
     for name in total.DESCRIPTOR.fields_by_name:
@@ -49,7 +49,7 @@ def counted_here(stats: store_pb2.GetStatsResponse) -> lease_pb2.CacheCounters:
 
 
 def overall(counters: lease_pb2.CacheCounters, seconds: float) -> Activity:
-    """Returns all that was ever counted, over so many seconds."""
+    """Returns the activity of all time, over so many seconds."""
     return Activity(
         seconds,
         counters.lookup_count,
@@ -64,7 +64,7 @@ def overall(counters: lease_pb2.CacheCounters, seconds: float) -> Activity:
 def between(
     before: lease_pb2.CacheCounters | None, after: lease_pb2.CacheCounters, seconds: float
 ) -> Activity:
-    """Returns what came between two looks, ``seconds`` apart; without a first look, all."""
+    """Returns the activity between two snapshots, ``seconds`` apart; all of it without a first."""
     now = overall(after, seconds)
     if before is None:
         return now
@@ -79,10 +79,9 @@ def uptime_of(stats: store_pb2.GetStatsResponse) -> float:
 
 
 class Change(NamedTuple):
-    """Two snapshots of one store, the later one's rows with what each did between them.
+    """The activity between two snapshots of one store, in total and by row of the later one.
 
-    ``namespaces`` and ``leases`` are by id (a lease's with its tenant); one that was not
-    there before counts whole.
+    ``namespaces`` are by id, and ``leases`` by tenant and id. All activity of a new row counts.
     """
 
     whole: Activity
@@ -91,10 +90,10 @@ class Change(NamedTuple):
 
 
 def change_between(before: store_pb2.GetStatsResponse, after: store_pb2.GetStatsResponse) -> Change:
-    """Returns what a store did between two snapshots.
+    """Returns the activity of a store between two snapshots.
 
-    The time between them is the store's own, never this host's. Of a store that was
-    started anew meanwhile: all since its start.
+    The time between them is by the store's clock, never this host's. If the store restarted
+    meanwhile, it is the activity since its start.
     """
     seconds = uptime_of(after) - uptime_of(before)
     if before.store_epoch != after.store_epoch:

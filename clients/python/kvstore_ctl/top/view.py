@@ -17,7 +17,7 @@ MEBIBYTE = 1 << 20
 
 
 class Part(NamedTuple):
-    """A part of a bar: its name, the character and the colour that it is drawn with."""
+    """A part of a bar: its name, its character and its colour."""
 
     name: str
     character: str
@@ -38,8 +38,8 @@ LEGEND = " ".join(f"{part.character}{part.name}" for part in PARTS)
 def cells_of(counts: Sequence[int], width: int) -> list[int]:
     """Returns how many of ``width`` characters each count gets.
 
-    Together they are ``width``, or none for nothing; what is there has one at least,
-    which the largest give.
+    The sum is ``width``, or zero if all counts are zero. Each other count gets at least one
+    character, taken from the largest counts.
     """
     total = sum(counts)
     if not total:
@@ -88,16 +88,16 @@ def tier_bars(stats: store_pb2.GetStatsResponse) -> list[Text]:
 
 
 def share(part: int, whole: int) -> str:
-    """Returns a part of a whole in percent; nothing of nothing."""
+    """Returns a part of a whole in percent; 0% if the whole is zero."""
     return f"{part / whole:.0%}" if whole else "0%"
 
 
 def mebibytes(size: int) -> str:
-    """Returns bytes in MiB, with a digit where there are few."""
+    """Returns bytes in MiB, with one decimal below 10 MiB."""
     return f"{size / MEBIBYTE:.1f} MiB" if size < 10 * MEBIBYTE else f"{size // MEBIBYTE} MiB"
 
 
-# What rows are sorted by, the first unless told; a row that says nothing comes last.
+# The keys to sort rows by; the first is the default. A row without a hit rate comes last.
 SORTS: dict[str, Callable[[Activity], float]] = {
     "tokens": lambda each: each.asked_tokens,
     "lookups": lambda each: each.lookups,
@@ -105,13 +105,13 @@ SORTS: dict[str, Callable[[Activity], float]] = {
     "hits": lambda each: -1.0 if each.hit_rate is None else each.hit_rate,
     "evictions": lambda each: each.evicted_pages,
 }
-# Of what is inserted, as in the server's log.
+# A share of the inserted pages, as in the server's log.
 THRASH_SHARE = 0.2
 KEYS = "q quits, s sorts by the next column, Ctrl-C ends"
 
 
 class Frame(NamedTuple):
-    """What is shown at once: the later snapshot, and what changed since the one before."""
+    """The content of one display: a snapshot, and the activity since the one before."""
 
     stats: store_pb2.GetStatsResponse
     change: Change
@@ -120,12 +120,12 @@ class Frame(NamedTuple):
 
     @property
     def overall(self) -> Activity:
-        """All since the store's start, of the namespaces that are there."""
+        """The activity of the existing namespaces since the store's start."""
         return overall(counted_here(self.stats), uptime_of(self.stats))
 
     @property
     def namespaces(self) -> list[tuple[store_pb2.NamespaceInfo, Activity]]:
-        """The namespaces, the most active first, as many as are shown."""
+        """The shown namespaces, the most active first."""
         pairs = [
             (each, self.change.namespaces[each.namespace_id]) for each in self.stats.namespaces
         ]
@@ -137,7 +137,7 @@ class Frame(NamedTuple):
 
     @property
     def leases(self) -> list[tuple[lease_pb2.LeaseInfo, Activity]]:
-        """The leases, the most active first, as many as are shown."""
+        """The shown leases, the most active first."""
         pairs = [
             (each, self.change.leases[each.tenant, each.lease_id]) for each in self.stats.leases
         ]
@@ -153,7 +153,7 @@ def rendered(
 ) -> RenderableType:
     """Returns a frame for a file, or for a terminal of ``width`` columns.
 
-    ``keys`` adds which there are, ``trouble`` is why it is no frame of now.
+    ``keys`` adds a line with the keys. ``trouble`` is the reason why the frame is not current.
     """
     now, all_of_it, stats = frame.change.whole, frame.overall, frame.stats
     thrash = Text(f"thrash {_share(now.thrash)}")
@@ -189,7 +189,7 @@ def rendered(
 
 
 def plain_frame(frame: Frame) -> dict[str, object]:
-    """Returns a frame's numbers for programs: rates are a second's, shares of 1."""
+    """Returns a frame's numbers for JSON: rates a second, and shares from 0 to 1."""
     return {
         "uptime": uptime_of(frame.stats),
         "store_epoch": frame.stats.store_epoch,
@@ -272,11 +272,11 @@ LARGE = 100
 # Characters of a number.
 NUMBER = 6
 EXPIRED = " (expired)"
-# All but the last of a second.
+# All but the last are rates a second.
 COLUMNS = ("look/s", "tok/s", "saved/s", "evict/s", "hit")
 
 
-# Columns of a terminal that all but names take, and from where on tenants have room.
+# The width of all columns but names, and the width from which on tenants are shown.
 BESIDE_NAMES, WIDE = 69, 100
 
 
@@ -287,9 +287,9 @@ def _table(
     rows: list[tuple[str, str, str, int, int, Activity]],
     width: int | None,
 ) -> Table:
-    """Returns a table that a terminal of 80 columns has room for: names are cut, no number is.
+    """Returns a table that fits a terminal of 80 columns: it cuts names, but no numbers.
 
-    Tenants are named where there are several, and room for them.
+    It names tenants if there are several, and if the terminal is wide enough.
     """
     several = len({row[2] for row in rows}) > 1 and (width is None or width >= WIDE)
     longest = None if width is None else max((width - BESIDE_NAMES) // (1 + several), SHORT_ID)

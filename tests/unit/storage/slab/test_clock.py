@@ -1,10 +1,10 @@
-"""Who goes when a slab is full: leaves, once they were not read for a turn."""
+"""Eviction from a full slab: leaves that nobody read for a turn."""
 
 from itertools import islice
 
 from kvstore.storage.slab.layout import layout_of
 from kvstore.storage.slab.policy import WINDOW, SlabClock
-from kvstore.storage.slab.segment import Segment, SlotState
+from kvstore.storage.slab.segment import Segment, SlotPhase
 from kvstore.storage.slab.superblock import SegmentHeader
 
 PAGE_BYTES = 4096
@@ -23,10 +23,10 @@ class World:
         self.clock = SlabClock()
         for segment in self.segments:
             for index in range(self.slots):
-                segment.move(index, SlotState.CACHED)
+                segment.move(index, SlotPhase.CACHED)
 
     def chain(self, *indexes: int) -> None:
-        """Have pages of the first segment come each after the one before."""
+        """Makes each page of the first segment continue the one before."""
         for index in indexes[:-1]:
             self.segments[0].children[index] = 1
 
@@ -36,7 +36,7 @@ class World:
         for slot in islice(self.clock.nominate(self.segments), count):
             number, index = divmod(slot, 1 << 20)
             segment = self.segments[number]
-            segment.move(index, SlotState.FREE)
+            segment.move(index, SlotPhase.FREE)
             if index and segment.children[index - 1]:
                 segment.children[index - 1] -= 1
             found.append((number, index))
@@ -68,7 +68,7 @@ def test_a_chain_goes_from_its_end() -> None:
 
 
 def test_a_chain_over_windows_takes_a_turn_for_each() -> None:
-    """What became a leaf behind the hand goes when it comes by again."""
+    """A page that became a leaf behind the hand goes in the next turn."""
     world = World(count=1)
     world.chain(*range(world.slots))
     assert [index for _, index in world.evict(10_000)] == list(reversed(range(world.slots)))
@@ -88,8 +88,8 @@ def test_what_is_held_is_no_victim() -> None:
     segment = world.segments[0]
     segment.readers[0] = 1
     segment.children[1] = 2
-    segment.move(3, SlotState.WRITING)
-    segment.move(4, SlotState.LEAVING)
+    segment.move(3, SlotPhase.WRITING)
+    segment.move(4, SlotPhase.LEAVING)
     left = set(range(world.slots)) - {index for _, index in world.evict(10_000)}
     assert left == {0, 1, 3, 4}
 

@@ -12,11 +12,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from kvstore.storage.errors import SlabUnusable
-from kvstore.storage.slab.book import SlabState
 from kvstore.storage.slab.layout import ALIGNMENT
 from kvstore.storage.slab.policy import SlabClock
 from kvstore.storage.slab.reader import MAX_FAILURES
 from kvstore.storage.slab.slab import Slab
+from kvstore.storage.slab.tables import SlabState
 from slab.rig import LIMIT, PAGE_BYTES, SEGMENT_BYTES, SlabRig, config, key
 
 
@@ -29,7 +29,7 @@ def rig(rig: SlabRig) -> SlabRig:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Have the kernel refuse to write files beyond ``size`` bytes."""
+    """Makes the kernel refuse writes beyond ``size`` bytes of a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -39,7 +39,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 def replace_descriptor(rig: SlabRig, path: str, flags: int) -> None:
-    """Have the slab's descriptor lead somewhere else."""
+    """Points the slab's descriptor to another file."""
     other = os.open(path, flags)
     os.dup2(other, rig.slab._file.descriptor, inheritable=False)
     os.close(other)
@@ -87,7 +87,7 @@ def test_a_disk_that_refuses_writes_fails_the_slab(rig: SlabRig, path: str, flag
 
 
 def test_a_removal_that_is_not_durable_is_not_answered_as_one(rig: SlabRig) -> None:
-    """Where the header cannot be emptied the caller hears so; the page is a miss all the same."""
+    """The caller gets an error if the header cannot be emptied. The page is a miss all the same."""
     replace_descriptor(rig, "/dev/full", os.O_RDWR)
     assert not rig.remove(3)
     assert rig.found(3) == []
@@ -124,9 +124,9 @@ def test_a_disk_that_reads_nothing_is_given_up(rig: SlabRig) -> None:
 
 
 def test_a_failure_in_the_middle_of_an_eviction_fails_the_slab(tmp_path: Path) -> None:
-    """A full slab whose disk refuses as it makes room answers what waits with False."""
+    """A full slab whose disk refuses an eviction answers what waits with False."""
     rig = SlabRig(config(tmp_path / "slab"), SlabClock())
-    slots = 2 * rig.slab._book.room.layout(PAGE_BYTES).slot_count
+    slots = 2 * rig.slab._tables.pool.layout(PAGE_BYTES).slot_count
     assert rig.write(*range(slots))
     with capture_logs() as logs:
         replace_descriptor(rig, "/dev/full", os.O_RDWR)
@@ -141,7 +141,7 @@ def test_a_failure_in_the_middle_of_an_eviction_fails_the_slab(tmp_path: Path) -
 def test_what_waits_when_the_disk_fails_is_answered(rig: SlabRig) -> None:
     """Every callback comes, of writes and of removals, whatever was under way."""
     replace_descriptor(rig, "/dev/full", os.O_RDWR)
-    with rig.slab._book.mutex:
+    with rig.slab._tables.mutex:
         writes = [rig.begin(number) for number in range(10, 30)]
         removal: Future[bool] = Future()
         rig.slab.remove([key(1), key(15)], removal.set_result)

@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from kvstore.storage.slab.book import SlabPage
 from kvstore.storage.slab.header import HEADER_BYTES, Place, SlotHeader
 from kvstore.storage.slab.layout import layout_of
 from kvstore.storage.slab.policy import SlabClock
 from kvstore.storage.slab.slab import Slab
+from kvstore.storage.slab.tables import SlabPage
 from slab.power import PowerLog, Said
 from slab.rig import LIMIT, NAMESPACE, SlabRig, config, key, memory
 
@@ -118,7 +118,7 @@ def test_what_was_promised_holds_after_a_loss_of_power(
 def test_bytes_of_a_page_never_become_headers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a table comes to lie on what a tenant wrote, no moment shows it as a table.
+    """A table that replaces a tenant's bytes never shows those bytes as a table.
 
     The page is what a tenant would write who knew the slab's id and the next cut's number.
     """
@@ -142,7 +142,7 @@ def test_bytes_of_a_page_never_become_headers(
     with monkeypatch.context() as context:
         log.listen(context)
         assert rig.write(1, size=4096)
-        assert rig.slab._book.room.segments[0].header.carving == 3
+        assert rig.slab._tables.pool.segments[0].header.carving == 3
         rig.slab.close()
     for at in [each for each in range(len(log.events) + 1) for _ in range(5)]:
         log.leave_disk(settings.path, before, at, rng)

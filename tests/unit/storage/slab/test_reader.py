@@ -9,11 +9,11 @@ from slab.rig import LIMIT, PAGE_BYTES, SlabRig, key, memory, page_bytes
 
 
 def test_too_much_to_read_is_a_miss(rig: SlabRig) -> None:
-    """Where the line of reads is full a page is a miss, and stays."""
+    """If the queue of reads is full, a page is a miss, and it stays."""
     assert rig.write(1)
-    rig.slab._book.reading_bytes = rig.settings.queue_bytes
+    rig.slab._tables.reading_bytes = rig.settings.queue_bytes
     assert rig.found(1) == []
-    rig.slab._book.reading_bytes = 0
+    rig.slab._tables.reading_bytes = 0
     assert rig.found(1) == [1]
     assert rig.slab.use().counters.refused_reads == 1
 
@@ -40,9 +40,9 @@ def test_what_was_wrong_before_it_was_written_is_never_served(rig: SlabRig) -> N
 
 
 def test_a_header_in_memory_that_is_another_s_is_a_miss(rig: SlabRig) -> None:
-    """What a slot's header says is compared with what was asked for, at each read."""
+    """Each read compares the slot's header with the page that was asked for."""
     assert rig.write(1, 2)
-    segment = rig.slab._book.room.segments[0]
+    segment = rig.slab._tables.pool.segments[0]
     segment.raw(0)[:], segment.raw(1)[:] = bytes(segment.raw(1)), bytes(segment.raw(0))
     assert rig.found(1, 2) == []
 
@@ -50,21 +50,21 @@ def test_a_header_in_memory_that_is_another_s_is_a_miss(rig: SlabRig) -> None:
 def test_a_slot_is_not_written_while_it_is_read(rig: SlabRig) -> None:
     """A page that is removed under its reader leaves its slot to nobody until the read ends."""
     assert rig.write(1)
-    book = rig.slab._book
-    slot = book.index.find(key(1))
+    tables = rig.slab._tables
+    slot = tables.index.find(key(1))
     assert slot is not None
     assert rig.slab.reading_bytes == 0
-    with book.mutex:
+    with tables.mutex:
         [begun] = rig.slab._reader._begin([_wanted(1)])
     assert rig.slab.reading_bytes == PAGE_BYTES
     assert rig.remove(1)
     assert rig.write(2)
-    assert book.index.find(key(2)) != slot
+    assert tables.index.find(key(2)) != slot
     request: Future[object] = Future()
     rig.slab._reader._read_run([begun], _Request(request))  # type: ignore[arg-type]
     assert request.result(LIMIT) == [begun]
     assert rig.write(3)
-    assert book.index.find(key(3)) == slot
+    assert tables.index.find(key(3)) == slot
 
 
 class _Request:

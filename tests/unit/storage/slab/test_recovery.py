@@ -1,4 +1,4 @@
-"""What a restart finds: whole pages that hang together, and nothing torn, foreign or left over."""
+"""A restart finds whole, connected pages, and nothing torn, foreign or left over."""
 
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def test_a_torn_segment_header_loses_the_segment_alone(rig: SlabRig) -> None:
 @pytest.mark.parametrize("newer", [True, False])
 def test_of_a_page_that_is_there_twice_the_younger_stays(rig: SlabRig, *, newer: bool) -> None:
     """By generation, not by place; the other's header goes."""
-    segment = rig.slab._book.room.segments[0]
+    segment = rig.slab._tables.pool.segments[0]
     header = segment.read_header(0)
     assert header is not None
     other = header._replace(generation=header.generation + (1000 if newer else -1))
@@ -84,7 +84,7 @@ def test_of_a_page_that_is_there_twice_the_younger_stays(rig: SlabRig, *, newer:
     rig.slab.close()
     overwrite(rig.settings.path, segment.table_offset + 50 * HEADER_BYTES, raw)
     rig.reopen()
-    slot = rig.slab._book.index.find(key(0))
+    slot = rig.slab._tables.index.find(key(0))
     assert slot == (50 if newer else 0)
     assert rig.slab.use().page_count == 10
     assert rig.slab.use().counters.orphaned_pages == 1
@@ -95,16 +95,16 @@ def test_of_a_page_that_is_there_twice_the_younger_stays(rig: SlabRig, *, newer:
 
 def test_generations_go_on_where_they_were(rig: SlabRig) -> None:
     """After a restart no page has a generation that another had."""
-    before = rig.slab._book.generation
+    before = rig.slab._tables.generation
     rig.reopen()
-    assert rig.slab._book.generation == before
+    assert rig.slab._tables.generation == before
     assert rig.write(30)
-    assert rig.slab._book.generation == before + 1
+    assert rig.slab._tables.generation == before + 1
 
 
 def test_a_page_that_was_never_whole_is_found_when_it_is_read(rig: SlabRig) -> None:
     """A header without its bytes, which only a disk that lies leaves behind, serves nothing."""
-    segment = rig.slab._book.room.segments[0]
+    segment = rig.slab._tables.pool.segments[0]
     header = SlotHeader(key(40), key(9).digest, 16, 1000, 12345)
     rig.slab.close()
     overwrite(
@@ -121,7 +121,7 @@ def test_a_page_that_was_never_whole_is_found_when_it_is_read(rig: SlabRig) -> N
 def test_a_slab_that_shrank_has_what_is_left(tmp_path: Path) -> None:
     """Segments behind the new end are gone, with all that hung on them; and it grows again."""
     rig = SlabRig(config(tmp_path / "grown"))
-    slots = 2 * rig.slab._book.room.layout(PAGE_BYTES).slot_count
+    slots = 2 * rig.slab._tables.pool.layout(PAGE_BYTES).slot_count
     assert rig.write(*range(slots))
     rig.settings = config(tmp_path / "grown", segments=1)
     rig.reopen()

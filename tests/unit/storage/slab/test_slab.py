@@ -7,8 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from kvstore.storage.errors import SlabInUse
-from kvstore.storage.slab.book import SlabPage, SlabState
 from kvstore.storage.slab.slab import Slab
+from kvstore.storage.slab.tables import SlabPage, SlabState
 from slab.rig import LIMIT, NAMESPACE, PAGE_BYTES, SlabRig, config, key
 
 OTHER = bytes(range(32))
@@ -86,8 +86,8 @@ def test_a_page_that_is_there_is_not_written_again(rig: SlabRig) -> None:
 def test_a_full_queue_refuses_and_does_not_wait(tmp_path: Path) -> None:
     """More than the queue takes is refused at once; what was taken is written."""
     rig = SlabRig(config(tmp_path / "slab"))
-    with rig.slab._book.mutex:  # nothing is taken out of the queue meanwhile
-        rig.slab._book.queued_bytes = rig.settings.queue_bytes - PAGE_BYTES
+    with rig.slab._tables.mutex:  # nothing is taken out of the queue meanwhile
+        rig.slab._tables.queued_bytes = rig.settings.queue_bytes - PAGE_BYTES
         begun = rig.begin(1)
         assert rig.begin(2) is None
     assert begun is not None
@@ -115,7 +115,7 @@ def test_a_closed_slab_takes_and_gives_nothing(rig: SlabRig) -> None:
 
 
 def test_a_callback_that_raises_stops_nothing(rig: SlabRig) -> None:
-    """What a caller's function raises is logged, and the next write is written."""
+    """An error of a caller's function is logged, and the next write is written."""
     failed: Future[bool] = Future()
     failed.set_result(True)
     with capture_logs() as logs:
