@@ -53,7 +53,7 @@ def test_the_copy_by_itself_is_sound(tmp_path: Path) -> None:
 def test_a_store_that_evicts_what_is_pinned_is_seen(tmp_path: Path) -> None:
     """Where eviction passes over pins, a holder under pressure finds a page that is not its own."""
     old, new = "max(tail.start, leaf.held_pages)", "tail.start"
-    with faulty_fleet(tmp_path, "eviction/order.py", old, new) as fleet:
+    with faulty_fleet(tmp_path, "eviction/leaf_order.py", old, new) as fleet:
         holder, writer = fleet.spawn("holder"), fleet.spawn("writer")
         holder.ask("write", TOKENS)
         holder.ask("match", "held", TOKENS)
