@@ -1,7 +1,6 @@
 """Slots that this process may write."""
 
 from collections.abc import Hashable, Sequence
-from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 from kvstore.v1 import prefix_cache_pb2, types_pb2
@@ -224,12 +223,7 @@ class Reservation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.abort()
 
 

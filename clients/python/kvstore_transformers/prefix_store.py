@@ -1,7 +1,6 @@
 """A model's use of a store."""
 
 import os
-from types import TracebackType
 from typing import Any, Final, Self
 
 import torch
@@ -125,12 +124,7 @@ class PrefixStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
