@@ -43,8 +43,7 @@ class ReuseHint(NamedTuple):
         expected = EXPECTED.get(self.expected_reuse)
         if expected is None:
             known = " or ".join(repr(each) for each in EXPECTED if each)
-            msg = f"expected_reuse is {known}, not {self.expected_reuse!r}"
-            raise ValueError(msg)
+            raise ValueError(f"expected_reuse is {known}, not {self.expected_reuse!r}")
         # Zero would mean without an end.
         horizon = 0 if self.horizon is None else max(int(self.horizon * MILLISECONDS), 1)
         return types_pb2.ReuseHint(
@@ -214,8 +213,7 @@ class Reservation:
         """Returns the session; raises ``ValueError`` once the reservation was aborted."""
         self.hold.session.check_process()
         if not self.hold.open:
-            msg = f"reservation {self.reservation_id} was aborted"
-            raise ValueError(msg)
+            raise ValueError(f"reservation {self.reservation_id} was aborted")
         # The next call may give it slots.
         self.hold.slotless = False
         return self.hold.session
