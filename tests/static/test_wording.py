@@ -19,10 +19,7 @@ TERMS = re.compile(r"block_table|block_hash")
 EXTENT_HANDLES = frozenset({"handle", "ipc_handle", "HostHandle", "CudaIpcHandle", "VmmFdHandle"})
 
 # Folders with docstrings that still begin with an obscure word: only ever fewer.
-UNMENDED = (
-    "kvstore/service/tenancy",
-    "tests/unit/storage/slab",
-)
+UNMENDED = ()
 
 
 def words(name: str) -> set[str]:

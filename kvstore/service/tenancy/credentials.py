@@ -15,7 +15,7 @@ ROOT_UID = 0
 
 
 class Known(NamedTuple):
-    """Whose a credential is; one that is ``local_only`` counts for calls over a unix socket."""
+    """The tenant of a credential. A ``local_only`` one counts for calls over a unix socket only."""
 
     identity: Identity
     local_only: bool
