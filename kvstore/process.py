@@ -8,7 +8,7 @@ import signal
 import socket
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from kvstore.files import RuntimeDir
@@ -159,12 +159,7 @@ class InstanceLock:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Removes the sockets and gives the lock up."""
         try:
             self._runtime_dir.remove_sockets()
