@@ -22,7 +22,7 @@ from kvstore_ctl.app import app
 from kvstore_ctl.bench import replay
 from kvstore_ctl.bench.load import CALLS
 from kvstore_ctl.bench.scratch import Scratch
-from kvstore_ctl.bench.trace import BLOCK_TOKENS, Prompt
+from kvstore_ctl.bench.trace import BLOCK_TOKENS, TracePrompt
 from pages.stamped_pages import LAYOUT, TOKENS, open_client, write_and_insert
 
 CUT = Path(__file__).parents[1] / "data" / "conversation_300.jsonl.gz"
@@ -223,7 +223,7 @@ def test_the_pool_of_a_replay_is_what_it_grew_to(
     sizes = ("--tier1-bytes", str(4 * extent), "--extent-bytes", str(extent))
     ask = replay._ask
 
-    def ask_and_wait(made: Scratch, prompt: Prompt, counts: Counter[str]) -> None:
+    def ask_and_wait(made: Scratch, prompt: TracePrompt, counts: Counter[str]) -> None:
         """Fills the pool, and waits until it has grown: it does so beside the calls."""
         ask(made, prompt, counts)
         extents = min(counts["requests"] + 1, 4)

@@ -27,8 +27,6 @@ UNMENDED = (
     "kvstore/service/memory",
     "kvstore/service/tenancy",
     "kvstore/service/tiers",
-    "kvstore/storage/cuda",
-    "kvstore/storage/slab",
     "tests",
     "tests/chaos",
     "tests/e2e",

@@ -25,7 +25,7 @@ PCI_BUS_ID_BYTES = 32
 
 
 class Allocation(NamedTuple):
-    """Where an allocation begins, and how many bytes it has."""
+    """The start of an allocation, and its number of bytes."""
 
     base: int
     size_bytes: int

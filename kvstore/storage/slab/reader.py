@@ -41,7 +41,7 @@ class ReadAnswer(NamedTuple):
 
     @property
     def found(self) -> tuple[bool, ...]:
-        """Whether each page was read whole."""
+        """True for each page that was read whole."""
         return tuple(each is not None for each in self.checksums)
 
     @property

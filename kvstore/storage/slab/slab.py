@@ -98,7 +98,7 @@ class Slab:
 
     @property
     def state(self) -> SlabState:
-        """Whether the slab works; FAILED is the alarm."""
+        """The state of the slab. FAILED raises the alarm."""
         return self._tables.state
 
     @property

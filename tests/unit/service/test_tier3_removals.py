@@ -54,7 +54,7 @@ def test_a_disk_that_does_not_forget_is_an_alarm(stores: DiskStores) -> None:
     """The removal is made where it can be, and somebody is told what may come back."""
     store = stores.open()
     store.write(0)
-    store.slab._book.fail(OSError("a disk"))
+    store.slab._tables.fail(OSError("a disk"))
     with own_logs() as logs:
         store.world.store.evict_prefix(store.caller.identity, store.namespace_id, b"")
     assert [each["event"] for each in logs] == ["tier3_removal_failed"]

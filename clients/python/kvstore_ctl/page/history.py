@@ -43,7 +43,7 @@ def sample_of(stats: store_pb2.GetStatsResponse) -> Sample:
     )
 
 
-class History:
+class SampleHistory:
     """The latest samples, bounded in number. Thread-safe."""
 
     def __init__(self) -> None:
