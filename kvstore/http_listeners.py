@@ -1,4 +1,4 @@
-"""The HTTP listeners that the settings ask for, and what each of them shows."""
+"""The HTTP listeners of the settings, and their routes."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -33,7 +33,7 @@ def listen_for_http(
 ) -> None:
     """Starts the listeners; ``stack`` closes them, and ``health`` watches them.
 
-    ``owner`` has what is known of the mutex. Raises ``UnusableHttpAddress``.
+    ``owner`` measures the waits for the mutex. Raises ``UnusableHttpAddress``.
     """
     views = Views(StoreView(store, health, owner, clock), clock)
     if config.metrics_listen is not None:
@@ -42,7 +42,7 @@ def listen_for_http(
 
 
 def metrics_routes(views: Views, health: Health, clock: Clock) -> dict[str, Route]:
-    """Returns what Prometheus and probes ask for."""
+    """Returns the routes for Prometheus and for probes."""
     registry = process_registry()
     registry.register(StoreCollector(views))
     return {

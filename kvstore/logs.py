@@ -18,14 +18,14 @@ from structlog.typing import (
 
 
 class LoggedCall(Protocol):
-    """What a line of the log says of a call, put together when there is a line: most have none."""
+    """A call under way, whose facts are added to its log lines. Most calls have no line."""
 
     def facts(self) -> dict[str, str]:
-        """Returns what its lines say besides."""
+        """Returns the fields to add to each of its lines."""
         ...
 
 
-# Of this thread, from a call's beginning to that of the next one.
+# This thread's call, from its beginning to that of the next one.
 CALL: ContextVar[LoggedCall | None] = ContextVar("call", default=None)
 
 
@@ -34,14 +34,14 @@ LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
 def merge_call(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    """Adds what is known of the call under way to its line; a processor of structlog's."""
+    """Adds the facts of the call under way to a line. A processor of structlog."""
     del logger, name
     call = CALL.get()
     return event if call is None else {**call.facts(), **event}
 
 
 class _Renderer:
-    """Renders events as the format in force wants them; another one counts at once."""
+    """Renders events in the current format. A change of ``render`` takes effect at once."""
 
     def __init__(self) -> None:
         self.render: Processor = structlog.processors.JSONRenderer()
@@ -51,7 +51,7 @@ class _Renderer:
 
 
 _renderer = _Renderer()
-# Loggers keep the class that they were made with, so its methods are what a level changes.
+# Loggers keep the class that they were made with, so a change of level replaces its methods.
 _Logger = cast(
     "type[FilteringBoundLogger]", type("Logger", (make_filtering_bound_logger("debug"),), {})
 )
@@ -60,8 +60,8 @@ _Logger = cast(
 def configure_logging(log_format: LogFormat, level: LogLevel) -> None:
     """Sets structlog up for this process.
 
-    Stdout stays empty. Tracebacks come without local variables, which could be
-    token ids. Only effective before the first event is logged.
+    Stdout stays empty. Tracebacks have no local variables, because these could be token ids. Call
+    it before the first event is logged.
     """
     change_logging(log_format, level)
     structlog.configure(
@@ -75,14 +75,14 @@ def configure_logging(log_format: LogFormat, level: LogLevel) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
-    # Of the libraries, grpc's complaints alone, and in their own words.
+    # Only warnings of libraries, such as grpc, in their own words.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
 
 
 def change_logging(log_format: LogFormat, level: LogLevel) -> None:
     """Sets another format and level from now on, also in loggers that were used already.
 
-    To log below the level goes on to cost nothing: those methods are empty.
+    Logging below the level costs nothing, because those methods are empty.
     """
     _renderer.render = _json() if log_format == "json" else _console()
     for name, method in vars(make_filtering_bound_logger(level)).items():
@@ -107,7 +107,7 @@ def _console() -> Processor:
 
 
 class _Unfailing:
-    """A stream of lines whose reader may be gone, or whose disk full: then they are lost."""
+    """A stream of lines that drops them if the reader is gone or the disk is full."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""One server a folder: a file lock beside the sockets, held for the process's life."""
+"""The process of a server: its signals, its service manager, and the lock on its folder."""
 
 import ctypes
 import fcntl
@@ -15,12 +15,12 @@ from kvstore.files import RuntimeDir
 
 
 class Signals:
-    """Signals of some numbers, to be waited for in the main thread, once entered.
+    """Signals of some numbers, which the main thread waits for. A context manager.
 
-    Blocking them and ``sigwait`` is not enough: libraries start threads as they are
-    imported (numpy's BLAS does), which block nothing, and a signal that one of those
-    gets would end the process at once. So each has a handler, and Python tells by a
-    descriptor which came (``signal.set_wakeup_fd``), in their order.
+    Blocking them and ``sigwait`` is not enough. Libraries start threads when they are imported,
+    as numpy's BLAS does. These threads block no signals, and a signal that one of them gets would
+    end the process at once. So each signal has a handler, and Python writes the signals that came
+    to a descriptor, in their order (``signal.set_wakeup_fd``).
     """
 
     def __init__(self, numbers: Collection[signal.Signals]) -> None:
@@ -29,7 +29,7 @@ class Signals:
         self._writer.settimeout(0)
 
     def __enter__(self) -> Self:
-        """Takes the signals from now on; in the main thread alone."""
+        """Handles the signals from now on. Call it on the main thread."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for each in self._numbers:
             signal.signal(each, _noted)
@@ -43,7 +43,7 @@ class Signals:
         self._writer.close()
 
     def wait(self) -> signal.Signals:
-        """Waits for the next one and returns it."""
+        """Waits for the next signal and returns it."""
         return signal.Signals(self._reader.recv(1)[0])
 
     def came(self, seconds: float) -> bool:
@@ -57,18 +57,18 @@ class Signals:
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """Does nothing: the descriptor tells."""
+    """Does nothing, because Python writes the signal to the descriptor."""
 
 
 class ServiceManager:
-    """Who supervises this process, if anybody does and wants to be told. Thread-safe.
+    """The service manager that supervises this process, if there is one. Thread-safe.
 
-    The protocol is one datagram a message to ``$NOTIFY_SOCKET`` (man 3 sd_notify).
-    A manager that does not take one changes nothing here.
+    The protocol is one datagram a message to ``$NOTIFY_SOCKET`` (man 3 sd_notify). A datagram that
+    cannot be sent is dropped.
     """
 
     def __init__(self, address: str | None) -> None:
-        """``address`` is a socket's path, or ``@`` and an abstract name; None: nobody."""
+        """``address`` is a socket's path, ``@`` and an abstract name, or None without a manager."""
         self._address = address.replace("@", "\0", 1) if address else None
 
     @classmethod
@@ -81,11 +81,11 @@ class ServiceManager:
         self._tell("READY=1")
 
     def alive(self) -> None:
-        """Says that the server is alive; where that stays away, systemd kills and restarts it."""
+        """Reports that the server is alive. Without this report systemd kills and restarts it."""
         self._tell("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """Says that the server drains and will end."""
+        """Reports that the server drains and will end."""
         self._tell("STOPPING=1")
 
     def _tell(self, message: str) -> None:
@@ -96,7 +96,7 @@ class ServiceManager:
             sender.sendto(message.encode(), self._address)
 
 
-# Of linux/prctl.h.
+# From linux/prctl.h.
 PR_SET_PDEATHSIG = 1
 
 
@@ -121,10 +121,9 @@ class InstanceRunning(Exception):
 class InstanceLock:
     """The flock of a runtime folder, as a context manager.
 
-    The kernel gives it up when the process ends, however it ends: there is
-    nothing to remove by hand. Its file stays, since removing it would let two
-    servers lock two files of one name. The lock is taken before anything in the
-    folder is touched: gRPC would take a living server's socket without a word.
+    The kernel releases it when the process ends, in whatever way, so no one has to remove
+    anything. The file stays: removing it would let two servers lock two files of one name. Take
+    the lock before you touch the folder, because gRPC silently takes a living server's socket.
     """
 
     def __init__(self, runtime_dir: RuntimeDir) -> None:
@@ -134,8 +133,7 @@ class InstanceLock:
     def __enter__(self) -> Self:
         """Takes the lock, and removes the sockets that a dead server left.
 
-        Raises :class:`InstanceRunning`, naming the other's pid, or
-        ``UnusableRuntimeDir``.
+        Raises :class:`InstanceRunning` with the other server's pid, or ``UnusableRuntimeDir``.
         """
         self._runtime_dir.prepare()
         path = self._runtime_dir.flock_file
@@ -165,7 +163,7 @@ class InstanceLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Removes the sockets and gives the lock up."""
+        """Removes the sockets and releases the lock."""
         try:
             self._runtime_dir.remove_sockets()
         finally:

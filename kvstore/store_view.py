@@ -1,4 +1,4 @@
-"""What metrics show of a server, asked of its parts."""
+"""The view of a server for its metrics, collected from its parts."""
 
 from kvstore import __version__
 from kvstore.core import Identity
@@ -8,12 +8,12 @@ from kvstore.rpc.health.watchdog import READINESS, Health
 from kvstore.service.clock import Clock
 from kvstore.service.store import KVStore
 
-# Sees all, and calls nothing.
+# An admin, who sees all tenants. No call uses this identity.
 LOOKER = Identity("", admin=True)
 
 
 class StoreView:
-    """Makes views of a store; each costs the store's mutex for as long as GetStats does."""
+    """Makes views of a store. Each holds the store's mutex for as long as GetStats does."""
 
     def __init__(self, store: KVStore, health: Health, owner: OwnerProbe, clock: Clock) -> None:
         self._store = store
@@ -22,7 +22,7 @@ class StoreView:
         self._clock = clock
 
     def __call__(self) -> View:
-        """Returns a view of now."""
+        """Returns the current view."""
         store, began = self._store, self._clock()
         stats = store.stats(LOOKER)
         now = self._clock()

@@ -20,7 +20,6 @@ EXTENT_HANDLES = frozenset({"handle", "ipc_handle", "HostHandle", "CudaIpcHandle
 
 # Folders with docstrings that still begin with an obscure word: only ever fewer.
 UNMENDED = (
-    "kvstore",
     "kvstore/rpc",
     "kvstore/rpc/attach",
     "kvstore/rpc/lane",

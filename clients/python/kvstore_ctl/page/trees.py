@@ -1,4 +1,4 @@
-"""The trees that somebody looks at, read again when they are old."""
+"""The trees that the page shows, read again when they are old."""
 
 from array import array
 from collections import OrderedDict
