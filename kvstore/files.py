@@ -1,4 +1,4 @@
-"""The folder of one store: its sockets and its file lock."""
+"""Regular and private files, and the runtime folder of a store with its sockets."""
 
 import os
 import stat
@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 
 class NoRegularFile(ValueError):
-    """The path is a pipe's or a device's."""
+    """The path is not a regular file, but for example a pipe or a device."""
 
 
 class RegularFile(NamedTuple):
-    """A file's content, and what it was as that was read."""
+    """A file's content, and its status when it was read."""
 
     content: bytes
     status: os.stat_result
 
 
 def read_regular(path: Path) -> RegularFile:
-    """Returns a regular file; never waits for somebody to write it.
+    """Returns a regular file. Never waits for a writer, as reading a pipe would.
 
-    Raises :class:`NoRegularFile`, and ``OSError`` where it cannot be read.
+    Raises :class:`NoRegularFile`, and ``OSError`` if the file cannot be read.
     """
     with open(path, "rb", opener=_open) as file:
         status = os.fstat(file.fileno())
@@ -33,23 +33,23 @@ def _open(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
-# Others than the owner and its group get nothing, the group may read: root's files for a service.
+# The bits that a secret file must not have. The group may read it: root's files for a service.
 SECRET = stat.S_IWGRP | stat.S_IRWXO
-# Anybody may read what holds no secret.
+# The bits that a file without secrets must not have. All users may read it.
 TRUSTED = stat.S_IWGRP | stat.S_IWOTH
 ROOT_UID = 0
 
 
 class UntrustedFile(ValueError):
-    """The file cannot be read, or others can reach into it."""
+    """The file cannot be read, or other users can read or change it."""
 
 
 def read_private(path: Path, *, secret: bool) -> bytes:
-    """Returns a file's content; ``secret``: others may not even read it.
+    """Returns the content of a file that other users cannot change, or read if it is ``secret``.
 
-    Raises :class:`UntrustedFile` where it cannot be read, is no regular file, belongs to
-    neither root nor this process's user, or its mode lets others in. What is checked is
-    what is read, also where the path is moved meanwhile.
+    Raises :class:`UntrustedFile` if the file cannot be read or is no regular file. Raises it too
+    if the file belongs to neither root nor this process's user, or if its mode permits others too
+    much. The checked file is the one that is read, also if the path is moved meanwhile.
     """
     try:
         content, status = read_regular(path)
@@ -69,24 +69,24 @@ def read_private(path: Path, *, secret: bool) -> bytes:
     return content
 
 
-# Of sockaddr_un.sun_path, without its closing zero byte.
+# The bytes of sockaddr_un.sun_path, without its closing zero byte.
 MAX_SOCKET_PATH_BYTES = 107
 MODE = 0o700
 GROUP_MODE = 0o750
-# Who may do what; a folder made below one with setgid, such as a volume's, has that bit too.
+# The permission bits. A folder below one with setgid, such as a volume's, has that bit too.
 PERMISSIONS = 0o777
 UNCHANGED = -1
 
 
 class UnusableRuntimeDir(Exception):
-    """The folder cannot be made, is not ours alone, or has something in the way."""
+    """The folder cannot be made, is open to others, or has another file in a socket's place."""
 
 
 class RuntimeDir:
-    """A store's folder by its absolute path; it need not exist yet.
+    """A store's folder by its absolute path. It need not exist yet.
 
-    Its owner's alone, or with ``group_id`` open to that group's members, who may look
-    into it. Raises :class:`UnusableRuntimeDir` for a path too long for its sockets.
+    Only its owner has access, and with ``group_id`` also that group's members, who may read it.
+    Raises :class:`UnusableRuntimeDir` if the path is too long for its sockets.
     """
 
     def __init__(self, path: Path, group_id: int | None = None) -> None:
@@ -103,11 +103,11 @@ class RuntimeDir:
             )
 
     def prepare(self) -> None:
-        """Makes the folder with mode 0700, unless it exists and is ours alone.
+        """Makes the folder with mode 0700, unless it exists and only its owner has access.
 
-        For a group it gets that group and mode 0750 in the end, also where it was ours
-        alone. Raises :class:`UnusableRuntimeDir` where it cannot be made or given to
-        the group, or somebody else could reach into it.
+        With a group it then gives the folder that group and mode 0750. Raises
+        :class:`UnusableRuntimeDir` if the folder cannot be made or given to the group, or if
+        other users have access.
         """
         try:
             self.path.mkdir(mode=MODE, parents=True, exist_ok=True)
@@ -138,10 +138,9 @@ class RuntimeDir:
             ) from error
 
     def remove_sockets(self) -> None:
-        """Removes what a dead server left; only under the file lock.
+        """Removes the sockets that a dead server left. Call it only under the file lock.
 
-        Raises :class:`UnusableRuntimeDir` where something else is in a socket's
-        place, which is then left alone.
+        Raises :class:`UnusableRuntimeDir` if another file is in a socket's place, and leaves it.
         """
         for path in (self.grpc_socket, self.attach_socket):
             try:

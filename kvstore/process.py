@@ -43,7 +43,7 @@ class Signals:
         self._writer.close()
 
     def wait(self) -> signal.Signals:
-        """Waits for the next one and returns it."""
+        """Waits for the next signal and returns it."""
         return signal.Signals(self._reader.recv(1)[0])
 
     def came(self, seconds: float) -> bool:
@@ -57,7 +57,7 @@ class Signals:
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """Does nothing: the descriptor tells."""
+    """Does nothing, because Python writes the signal to the descriptor."""
 
 
 class ServiceManager:
@@ -68,7 +68,7 @@ class ServiceManager:
     """
 
     def __init__(self, address: str | None) -> None:
-        """``address`` is a socket's path, or ``@`` and an abstract name; None: nobody."""
+        """``address`` is a socket's path, ``@`` and an abstract name, or None without a manager."""
         self._address = address.replace("@", "\0", 1) if address else None
 
     @classmethod
@@ -96,7 +96,7 @@ class ServiceManager:
             sender.sendto(message.encode(), self._address)
 
 
-# Of linux/prctl.h.
+# From linux/prctl.h.
 PR_SET_PDEATHSIG = 1
 
 
@@ -121,10 +121,9 @@ class InstanceRunning(Exception):
 class InstanceLock:
     """The flock of a runtime folder, as a context manager.
 
-    The kernel gives it up when the process ends, however it ends: there is
-    nothing to remove by hand. Its file stays, since removing it would let two
-    servers lock two files of one name. The lock is taken before anything in the
-    folder is touched: gRPC would take a living server's socket without a word.
+    The kernel releases it when the process ends, in whatever way, so no one has to remove
+    anything. The file stays: removing it would let two servers lock two files of one name. Take
+    the lock before you touch the folder, because gRPC silently takes a living server's socket.
     """
 
     def __init__(self, runtime_dir: RuntimeDir) -> None:
@@ -134,8 +133,7 @@ class InstanceLock:
     def __enter__(self) -> Self:
         """Takes the lock, and removes the sockets that a dead server left.
 
-        Raises :class:`InstanceRunning`, naming the other's pid, or
-        ``UnusableRuntimeDir``.
+        Raises :class:`InstanceRunning` with the other server's pid, or ``UnusableRuntimeDir``.
         """
         self._runtime_dir.prepare()
         path = self._runtime_dir.flock_file

@@ -63,7 +63,7 @@ from kvstore.service.ids import random_ids
 from kvstore.service.matching import Sampler
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
-from kvstore.service.threads import Collector, Grower, KeepTicker, MoveTicker, Reaper, Ticker
+from kvstore.service.threads import Collector, DiskWriteTicker, Grower, MoveTicker, Reaper, Ticker
 from kvstore.service.timing import CallTimes
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import DeviceUnavailable, SlabInUse
@@ -317,7 +317,7 @@ def _tickers(store: KVStore, clock: Clock, interval: float) -> dict[str, Ticker]
     if len(store.growths) > 1:
         tickers["mover"] = MoveTicker(store, clock=clock, interval=interval)
     if store.tier3.present:
-        tickers["keeper"] = KeepTicker(store, clock=clock, interval=interval)
+        tickers["keeper"] = DiskWriteTicker(store, clock=clock, interval=interval)
     return tickers
 
 

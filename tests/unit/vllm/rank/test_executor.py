@@ -19,7 +19,7 @@ from kvstore_client.memory.cuda import driver as cuda_driver
 from kvstore_client.testing import wait_until
 from kvstore_vllm.blocks.copier import BlockCopier, Plane
 from kvstore_vllm.rank.executor import PlanExecutor
-from kvstore_vllm.transfer import StepPlan, Transfer
+from kvstore_vllm.transfer import BlockTransfer, StepPlan
 from vllm_rig.block_layouts import LAYOUTS, Layout
 from vllm_rig.executor_copies import COPY_CHECKS, copies_of, rates
 
@@ -56,8 +56,8 @@ class Rig:
         return StepPlan(
             "engine",
             load_async=load_async,
-            loads=[Transfer(1, "r", (2, 3), (DatedRun(extent_id, [0, 1]),))],
-            saves=[Transfer(2, "s", (5,), (DatedRun(extent_id, [3]),))],
+            loads=[BlockTransfer(1, "r", (2, 3), (DatedRun(extent_id, [0, 1]),))],
+            saves=[BlockTransfer(2, "s", (5,), (DatedRun(extent_id, [3]),))],
             let_go={"gone"},
         )
 
@@ -242,7 +242,7 @@ def test_copies_on_a_device_are_waited_for_on_mapped_memory(
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(cuda_driver, "_load", lambda: client_driver(card))
 
-    def copy(memory: OneUse, transfer: Transfer, **_: object) -> int:
+    def copy(memory: OneUse, transfer: BlockTransfer, **_: object) -> int:
         view = memory.extent_tensor(0)[transfer.block_ids[0]]
         if fails:
             raise RuntimeError("CUDA error")
@@ -250,7 +250,7 @@ def test_copies_on_a_device_are_waited_for_on_mapped_memory(
 
     copier = SimpleNamespace(device=SimpleNamespace(type="cuda"), load=copy, save=copy)
     executor = PlanExecutor(copier)  # type: ignore[arg-type]
-    plan = StepPlan("e", load_async=False, loads=[Transfer(1, "r", (2,), (DatedRun(0, [0]),))])
+    plan = StepPlan("e", load_async=False, loads=[BlockTransfer(1, "r", (2,), (DatedRun(0, [0]),))])
     executor.load(plan, memory)
     assert stream.seen == [True]
     # The log that pytest keeps has the frames of an error.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from inference_worker.engine.request import GREEDY, SamplingOptions
-from inference_worker.engine.sampling import Choice, Sampler, choose_all
+from inference_worker.engine.sampling import SampledToken, Sampler, choose_all
 
 LOGITS = [2.0, -1.0, 0.5, 3.0, 1.0, 2.5, -4.0, 0.0]
 DRAWS = 1_000
@@ -28,7 +28,7 @@ def naive_probabilities(logits: list[float], options: SamplingOptions) -> list[f
     return [weights[i] / total if i in nucleus else 0.0 for i in range(len(logits))]
 
 
-def draws(options: SamplingOptions, count: int = DRAWS) -> list[Choice]:
+def draws(options: SamplingOptions, count: int = DRAWS) -> list[SampledToken]:
     """Draws from the same logits many times."""
     sampler = Sampler(options)
     return [sampler.choose(torch.tensor(LOGITS)) for _ in range(count)]
@@ -70,8 +70,8 @@ def test_the_best_token_is_known_beside_the_draw() -> None:
 def test_temperature_zero_is_greedy(options: SamplingOptions) -> None:
     """Temperature 0 takes the best token, and the first of equal ones."""
     assert options.is_greedy
-    assert set(draws(options, 20)) == {Choice(3, 3)}
-    assert Sampler(options).choose(torch.tensor([1.0, 5.0, 5.0])) == Choice(1, 1)
+    assert set(draws(options, 20)) == {SampledToken(3, 3)}
+    assert Sampler(options).choose(torch.tensor([1.0, 5.0, 5.0])) == SampledToken(1, 1)
 
 
 @pytest.mark.parametrize(
