@@ -23,7 +23,7 @@ from typing import NamedTuple
 import structlog
 
 from kvstore import __version__, tracing
-from kvstore.access import Access, read_access
+from kvstore.access_rules import Access, read_access
 from kvstore.config.loading import load_config, settings_error
 from kvstore.config.settings import PROGRAM, Config
 from kvstore.config.show import COMMAND, config_command

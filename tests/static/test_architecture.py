@@ -56,14 +56,14 @@ ALLOWED = {
     | {ERRORS, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
     "kvstore/config": {FILES, VERSION, "kvstore.core"},
-    "kvstore/config/show.py": {"kvstore.access", "kvstore.config"},
+    "kvstore/config/show.py": {"kvstore.access_rules", "kvstore.config"},
     "kvstore/errors.py": set(),
     "kvstore/files.py": set(),
     "kvstore/logs.py": set(),
     "kvstore/process.py": {FILES},
     "kvstore/tracing.py": {"opentelemetry"},
     # Parts of the composition root.
-    "kvstore/access.py": {FILES, "kvstore.config", "kvstore.core", "kvstore.rpc"}
+    "kvstore/access_rules.py": {FILES, "kvstore.config", "kvstore.core", "kvstore.rpc"}
     | {"kvstore.service"},
     "kvstore/metrics_listener.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
