@@ -10,7 +10,7 @@ import structlog
 
 from kvstore.config.settings import Config
 from kvstore.core import QuotaTable
-from kvstore.files import UntrustedFile, read_private
+from kvstore.operator_files import UntrustedFile, read_private
 from kvstore.rpc.attach.table import SocketAccess
 from kvstore.rpc.tls import Tls, TlsFiles
 from kvstore.service.tenancy.credentials import Credentials
