@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.values.events import EventWatch
+from kvstore.core.values.event_log import EventWatch
 from kvstore.core.values.requests import Identity
 from support import machine
 from support.rpc.local import TimedStore, local_worker
