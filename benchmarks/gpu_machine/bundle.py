@@ -149,7 +149,7 @@ def main() -> int:
     files = [path for path in out.rglob("*") if path.is_file() and "earlier" not in path.parts]
     size = sum(path.stat().st_size for path in files)
     if left_out:
-        print(f"{left_out} untracked files are left out: git add those that should travel.")
+        print(f"{left_out} untracked files are left out: git add those that the machine needs.")
     print(
         f"{out}: {size / 1e6:.1f} MB of at most {MOST_BYTES / 1e6:.0f}, {len(wheels)} wheels, "
         f"commit {commit[:12]}{' and changes since' if changed else ''}"
