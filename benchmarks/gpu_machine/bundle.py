@@ -1,9 +1,9 @@
 """Packs ``gpu-bundle/``, the folder that travels to a GPU machine: ``make gpu-bundle``.
 
-The folder has ``checkout.tar.gz`` (the tracked files as they are, committed or not), ``wheels/``
-(the distributions of ``wheels.txt`` in the versions of ``constraints.txt``), the scripts ``look``,
-``prove``, ``measure`` and ``again``, and ``manifest.json``. Results that came back go to
-``earlier/``, which this program does not change. It does not download a wheel again.
+``checkout.tar.gz`` has the tracked files as they are, committed or not. ``wheels/`` has the
+distributions of ``wheels.txt`` in the versions of ``constraints.txt``. The scripts are ``look``,
+``prove``, ``measure`` and ``again``, and ``manifest.json`` describes the bundle. Results that came
+back go to ``earlier/``, which this program does not change. It does not download a wheel again.
 """
 
 import argparse

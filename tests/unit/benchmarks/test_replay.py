@@ -24,7 +24,7 @@ REQUESTS = 150
 CAPACITY = 300
 TIERS = ["--tier2", "600", "--tier3", "2000"]
 WRONG = ("noisy:2", "noisy:", "noisy:0.3:day", "oracle:0.3", "best")
-# The real ones know runs where the naive ones know pages.
+# The real policies order runs, and the naive ones order pages.
 APART = {"lru": 0.0, "lfu": 0.0, "level": 0.0, "slru": 0.01, "gdsf": 0.01, "auto": 0.01}
 
 
