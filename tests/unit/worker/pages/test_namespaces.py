@@ -40,7 +40,7 @@ def test_those_used_longest_ago_are_let_go(monkeypatch: pytest.MonkeyPatch) -> N
         assert stayed("a")
         assert not stayed("c", "a", "b", "c")
         assert [stayed("a"), stayed("b"), stayed("c")] == [True, True, True]
-        # A salt of any length and script is hashed, because a store accepts 256 bytes.
+        # A salt above 256 bytes, which a store does not accept, is hashed.
         assert [stayed("é" * 256), stayed("é" * 257), stayed("é" * 257)] == [False, False, True]
         assert known["é" * 256].namespace_id != known["é" * 257].namespace_id
         assert not stayed("a")
