@@ -140,7 +140,7 @@ def test_a_load_beside_the_step_has_no_team_of_torchs() -> None:
 
     A team would stay with its thread, and keep the engine's own team from spinning.
     """
-    block_bytes = 1 << 20  # torch divides a copy of that between threads
+    block_bytes = 1 << 20  # torch splits a copy of this size between threads
     blocks = torch.zeros((8, 1, block_bytes), dtype=torch.uint8)
     executor = PlanExecutor(BlockCopier([Plane(blocks, 0)]))
     rig = Rig(executor, blocks, Memory(torch.ones((4, block_bytes), dtype=torch.uint8)))
@@ -253,10 +253,10 @@ def test_copies_on_a_device_are_waited_for_on_mapped_memory(
     plan = StepPlan("e", load_async=False, loads=[BlockTransfer(1, "r", (2,), (DatedRun(0, [0]),))])
     executor.load(plan, memory)
     assert stream.seen == [True]
-    # The log that pytest keeps has the frames of an error.
+    # The log that pytest keeps refers to the frames of an error.
     assert fails or memory.slots() is None
     assert executor.take_report().failed == ({1} if fails else set())
-    # The thread of loads beside a step breaks no capture of a graph either.
+    # The thread for loads beside a step does not break the capture of a graph either.
     assert executor._thread.submit(get_ident).result() in card.relaxed
     executor.close()
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from inference_worker.attention.step_tables import SPLIT_KEYS, StepParts, WorkList, plan_work
 
-# 132 multiprocessors with four programs each, for the 8 kv heads of an entry.
+# 132 multiprocessors with four programs each, for the 8 KV heads of an entry.
 PROGRAMS = 132 * 4 // 8
 
 

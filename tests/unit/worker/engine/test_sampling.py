@@ -43,7 +43,7 @@ def draws(options: SamplingOptions, count: int = DRAWS) -> list[SampledToken]:
         SamplingOptions(temperature=1.0, top_k=3, seed=4),
         SamplingOptions(temperature=1.0, top_k=100, seed=5),
         SamplingOptions(temperature=1.0, top_p=0.8, seed=6),
-        # Of the four best alone, 0.9 is fewer tokens than of all.
+        # A top_p of 0.9 keeps fewer of the four best tokens than of all tokens.
         SamplingOptions(temperature=2.0, top_k=4, top_p=0.9, seed=7),
     ],
     ids=str,
@@ -54,7 +54,7 @@ def test_draws_follow_the_options(options: SamplingOptions) -> None:
     counts = Counter(choice.token for choice in draws(options))
     assert set(counts) <= {i for i, share in enumerate(wanted) if share > 0}
     for token, share in enumerate(wanted):
-        # Five standard deviations, and the seed is fixed.
+        # Five standard deviations, with a fixed seed.
         allowed = 5 * math.sqrt(share * (1 - share) * DRAWS)
         assert abs(counts[token] - share * DRAWS) <= allowed
 
