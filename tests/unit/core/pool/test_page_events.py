@@ -13,7 +13,7 @@ from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.pages import EVENT_DIGEST_BYTES
 from kvstore.core.tiers.moves import side_by_side
-from kvstore.core.values.events import (
+from kvstore.core.values.event_log import (
     Cause,
     Event,
     EventWatch,
@@ -199,10 +199,10 @@ def test_a_load_is_told_as_one() -> None:
     """Pages of tier 3 come back."""
     world = DiskWorld()
     world.worker.publish("abc")
-    world.keep()
+    world.write_touched()
     world.evict()
     since(world)
-    assert world.load("abc") == 3
+    assert world.read("abc") == 3
     assert since(world) == [(("INSERTED", "LOADED", 1), {0, 1, 2})]
 
 
