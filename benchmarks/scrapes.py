@@ -130,7 +130,6 @@ def lane_call(rounds: int) -> dict[str, Any]:
         timed = stack.enter_context(HotLanes(rig.store, rig.credentials, rig.clock))
         party = Party(os.geteuid(), caller.lease_id, caller.secret, 1)
         lane = HotLane(stack.enter_context(socket.socket()), party, max_body_bytes=1 << 20)
-        lane.identity = caller.identity
         named = pb.Caller(lease_id=caller.lease_id, store_epoch=EPOCH)
         bodies = {
             "release": ("ReleasePins", pb.ReleasePinsRequest(caller=named, pin_ids=[9])),

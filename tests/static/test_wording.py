@@ -61,8 +61,10 @@ def test_names_of_the_protocol_use_our_words() -> None:
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     """No docstring begins with an obscure word."""
     files = modules(dict.fromkeys(PRODUCT | TESTS, ".")).values()
-    wrong = [(str(path), each) for path in files for each in obscure_openings(path)]
-    assert wrong == []
+    found = [
+        (str(path.relative_to(ROOT)), each) for path in files for each in obscure_openings(path)
+    ]
+    assert found == []
 
 
 def test_obscure_first_words_are_found(tmp_path: Path) -> None:

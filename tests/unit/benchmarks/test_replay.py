@@ -10,7 +10,7 @@ import pytest
 import replay
 from typer.testing import CliRunner
 
-from kvstore.core.eviction import order
+from kvstore.core.eviction import leaf_order
 from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.values.requests import ExpectedReuse
 from naive.policies import NAIVE
@@ -57,7 +57,7 @@ def test_a_policy_hits_what_its_naive_twin_hits(
     name: str, requests: list[Request], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A policy with heaps and runs of pages hits what its naive version hits."""
-    monkeypatch.setattr(order, "HOT_HITS", 1 << 40)
+    monkeypatch.setattr(leaf_order, "HOT_HITS", 1 << 40)
     for asked, capacity in ((requests, CAPACITY), (conversations(400, 3), 90)):
         done = Replay(capacity, POLICIES[name], page_tokens=1).run(asked)
         naive = NAIVE[name](capacity).replay(asked)
