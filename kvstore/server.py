@@ -23,7 +23,7 @@ from typing import NamedTuple
 import structlog
 
 from kvstore import __version__, tracing
-from kvstore.access import Access, read_access
+from kvstore.access_rules import Access, read_access
 from kvstore.config.loading import load_config, settings_error
 from kvstore.config.settings import PROGRAM, Config
 from kvstore.config.show import COMMAND, config_command
@@ -32,17 +32,10 @@ from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
-from kvstore.files import RuntimeDir, UnusableRuntimeDir
+from kvstore.instance_lock import InstanceLock, InstanceRunning
 from kvstore.logs import configure_logging
 from kvstore.metrics.http_server import UnusableHttpAddress
 from kvstore.metrics_listener import listen_for_metrics
-from kvstore.process import (
-    InstanceLock,
-    InstanceRunning,
-    ServiceManager,
-    Signals,
-    ignore_parent_death,
-)
 from kvstore.reload import Reloader, changes
 from kvstore.rpc.attach.server import AttachServer
 from kvstore.rpc.health.probes import OwnerProbe, PoolProbe
@@ -58,13 +51,16 @@ from kvstore.rpc.server import (
     listen,
 )
 from kvstore.rpc.servicers.prefix_cache import IN_FLIGHT
+from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
 from kvstore.service.clock import MONOTONIC, Clock
 from kvstore.service.ids import random_ids
 from kvstore.service.matching import Sampler
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
-from kvstore.service.threads import Collector, Grower, KeepTicker, MoveTicker, Reaper, Ticker
+from kvstore.service.threads import Collector, DiskWriteTicker, Grower, MoveTicker, Reaper, Ticker
 from kvstore.service.timing import CallTimes
+from kvstore.service_manager import ServiceManager
+from kvstore.signals import Signals, ignore_parent_death
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import DeviceUnavailable, SlabInUse
 from kvstore.storage.slab.policy import FirstTouch
@@ -317,7 +313,7 @@ def _tickers(store: KVStore, clock: Clock, interval: float) -> dict[str, Ticker]
     if len(store.growths) > 1:
         tickers["mover"] = MoveTicker(store, clock=clock, interval=interval)
     if store.tier3.present:
-        tickers["keeper"] = KeepTicker(store, clock=clock, interval=interval)
+        tickers["keeper"] = DiskWriteTicker(store, clock=clock, interval=interval)
     return tickers
 
 

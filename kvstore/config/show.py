@@ -10,7 +10,7 @@ from enum import IntEnum
 from inspect import cleandoc
 from pathlib import Path
 
-from kvstore.access import read_access
+from kvstore.access_rules import read_access
 from kvstore.config.about import About, about, value_text
 from kvstore.config.loading import Resolved, resolve, settings_error
 from kvstore.config.settings import PROGRAM, Config

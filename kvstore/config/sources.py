@@ -8,7 +8,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_settings import PydanticBaseSettingsSource, SettingsError
 
-from kvstore.files import NoRegularFile, read_regular
+from kvstore.operator_files import NoRegularFile, read_regular
 
 
 class ConfigFile(PydanticBaseSettingsSource):

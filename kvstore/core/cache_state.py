@@ -15,7 +15,7 @@ from kvstore.core.pool.placement import FIRST, LOWER
 from kvstore.core.pool.tenant import ByTenant
 from kvstore.core.pool.tier_policy import TierPolicy, WantedMoves
 from kvstore.core.values.counters import Counters, count_lookup
-from kvstore.core.values.events import Cause, EventLog
+from kvstore.core.values.event_log import Cause, EventLog
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import Caller, Identity, Removed
 from kvstore.core.values.tokens import TOKEN_BYTES, token_count

@@ -5,7 +5,7 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from kvstore.core.stats import LeaseStats
 from kvstore.core.values.counters import Counters
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.metrics.view import View
 from kvstore.service.tiers.disk import DiskState
 from kvstore.service.timing import DurationCounts

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kvstore.core.stats import Stats
-from kvstore.service.events import EventUse
+from kvstore.service.event_watches import EventUse
 from kvstore.service.tenancy.rate_limit import Requests
 from kvstore.service.tiers.disk_tier import Tier3Use
 from kvstore.service.tiers.mover import MoveCounts

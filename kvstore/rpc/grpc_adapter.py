@@ -17,9 +17,9 @@ from grpc_status import rpc_status
 from kvstore import tracing
 from kvstore.errors import KVStoreError
 from kvstore.rpc.fair_queue import CallThreads
-from kvstore.rpc.identity import Metadata, Sender, secret_of
 from kvstore.rpc.pipeline import GIVING_BACK, Call, Method, Pipeline, method_of
-from kvstore.rpc.quiet import one_request, quiet, request_in_time
+from kvstore.rpc.sender_identity import Metadata, Sender, secret_of
+from kvstore.rpc.standard_services import one_request, quiet, request_in_time
 from kvstore.rpc.wire import status
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.service.tenancy.rate_limit import TooManyRequests

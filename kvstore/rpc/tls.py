@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn
 import grpc
 import structlog
 
-from kvstore.files import read_regular
+from kvstore.operator_files import read_regular
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

@@ -42,7 +42,7 @@ VERSION = "kvstore.__version__"
 # Spans, which it alone knows how to make; without any it imports nothing.
 TRACING = "kvstore.tracing"
 # Files of an operator, read without waiting for a pipe's other end.
-FILES = "kvstore.files"
+FILES = "kvstore.operator_files"
 # The log, and the call under way that it names.
 LOGS = "kvstore.logs"
 WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
@@ -56,19 +56,22 @@ ALLOWED = {
     | {ERRORS, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
     "kvstore/config": {FILES, VERSION, "kvstore.core"},
-    "kvstore/config/show.py": {"kvstore.access", "kvstore.config"},
+    "kvstore/config/show.py": {"kvstore.access_rules", "kvstore.config"},
     "kvstore/errors.py": set(),
-    "kvstore/files.py": set(),
     "kvstore/logs.py": set(),
-    "kvstore/process.py": {FILES},
+    "kvstore/instance_lock.py": {"kvstore.runtime_dir"},
+    "kvstore/operator_files.py": set(),
+    "kvstore/runtime_dir.py": set(),
+    "kvstore/service_manager.py": set(),
+    "kvstore/signals.py": set(),
     "kvstore/tracing.py": {"opentelemetry"},
     # Parts of the composition root.
-    "kvstore/access.py": {FILES, "kvstore.config", "kvstore.core", "kvstore.rpc"}
+    "kvstore/access_rules.py": {FILES, "kvstore.config", "kvstore.core", "kvstore.rpc"}
     | {"kvstore.service"},
     "kvstore/metrics_listener.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
     "kvstore/reload.py": {LOGS, "kvstore.config", "kvstore.service"},
-    "kvstore/tier_memory.py": {"kvstore.config", "kvstore.process"}
+    "kvstore/tier_memory.py": {"kvstore.config", "kvstore.signals"}
     | {"kvstore.service", "kvstore.storage"},
     "kvstore/__init__.py": set(),
     # It knows the name of the composition root, which it imports late.

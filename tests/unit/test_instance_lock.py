@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.files import RuntimeDir, UnusableRuntimeDir
-from kvstore.process import InstanceLock, InstanceRunning
+from kvstore.instance_lock import InstanceLock, InstanceRunning
+from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
 
 HOLDER = """
 import sys
 from pathlib import Path
-from kvstore.process import InstanceLock
-from kvstore.files import RuntimeDir
+from kvstore.instance_lock import InstanceLock
+from kvstore.runtime_dir import RuntimeDir
 with InstanceLock(RuntimeDir(Path(sys.argv[1]))):
     print("held", flush=True)
     sys.stdin.read()

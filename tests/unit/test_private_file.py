@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.files import UntrustedFile, read_private
+from kvstore.operator_files import UntrustedFile, read_private
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.files import NoRegularFile, UntrustedFile, read_private, read_regular
+from kvstore.operator_files import NoRegularFile, UntrustedFile, read_private, read_regular
 from kvstore.rpc.tls import Tls, TlsFiles, UnusableTls
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.files import RuntimeDir, UnusableRuntimeDir
+from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
 
 
 def leave_socket(path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.process import ServiceManager
+from kvstore.service_manager import ServiceManager
 
 
 @pytest.mark.parametrize("abstract", [False, True])

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 
-from kvstore.process import Signals
+from kvstore.signals import Signals
 
 NUMBER = signal.SIGUSR2
 

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from device.card import Card, ServerCuda
 from kvstore import tier_memory
 from kvstore.config.loading import load_config
-from kvstore.process import Signals
 from kvstore.service.tiers.disk import DiskState
+from kvstore.signals import Signals
 from kvstore.storage.cuda.arena import CudaDevice
 from kvstore.storage.errors import DeviceUnavailable
 from kvstore.storage.host.arena import HostMemory

@@ -11,7 +11,7 @@ from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.prefills import Prefills
 from kvstore.core.values.counters import Counters
-from kvstore.core.values.events import EventLog
+from kvstore.core.values.event_log import EventLog
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout
 from kvstore.core.values.page_hash import namespace_digest
 from kvstore.core.values.slots import ExtentSlots

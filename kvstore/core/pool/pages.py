@@ -17,7 +17,7 @@ from kvstore.core.index.usage import begin_pages, inherit_uses
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.placement import FIRST, LOWER
-from kvstore.core.values.events import Cause, PagesChange, PagesEvent
+from kvstore.core.values.event_log import Cause, PagesChange, PagesEvent
 from kvstore.core.values.requests import NO_HINT, Hint, Removed
 from kvstore.core.values.slots import CACHED, RESERVED, Slots, SlotState
 

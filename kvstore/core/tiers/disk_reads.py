@@ -17,7 +17,7 @@ from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.pages import evict, nominate, publish, release
 from kvstore.core.pool.placement import nearest
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.core.values.requests import NO_HINT, Caller, MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
 from kvstore.core.values.tokens import TOKEN_BYTES

@@ -19,7 +19,7 @@ from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.pages import evict, nominate, note_pages, release
 from kvstore.core.pool.placement import FIRST, LOWER, Tiers, extended, nearest
 from kvstore.core.pool.tier_policy import WritePolicy
-from kvstore.core.values.events import Cause, PagesChange
+from kvstore.core.values.event_log import Cause, PagesChange
 from kvstore.core.values.requests import Caller, MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
 from kvstore.core.verbs.lookup import longest

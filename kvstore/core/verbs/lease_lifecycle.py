@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.leases.lease import Lease, LeaseChange, LeaseState, Process
-from kvstore.core.values.events import LeaseEvent, LeaseStep
+from kvstore.core.values.event_log import LeaseEvent, LeaseStep
 from kvstore.core.values.limits import QuotaTable
 from kvstore.core.values.requests import Caller
 from kvstore.core.values.slots import SlotState

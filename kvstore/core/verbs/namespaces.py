@@ -14,7 +14,7 @@ from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import FIRST, nearest, page_counts
 from kvstore.core.pool.tenant import Tenant
 from kvstore.core.values.counters import Counters
-from kvstore.core.values.events import Cause, NamespaceEvent, NamespaceStep
+from kvstore.core.values.event_log import Cause, NamespaceEvent, NamespaceStep
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout
 from kvstore.core.values.requests import Caller, Identity, Peeked, Removed, Sequence
 from kvstore.core.values.slots import ExtentSlots, Generations

@@ -16,7 +16,7 @@ from kvstore.core.index.node import Node, Position
 from kvstore.core.index.radix import path_slots
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace, namespace_of
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.core.values.requests import Removed
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
 

@@ -19,7 +19,7 @@ from kvstore.core.leases.holds import Hold, Pin
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import namespace_of
 from kvstore.core.pool.pages import remove_corrupt
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.core.values.requests import MatchOptions
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, NO_CHECKSUM
 from kvstore.errors import LeaseNotFound, PageCorrupt

@@ -7,7 +7,7 @@ from typing import NamedTuple, NoReturn
 
 from kvstore.core import Identity
 from kvstore.errors import LimitExceeded
-from kvstore.service.tenancy.tenants import Tenants
+from kvstore.service.tenancy.tenant_lookup import Tenants
 from kvstore.v1 import prefix_cache_pb2 as pb
 
 # Wire types.

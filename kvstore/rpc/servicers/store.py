@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kvstore.core import Limits
 from kvstore.errors import InvalidField, StaleEpoch
-from kvstore.rpc.events import EventStreams
+from kvstore.rpc.event_streams import EventStreams
 from kvstore.rpc.pipeline import Call
 from kvstore.rpc.wire import convert, fields, report
 from kvstore.rpc.wire.fields import PageTokens, fresh_key, page_size_of

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kvstore.core import Identity
 from kvstore.errors import CredentialRequired
-from kvstore.service.tenancy.tenants import Tenants
+from kvstore.service.tenancy.tenant_lookup import Tenants
 
 ROOT_UID = 0
 

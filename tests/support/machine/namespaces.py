@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from kvstore import errors
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.core.values.requests import Removed, Sequence
 from machine.state import COUNTS, OWNER, TAILS, MachineState
 from naive.copies import FIRST, LOWER

@@ -17,7 +17,7 @@ from kvstore.core.invariants.check import Invariants
 from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.tiers.disk_writes import DiskWrite
 from kvstore.core.tiers.moves import Move
-from kvstore.core.values.events import EventWatch
+from kvstore.core.values.event_log import EventWatch
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import (
     Caller,

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from core.core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 from kvstore.core.stats import PrefixStats, ProcessStats, prefixes, snapshot
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Caller, Identity, MatchOptions, NamedPinRequest
 from kvstore.core.values.slots import SlotState

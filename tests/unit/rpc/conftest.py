@@ -15,7 +15,7 @@ from kvstore.rpc.server import SERVICES, Sockets, build_server, call_threads
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
-from kvstore.service.tenancy.tenants import Tenants
+from kvstore.service.tenancy.tenant_lookup import Tenants
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host.arena import HostMemory
 from stores.rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server, Worker, party_of

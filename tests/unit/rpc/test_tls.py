@@ -19,7 +19,7 @@ from kvstore.core.values.limits import Limits
 from kvstore.logs import merge_call
 from kvstore.rpc.server import UnusableAddress, listen, server_options
 from kvstore.rpc.tls import Tls, TlsFiles, UnusableTls
-from kvstore.service.tenancy.tenants import Tenant, Tenants
+from kvstore.service.tenancy.tenant_lookup import Tenant, Tenants
 from kvstore.v1 import (
     lease_pb2,
     lease_pb2_grpc,

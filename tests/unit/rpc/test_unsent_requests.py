@@ -104,7 +104,7 @@ def test_a_probe_that_does_not_come_is_ended(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A health check whose request does not arrive in time is ended."""
-    monkeypatch.setattr("kvstore.rpc.quiet.PATIENCE", 0.1)
+    monkeypatch.setattr("kvstore.rpc.standard_services.PATIENCE", 0.1)
     stub = health_pb2_grpc.HealthStub(server.channel)
     with unsent(server, CHECK, 2 * CHECK_THREADS):
         stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=30)

@@ -4,10 +4,10 @@ from threading import Thread
 
 import pytest
 
-from kvstore.core.values.events import Event, LeaseEvent, NamespaceEvent, PagesEvent, Told
+from kvstore.core.values.event_log import Event, LeaseEvent, NamespaceEvent, PagesEvent, Told
 from kvstore.core.values.requests import Identity, ReservationRequest
 from kvstore.errors import NamespaceNotFound, StoreDraining
-from kvstore.service.events import BATCH
+from kvstore.service.event_watches import BATCH
 from stores.store_world import World, sequence_of
 
 OWNER = Identity("uid-1")

@@ -22,7 +22,7 @@ from kvstore_ctl.bench.scratch import (
     scratch_spec,
     tier_3_evicted,
 )
-from kvstore_ctl.bench.trace import Prompt, prompts_of
+from kvstore_ctl.bench.trace import TracePrompt, prompts_of
 from kvstore_ctl.console import AsJson, RuntimeDirOption, confirm, show, show_json, store_failures
 from kvstore_ctl.options import require_here
 from kvstore_ctl.text import counted
@@ -70,7 +70,7 @@ def replay(
         show(tables.plain_table("replay", ("", ""), rows))
 
 
-def run(made: Scratch, prompts: Iterable[Prompt], before: Before) -> dict[str, float]:
+def run(made: Scratch, prompts: Iterable[TracePrompt], before: Before) -> dict[str, float]:
     """Replays prompts in a scratch namespace; returns the results, in tokens of the trace."""
     begun, counts = time.monotonic(), Counter[str]()
     mine = made.counters().counters
@@ -112,7 +112,7 @@ def _at_risk(before: Before) -> str:
     return " and ".join(filter(None, (memory, before.tier_3_at_risk)))
 
 
-def _ask(made: Scratch, prompt: Prompt, counts: Counter[str]) -> None:
+def _ask(made: Scratch, prompt: TracePrompt, counts: Counter[str]) -> None:
     """Matches a prompt and inserts as many of the missing pages as have room."""
     namespace, pages = made.namespace, prompt.page_count
     with namespace.acquire(prompt.packed + LAST, total_page_count=pages) as acquired:

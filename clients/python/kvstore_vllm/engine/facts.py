@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from kvstore_vllm.blocks.geometry import Piece, pieces_of
+from kvstore_vllm.blocks.geometry import BlockPiece, pieces_of
 from kvstore_vllm.blocks.page_layout import LayerFacts, LayoutFacts
 
 # Class names of specifications whose blocks keep every token of a request.
@@ -50,7 +50,7 @@ class EngineFacts:
         self.page_tokens = int(spec.block_size)
         self.rank_count = int(vllm_config.parallel_config.world_size)
         self.tensor_parallel_size = int(vllm_config.parallel_config.tensor_parallel_size)
-        self.pieces: Sequence[Piece] = pieces_of(
+        self.pieces: Sequence[BlockPiece] = pieces_of(
             kv_cache_config.kv_cache_tensors, kv_cache_config.num_blocks
         )
         self._layout_name = str(kv_cache_config.kv_cache_layout or "")

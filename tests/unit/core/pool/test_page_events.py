@@ -13,7 +13,7 @@ from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.pages import EVENT_DIGEST_BYTES
 from kvstore.core.tiers.moves import side_by_side
-from kvstore.core.values.events import (
+from kvstore.core.values.event_log import (
     Cause,
     Event,
     EventWatch,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvstore.core.values.events import (
+from kvstore.core.values.event_log import (
     Event,
     EventLog,
     EventWatch,

@@ -4,7 +4,7 @@ import pytest
 
 from core.core_builders import PAGE_TOKENS, CoreWorld, Worker, paged
 from core.pinned_world import pin
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.core.values.requests import Sequence
 from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.errors import ParentDetached, PoolExhausted

@@ -6,7 +6,7 @@ import pytest
 
 from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged, places
 from core.verify_calls import ask, conclude, everything, publish
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.core.values.requests import (
     Caller,
     Grant,

@@ -8,7 +8,7 @@ import pytest
 from kvstore.core.values.requests import Identity
 from kvstore.errors import CredentialRequired
 from kvstore.service.tenancy.credentials import Credentials, Known
-from kvstore.service.tenancy.tenants import Tenant, Tenants
+from kvstore.service.tenancy.tenant_lookup import Tenant, Tenants
 
 TOKEN = "kvs_a token of alice"  # noqa: S105 - nobody's
 ALICE = Tenant(

@@ -83,7 +83,7 @@ async def test_one_way_is_closed_where_there_is_no_descriptor_for_the_other() ->
         ways = both_ways(ours)
         with no_more_descriptors(), pytest.raises(OSError, match="Too many open files"):
             await ways.__aenter__()
-        # Its transport closes it as the loop goes on.
+        # Its transport closes it in the loop's next round.
         await asyncio.sleep(0)
         theirs.settimeout(0)
         assert theirs.recv(1) == b""

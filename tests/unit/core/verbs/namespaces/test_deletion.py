@@ -9,7 +9,7 @@ from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.pool.disk_state import RemovedPrefix
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.stats import snapshot
-from kvstore.core.values.events import Cause, NamespaceEvent, NamespaceStep, PagesEvent
+from kvstore.core.values.event_log import Cause, NamespaceEvent, NamespaceStep, PagesEvent
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import (
     Identity,

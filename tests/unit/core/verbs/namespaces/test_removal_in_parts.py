@@ -4,7 +4,7 @@ import pytest
 
 from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 from kvstore.core.index.radix import part_of, subtree
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Removed

@@ -6,7 +6,7 @@ from threading import Thread
 import structlog
 
 from kvstore.core import Identity
-from kvstore.core.values.events import (
+from kvstore.core.values.event_log import (
     Event,
     LeaseEvent,
     NamespaceEvent,
@@ -18,7 +18,7 @@ from kvstore.errors import InvalidField, StoreDraining
 from kvstore.rpc.pipeline import Stream
 from kvstore.rpc.wire import fields
 from kvstore.rpc.wire.report import duration
-from kvstore.service.events import Watching
+from kvstore.service.event_watches import Watching
 from kvstore.service.store import KVStore
 from kvstore.v1 import store_pb2 as pb
 from kvstore.v1 import types_pb2

@@ -4,8 +4,8 @@ import pytest
 
 from kvstore.core import Caller, Identity
 from kvstore.errors import CredentialRequired, InvalidField
-from kvstore.rpc.identity import Metadata, certificate_names, credential_of, secret_of
 from kvstore.rpc.pipeline import LEASE_SECRET, Call
+from kvstore.rpc.sender_identity import Metadata, certificate_names, credential_of, secret_of
 
 WHO = Identity("alice")
 LEASE_ID = bytes(16)

@@ -5,7 +5,7 @@ from threading import Event, Lock
 from typing import NamedTuple
 
 from kvstore.core import Identity, PrefixCache
-from kvstore.core.values.events import EventWatch, Told
+from kvstore.core.values.event_log import EventWatch, Told
 from kvstore.errors import StoreDraining
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.access import Access, read_access
+from kvstore.access_rules import Access, read_access
 from kvstore.config.loading import load_config
 from kvstore.config.settings import Config
 from kvstore.core.values.limits import Quotas, QuotaTable

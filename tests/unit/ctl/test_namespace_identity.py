@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvstore.v1 import store_pb2
-from kvstore_ctl.commands.identity import MEANINGS, differing, factors_of, namesakes
+from kvstore_ctl.commands.namespace_identity import MEANINGS, differing, factors_of, namesakes
 
 PAGED = {"layer_count": 2, "kv_head_count": 4, "head_dim": 8, "dtype": "float32"}
 

@@ -10,11 +10,11 @@ import structlog
 
 from kvstore.config.settings import Config
 from kvstore.core import QuotaTable
-from kvstore.files import UntrustedFile, read_private
+from kvstore.operator_files import UntrustedFile, read_private
 from kvstore.rpc.attach.table import SocketAccess
 from kvstore.rpc.tls import Tls, TlsFiles
 from kvstore.service.tenancy.credentials import Credentials
-from kvstore.service.tenancy.tenants import Tenants
+from kvstore.service.tenancy.tenant_lookup import Tenants
 from kvstore.service.tenancy.tenants_file import TenantsFile, WrongTenants, parse_tenants
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
