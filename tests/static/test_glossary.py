@@ -186,5 +186,5 @@ def test_names_that_differ_by_an_ending_are_found(tmp_path: Path) -> None:
 
 
 def test_the_words_to_use_are_no_synonyms() -> None:
-    """Whoever follows the advice is not refused again."""
+    """A caller that follows the advice is not refused again."""
     assert all(words(each.replace(" ", "_")).isdisjoint(SYNONYMS) for each in SYNONYMS.values())
