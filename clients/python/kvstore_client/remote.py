@@ -44,7 +44,7 @@ class RemoteStore:
             raise ValueError(msg)
 
     def channel(self) -> grpc.Channel:
-        """Returns a channel without a token, which suffices for health checks.
+        """Returns a channel without the token, which suffices for health checks.
 
         Raises ``ValueError`` if a file cannot be read.
         """
