@@ -2,7 +2,7 @@
 #
 #   make demo        two workers, one store, a real model   (ARGS='--model tiny' for the small one)
 #   make test        every test, and the coverage of kvstore/core
-#   make test-fast   unit, property and static tests with few examples, under 90 seconds
+#   make test-fast   unit, property and static tests with few examples, no model, under 90 seconds
 #   make docs        the documentation as a site, every link checked and every snippet run
 #   make lint        ruff and mypy
 #   make bench       every benchmark, quickly
@@ -29,6 +29,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 PIP_ARGS ?=
 ARGS ?=
 GPU_PYTHON ?= 3.12
+
+# Tests start hundreds of interpreters, and without bytecode each compiles all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -86,7 +89,7 @@ test: $(STAMP)
 	@KVSTORE_HYPOTHESIS_PROFILE=ci $(PYTEST) --cov --cov-report=term --durations=10 $(ARGS)
 
 test-fast: $(STAMP)
-	@KVSTORE_HYPOTHESIS_PROFILE=dev $(PYTEST) -m 'not (slow or integration or e2e or gpu)' $(ARGS)
+	@KVSTORE_HYPOTHESIS_PROFILE=dev $(PYTEST) -m 'not (slow or integration or e2e or gpu or model)' $(ARGS)
 
 # Its environment has vLLM's versions, never .venv's.
 test-vllm:

@@ -1,7 +1,7 @@
-"""The cost of checksums: an insert with and without them, and a match that looks at pages.
+"""The cost of checksums: an insert with and without them, and a match that verifies pages.
 
-Everything is measured in turns in one run: clients on one store for inserts, a store
-for each rate for matches. README.md beside this says how to read the result.
+Everything is measured in turns in one run. Inserts use clients on one store, and matches use a
+store for each rate. README.md beside this says how to read the result.
 """
 
 import json
@@ -35,7 +35,7 @@ FULL, QUICK = 100, 10
 
 @contextmanager
 def opened(folder: Path, page_bytes: int, *, checksums: bool = True) -> Iterator[Namespace]:
-    """Attach a client and open the one namespace for pages of this size."""
+    """Attaches a client and opens the one namespace for pages of this size."""
     layout = PageLayout(PAGE_TOKENS, page_bytes, OpaqueContent(b"checksums"))
     config = ClientConfig(page_checksums=checksums, call_timeout=LIMIT)
     with Client(folder, config) as client:
@@ -45,9 +45,9 @@ def opened(folder: Path, page_bytes: int, *, checksums: bool = True) -> Iterator
 
 
 def insert_once(namespace: Namespace, writer: int, number: int) -> float:
-    """Writes and insert all pages of a new sequence; returns the seconds of the insert alone.
+    """Writes and inserts all pages of a new sequence. Returns the seconds of the insert alone.
 
-    Those of one number and another evict each other.
+    Sequences of one number and of another evict each other.
     """
     tokens = TOKENS if writer == 0 else [len(TOKENS) + 2 * number + writer, *TOKENS[1:]]
     with namespace.reserve(start_page=0, page_count=PAGES) as reservation:
@@ -61,7 +61,7 @@ def insert_once(namespace: Namespace, writer: int, number: int) -> float:
 
 
 def match_once(namespace: Namespace, number: int) -> float:
-    """Matches all pages, the same each time; returns the seconds of the match alone."""
+    """Matches all pages, the same each time. Returns the seconds of the match alone."""
     del number
     begun = time.perf_counter()
     match = namespace.match([*TOKENS, 0])
@@ -72,7 +72,7 @@ def match_once(namespace: Namespace, number: int) -> float:
 
 
 def in_turns(calls: dict[str, Callable[[int], float]], rounds: int) -> dict[str, dict[str, float]]:
-    """Makes each call once a round; returns medians, means, and medians of ratios to the first."""
+    """Makes each call once a round. Returns medians, means, and medians of ratios to the first."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
         for name, call in list(calls.items())[:: -1 if number % 2 else 1]:
@@ -118,11 +118,11 @@ def measure(page_bytes: int, rounds: int) -> dict[str, Any]:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Half a minute, rougher figures.")] = False,
-    rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 0,
+    quick: Annotated[bool, typer.Option(help="Take half a minute, with rougher figures.")] = False,
+    rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 0,
     page_kib: Annotated[list[int], typer.Option(min=4)] = list(PAGE_KIB),  # noqa: B006
 ) -> None:
-    """Measures what checksums and looks at pages cost, for 128 pages of several sizes."""
+    """Measures the cost of checksums and of verification, for 128 pages of several sizes."""
     before = machine.load_average()
     sizes = [measure(each << 10, rounds or (QUICK if quick else FULL)) for each in page_kib]
     document = {

@@ -29,7 +29,7 @@ MODES: Final = {"plain": False, "deterministic": True}
 
 
 def texts_of(model: PagedModel, count: int, length: int) -> list[torch.Tensor]:
-    """Cuts this repository's documents into texts of so many tokens."""
+    """Cuts this repository's documents into ``count`` texts of ``length`` tokens."""
     documents = "\n".join(file.read_text("utf-8") for file in sorted(TEXT.glob("*.md")))
     ids = torch.tensor(model.tokenizer.encode(documents[: 20 * count * length]))
     return list(ids[: count * length].view(count, length))
@@ -38,7 +38,7 @@ def texts_of(model: PagedModel, count: int, length: int) -> list[torch.Tensor]:
 def measure(
     source: str, *, texts: int, context: int, positions: int, rounds: int
 ) -> dict[str, Any]:
-    """Returns everything of one model."""
+    """Returns all figures of one model."""
     models = {name: load_model(source, deterministic=is_on) for name, is_on in MODES.items()}
     ids = texts_of(models["plain"], texts, context + positions)
     rigs = {name: DeterminismRig(model, ids) for name, model in models.items()}
@@ -56,7 +56,7 @@ def measure(
 
 
 def logit_table(logits: dict[str, Any]) -> Table:
-    """Returns how many positions have other logits, each way to compute them."""
+    """Returns the number of positions with other logits, by the way to compute them."""
     table = Table("")
     for heading in ("positions", "other bits", "largest", "other token", "deterministic"):
         table.add_column(heading, no_wrap=True)
@@ -83,10 +83,12 @@ def show(found: dict[str, Any], console: Console) -> None:
 def main(
     *,
     json_report: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="One tiny model, half a minute.")] = False,
-    threads: Annotated[int, typer.Option(help="Of the comparisons and the cost.")] = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Take half a minute, with one tiny model.")
+    ] = False,
+    threads: Annotated[int, typer.Option(help="Threads of the comparisons and the cost.")] = 1,
 ) -> None:
-    """Measures, and print the tables; 1 where the deterministic mode's bits differ."""
+    """Measures and prints the tables. Exits with 1 if the deterministic mode's bits differ."""
     console = table_console(stderr=json_report)
     disable_progress_bar()
     use_threads(threads)
@@ -112,7 +114,7 @@ def main(
         "method": {
             "threads": threads,
             "cost": "CPU time, in turns; the median of the rounds' own ratios",
-            "threads_compared": "time that passes, in turns; the median of the rounds' ratios",
+            "threads_compared": "wall-clock time, in turns; the median of the rounds' ratios",
         },
         "models": models,
     }

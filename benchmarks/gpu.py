@@ -33,24 +33,24 @@ from support.table_console import table_console
 
 # The most that a store allows, in seconds.
 PATIENCE = 60.0
-# A page more for each prompt, and some cold prompts beside the shared ones, in whole 2 MiB.
+# One more page for each prompt, and some cold prompts beside the shared ones, in whole 2 MiB.
 ROOM = 3
 ALIGNMENT = 2 << 20
 
 
 def measure(plan: Plan, console: Console) -> dict[str, Any]:
-    """Returns everything as one JSON value."""
+    """Returns all figures as one JSON value."""
     before = machine.load_average()
     console.print("Opening memory of several sizes ...")
     opened = measure_open(plan)
     console.print(f"Building a model of random weights, Qwen3's {plan.model} ...")
-    # Its weights are told from others' by how they are made: reading them all takes a minute.
+    # The namespace has the recipe of the weights: reading all of them takes a minute.
     digest = (f"{plan.model} benchmark".encode().hex() + "0" * 64)[:64]
     model = page_model(build_model(plan.model, plan.device), digest=digest)
     page_bytes = model.layout(PAGE_TOKENS).page_bytes
     pages = max(*plan.shared_tokens, plan.gather_tokens) // PAGE_TOKENS
     size = -(-(ROOM * pages + 256) * page_bytes // ALIGNMENT) * ALIGNMENT
-    # In one extent: what grows while it is measured is not measured.
+    # One extent, because memory that grows during a measurement changes the times.
     arguments = ("--tier1-bytes", str(size), "--extent-bytes", str(size))
     config = ClientConfig(
         call_timeout=PATIENCE,
@@ -80,7 +80,7 @@ def measure(plan: Plan, console: Console) -> dict[str, Any]:
             "page_tokens": PAGE_TOKENS,
             "page_bytes": page_bytes,
             "chunk_tokens": plan.chunk_tokens,
-            "figure": "the median over the rounds; of ratios, that of the rounds' own",
+            "figure": "the median over the rounds; for ratios, that of the rounds' own",
         },
         "open": opened,
         "gather": gathered,
@@ -90,7 +90,7 @@ def measure(plan: Plan, console: Console) -> dict[str, Any]:
 
 
 def measure_host(plan: Plan, console: Console) -> dict[str, Any]:
-    """Returns what moves between two tiers of the host come to, as one JSON value."""
+    """Returns the figures of copies between two tiers of the host, as one JSON value."""
     before = machine.load_average()
     console.print("Moving pages between tiers ...")
     rows = measure_tiers(plan)
@@ -100,7 +100,7 @@ def measure_host(plan: Plan, console: Console) -> dict[str, Any]:
         "load_average": {"before": before, "after": machine.load_average()},
         "method": {
             "rounds": plan.tier_rounds,
-            "figure": "the median over the rounds; of ratios, that of the rounds' own",
+            "figure": "the median over the rounds; for ratios, that of the rounds' own",
         },
         "tiers": rows,
     }
@@ -109,13 +109,15 @@ def measure_host(plan: Plan, console: Console) -> dict[str, Any]:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="A smaller model, fewer rounds.")] = False,
-    device: Annotated[str, typer.Option(help="cuda:N, or cpu to try the code.")] = "cuda:0",
-    host: Annotated[bool, typer.Option(help="Two tiers of host memory, nothing else.")] = False,
+    quick: Annotated[bool, typer.Option(help="Use a smaller model and fewer rounds.")] = False,
+    device: Annotated[
+        str, typer.Option(help="The device: cuda:N, or cpu to try the code.")
+    ] = "cuda:0",
+    host: Annotated[bool, typer.Option(help="Measure only two tiers of host memory.")] = False,
     model: Annotated[str | None, typer.Option(help=f"Qwen3's shape: {', '.join(SHAPES)}.")] = None,
 ) -> None:
     """Measures opening, copying and the first token on a GPU."""
-    # As Ctrl-C: everything that was started is stopped on the way out.
+    # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     device = "cpu" if host else device
     if device != "cpu" and not torch.cuda.is_available():
@@ -125,7 +127,7 @@ def main(
         return
     disable_progress_bar()
     if device == "cpu":
-        # Threads that wait for each other cost a model of this size more than they compute.
+        # Threads that wait for each other cost such a small model more time than they save.
         use_threads(1)
     configure_logging("console", "warning")
     console = Console(stderr=True)

@@ -1,6 +1,6 @@
 """The cost of reporting prefills in flight in matches: in the core, without sockets.
 
-Caches that differ in their open reservations do the same in turns. README.md beside this
+Caches that differ in their open reservations make the same calls in turns. README.md beside this
 says how to read the result.
 """
 
@@ -30,7 +30,7 @@ CHUNK = 512
 LONG, SHORT = 100_000, 2_000
 CACHED_PAGES = 6_000
 OPEN = 1_000
-# As many of the long prompt as the default bound on announced tokens lets there be.
+# As many long prompts as the default bound on announced tokens allows.
 OPEN_LONG = 160
 SLOTS = 300_000
 FULL, QUICK = 1_000, 20
@@ -38,13 +38,13 @@ Timed = Callable[[], float]
 
 
 def prompt(length: int, number: int, shared: int = 0) -> bytes:
-    """Returns a prompt of so many tokens, of which the first ``shared`` are everybody's."""
+    """Returns a prompt of ``length`` tokens. All prompts share the first ``shared`` tokens."""
     own = array("I", (each + 1_000_000 * (number + 2) for each in range(length - shared)))
     return array("I", range(shared)).tobytes() + own.tobytes()
 
 
 class World:
-    """A cache with one worker, and with what is open in it."""
+    """A cache with one worker, and its open reservations."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.ids = count(1)
@@ -59,7 +59,7 @@ class World:
         self.cache.acknowledge(1, [1])
 
     def acquire(self, tokens: bytes) -> tuple[int, int]:
-        """Match and reserve the rest of a prompt's whole pages; return the ids."""
+        """Matches, and reserves the rest of a prompt's whole pages. Returns the ids."""
         pin_id, reservation_id = next(self.ids), next(self.ids)
         self.cache.acquire(
             self.caller,
@@ -135,7 +135,7 @@ def prefills() -> dict[str, Timed]:
 
 
 def in_turns(calls: dict[str, Timed], rounds: int) -> dict[str, dict[str, float]]:
-    """Makes each call once a round; returns medians, and medians of differences to the first."""
+    """Makes each call once a round. Returns medians, and medians of differences to the first."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
         for name, call in list(calls.items())[:: -1 if number % 2 else 1]:
@@ -153,9 +153,9 @@ def in_turns(calls: dict[str, Timed], rounds: int) -> dict[str, dict[str, float]
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Some seconds, rougher figures.")] = False,
+    quick: Annotated[bool, typer.Option(help="Take some seconds, with rougher figures.")] = False,
 ) -> None:
-    """Measures what prefills under way cost matches and those who compute."""
+    """Measures the cost of prefills in flight for matches and for those who compute."""
     before = machine.load_average()
     rounds = QUICK if quick else FULL
     cases = {

@@ -1,8 +1,8 @@
 """The index at scale, in process: walks, inserts and evictions beside those of peers.
 
-Everything is measured in turns in one run, SGLang's Python tree and its Rust core in
-processes of their own; memory and the collector's pauses in others. README.md beside this
-says how to read the result. The last line of ``--json`` is one JSON object.
+Everything is measured in turns in one run. SGLang's Python tree and its Rust core run in processes
+of their own. Memory and the collector's pauses have other processes. README.md beside this says how
+to read the result. The last line of ``--json`` is one JSON object.
 """
 
 import gc
@@ -33,14 +33,14 @@ from support.traces import readable
 NODES = (1, 196, 1_563)
 LEAVES = (1_000, 100_000, 1_000_000)
 PAGES_A_NODE = (4, 32)
-# Samples of a slice that stand in the result.
+# Samples of a slice that the result keeps.
 KEPT = 25
 SLICE, QUICK_SLICE = 0.25, 0.05
 ROUNDS, QUICK_ROUNDS = 7, 3
-# Pages of what is measured alone, in processes of their own.
+# Pages of the measurements that run in processes of their own.
 SCALE, QUICK_SCALE, TINY_SCALE = 1_000_000, 100_000, 4_000
 NAMESPACES = 10_000
-NO_PEER = "its environment is not set up: python benchmarks/peers/sglang_environment.py"
+NO_PEER = "not set up: run python benchmarks/peers/sglang_environment.py"
 OURS = ("kvstore_verb", "kvstore_hash")
 PEERS = {"sglang_python": "python", "sglang_rust": "rust"}
 
@@ -48,7 +48,7 @@ PEERS = {"sglang_python": "python", "sglang_rust": "rust"}
 def cases(
     peers: dict[str, SGLang], size: Size, leaf_counts: Sequence[int]
 ) -> Iterator[Callable[[], Case]]:
-    """Yields what builds each case, the last first: what takes longest, while the peers load."""
+    """Yields a builder for each case. The slowest builds come first, while the peers load."""
     for leaves in leaf_counts[::-1]:
         yield lambda leaves=leaves: evict_case(leaves, peers, size)  # type: ignore[misc]
     yield lambda: insert_case(peers)
@@ -57,7 +57,7 @@ def cases(
 
 
 def figures(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
-    """Measures one case in turns; medians over rounds of each round's median, and raw samples."""
+    """Measures one case in turns. Returns medians of the rounds' medians, and raw samples."""
     raw: dict[str, list[list[float]]] = {who: [] for who in case.slices}
     for number in range(rounds):
         for who, call in list(case.slices.items())[:: -1 if number % 2 else 1]:
@@ -89,20 +89,20 @@ def figures(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
 
 
 def spread(samples: list[float]) -> list[float]:
-    """Returns so many of a slice's samples as are kept, evenly spread over it, in their order."""
+    """Returns ``KEPT`` of a slice's samples, evenly spread and in their order."""
     step = max(len(samples) / KEPT, 1.0)
     return [round(samples[int(at * step)], 2) for at in range(min(KEPT, len(samples)))]
 
 
 def memory_case(pages: int, pages_a_node: int) -> dict[str, Any]:
-    """Returns bytes a page as a case of its own; its figure is bytes and not microseconds."""
+    """Returns bytes a page as a case of its own, although its figure is not microseconds."""
     found = measure("memory", pages, pages_a_node)
     name, value = f"bytes_per_page_{pages_a_node}", found["bytes_per_page"]
     return {"name": name, "unit": "bytes", "kvstore_us": value, "peers": {}, "measured": found}
 
 
 def about() -> dict[str, Any]:
-    """Returns what a document says of where and when it was made."""
+    """Returns the place and time of a document's measurements."""
     return {
         "benchmark": "index",
         "machine": machine.machine_facts(),
@@ -125,7 +125,7 @@ def run(*, quick: bool, tiny: bool) -> dict[str, Any]:
         }
         for build in cases(peers, size, LEAVES[:1] if tiny else LEAVES):
             case = build()
-            # What was built is old, as in a store that has run for a while.
+            # The cache is old, like in a store that has run for a while.
             gc.freeze()
             if not python:
                 case.missing |= dict.fromkeys(PEERS, NO_PEER)
@@ -178,17 +178,17 @@ def show(document: dict[str, Any]) -> None:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Under a minute, rougher figures.")] = False,
-    tiny: Annotated[bool, typer.Option(help="To try the code, without peers.")] = False,
+    quick: Annotated[bool, typer.Option(help="Take under a minute, with rougher figures.")] = False,
+    tiny: Annotated[bool, typer.Option(help="Only try the code, without peers.")] = False,
     trace: Annotated[Path | None, typer.Option(help="A trace to replay.")] = None,
-    requests: Annotated[int, typer.Option(min=1, help="How many of its requests.")] = 12_031,
-    passes: Annotated[int, typer.Option(help="How often the trace is replayed.")] = 10,
-    only_trace: Annotated[bool, typer.Option(help="Nothing but the trace.")] = False,
+    requests: Annotated[int, typer.Option(min=1, help="Number of the trace's requests.")] = 12_031,
+    passes: Annotated[int, typer.Option(help="Number of replays of the trace.")] = 10,
+    only_trace: Annotated[bool, typer.Option(help="Replay only the trace.")] = False,
 ) -> None:
     """Measures the index beside its peers."""
     if only_trace and trace is None:
         raise typer.BadParameter("--only-trace needs --trace")
-    # Before minutes of measuring.
+    # A wrong trace is reported before minutes of measuring.
     with readable():
         asked = None if trace is None else prompts(trace, requests)
     document = about() if only_trace else run(quick=quick or tiny, tiny=tiny)

@@ -1,8 +1,8 @@
 """The time of kvstore_vllm's digest of a model's folder, beside reading all of its weights.
 
-The folders have the tensors of real models by name, type and size, as holes of sparse files: no
-disk is read, as where the engine has just loaded the weights. What reading everything would take
-is measured on one real file, and scaled.
+The folders have the tensors of real models by name, type and size, as holes of sparse files. So no
+disk is read, as if the engine had just loaded the weights. The time to read everything is measured
+on one real file, and scaled.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ def dense(layers: int, hidden: int, inner: int, keys: int, vocabulary: int) -> S
 
 
 def experts(layers: int, count: int, hidden: int, inner: int, vocabulary: int) -> Shapes:
-    """Yield most of the tensors of a mixture of experts such as Qwen3 235B: one for each expert."""
+    """Yields most tensors of a mixture of experts such as Qwen3 235B: one for each expert."""
     yield "model.embed_tokens.weight", (vocabulary, hidden)
     for layer in range(layers):
         for expert in range(count):
@@ -61,7 +61,7 @@ MODELS: dict[str, Callable[[], Shapes]] = {
 
 
 def write_folder(folder: Path, shapes: Shapes) -> tuple[int, int]:
-    """Writes a model's folder without a byte of weights; returns its bytes and tensors."""
+    """Writes a model's folder without a byte of weights. Returns its bytes and tensors."""
     tensors, total = list(shapes), 0
     for first in range(0, len(tensors), SHARD_TENSORS):
         header, offset = {}, 0
@@ -79,7 +79,7 @@ def write_folder(folder: Path, shapes: Shapes) -> tuple[int, int]:
 
 
 def whole_seconds(folder: Path) -> float:
-    """Returns the seconds that the digest of one whole real file takes, for each byte."""
+    """Returns the seconds a byte that the digest of one whole real file takes."""
     path = folder / "real"
     path.write_bytes(bytes(range(256)) * (REAL_FILE_BYTES // 256))
     begin = time.perf_counter()
@@ -89,7 +89,7 @@ def whole_seconds(folder: Path) -> float:
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Returns each model's medians; whole files are read in turn with the samples."""
+    """Returns each model's medians. Whole files are read in turn with the samples."""
     cells = []
     for name, shapes in MODELS.items():
         with tempfile.TemporaryDirectory() as root:
@@ -112,10 +112,12 @@ def measure(rounds: int) -> dict[str, Any]:
 
 def main(
     *,
-    output: Annotated[Path | None, typer.Option(help="Write the JSON value here too.")] = None,
-    rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 5,
+    output: Annotated[
+        Path | None, typer.Option(help="Also write the JSON value to this file.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 5,
 ) -> None:
-    """Measures the digests of three models and print one JSON value."""
+    """Measures the digests of three models and prints one JSON value."""
     text = json.dumps(measure(rounds))
     if output:
         output.write_text(text + "\n", encoding="utf-8")

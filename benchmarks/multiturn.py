@@ -1,7 +1,7 @@
-"""A conversation trace against the HTTP server: first tokens, and how much was cached.
+"""A conversation trace against the HTTP server: times to first token, and cached tokens.
 
-Without ``--url`` it starts a store and ``kvstore-worker serve`` of its own.
-README.md beside this says how to read the result.
+Without ``--url`` it starts a store and ``kvstore-worker serve`` of its own. README.md beside this
+says how to read the result.
 """
 
 import asyncio
@@ -23,39 +23,39 @@ from support.workloads.figures import percentile
 from support.workloads.server import own_server
 from support.workloads.trace import Turn, turns
 
-# The part of a public trace that the project has.
+# The part of a public trace that is in this repository.
 CUT = Path(__file__).parents[1] / "tests" / "data" / "conversation_300.jsonl.gz"
 REQUESTS, QUICK_REQUESTS = 300, 40
-# No prompt takes longer, in seconds.
+# The time limit of a prompt, in seconds.
 PATIENCE = 600.0
 
 
 def main(  # noqa: PLR0913 - each is an option
-    url: Annotated[str, typer.Option(help="Of a server that runs, such as http://.../v1.")] = "",
-    model: Annotated[str, typer.Option(help="What the server serves, or is to serve.")] = "tiny",
-    trace: Annotated[Path, typer.Option(help="Lines of JSON, or those compressed as .gz.")] = CUT,
-    requests: Annotated[int, typer.Option(min=1, help="The first so many of them.")] = REQUESTS,
-    block_tokens: Annotated[int, typer.Option(min=1, help="For 512 tokens of the trace.")] = 16,
-    longest: Annotated[int, typer.Option(min=1, help="Longer prompts are left out.")] = 2_000,
-    output_tokens: Annotated[int, typer.Option(min=1, help="Of each answer.")] = 4,
-    callers: Annotated[int, typer.Option(min=1, help="At a time.")] = 4,
+    url: Annotated[str, typer.Option(help="URL of a running server, such as http://.../v1.")] = "",
+    model: Annotated[str, typer.Option(help="Model of the running or the own server.")] = "tiny",
+    trace: Annotated[Path, typer.Option(help="File of JSON lines, plain or .gz.")] = CUT,
+    requests: Annotated[int, typer.Option(min=1, help="Number of requests.")] = REQUESTS,
+    block_tokens: Annotated[int, typer.Option(min=1, help="Tokens for 512 of the trace.")] = 16,
+    longest: Annotated[int, typer.Option(min=1, help="Longest prompt, in tokens.")] = 2_000,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 4,
+    callers: Annotated[int, typer.Option(min=1, help="Concurrent requests.")] = 4,
     speed: Annotated[
-        float, typer.Option(min=0, help="Times faster than the trace; 0: a closed loop.")
+        float, typer.Option(min=0, help="Speed relative to the trace; 0: a closed loop.")
     ] = 0.0,
     *,
     workers: Annotated[int, typer.Option(min=1, help="Engines of its own server.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON alone.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="The first 40 requests at most.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only one line of JSON.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Replay at most 40 requests.")] = False,
 ) -> None:
-    """Replays a slice of a trace, in time order, and print what its clients saw."""
-    # As Ctrl-C: everything that was started is stopped on the way out.
+    """Replays a slice of a trace in time order, and prints its clients' figures."""
+    # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     count = min(requests, QUICK_REQUESTS) if quick else requests
     with readable():
         requested = load(trace, count)
     asked = turns(requested, block_tokens, longest)
     if not asked:
-        raise typer.BadParameter(f"no prompt of at most {longest} tokens")
+        raise typer.BadParameter(f"no prompt has at most {longest} tokens: set a larger --longest")
     before = machine.load_average()
     server: AbstractContextManager[str] = (
         nullcontext(url)
@@ -97,7 +97,7 @@ async def _replay(
 
 
 def figures(asked: list[Turn], served: list[Served]) -> dict[str, Any]:
-    """Returns what the clients saw, of the requests that were answered."""
+    """Returns the clients' figures of the answered requests."""
     pairs = [(turn, each) for turn, each in zip(asked, served, strict=True) if not each.error]
     first = [each.first_token_s * 1e3 for _, each in pairs] or [0.0]
     tokens = sum(each.prompt_tokens for _, each in pairs)

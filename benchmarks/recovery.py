@@ -1,8 +1,7 @@
-"""What of tier 3 survives kill -9: a real server is killed in the middle of its writes.
+"""Tier 3 after kill -9: a real server is killed in the middle of its writes.
 
-Its successors have to serve what was acknowledged, with the bytes that were written, and
-nothing that was removed. The last line is one JSON object; README.md beside this says how
-to read it.
+Its successors have to serve all acknowledged pages with the written bytes, and nothing that was
+removed. The last line is one JSON object. README.md beside this says how to read it.
 """
 
 import json
@@ -21,15 +20,17 @@ LEAST_FRACTION = 0.95
 
 def main(
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, last.")] = False,
-    quick: Annotated[bool, typer.Option(help="Three kills.")] = False,
-    kills: Annotated[int, typer.Option(min=1, help="Servers killed.")] = 50,
-    seed: Annotated[int, typer.Option(help="Of when they are killed.")] = 1,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object at the end.")
+    ] = False,
+    quick: Annotated[bool, typer.Option(help="Kill three servers.")] = False,
+    kills: Annotated[int, typer.Option(min=1, help="Number of kills.")] = 50,
+    seed: Annotated[int, typer.Option(help="Seed of the times of the kills.")] = 1,
     folder: Annotated[
-        Path, typer.Option(help="Where the slab is; on a disk like the one to be used.")
+        Path, typer.Option(help="Folder of the slab, on a disk like the one to be used.")
     ] = Path(),
 ) -> None:
-    """Kills servers in the middle of their writes, and read what their successors serve."""
+    """Kills servers in the middle of their writes, and checks their successors' pages."""
     before = machine.load_average()
     with tempfile.TemporaryDirectory(dir=folder, prefix="recovery-") as name:
         found = run_kills(Path(name), 3 if quick else kills, seed)

@@ -1,7 +1,7 @@
-"""What a call costs: over gRPC with threads, over grpc.aio, and without gRPC.
+"""The cost of a call over gRPC with threads, over grpc.aio, and without gRPC.
 
-Two servers run side by side and are measured in turns, a slice of time each, so
-that both see the same machine. README.md beside this says how to read the result.
+Two servers run side by side and are measured in turns, a slice of time each, so that both see the
+same machine. README.md beside this says how to read the result.
 """
 
 import json
@@ -37,14 +37,14 @@ PROGRAMS = {
 }
 TOKENS = (2_048, 100_000)
 CALLERS = (1, 4)
-# Rounds and seconds a slice: about four minutes, and half of one.
+# Rounds, and seconds a slice: about four minutes, or half a minute.
 FULL, QUICK = (7, 1.5), (3, 0.4)
 # Seconds for each kind of cycle, before the first round.
 WARM_UP = 0.2
 
 
 class Plan:
-    """What to measure."""
+    """The prompts, callers and times to measure."""
 
     def __init__(self, tokens: list[int], callers: list[int], rounds: int, seconds: float) -> None:
         self.tokens = (0, *tokens)
@@ -65,7 +65,7 @@ def measure(plan: Plan) -> Rounds:
         local.publish(plan.tokens[1:])
         for store in served.values():
             for tokens in plan.tokens:
-                # Threads, connections and caches are there when measuring begins.
+                # Threads, connections and caches exist before the measurement begins.
                 store.measure(tokens, max(plan.callers), min(plan.seconds, WARM_UP))
         console = Console(stderr=True)
         numbers = track(
@@ -86,7 +86,7 @@ def measure(plan: Plan) -> Rounds:
 
 
 def _serve(plan: Plan, stack: ExitStack) -> dict[str, ServedStore]:
-    """Starts the servers, with the shared prompts cached, and workers of each way to call them."""
+    """Starts the servers with the shared prompts cached, and workers for each way to call them."""
     size, most = str(plan.tier_bytes), max(plan.callers)
     arguments = ("--tier1-bytes", size, "--extent-bytes", size)
     stores = {
@@ -118,7 +118,7 @@ def document_of(plan: Plan, rounds: Rounds, loads: tuple[float, float]) -> dict[
             "page_tokens": PAGE_TOKENS,
             "health": "grpc.health.v1.Health/Check, which passes none of our code",
             "empty": "ReleasePins without ids",
-            "hit": "AcquirePrefix of a prompt that is cached as a whole, then ReleasePins",
+            "hit": "AcquirePrefix of a prompt that is cached whole, then ReleasePins",
             "hot lane": "the store of grpc.server, called over lanes; health goes over gRPC",
             "figure": "the median over the rounds of each round's own",
         },
@@ -140,17 +140,17 @@ def document_of(plan: Plan, rounds: Rounds, loads: tuple[float, float]) -> dict[
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Half a minute, rougher figures.")] = False,
+    quick: Annotated[bool, typer.Option(help="Take half a minute, with rougher figures.")] = False,
     tokens: Annotated[list[int], typer.Option(min=2 * PAGE_TOKENS)] = list(TOKENS),  # noqa: B006
     callers: Annotated[list[int], typer.Option(min=1)] = list(CALLERS),  # noqa: B006
-    rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 0,
-    seconds: Annotated[float, typer.Option(help="Of each slice.")] = 0.0,
+    rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 0,
+    seconds: Annotated[float, typer.Option(help="Seconds of each slice.")] = 0.0,
     peers: Annotated[
-        bool, typer.Option(help="Whole hits, beside LMCache where it is set up.")
+        bool, typer.Option(help="Also measure whole hits, and LMCache if it is set up.")
     ] = True,
 ) -> None:
-    """Measures what a call costs over gRPC with threads, over grpc.aio, and without gRPC."""
-    # As Ctrl-C: everything that was started is stopped on the way out.
+    """Measures the cost of a call over gRPC with threads, over grpc.aio, and without gRPC."""
+    # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     usual = QUICK if quick else FULL
     plan = Plan(tokens, callers, rounds or usual[0], seconds or usual[1])

@@ -1,4 +1,4 @@
-"""What metrics cost: a call over a lane that is timed, a scrape, and calls beside scrapes.
+"""The cost of metrics: a timed call over a lane, a scrape, and calls beside scrapes.
 
 README.md beside this says how to read the result.
 """
@@ -11,6 +11,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from http.client import HTTPConnection
 from statistics import median, quantiles
 from threading import Event, Thread
@@ -26,18 +27,17 @@ from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLay
 from kvstore.core.values.limits import Limits, Quotas, QuotaTable
 from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest, Sequence
 from kvstore.metrics.collector import StoreCollector
-from kvstore.metrics.view import Views
+from kvstore.metrics_listener import view_of
 from kvstore.rpc.health.probes import OwnerProbe
 from kvstore.rpc.health.watchdog import Health
-from kvstore.rpc.lane.calls import METHODS, LaneCalls
 from kvstore.rpc.lane.connection import Frame, HotLane, Party
+from kvstore.rpc.lane.server import METHODS, HotLanes
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.service.timing import CallTimes
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host.arena import HostMemory
-from kvstore.store_view import StoreView
 from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import Client, ClientConfig
@@ -54,12 +54,12 @@ PAGES, SEQUENCE_PAGES = 50_000, 100
 LEASES, PINS_OF_LEASE = 200, 50
 QUICK_PAGES, QUICK_LEASES = 5_000, 20
 LIMIT = 60.0
-# Scrapes a second, of many scrapers at once: one takes fifteen seconds for one.
+# Scrapes a second, as many as of many scrapers together. One scraper takes fifteen seconds for one.
 SCRAPES = 10
 CALLS_AT_ONCE = 50
 # Turns of calls in a round.
 TURNS = 10
-# Rounds that are too few for figures: they show that it runs.
+# Too few rounds for figures, but enough to show that it runs.
 FEW = 5
 
 
@@ -98,7 +98,10 @@ class Rig:
 
 
 def in_turns(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, Any]:
-    """Makes each call so often a round, in turns; microseconds of processor time, and ratios."""
+    """Makes each call many times a round, in turns.
+
+    Returns microseconds of processor time, and ratios.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds * TURNS):
         for name, call in list(calls.items())[:: -1 if number % 2 else 1]:
@@ -117,17 +120,16 @@ def in_turns(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, Any
 
 
 def lane_call(rounds: int) -> dict[str, Any]:
-    """Measures the server's part of calls over a lane, timed and not: no socket, no client."""
+    """Measures the server's part of calls over a lane, timed and untimed. No socket is used."""
     with ExitStack() as stack:
         rig = Rig(1_000, stack)
         caller, namespace_id = rig.lease(1)
         rig.publish(caller, namespace_id, 1, TOKENS)
-        untimed = LaneCalls(rig.store, rig.credentials, rig.clock)
+        untimed = stack.enter_context(HotLanes(rig.store, rig.credentials, rig.clock))
         rig.store.call_times["lane"] = CallTimes()
-        timed = LaneCalls(rig.store, rig.credentials, rig.clock)
+        timed = stack.enter_context(HotLanes(rig.store, rig.credentials, rig.clock))
         party = Party(os.geteuid(), caller.lease_id, caller.secret, 1)
         lane = HotLane(stack.enter_context(socket.socket()), party, max_body_bytes=1 << 20)
-        lane.identity = caller.identity
         named = pb.Caller(lease_id=caller.lease_id, store_epoch=EPOCH)
         bodies = {
             "release": ("ReleasePins", pb.ReleasePinsRequest(caller=named, pin_ids=[9])),
@@ -148,7 +150,7 @@ def lane_call(rounds: int) -> dict[str, Any]:
             )
             frame = Frame(head.SerializeToString(), body.SerializeToString())
 
-            def call(by: LaneCalls, frame: Frame = frame) -> Callable[[], None]:
+            def call(by: HotLanes, frame: Frame = frame) -> Callable[[], None]:
                 def made() -> None:
                     lane.came_at = rig.clock()
                     answer, _ = by.answer(lane, frame)
@@ -177,9 +179,10 @@ def scrape(pages: int, leases: int, rounds: int) -> dict[str, Any]:
                 options = MatchOptions((1 << 32) + pin)
                 rig.store.match(caller, namespace_id, sequences[pin % len(sequences)], options)
         owner = OwnerProbe(rig.store.responds, rig.clock, 1.0)
-        view = StoreView(rig.store, Health((), {}, clock=rig.clock), owner, rig.clock)
+        health = Health((), {}, clock=rig.clock)
+        view = partial(view_of, rig.store, health, owner, rig.clock)
         registry = CollectorRegistry()
-        registry.register(StoreCollector(Views(view, rig.clock, lifetime=0.0)))
+        registry.register(StoreCollector(view))
         times: dict[str, list[float]] = {"stats": [], "scrape": []}
         for _ in range(rounds):
             times["stats"].append(view().seconds)
@@ -198,7 +201,7 @@ def scrape(pages: int, leases: int, rounds: int) -> dict[str, Any]:
 
 @contextmanager
 def scraping(port: int, running: Event) -> Iterator[None]:
-    """Scrape so often a second, whenever it is running, until the block ends."""
+    """Scrapes that many times a second while ``running`` is set, until the block ends."""
     ended = Event()
 
     def scrape_all() -> None:
@@ -220,7 +223,7 @@ def scraping(port: int, running: Event) -> Iterator[None]:
 
 @contextmanager
 def matching(*arguments: str) -> Iterator[tuple[RunningStore, Callable[[], None]]]:
-    """Provide a server and a client's match of 2,048 cached tokens, with its release."""
+    """Provides a server and a client's match of 2,048 cached tokens, with its release."""
     layout = ClientLayout(PAGE_TOKENS, 4096, ClientContent(b"metrics"))
     tokens = list(range(2048))
     with (
@@ -236,7 +239,7 @@ def matching(*arguments: str) -> Iterator[tuple[RunningStore, Callable[[], None]
 
 
 def beside(rounds: int, seconds: float) -> dict[str, Any]:
-    """Measures matches on a server without metrics, on one with, and beside scrapes, in turns."""
+    """Measures matches in turns: without metrics, with metrics, and beside scrapes."""
     running = Event()
     with ExitStack() as stack:
         _, plain = stack.enter_context(matching())
@@ -271,10 +274,10 @@ def beside(rounds: int, seconds: float) -> dict[str, Any]:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Some seconds, rougher figures.")] = False,
-    rounds: Annotated[int, typer.Option(help="Times that it is measured; few: little of it.")] = 51,
+    quick: Annotated[bool, typer.Option(help="Take some seconds, with rougher figures.")] = False,
+    rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 51,
 ) -> None:
-    """Measures what metrics cost calls and the store."""
+    """Measures the cost of metrics for calls and for the store."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     before = machine.load_average()
     rounds = min(rounds, 5) if quick else rounds

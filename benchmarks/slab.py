@@ -1,7 +1,7 @@
-"""Tier 3's slab file: how fast it is, how soon it is back, and what kill -9 leaves of it.
+"""Tier 3's slab file: its speed, its time to reopen, and its pages after kill -9.
 
-Speeds are measured beside plain O_DIRECT copies of as many bytes, in turns in one run;
-README.md beside this says how to read the result.
+Speeds are measured beside plain O_DIRECT copies of as many bytes, in turns in one run. README.md
+beside this says how to read the result.
 """
 
 import json
@@ -22,7 +22,7 @@ from support.slab.speed import measure_speed
 from support.table_console import table_console
 
 PAGE_KIB = (64, 288, 1024)
-# Of what was acknowledged, in spite of all kills.
+# The least share of acknowledged pages that has to survive all kills.
 LEAST_SHARE = 0.95
 
 
@@ -44,18 +44,18 @@ def show(document: dict[str, Any]) -> None:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Half a minute, rougher figures.")] = False,
-    kills: Annotated[int, typer.Option(help="Writers killed; 50, and 5 if quick.")] = -1,
-    rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 0,
-    mib: Annotated[int, typer.Option(help="Of pages, for each size of them.")] = 0,
-    restart_pages: Annotated[int, typer.Option(help="Pages of the slab that is reopened.")] = -1,
+    quick: Annotated[bool, typer.Option(help="Take half a minute, with rougher figures.")] = False,
+    kills: Annotated[int, typer.Option(help="Number of kills; 50, or 5 with --quick.")] = -1,
+    rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 0,
+    mib: Annotated[int, typer.Option(help="MiB of pages of each size.")] = 0,
+    restart_pages: Annotated[int, typer.Option(help="Pages of the reopened slab.")] = -1,
     page_kib: Annotated[list[int], typer.Option(min=4)] = list(PAGE_KIB),  # noqa: B006
-    seed: Annotated[int, typer.Option(help="Of when writers are killed.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the times of the kills.")] = 1,
     folder: Annotated[
-        Path, typer.Option(help="Where the files are; on the disk to be measured.")
+        Path, typer.Option(help="Folder of the files, on the disk to measure.")
     ] = Path(),
 ) -> None:
-    """Measures a slab file on the disk of a folder, and kill its writers."""
+    """Measures a slab file on the disk of a folder, and kills its writers."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     before = machine.load_average()
     kills = kills if kills >= 0 else 5 if quick else 50

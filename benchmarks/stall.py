@@ -1,4 +1,4 @@
-"""What a store that stops answering costs: SIGSTOP of the server for a while, under load.
+"""The cost of a store that stops answering: SIGSTOP of the server for a while, under load.
 
 README.md beside this says how to read the result.
 """
@@ -25,15 +25,15 @@ from support.table_console import table_console
 
 SIZE = ("--tier1-bytes", "256MiB", "--extent-bytes", "64MiB")
 SECONDS, QUICK_SECONDS = 30.0, 4.0
-# Of load before the stall and after it, in seconds.
+# Seconds of load before the stall and after it.
 AROUND = 2.0
 
 
 def measure(
     seconds: float, counts: dict[str, int]
 ) -> tuple[list[Request], list[Look], Stall, dict[str, int]]:
-    """Stops a server under load; returns requests, looks at its health, and what was left there."""
-    pause = Event()  # never set: to wait for a while
+    """Stops a server under load. Returns requests, health probes, and the holds left afterwards."""
+    pause = Event()  # never set: waits for a while
     with running_store(*SIZE) as store, Fleet(store.runtime_dir, counts) as fleet:
         if not fleet.wait_hits(0.0):
             raise RuntimeError("a worker had no hit before the stall")
@@ -54,7 +54,7 @@ def measure(
 
 
 def left_at(store: RunningStore) -> dict[str, int]:
-    """Returns what is still held once all workers are gone."""
+    """Returns the holds that are left after all workers have ended."""
     held: dict[str, int] = {}
 
     def nothing() -> bool:
@@ -95,7 +95,7 @@ def document_of(
             "request_budget_s": config.request_budget or config.call_timeout,
             "lease_ttl_s": config.ttl,
             "probe_deadline_s": DEADLINE,
-            "added": "over the median of requests made without the store in the same seconds",
+            "added": "over the median of requests without the store in the same seconds",
         },
         "requests_during_stall": sum(each["requests"] for each in costs),
         "requests_that_waited": sum(each["waited"] for each in costs),
@@ -132,18 +132,18 @@ def tables_of(document: dict[str, Any]) -> list[Table]:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Half a minute, rougher figures.")] = False,
-    seconds: Annotated[float, typer.Option(help="Of the stall.")] = 0.0,
-    clients: Annotated[int, typer.Option(min=0, help="Light workers.")] = 4,
-    engines: Annotated[int, typer.Option(min=0, help="Workers with a tiny model.")] = 1,
+    quick: Annotated[bool, typer.Option(help="Take half a minute, with rougher figures.")] = False,
+    seconds: Annotated[float, typer.Option(help="Seconds of the stall.")] = 0.0,
+    clients: Annotated[int, typer.Option(min=0, help="Number of light workers.")] = 4,
+    engines: Annotated[int, typer.Option(min=0, help="Number of workers with a tiny model.")] = 1,
 ) -> None:
-    """Stops a server under load, and says what that cost and how long it was noticed."""
-    # As Ctrl-C: everything that was started is stopped on the way out.
+    """Stops a server under load, and prints the cost and the time until it was noticed."""
+    # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     stalled = seconds or (QUICK_SECONDS if quick else SECONDS)
     counts = {LIGHT: clients, ENGINE: engines}
     if not clients + engines:
-        raise typer.BadParameter("there has to be a worker")
+        raise typer.BadParameter("set --clients or --engines to at least 1")
     before = machine.load_average()
     measured = measure(stalled, counts)
     document = document_of(stalled, counts, measured, (before, machine.load_average()))

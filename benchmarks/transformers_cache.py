@@ -21,7 +21,7 @@ from kvstore_transformers import PrefixStore
 from support import machine
 
 ROUNDS, QUICK_ROUNDS = 7, 3
-# A call that another process holds up is a slow round and not a miss.
+# A call that another process delays is a slow round and not a miss.
 PATIENCE = 30.0
 
 
@@ -36,7 +36,7 @@ class Ways:
         self.cached_tokens: list[int] = []
 
     def round(self, ids: torch.Tensor) -> dict[str, float]:
-        """Returns seconds of a prompt that is new: without the store, on a miss, and on a hit."""
+        """Returns the seconds of a new prompt: without the store, on a miss, and on a hit."""
         seconds = {}
         seconds["stock"], wanted = _timed(lambda: self._generate(input_ids=ids))
         for way in ("miss", "hit"):
@@ -58,15 +58,17 @@ class Ways:
 
 
 def main(
-    model: Annotated[str, typer.Option(help="As kvstore-worker's --model.")] = "gemma",
-    tokens: Annotated[int, typer.Option(min=1, help="Of each prompt.")] = 1_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Of each way and output.")] = ROUNDS,
-    threads: Annotated[int, typer.Option(min=1, help="Of torch.")] = 2,
+    model: Annotated[str, typer.Option(help="A model, as for kvstore-worker --model.")] = "gemma",
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 1_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each way and output.")] = ROUNDS,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 2,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document alone.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="The tiny model, three rounds.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON document.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use the tiny model and three rounds.")
+    ] = False,
 ) -> None:
-    """Measures 1 and 32 tokens of output, and print medians and the rounds' ratios."""
+    """Measures 1 and 32 tokens of output, and prints medians and the rounds' ratios."""
     if quick:
         model, rounds = "tiny", min(rounds, QUICK_ROUNDS)
     use_threads(threads)
@@ -100,7 +102,7 @@ def main(
             print(
                 f"{cell['new_tokens']:>3} tokens after {tokens}: "
                 f"without {cell['stock_ms']} ms, miss {cell['miss_ms']} ms, "
-                f"hit {cell['hit_ms']} ms, {cell['stock_over_hit']} times sooner"
+                f"hit {cell['hit_ms']} ms, {cell['stock_over_hit']} times faster"
             )
     print(json.dumps(result, indent=1))
 
@@ -108,7 +110,7 @@ def main(
 def _cell(ways: Ways, new_tokens: int, tokens: int, rounds: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(new_tokens)
     prompts = torch.randint(3, 256, (rounds + 1, 1, tokens), generator=generator)
-    # The first round is of a model that has not computed yet.
+    # The first round runs a model that has not computed yet.
     found = [ways.round(ids) for ids in prompts][1:]
     return {
         "new_tokens": new_tokens,

@@ -1,7 +1,8 @@
-"""What a neighbour's prefix is worth to vLLM: two servers of a host, one of which saw the prompt.
+"""The value of a neighbour's prefix to vLLM: two servers of a host, one of which saw the prompt.
 
-Beside kvstore's connector: no connector, LMCache's, and vLLM's own example with its files in
-memory. Needs .venv-vllm (`make test-vllm`); docs/vllm-figures.md says how to read the result.
+Beside kvstore's connector it measures no connector, LMCache's, and vLLM's own example with its
+files in memory. Needs .venv-vllm (`make test-vllm`). docs/vllm-figures.md says how to read the
+result.
 """
 
 import json
@@ -30,37 +31,41 @@ PAGE_TOKENS = 32
 ARGUMENTS = (
     *("--dtype", "float32", "--enforce-eager", "--max-model-len", "2048"),
     *("--block-size", str(PAGE_TOKENS), "--max-num-seqs", "4"),
-    # Gemma's sliding layers: one kind of memory for all layers, whatever the connector takes.
+    # Gives Gemma's sliding layers the same kind of memory as all layers, for every connector.
     "--disable-hybrid-kv-cache-manager",
-    # A prompt in one step, as on a machine with more room.
+    # A prompt in one step, like on a machine with more memory.
     *("--max-num-batched-tokens", "2048", "--kv-cache-memory-bytes", str(512 << 20)),
 )
-# The groups of tests/vllm/run.py whose figures belong here.
+# The groups of tests/vllm/run.py whose figures this page shows.
 FAILURES = ("failing", "deaths")
 
 
 def main(  # noqa: PLR0913 - each is an option
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write all of it here.")] = None,
-    page: Annotated[Path | None, typer.Option(help="Put the tables into this page.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the JSON value to this file.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the tables into this page.")] = None,
     report: Annotated[
-        Path | None, typer.Option(help="Measure nothing: take what --output wrote.")
+        Path | None, typer.Option(help="Show this file of --output without a measurement.")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="kvstore alone, a tiny model, one round.")] = False,
-    model: Annotated[str, typer.Option(help="gemma or tiny; else gemma, with --quick tiny.")] = "",
-    rounds: Annotated[int, typer.Option(min=0, help="Of each pass; 0: 4, with --quick 1.")] = 0,
-    only: Annotated[str, typer.Option(help="Which ways, with commas.")] = "",
-    failures: Annotated[bool, typer.Option(help="Whether failing loads and kills run too.")] = True,
-    seed: Annotated[int, typer.Option(help="Of the prompts and of the order.")] = 1,
+    quick: Annotated[
+        bool, typer.Option(help="Measure kvstore only, a tiny model, one round.")
+    ] = False,
+    model: Annotated[str, typer.Option(help="gemma (default) or tiny (with --quick).")] = "",
+    rounds: Annotated[
+        int, typer.Option(min=0, help="Rounds of each pass; 4, or 1 with --quick.")
+    ] = 0,
+    only: Annotated[str, typer.Option(help="Ways to measure, with commas.")] = "",
+    failures: Annotated[bool, typer.Option(help="Also run failing loads and kills.")] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the prompts and of the order.")] = 1,
 ) -> None:
-    """Measures, or show what was measured."""
-    # As Ctrl-C: everything that was started is stopped on the way out.
+    """Measures, or shows earlier results."""
+    # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if report:
         document = json.loads(report.read_text(encoding="utf-8"))
     elif not VLLM_PYTHON.exists():
-        print("left out: it needs .venv-vllm, which make test-vllm sets up")
+        print("skipped: .venv-vllm is missing; make test-vllm sets it up")
         return
     else:
         wanted, left_out = _wanted(only or (KVSTORE if quick else ""))
@@ -90,11 +95,11 @@ def _wanted(only: str) -> tuple[list[str], dict[str, str]]:
     known = [ALONE, KVSTORE, LMCACHE, EXAMPLE]
     wanted = [each.strip() for each in only.split(",")] if only else known
     if unknown := set(wanted) - set(known):
-        raise typer.BadParameter(f"{sorted(unknown)}, where there are {known}")
+        raise typer.BadParameter(f"{sorted(unknown)}, not among {known}")
     left_out = {}
     if LMCACHE in wanted and not LMCACHE_FOLDER.exists():
         wanted.remove(LMCACHE)
-        left_out[LMCACHE] = "not set up: benchmarks/peers/lmcache_vllm_environment.py"
+        left_out[LMCACHE] = "not set up: run benchmarks/peers/lmcache_vllm_environment.py"
     return wanted, left_out
 
 
@@ -116,7 +121,7 @@ def _measure(
         setting = Setting(_model(model, folder), PROMPT_TOKENS, rounds, ARGUMENTS, threads)
         samples = {name: Samples() for name in wanted}
         loads: list[float] = []
-        # A pair of servers is all that a small machine has memory for: ways take turns, twice.
+        # A small machine has memory for only a pair of servers. So ways take turns, twice.
         for number in range(passes):
             for name in wanted if number % 2 == 0 else reversed(wanted):
                 with way_of(name) as way:
@@ -164,7 +169,7 @@ def _row(way: str, samples: Samples, alone: Samples | None) -> dict[str, Any]:
 
 
 def _failures(folder: Path) -> list[dict[str, Any]]:
-    """Runs the cases whose loads fail and whose store dies; returns what each showed."""
+    """Runs the cases with failing loads and a dying store. Returns their results."""
     _say("cases: failing loads, and a store that dies")
     path = folder / "cases.json"
     command = [str(VLLM_PYTHON), str(TESTS / "run.py"), "--json", str(path)]
@@ -177,7 +182,7 @@ def _failures(folder: Path) -> list[dict[str, Any]]:
 
 def _model(name: str, folder: Path) -> Path:
     if name == "gemma":
-        # On demand: it loads torch.
+        # Imported here, because it loads torch.
         from inference_worker.model.gemma import gemma_folder  # noqa: PLC0415
 
         return gemma_folder()

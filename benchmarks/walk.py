@@ -1,7 +1,7 @@
-"""How far a call walks through the server: Python functions, files, changes of file, and time.
+"""The path of a call through the server: Python functions, files, changes of file, and time.
 
-A whole server runs in this process, with one worker beside it in a thread. Functions are counted
-by ``sys.setprofile`` on the thread that answers; times are of the worker, without a profiler.
+A whole server runs in this process, with one worker beside it in a thread. Functions are counted by
+``sys.setprofile`` on the thread that answers. Times are of the worker, without a profiler.
 README.md beside this says how to read the result.
 """
 
@@ -34,10 +34,10 @@ from support.rpc.worker import PAGE_TOKENS, Worker, attached_worker
 HERE = Path(__file__).resolve()
 PACKAGE = Path(kvstore.__file__).resolve().parent
 CORE = PACKAGE / "core"
-# A hit is of a prompt that is cached, with a question after it that is not.
+# A hit has a cached prompt and a new question after it.
 PROMPT_TOKENS, QUESTION_TOKENS, NEW_PAGES = 2_048, 8, 6
 MEMORY = "64MiB"
-# Walks of which the most common one counts, and calls of which the median does.
+# Walks of which the most common one counts, and calls of which the median counts.
 WALKS = 15
 MOST_ROUNDS = 100
 CALLS, QUICK_CALLS = 2_000, 100
@@ -45,12 +45,12 @@ ROUNDS = 5
 WAYS = {"fast path": True, "gRPC": False}
 SETTLE_SECONDS = 0.02
 START_SECONDS = 60.0
-# All ways share a namespace: no two prompts of a run are alike.
+# All ways share a namespace, so no two prompts of a run may be alike.
 RANDOM = random.Random(1)
 
 
 class Walk(NamedTuple):
-    """What one call came to on its serving thread."""
+    """The counts of one call on its serving thread."""
 
     functions: int
     files: int
@@ -61,20 +61,20 @@ class Walk(NamedTuple):
 
 
 class Profiler:
-    """Notes which of the server's functions each thread calls, while it is armed."""
+    """Records which of the server's functions each thread calls, while it is armed."""
 
     def __init__(self) -> None:
         self._seen: dict[int, list[CodeType]] = defaultdict(list)
         self._armed = False
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        """Takes in an event of the interpreter."""
+        """Records an event of the interpreter."""
         del argument
         if self._armed and event == "call":
             self._seen[threading.get_ident()].append(frame.f_code)
 
     def walk_of(self, call: Callable[[], object]) -> Walk | None:
-        """Makes a call and returns its walk; None if two threads entered the core meanwhile."""
+        """Makes a call and returns its walk, or None if two threads entered the core meanwhile."""
         self._seen.clear()
         self._armed = True
         call()
@@ -88,7 +88,7 @@ class Profiler:
 
 def _files_of(codes: list[CodeType]) -> list[Path]:
     """Returns the files of the server's functions among those called, in order."""
-    # A comprehension has a frame in some versions of Python, and is no function.
+    # A comprehension has a frame in some versions of Python, but is no function.
     paths = (Path(code.co_filename) for code in codes if not code.co_name.startswith("<"))
     return [path for path in paths if path.is_relative_to(PACKAGE)]
 
@@ -165,7 +165,7 @@ def times_of(worker: Worker, calls: int) -> dict[str, float]:
 
 
 def in_this_process(measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """Serves in this thread, and returns what ``measure`` finds in another."""
+    """Serves in this thread, and returns the result of ``measure`` in another."""
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -225,7 +225,7 @@ def clock(calls: int) -> dict[str, Any]:
 
 
 def ask(tree: Path, *arguments: str) -> dict[str, Any]:
-    """Runs this script of a tree in a process of its own, and returns what it printed."""
+    """Runs this script of a tree in a process of its own, and returns its output."""
     path = os.pathsep.join(map(str, (tree, tree / "clients/python", tree / "benchmarks")))
     environment = os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "0"}
     command = [sys.executable, str(tree / "benchmarks/walk.py"), *arguments]
@@ -272,11 +272,13 @@ def run(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Take ten seconds.")] = False,
-    beside: Annotated[Path | None, typer.Option(help="Another checkout, in turns.")] = None,
+    beside: Annotated[
+        Path | None, typer.Option(help="Also measure this other checkout, in turns.")
+    ] = None,
     part: Annotated[str | None, typer.Option(hidden=True)] = None,
-    calls: Annotated[int, typer.Option(help="Calls of each verb and round.")] = CALLS,
+    calls: Annotated[int, typer.Option(help="Calls of each verb in a round.")] = CALLS,
 ) -> None:
-    """Counts what the server's calls walk through, and time them."""
+    """Counts the functions and files of the server's calls, and times them."""
     if part is not None:
         print(json.dumps(count() if part == "walks" else clock(calls)))
         return

@@ -1,4 +1,4 @@
-"""What events cost: the calls of the request path, not noted, noted and watched.
+"""The cost of events: the request path's calls, without events, with events and with a watch.
 
 README.md beside this says how to read the result.
 """
@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.values.events import EventWatch
+from kvstore.core.values.event_log import EventWatch
 from kvstore.core.values.requests import Identity
 from support import machine
 from support.rpc.local import TimedStore, local_worker
@@ -24,12 +24,12 @@ from support.rpc.worker import PAGE_BYTES, PAGE_TOKENS
 from support.table_console import table_console
 
 TOKENS = 2_048
-# Room for two prompts and some: each cycle has to evict the pages of the one before.
+# Room for about two prompts, so that each cycle has to evict the pages of the one before.
 SLOTS = 5 * TOKENS // PAGE_TOKENS // 2
 FULL, QUICK = (300, 0.03), (2, 0.03)
 WATCH_ROOM = 4_096
-# Where the core says what happens to pages.
-NOTING = ("pool.pages.note_pages", "pool.pages.note_removed", "tiers.moves.note_pages")
+# The core's functions that record events of pages.
+NOTING = ("pool.pages.note_pages", "pool.pages._note_removed", "tiers.moves.note_pages")
 IN_PROCESS, ALONE = "in process", "store alone"
 
 
@@ -39,7 +39,7 @@ def _nothing(*_: object) -> None:
 
 @contextmanager
 def not_noted(_: TimedStore) -> Iterator[None]:
-    """Let nothing be noted of pages, as before there were events."""
+    """Disables the recording of page events."""
     with ExitStack() as stack:
         for name in NOTING:
             stack.enter_context(patch(f"kvstore.core.{name}", _nothing))
@@ -48,13 +48,16 @@ def not_noted(_: TimedStore) -> Iterator[None]:
 
 @contextmanager
 def noted(_: TimedStore) -> Iterator[None]:
-    """Let nobody watch."""
+    """Records events without any watch."""
     yield
 
 
 @contextmanager
 def watched(store: TimedStore) -> Iterator[None]:
-    """Let one watch all, whose line is full: paths are named, and the oldest events are lost."""
+    """Adds a watch of all events whose queue is full.
+
+    Paths are named and the oldest events lost.
+    """
     cache: PrefixCache = store._cache  # noqa: SLF001 - under nobody's mutex: one thread calls
     watch = EventWatch(Identity("", admin=True), b"", room=WATCH_ROOM, wake=_nothing)
     cache.events.begin(watch, with_history=False)
@@ -88,7 +91,7 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
 
 
 def _figures(slices: dict[str, list[Slice]]) -> dict[str, Any]:
-    """Returns of each call the median time in each mode, and the medians of ratios round by round.
+    """Returns each call's median time in each mode, and the medians of ratios round by round.
 
     The ratios' quartiles say how far rounds differ.
     """
@@ -112,9 +115,9 @@ def _ratios(times: list[float], base: list[float]) -> dict[str, float]:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="A second, figures that mean nothing.")] = False,
+    quick: Annotated[bool, typer.Option(help="Take a second. The figures mean nothing.")] = False,
 ) -> None:
-    """Measures what events cost calls of the request path."""
+    """Measures the cost of events for calls of the request path."""
     before = machine.load_average()
     rounds, seconds = QUICK if quick else FULL
     document = {

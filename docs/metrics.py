@@ -10,7 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvstore.metrics.collector import CATALOGUE
+from kvstore.metrics.definitions import CATALOGUE
+from kvstore.metrics.exposition import LIFETIME
 from kvstore.metrics.metric import Metric
 from kvstore.metrics.names import (
     MAX_LENGTH,
@@ -19,7 +20,6 @@ from kvstore.metrics.names import (
     MOST_OWNERS,
     MOST_TENANTS,
 )
-from kvstore.metrics.view import LIFETIME
 
 PAGE = Path(__file__).resolve().parent / "metrics.md"
 HEAD = f"""\
@@ -50,7 +50,7 @@ def sections() -> Iterator[str]:
 
 def row(metric: Metric) -> str:
     """Returns a metric's line."""
-    labels = ", ".join(f"`{each}`" for each in metric.labels)
+    labels = ", ".join(f"`{each}`" for each in metric.source.labels)
     meaning = f"{metric.kind.value}. {metric.meaning}"
     return f"| `{metric.name}` | {labels} | {meaning} | {linked(metric.wrong)} |\n"
 

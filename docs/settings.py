@@ -120,7 +120,7 @@ def server_settings() -> Iterator[str]:
         default = f"; default `{each.default}`" if each.default else ""
         yield f"\n### `{each.name}`\n\n`{each.flag}`, `{each.variable}`{default}\n\n"
         yield f"{inspect.cleandoc(each.description)}\n\n"
-        yield f"- values: {'; '.join(filter(None, (each.unit, each.allowed)))}\n"
+        yield f"- values: {'; '.join(filter(None, (each.values.unit, each.values.allowed)))}\n"
         yield f"- counts {each.reload.when}\n"
         yield f"- look at {each.shown.text()}\n"
 

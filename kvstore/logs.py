@@ -18,14 +18,14 @@ from structlog.typing import (
 
 
 class LoggedCall(Protocol):
-    """A call under way, whose facts are added to its log lines. Most calls have no line."""
+    """A call's part of its log lines. Most calls have no line, so it is made on demand."""
 
     def facts(self) -> dict[str, str]:
-        """Returns the fields to add to each of its lines."""
+        """Returns the fields that each line of the call has."""
         ...
 
 
-# This thread's call, from its beginning to that of the next one.
+# The call of this thread, until the next one begins.
 CALL: ContextVar[LoggedCall | None] = ContextVar("call", default=None)
 
 
@@ -34,14 +34,14 @@ LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
 def merge_call(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    """Adds the facts of the call under way to a line. A processor of structlog."""
+    """Adds the fields of the running call to its line; a processor of structlog."""
     del logger, name
     call = CALL.get()
     return event if call is None else {**call.facts(), **event}
 
 
 class _Renderer:
-    """Renders events in the current format. A change of ``render`` takes effect at once."""
+    """Renders events in the current format; a change has effect at once."""
 
     def __init__(self) -> None:
         self.render: Processor = structlog.processors.JSONRenderer()
@@ -75,14 +75,14 @@ def configure_logging(log_format: LogFormat, level: LogLevel) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
-    # Only warnings of libraries, such as grpc, in their own words.
+    # Warnings of libraries, which grpc alone writes, stay as they are.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
 
 
 def change_logging(log_format: LogFormat, level: LogLevel) -> None:
     """Sets another format and level from now on, also in loggers that were used already.
 
-    Logging below the level costs nothing, because those methods are empty.
+    Logging below the level costs nothing, since those methods are empty.
     """
     _renderer.render = _json() if log_format == "json" else _console()
     for name, method in vars(make_filtering_bound_logger(level)).items():
@@ -107,7 +107,7 @@ def _console() -> Processor:
 
 
 class _Unfailing:
-    """A stream of lines that drops them if the reader is gone or the disk is full."""
+    """A stream that loses lines without an error if its reader is gone or its disk is full."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

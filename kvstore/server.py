@@ -23,7 +23,7 @@ from typing import NamedTuple
 import structlog
 
 from kvstore import __version__, tracing
-from kvstore.access import Access, read_access
+from kvstore.access_rules import Access, read_access
 from kvstore.config.loading import load_config, settings_error
 from kvstore.config.settings import PROGRAM, Config
 from kvstore.config.show import COMMAND, config_command
@@ -32,17 +32,10 @@ from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
-from kvstore.files import RuntimeDir, UnusableRuntimeDir
-from kvstore.http.address import UnusableHttpAddress
-from kvstore.http_listeners import listen_for_http
+from kvstore.instance_lock import InstanceLock, InstanceRunning
 from kvstore.logs import configure_logging
-from kvstore.process import (
-    InstanceLock,
-    InstanceRunning,
-    ServiceManager,
-    Signals,
-    ignore_parent_death,
-)
+from kvstore.metrics.http_server import UnusableHttpAddress
+from kvstore.metrics_listener import listen_for_metrics
 from kvstore.reload import Reloader, changes
 from kvstore.rpc.attach.server import AttachServer
 from kvstore.rpc.health.probes import OwnerProbe, PoolProbe
@@ -58,6 +51,7 @@ from kvstore.rpc.server import (
     listen,
 )
 from kvstore.rpc.servicers.prefix_cache import IN_FLIGHT
+from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
 from kvstore.service.clock import MONOTONIC, Clock
 from kvstore.service.ids import random_ids
 from kvstore.service.matching import Sampler
@@ -65,6 +59,8 @@ from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.service.threads import Collector, DiskWriteTicker, Grower, MoveTicker, Reaper, Ticker
 from kvstore.service.timing import CallTimes
+from kvstore.service_manager import ServiceManager
+from kvstore.signals import Signals, ignore_parent_death
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import DeviceUnavailable, SlabInUse
 from kvstore.storage.slab.policy import FirstTouch
@@ -215,7 +211,7 @@ def build_store(
         recycled=memory.poison if config.debug_poison_freed_slots else None,
         index=INDEXES[config.prefix_cache_backend],
         tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
-        third_tier=disk.slab is not None,
+        has_disk=disk.slab is not None,
     )
     store = KVStore(
         cache,
@@ -287,7 +283,8 @@ def start(
         threads=threads,
     )
     port = None if config.listen is None else listen(server, config.listen, access.tls)
-    listen_for_http(config, store, health, owner, clock, stack)
+    if config.metrics_listen is not None:
+        listen_for_metrics(config.metrics_listen, store, health, owner, clock, stack)
     server.start()
     stack.callback(lambda: server.stop(CALL_GRACE).wait())
     stack.callback(store.events.close)

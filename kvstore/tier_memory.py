@@ -7,8 +7,8 @@ from pathlib import Path
 import structlog
 
 from kvstore.config.settings import Config
-from kvstore.process import Signals
 from kvstore.service.tiers.disk import Disk
+from kvstore.signals import Signals
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.cuda.arena import CudaDevice
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable

@@ -1,11 +1,12 @@
-"""Traces by OpenTelemetry, if the environment names a collector.
+"""Spans of OpenTelemetry, for an environment that names a collector.
 
 Without ``OTEL_EXPORTER_OTLP_ENDPOINT``, or without the extra `otel`, this module imports nothing of
-OpenTelemetry, and its functions do nothing. A caller for which that costs too much tests ``ON``.
-The environment is read once, when the process begins.
+OpenTelemetry, and its functions do nothing. ``ON`` says so to callers that cannot pay for a call.
+The API's own no-op span takes 25 us and 33 Python functions, and ours takes 1.6 us and 5.
+The environment is read once, at the import.
 
-A span has method names, counts and tenants. Of an error it has the class, which
-is the reason, and not the text. A span never has tokens.
+A span's name and attributes are the name of a method, counts and a tenant. Of an error it has the
+class, which is its reason, and not the text. It never has a token.
 """
 
 import os
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc")
-# The metadata key of W3C's trace context.
+# The key of metadata that names a span, with a value in W3C's form.
 TRACEPARENT = "traceparent"
 # Seconds that an end waits for a collector to take the last spans.
 PATIENCE = 2.0
 
 Attribute: TypeAlias = str | int | float | bool
-# A span, or None without tracing.
+# A span, or None without a collector.
 Span: TypeAlias = "_Span | None"
 
 
@@ -45,7 +46,7 @@ def missing() -> list[str]:
 def _is_there(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except ModuleNotFoundError:  # not even the package around it
+    except ModuleNotFoundError:  # the package around it is missing too
         return False
 
 
@@ -62,9 +63,9 @@ if ON:
 
 
 def begin(name: str, parent: Span = None, remote: str = "", **attributes: Attribute) -> Span:
-    """Begins a span below ``parent``, or else below the current span. Its ``end`` ends it.
+    """Begins a span below ``parent``, else below the current one. The caller calls its ``end``.
 
-    If ``remote`` names a span of another process, the new span is below that one.
+    ``remote`` names another process's span, which is then the parent.
     """
     if not ON:
         return None
@@ -80,14 +81,14 @@ def inside(span: Span) -> AbstractContextManager[Any]:
 
 
 def span(name: str, parent: Span = None, **attributes: Attribute) -> AbstractContextManager[Span]:
-    """Traces a ``with`` block, in which the span is current. It has the class of a raised error."""
+    """Traces a ``with`` block, in which the span is current. It names the error that is raised."""
     if not ON:
         return nullcontext()
     return _current(_tracer.start_span(name, _context_of(parent), attributes=attributes))
 
 
 def call_span(name: str, traceparent: str, **attributes: Attribute) -> AbstractContextManager[Span]:
-    """Traces a ``with`` block as :func:`span` does, below the span of the calling process."""
+    """As :func:`span`, for a call from another process, whose span ``traceparent`` names."""
     if not ON:
         return nullcontext()
     context, kind = _context_at(traceparent), trace.SpanKind.SERVER
@@ -95,7 +96,7 @@ def call_span(name: str, traceparent: str, **attributes: Attribute) -> AbstractC
 
 
 def traceparent() -> str:
-    """Returns the current span in the form for another process; "" without tracing."""
+    """Returns the current span in the form for another process; "" without a collector."""
     if not ON:
         return ""
     carrier: dict[str, str] = {}
@@ -105,9 +106,9 @@ def traceparent() -> str:
 
 @contextmanager
 def exported(service: str, version: str) -> Iterator[None]:
-    """Sends this process' spans to the collector, until the block ends or two seconds later.
+    """Sends the spans of this process to the collector until the block ends, plus two seconds.
 
-    Does nothing if the program has already set a tracer provider.
+    It changes nothing if the program has set a destination of spans before.
     """
     if not ON or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         yield
@@ -134,9 +135,9 @@ def exported(service: str, version: str) -> Iterator[None]:
 
 @contextmanager
 def _current(span: "_Span", *, ends: bool = True) -> Iterator["_Span"]:
-    """Makes a span current, and records the class of an error that is raised meanwhile.
+    """Makes a span current, and adds the class of an error that is raised meanwhile.
 
-    The library's own way would record the text too.
+    The library would add the error's text too.
     """
     with trace.use_span(
         span, end_on_exit=ends, record_exception=False, set_status_on_exception=False
@@ -149,7 +150,7 @@ def _current(span: "_Span", *, ends: bool = True) -> Iterator["_Span"]:
 
 
 def _context_at(traceparent: str) -> "Context":
-    """Returns the context of another process' span, or an empty one for an invalid name."""
+    """Returns the context of another process's span; an empty one if the text names none."""
     return _propagator.extract({TRACEPARENT: traceparent}, Context())
 
 

@@ -1,9 +1,12 @@
-"""What every test gets: its folder's marker, a hypothesis profile, a skip without a GPU."""
+"""Settings of every test: its folder's marker, a hypothesis profile, a skip without a GPU."""
 
+import asyncio
 import ctypes
+import gc
 import os
 import signal
 from collections.abc import Iterator
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +23,15 @@ if TYPE_CHECKING:
     from kvstore_client.testing import RunningStore
 
 TESTS = Path(__file__).parent
+# Seconds for a test that is a coroutine.
+LIMIT = 120.0
 # Folders whose tests carry a marker of the folder's name.
 MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "property", "static"})
 MEASURED = ("tests/unit/core/", "tests/unit/service/")
+# Folders whose tests compute with a model; they carry the marker `model`.
+WITH_MODELS = tuple(
+    f"tests/unit/worker/{each}/" for each in ("attention", "chat", "demo", "engine", "model")
+)
 # Folders whose tests start processes: `make test` has two workers, for they need the cores.
 STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration", "kernels"})
 
@@ -31,7 +40,7 @@ OF_BEGINNINGS = frozenset(
     {
         *("test_access", "test_examples", "test_health", "test_healthcheck", "test_line_process"),
         *("test_log_secrets", "test_own_store", "test_restarts", "test_serve"),
-        *("test_testing", "test_traces", "test_worker_program"),
+        *("test_missing_packages", "test_testing", "test_traces"),
     }
 )
 
@@ -80,7 +89,7 @@ def why_no_gpu() -> str | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have a process of xdist's that dies end the run.
+    """Ends the run when one of xdist's processes dies.
 
     xdist 3.8 deals out anew, to another one, what it had done too, and waits for that for ever.
     """
@@ -130,7 +139,7 @@ def programs(request: pytest.FixtureRequest, forked_programs: ForkedPrograms) ->
 
 @pytest.fixture
 def executed(forked_programs: ForkedPrograms) -> Iterator[None]:
-    """Have one test's programs begin by an exec."""
+    """Starts one test's programs by an exec."""
     before, forked_programs.on = forked_programs.on, False
     yield
     forked_programs.on = before
@@ -176,15 +185,39 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: WorkerController, error: object) -> None:
-    """Have the run fail whose process dies: in no test, that would be one that passed to xdist."""
+    """Fails a run whose process died: xdist counts a death outside of a test as a pass."""
     if error:
         node.config.pluginmanager.getplugin("session").testsfailed += 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is a coroutine, on an event loop of its own."""
+    if not iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(LIMIT):
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(bounded())
+    return True
 
 
 def folder_of(nodeid: str) -> str:
     """Returns the folder of tests/ that a test lies in, by its id."""
     parts = nodeid.split("::", maxsplit=1)[0].split("/")
     return parts[1] if parts[0] == TESTS.name and len(parts) > 1 else ""
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the collected tests and the imported libraries out of later garbage collections.
+
+    A full collection of them takes 0.3 s, and tests that look for leaks collect twice each.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -203,6 +236,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         folder = folder_of(item.nodeid)
         if not item.nodeid.startswith(MEASURED):
             item.add_marker("no_cover")
+        if item.nodeid.startswith(WITH_MODELS):
+            item.add_marker("model")
         if folder in MARKED:
             item.add_marker(folder)
         if reason is not None and item.get_closest_marker("gpu") is not None:

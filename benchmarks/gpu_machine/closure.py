@@ -132,7 +132,7 @@ def _import_file(path: Path) -> None:
 
 
 def main() -> int:
-    """Imports everything and print what is missing."""
+    """Imports everything and prints what is missing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", type=Path, metavar="FILE")
     only = parser.parse_args().only

@@ -11,7 +11,7 @@ import torch
 from device.kernel_cases import Case, attend
 from gpu_machine.runner import NO_DEVICE_STATUS
 
-# Qwen3-8B's heads. Decode: eight sequences of 8K tokens. Prefill: 2K tokens behind 8K.
+# Qwen3-8B's heads. Decode: eight sequences of 8K tokens. Prefill: 2K tokens after 8K.
 CASES: Final = {
     "decode": Case(16, 8, 4, 128, [(8192, 1)] * 8, dtype="bfloat16"),
     "prefill": Case(16, 8, 4, 128, [(8192, 2048)], dtype="bfloat16"),

@@ -16,7 +16,7 @@ LONGEST_WHY = 300
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    """Record that a test begins."""
+    """Records that a test begins."""
     _record(nodeid, "started", 0.0, "it never ended")
 
 

@@ -1,8 +1,8 @@
 """Runs one of the four scripts on a GPU machine: look, prove, measure, again.
 
-It installs the wheels of the bundle, runs each step with a timeout, and writes results as it goes:
-``SCRIPT.jsonl`` has a line for each step and each test, ``SCRIPT.log`` all their output. At the end
-it prints a table. The exit status is 0 whatever the steps found: read the table.
+It installs the wheels of the bundle, runs each step with a timeout, and writes results as it goes.
+``SCRIPT.jsonl`` has a line for each step and each test, and ``SCRIPT.log`` has all their output. At
+the end it prints a table. The exit status is 0 whatever the steps found, so read the table.
 """
 
 import argparse
@@ -99,7 +99,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def main() -> int:
-    """Runs a script and print its table."""
+    """Runs a script and prints its table."""
     begin = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("script", choices=[*PLANS])

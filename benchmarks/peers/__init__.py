@@ -1,1 +1,1 @@
-"""Peers that ours is measured beside, each in an environment and in processes of its own."""
+"""Peers that kvstore is compared with, each in an environment and in processes of its own."""

@@ -1,6 +1,6 @@
-"""Environments that peers run in, `.venv-peers/NAME`, each set up once.
+"""The environments of peers, `.venv-peers/NAME`, each set up once.
 
-What one needs is in NAME_requirements.txt, each version pinned.
+A peer's requirements are in NAME_requirements.txt, each version pinned.
 """
 
 import subprocess
@@ -10,18 +10,18 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / ".venv-peers"
-# Of this distribution pip chooses the build, and with it what else it needs.
+# pip chooses the build of this distribution, and so its other requirements.
 CHOSEN_BY_PIP = "torch=="
-# Of what pip says where it fails, in characters.
+# Characters of pip's message that are shown after a failure.
 SAID = 2_000
 ADVICE = """\
-{peer} cannot be had here, and is left out: benchmarks say so and measure ours alone.
-It needs Linux on x86-64, {python}, 2 GB, and an index that has what {file} names;
-torch's CPU builds do, where pip is offered them: give pip's options for that in PIP_ARGS."""
+{peer} cannot be installed here, so benchmarks skip it.
+It needs Linux on x86-64, {python}, 2 GB, and an index with the packages of {file}.
+For torch's CPU builds pass pip's options for their index in PIP_ARGS."""
 
 
 def interpreter(name: str) -> Path | None:
-    """Returns an environment's Python, or None where it is not set up as it should be."""
+    """Returns an environment's Python, or None if the environment is not complete."""
     stamp = _stamp(name)
     wanted = _requirements(name).read_text(encoding="utf-8")
     ready = stamp.exists() and stamp.read_text(encoding="utf-8") == wanted
@@ -29,7 +29,10 @@ def interpreter(name: str) -> Path | None:
 
 
 def pip_arguments(about: str) -> list[str]:
-    """Returns the command line's arguments, which are pip's; help is ours, and ends the process."""
+    """Returns the command line's arguments, which are pip's.
+
+    Prints our help and exits for --help.
+    """
     arguments = sys.argv[1:]
     if {"-h", "--help"}.intersection(arguments):
         print(f"usage: {Path(sys.argv[0]).name} [OPTION OF PIP ...]\n\n{about.strip()}")
@@ -38,10 +41,9 @@ def pip_arguments(about: str) -> list[str]:
 
 
 def set_up(name: str, peer: str, python: str, options: list[str]) -> bool:
-    """Installs what is pinned; returns whether it is all there.
+    """Installs the pinned requirements. Returns whether all of them are installed.
 
-    ``options`` are pip's; ``peer`` and ``python`` are what people are told of where it
-    cannot be had.
+    ``options`` are pip's. ``peer`` and ``python`` are named in the message of a failure.
     """
     if interpreter(name):
         return True
@@ -67,5 +69,5 @@ def _requirements(name: str) -> Path:
 
 
 def _stamp(name: str) -> Path:
-    """Returns the file that holds the requirements that were installed, once all of them are."""
+    """Returns the file that has the installed requirements once all of them are installed."""
     return FOLDER / name / ".installed"

@@ -1,8 +1,8 @@
-"""A worker of LMCache's server, by LMCache's own client classes, told what to do line by line.
+"""A worker of LMCache's server, by LMCache's own client classes, controlled by lines.
 
-Runs in LMCache's environment, in a process of its own, and imports nothing of ours. Each line
-on stdin is a JSON object with ``do``; each gets one on the stdout that the process was started
-with. What LMCache prints goes to stderr.
+It runs in LMCache's environment, in a process of its own, and imports nothing of ours. Each line on
+stdin is a JSON object with ``do``. Each gets one line on the stdout that the process was started
+with. LMCache's own output goes to stderr.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ BLOCK_TOKENS = 16
 
 
 class Engine:
-    """An engine's paged KV memory, registered at the server: per layer K and V of each block."""
+    """An engine's paged KV memory, registered at the server: K and V of each block by layer."""
 
     def __init__(self, client: Any, number: int, shape: dict[str, int]) -> None:  # noqa: ANN401  # their class
         self.model = f"model-{number}"
@@ -33,7 +33,7 @@ class Engine:
         self._number = number
         self._chunk = int(client.get_chunk_size().result(timeout=TIMEOUT))
         blocks = shape["blocks"]
-        # Block 0 stands for absent KV.
+        # Block 0 means absent KV.
         size = (2, blocks + 1, BLOCK_TOKENS, shape["heads"], shape["head_dim"])
         self.layers = {
             f"layer{layer}": torch.zeros(size, dtype=torch.bfloat16)
@@ -64,9 +64,9 @@ class Engine:
         )
 
     def fill(self, payload: bytes) -> None:
-        """Writes the prompt's KV: element k of a block's layer's K or V is the payload's, in order.
+        """Writes the prompt's KV from the payload, in order, into K and V of each block and layer.
 
-        The payload is page after page as kvstore has them: [layers, 2, tokens, heads, head_dim].
+        The payload has page after page in kvstore's form: [layers, 2, tokens, heads, head_dim].
         """
         shape = (
             len(self.block_ids),
@@ -79,7 +79,7 @@ class Engine:
             layer[:, self.block_ids] = pages[:, number].transpose(0, 1)
 
     def clear(self) -> None:
-        """Forgets the KV, so that what is there afterwards was fetched."""
+        """Clears the KV, so that later KV must have been fetched."""
         for layer in self.layers.values():
             layer.zero_()
 
@@ -91,12 +91,12 @@ class Engine:
         return hashlib.sha256(ordered.view(torch.int16).numpy().tobytes()).hexdigest()
 
     def blocks_of(self, key: IPCCacheServerKey) -> list[list[int]]:
-        """Returns the blocks that a key's tokens have, of the one group there is."""
+        """Returns the blocks of a key's tokens, in the only group."""
         return [self.block_ids[: key.end // BLOCK_TOKENS]]
 
     @property
     def blocks_in_chunk(self) -> int:
-        """Blocks in a chunk of the server's."""
+        """Returns the number of blocks in a chunk of the server."""
         return self._chunk // BLOCK_TOKENS
 
 
@@ -111,7 +111,7 @@ class Worker:
         self._published: list[tuple[Engine, tuple[int, ...]]] = []
 
     def open(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Connects to ``url`` and register one engine for each of ``engines``."""
+        """Connects to ``url`` and registers one engine for each of ``engines``."""
         self._client = RequestClientFactory.create(line["url"])
         assert self._client.noop().result(timeout=TIMEOUT) == "OK"
         for number, (name, shape) in enumerate(line["engines"].items()):
@@ -119,7 +119,7 @@ class Worker:
         return {"chunk_tokens": int(self._client.get_chunk_size().result(timeout=TIMEOUT))}
 
     def publish(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Caches a prompt of so many tokens, its KV the file ``payload`` if there is one."""
+        """Caches a prompt of that many tokens, with the KV of the file ``payload`` if given."""
         engine, tokens = self._engines[line["engine"]], prompt_of(line["tokens"])
         if "payload" in line:
             with open(line["payload"], "rb") as file:  # noqa: PTH123  # one line, as it is
@@ -129,19 +129,19 @@ class Worker:
         return {}
 
     def verify(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Fetches once into cleared memory; returns its digest and the tokens hit."""
+        """Fetches once into cleared memory. Returns its digest and the tokens hit."""
         engine = self._engines[line["engine"]]
         engine.clear()
         hit = self._fetch(engine, prompt_of(line["tokens"]), [])
         return {"digest": engine.digest(), "tokens_hit": hit}
 
     def threads(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Have torch copy with so many threads."""
+        """Sets the number of threads with which torch copies."""
         torch.set_num_threads(line["count"])
         return {}
 
     def empty(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Time round trips that do nothing."""
+        """Times round trips that do nothing."""
 
         def once() -> list[int]:
             began = time.perf_counter_ns()
@@ -151,7 +151,7 @@ class Worker:
         return repeat(line, ("whole",), once)
 
     def hit(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Times the control path of a hit: lookup, its result, prepare, commit; no bytes move."""
+        """Times the control path of a hit: lookup, result, prepare, commit. No bytes are copied."""
         engine, tokens = self._engines[line["engine"]], prompt_of(line["tokens"])
 
         def once() -> list[int]:
@@ -174,7 +174,7 @@ class Worker:
         return repeat(line, ("whole", "lookup"), once)
 
     def row(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Time ``hits`` of them one after another, ended too, which is sent and not waited for.
+        """Times ``hits`` consecutive hits and their ends, which are sent without waiting.
 
         All answers are read within the time. ``whole`` is a hit's part of it.
         """
@@ -200,7 +200,7 @@ class Worker:
         return repeat(line, ("whole",), once)
 
     def fetch(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Times a hit with its bytes copied into the engine's memory."""
+        """Times a hit whose bytes are copied into the engine's memory."""
         engine, tokens = self._engines[line["engine"]], prompt_of(line["tokens"])
 
         def once() -> list[int]:
@@ -211,7 +211,7 @@ class Worker:
         return repeat(line, ("whole", "lookup"), once)
 
     def store(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Time storing a new prompt's KV out of the engine's memory; afterwards it is removed."""
+        """Times storing a new prompt's KV from the engine's memory. Removes it afterwards."""
         engine, tokens = self._engines[line["engine"]], prompt_of(line["tokens"])
 
         def once() -> list[int]:
@@ -256,7 +256,7 @@ class Worker:
         return hit
 
     def _end(self, request: str) -> None:
-        """Ends the request at the server: their connector does not wait for it, nor is it timed."""
+        """Ends the request at the server, untimed. Their connector does not wait for it either."""
         self._client.end_session(request).result(timeout=TIMEOUT)
 
 
@@ -268,7 +268,7 @@ def prompt_of(token_count: int) -> tuple[int, ...]:
 def repeat(
     line: dict[str, Any], names: tuple[str, ...], once: Callable[[], list[int]]
 ) -> dict[str, Any]:
-    """Does it for ``seconds``, at least ``least`` times; returns nanoseconds by name."""
+    """Repeats a call for ``seconds``, at least ``least`` times. Returns nanoseconds by name."""
     rows: list[list[int]] = []
     end = time.monotonic() + line["seconds"]
     while len(rows) < line["least"] or (time.monotonic() < end and len(rows) < line["most"]):
@@ -277,7 +277,7 @@ def repeat(
 
 
 def main() -> None:
-    """Answers lines until there are no more."""
+    """Answers lines until stdin ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     worker = Worker()

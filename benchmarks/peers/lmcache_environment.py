@@ -1,7 +1,7 @@
 """Sets up the environment of LMCache's server and client, `.venv-peers/lmcache`, once.
 
-lmcache_requirements.txt has LMCache and what its server imports on a machine without a GPU.
-Arguments are handed to pip.
+lmcache_requirements.txt has LMCache and the imports of its server on a machine without a GPU.
+Arguments are passed to pip.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""LMCache's standalone server, and a worker of it that is told what to do line by line."""
+"""LMCache's standalone server, and a worker of it that is controlled by lines."""
 
 import json
 import os
@@ -30,7 +30,7 @@ CHILD = Path(__file__).parent / "lmcache_child.py"
 START_TIMEOUT = 120.0
 LOOK_SECONDS = 0.2
 STOP_TIMEOUT = 20.0
-# Without these two options bytes travel as pickles.
+# Without these two options bytes are sent as pickles.
 SHARED_MEMORY = ("--supported-transfer-mode", "engine_driven", "--no-l1-use-lazy")
 SCHEMES = {"zmq": "tcp", "grpc": "grpc"}
 SETTINGS = {
@@ -49,7 +49,10 @@ class LMCachePeer:
         self.chunk_tokens = 0
 
     def ask(self, what: str, **arguments: object) -> dict[str, Any]:
-        """Have one thing done; raises ``RuntimeError`` with the log where it does not come."""
+        """Sends a request and returns its answer.
+
+        Raises ``RuntimeError`` with the log if the worker ends.
+        """
         requests, answers = self._child.stdin, self._child.stdout
         assert requests
         assert answers
@@ -62,7 +65,7 @@ class LMCachePeer:
         return answer
 
     def open(self, url: str, payload: Path) -> str:
-        """Connects, have all prompts cached, and returns a digest of what a fetch brings."""
+        """Connects and caches all prompts. Returns a digest of a fetch's result."""
         engines = {
             "large": _engine(LARGE, PAGES),
             "small": _engine(SMALL, max(TOKENS) // PAGE_TOKENS),
@@ -76,28 +79,28 @@ class LMCachePeer:
         return str(verified["digest"])
 
     def use_threads(self, count: int) -> None:
-        """Have torch copy with so many threads; it is one from the beginning."""
+        """Sets the number of threads with which torch copies, 1 at first."""
         self.ask("threads", count=count)
 
     def empty(self, pace: Pace) -> Times:
-        """Time round trips that do nothing."""
+        """Times round trips that do nothing."""
         return self.ask("empty", **pace._asdict())
 
     def hit(self, pace: Pace, token_count: int) -> Times:
-        """Times the control path of a hit: ``whole``, and ``lookup`` of it."""
+        """Times the control path of a hit: ``whole``, and its part ``lookup``."""
         return self.ask("hit", engine="small", tokens=token_count, **pace._asdict())
 
     def hits_in_a_row(self, pace: Pace, token_count: int) -> Times:
-        """Time hits one after another, each one's end sent and not waited for: a hit's part."""
+        """Times consecutive hits, whose ends are sent without waiting. Returns a hit's part."""
         hits = PEER_ROW[token_count]
         return self.ask("row", engine="small", tokens=token_count, hits=hits, **pace._asdict())
 
     def fetch(self, pace: Pace) -> Times:
-        """Times a hit with its bytes copied into the engine's memory."""
+        """Times a hit whose bytes are copied into the engine's memory."""
         return self.ask("fetch", engine="large", tokens=BYTES_TOKENS, **pace._asdict())
 
     def store(self, pace: Pace) -> Times:
-        """Time storing as many bytes out of the engine's memory."""
+        """Times storing as many bytes from the engine's memory."""
         return self.ask("store", engine="large", tokens=BYTES_TOKENS, **pace._asdict())
 
 
@@ -105,10 +108,10 @@ class LMCachePeer:
 def lmcache_peer(
     python: Path, transport: str, chunk_tokens: int
 ) -> Iterator[tuple[LMCachePeer, str]]:
-    """Runs a server and a worker of it; yields the worker, not connected yet, and the server's url.
+    """Runs a server and a worker of it. Yields the unconnected worker and the server's url.
 
-    ``python`` is the environment's, ``transport`` "zmq" or "grpc". Raises ``RuntimeError`` with
-    the server's log where it does not come up.
+    ``python`` is the environment's, ``transport`` is "zmq" or "grpc". Raises ``RuntimeError`` with
+    the server's log if it does not start.
     """
     port, http, metrics = free_ports(3)
     name = f"kvstore-bench-{os.getpid()}-{port}"
@@ -123,7 +126,7 @@ def lmcache_peer(
         log_path = folder / "log"
         log = stack.enter_context(log_path.open("wb"))
         environment = os.environ | SETTINGS
-        # Ours stands in front of it while we are developed.
+        # In development it has our folders, which would come before LMCache's.
         environment.pop("PYTHONPATH", None)
         stack.callback(Path("/dev/shm", name).unlink, missing_ok=True)  # noqa: S108  # its name
         server = _start(stack, command, environment, log)
@@ -177,7 +180,7 @@ def _wait_listening(server: "subprocess.Popen[str]", port: int, log: Path) -> No
         if listens(port):
             return
         time.sleep(LOOK_SECONDS)
-    raise RuntimeError(f"LMCache's server did not come up:\n{_tail(log)}")
+    raise RuntimeError(f"LMCache's server did not start:\n{_tail(log)}")
 
 
 def _tail(log: Path) -> str:

@@ -1,7 +1,7 @@
 """Puts LMCache beside vLLM's environment, into `.venv-peers/lmcache-vllm`, once.
 
-A folder for PYTHONPATH with what LMCache imports and vLLM's environment has not: its connector
-runs inside vLLM. Needs .venv-vllm. Arguments are handed to pip.
+It is a folder for PYTHONPATH with the imports of LMCache that vLLM's environment lacks, because its
+connector runs inside vLLM. Needs .venv-vllm. Arguments are passed to pip.
 """
 
 import subprocess
@@ -20,18 +20,18 @@ THEIRS = TREE / "tests" / "vllm" / "vllm_requirements.txt"
 
 
 def names(path: Path) -> dict[str, str]:
-    """Returns the pins of a file by the distribution's name as indexes write it."""
+    """Returns the pins of a file by the normalised name of the distribution."""
     lines = path.read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if "==" in line and line[:1] != "#"]
     return {pin.partition("==")[0].lower().replace("_", "-"): pin for pin in pins}
 
 
 def main(options: list[str]) -> None:
-    """Installs what is missing, with these options of pip's, or says why not."""
+    """Installs what is missing with pip's options, or says why it cannot."""
     if FOLDER.exists():
         return
     if not PYTHON.exists():
-        print("LMCache beside vLLM is left out: it needs .venv-vllm, which make test-vllm sets up")
+        print("LMCache beside vLLM is skipped: .venv-vllm is missing; make test-vllm sets it up")
         return
     ours, there = names(PINS), names(THEIRS)
     missing = [pin for name, pin in sorted(ours.items()) if name not in there]
@@ -40,7 +40,7 @@ def main(options: list[str]) -> None:
     said = subprocess.run(pip, capture_output=True, text=True, check=False)  # noqa: S603
     if said.returncode:
         print((said.stdout + said.stderr)[-2_000:])
-        print("LMCache beside vLLM cannot be had here, and is left out")
+        print("LMCache beside vLLM is skipped: pip cannot install it here")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""SGLang's prefix caches, told what to do line by line: its Python tree, or its Rust core.
+"""SGLang's prefix caches, controlled by lines: its Python tree, or its Rust core.
 
-Runs in SGLang's environment, in a process of its own, and imports nothing of ours. The
-argument says which: "python" or "rust". Each line on stdin is a JSON object with ``do``;
-each gets one on stdout. Nothing of what is measured is replaced: only SGLang's outermost
-package is not run, which patches model code that has no part in this, and torchvision,
-which model code imports, is empty.
+It runs in SGLang's environment, in a process of its own, and imports nothing of ours. The argument
+is "python" or "rust". Each line on stdin is a JSON object with ``do``. Each gets one on stdout.
+
+All measured code is SGLang's own. Two things that it does not need are left out. SGLang's outermost
+package, which patches model code, is not run, and torchvision is an empty module.
 """
 
 import importlib.util
@@ -23,7 +23,7 @@ import transformers  # noqa: F401  # before torchvision seems to be there
 
 PAGE = 16
 LEAF_TOKENS = 64
-# More than any prompt's tokens, so that forks and leaves begin like none of them.
+# Above all tokens of prompts, so that forks and leaves share no first token with them.
 OTHER = 1 << 24
 
 
@@ -55,30 +55,30 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey  # noqa: E402
 
 
 class Allocator:
-    """Where evicted indices go: nowhere, which costs least."""
+    """An allocator that drops evicted indices, which costs least."""
 
     device = "cpu"
 
     def free_segment(self, indices: object, start_pos: int) -> None:
-        """Takes indices back."""
+        """Drops the indices."""
 
 
 class PythonTree:
-    """``RadixCache``."""
+    """SGLang's ``RadixCache``."""
 
     def __init__(self) -> None:
         self.cache = RadixCache.create_simulated(mock_allocator=Allocator(), page_size=PAGE)
 
     def match(self, key: Any) -> int:  # noqa: ANN401  # their class
-        """Match and return the tokens found."""
+        """Matches and returns the tokens found."""
         return int(self.cache.match_prefix(base.MatchPrefixParams(key=key)).device_prefix_len)
 
     def insert(self, params: Any) -> None:  # noqa: ANN401  # their class
-        """Insert."""
+        """Inserts a sequence."""
         self.cache.insert(params)
 
     def evict(self, tokens: int) -> int:
-        """Evicts and returns the tokens gone."""
+        """Evicts and returns the number of tokens evicted."""
         return int(self.cache.evict(base.EvictParams(num_tokens=tokens)).num_tokens_evicted)
 
 
@@ -106,18 +106,18 @@ class RustCore:
         )
 
     def match(self, key: Any) -> int:  # noqa: ANN401  # their class
-        """Match and return the tokens found."""
+        """Matches and returns the tokens found."""
         return int(self.core.match_prefix(base.MatchPrefixParams(key=key)).device_prefix_len)
 
     def insert(self, params: Any) -> None:  # noqa: ANN401  # their class
-        """Inserts, in as many steps as it takes."""
+        """Inserts a sequence in as many steps as it takes."""
         step = self.core.begin_insert(params)
         while step.result is None:
             step = self.core.resume_insert()
         self.core.end_insert()
 
     def evict(self, tokens: int) -> int:
-        """Evicts leaf by leaf and returns the tokens gone."""
+        """Evicts leaf by leaf and returns the number of tokens evicted."""
         full, core = self._full, self.core
         gone = {full: 0}
         core.evict_device_start(full, tokens)
@@ -132,7 +132,7 @@ class RustCore:
         return gone[full]
 
     def _drained(self, result: Any) -> int:  # noqa: ANN401  # one of theirs
-        """Takes what a step gave up, and returns its tokens."""
+        """Takes the tokens that a step evicted, and returns their number."""
         result.device_frees.clear()
         result.host_frees.clear()
         result.cache_actions.clear()
@@ -143,18 +143,18 @@ KINDS: dict[str, Callable[[], Any]] = {"python": PythonTree, "rust": RustCore}
 
 
 def key_of(tokens: "array[int]") -> Any:  # noqa: ANN401  # their class
-    """Returns a key as a request's tokens come."""
+    """Returns the key of a request's tokens."""
     return RadixKey(array("q", tokens))
 
 
 def entry(tokens: "array[int]") -> Any:  # noqa: ANN401  # their class
-    """Returns what inserts a sequence."""
+    """Returns the arguments that insert a sequence."""
     value = torch.arange(len(tokens), dtype=torch.int64)
     return base.InsertParams(key=key_of(tokens), value=value)
 
 
 class Bench:
-    """One cache at a time, and the calls on it that are timed."""
+    """One cache at a time, and the timed calls on it."""
 
     def __init__(self, kind: str) -> None:
         self._make = KINDS[kind]
@@ -163,9 +163,9 @@ class Bench:
         self._next = OTHER
 
     def build_chain(self, name: str, tokens: int, nodes: int) -> int:
-        """Caches a prompt in so many nodes, and returns what a match of it finds.
+        """Caches a prompt in that many nodes, and returns the tokens that a match of it finds.
 
-        A match that ends inside a node cuts it there, in each of the trees.
+        A match that ends inside a node splits it, in each of the trees.
         """
         tree, prompt = self._make(), array("q", range(tokens))
         tree.insert(entry(prompt))
@@ -176,7 +176,7 @@ class Bench:
         return int(tree.match(key_of(prompt)))
 
     def build_leaves(self, name: str, leaves: int) -> int:
-        """Cache so many prompts of 64 tokens that share none."""
+        """Caches that many prompts of 64 tokens without a shared prefix."""
         tree = self._trees[name] = self._make()
         for _ in range(leaves):
             self._add_leaf(tree)
@@ -187,12 +187,12 @@ class Bench:
         tree.insert(entry(array("q", range(begin, begin + LEAF_TOKENS))))
 
     def match(self, name: str, tokens: int, seconds: float) -> list[float]:
-        """Time matches of a prompt."""
+        """Times matches of a prompt."""
         tree, key = self._trees[name], key_of(array("q", range(tokens)))
         return self._timed(seconds, lambda: None, lambda _: tree.match(key))
 
     def insert(self, name: str, cached: int, fresh: int, seconds: float) -> list[float]:
-        """Time inserts of new tokens after cached ones; they stay."""
+        """Times inserts of new tokens after cached ones, which stay."""
         tree, prompt = self._trees[name], array("q", range(cached))
 
         def prepare() -> Any:  # noqa: ANN401  # their class
@@ -202,7 +202,7 @@ class Bench:
         return self._timed(seconds, prepare, tree.insert)
 
     def evict(self, name: str, seconds: float) -> list[float]:
-        """Time evictions of 64 tokens; as many come in before each, untimed."""
+        """Times evictions of 64 tokens. As many are inserted before each, untimed."""
         tree = self._trees[name]
 
         def evict(_: object) -> None:
@@ -211,7 +211,7 @@ class Bench:
         return self._timed(seconds, lambda: self._add_leaf(tree), evict)
 
     def rest(self) -> int:
-        """Does nothing: the answer says that all before it is done."""
+        """Does nothing. Its answer says that all earlier requests are done."""
         return 0
 
     def drop(self, name: str) -> int:
@@ -234,7 +234,7 @@ class Bench:
 
 
 def main() -> None:
-    """Does what each line says, on the stdout that this was started with."""
+    """Executes each line, and answers on the stdout that the process was started with."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     torch.set_num_threads(1)

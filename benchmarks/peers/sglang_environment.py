@@ -1,7 +1,7 @@
 """Sets up the environment of SGLang's prefix caches, `.venv-peers/sglang`, once.
 
-sglang_requirements.txt has SGLang's wheel, with the Python tree and the Rust core, and what those
-modules import. Arguments are handed to pip.
+sglang_requirements.txt has SGLang's wheel, with the Python tree and the Rust core, and the imports
+of those modules. Arguments are passed to pip.
 """
 
 import sys

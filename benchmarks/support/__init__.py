@@ -1,1 +1,1 @@
-"""What the benchmarks are made of; the benchmarks themselves lie one folder up."""
+"""The parts of the benchmarks, which are one folder up."""

@@ -1,4 +1,4 @@
-"""Processes that do not outlive the one that started them."""
+"""Processes that end with the process that started them."""
 
 import os
 import signal
@@ -8,9 +8,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when the thread that made it ends; ``parent`` is its process.
+    """Kills this process when the thread that made it ends. ``parent`` is that thread's process.
 
-    Ends it at once where that is gone already.
+    Ends this process at once if the parent has already ended.
     """
     CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

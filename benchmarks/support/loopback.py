@@ -1,4 +1,4 @@
-"""Ports of this host alone, for servers that are told theirs."""
+"""Ports of this host for servers that need a given port."""
 
 import socket
 from contextlib import ExitStack
@@ -7,7 +7,7 @@ HOST = "127.0.0.1"
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns ports that nobody had a moment ago, no two the same."""
+    """Returns distinct ports that were free a moment ago."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -16,6 +16,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def listens(port: int) -> bool:
-    """Returns whether somebody takes connections at a port."""
+    """Returns whether a port accepts connections."""
     with socket.socket() as probe:
         return probe.connect_ex((HOST, port)) == 0

@@ -1,4 +1,4 @@
-"""What a figure was measured on."""
+"""Facts of the machine on which a figure was measured."""
 
 import os
 import platform
@@ -8,12 +8,12 @@ from typing import Any
 
 LIBRARIES = ("grpcio", "protobuf")
 TICK_SECONDS = 1.0 / os.sysconf("SC_CLK_TCK")
-# Of /proc/PID/stat, behind the process's name: user and system time, in ticks.
+# Fields of /proc/PID/stat after the process's name: user and system time, in ticks.
 CPU_FIELDS = slice(11, 13)
 
 
 def machine_facts() -> dict[str, Any]:
-    """Returns what does not change while a benchmark runs."""
+    """Returns the facts that do not change while a benchmark runs."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -24,12 +24,12 @@ def machine_facts() -> dict[str, Any]:
 
 
 def load_average() -> float:
-    """Returns the load average of the last minute, this benchmark's own work included."""
+    """Returns the load average of the last minute, including this benchmark's own work."""
     return round(os.getloadavg()[0], 2)
 
 
 def cpu_seconds(pid: int) -> float:
-    """Returns the processor time that a process took so far."""
+    """Returns the processor time that a process has used."""
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
     ticks = stat.rpartition(")")[2].split()[CPU_FIELDS]
     return sum(map(int, ticks)) * TICK_SECONDS

@@ -1,4 +1,4 @@
-"""Processes that take turns, on one processor."""
+"""Processes that take turns on one processor."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_processor(pids: Iterable[int]) -> Iterator[None]:
-    """Keeps this process and others, of which one is measured at a time, on the same processor.
+    """Keeps this process and others on one processor. Only one of them is measured at a time.
 
-    A virtual machine's processors share theirs with strangers: one of two was seen half as
-    slow again as the other for minutes, and whose process sat there lost by as much.
+    A virtual machine's processors share the real ones with others. One of two was half as slow
+    again as the other for minutes, so a process on it would lose as much.
     """
     before = {pid: os.sched_getaffinity(pid) for pid in (0, *pids)}
     chosen = {max(before[0])}

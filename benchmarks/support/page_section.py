@@ -9,13 +9,13 @@ BUSY = 1.0
 
 
 def marked(program: str, lines: Iterable[str]) -> str:
-    """Returns lines between the marks of a program of benchmarks/, as a page has them."""
+    """Returns lines between the marks of a program of benchmarks/."""
     begin = f"<!-- figures: written by benchmarks/{program} --page -->\n"
     return "\n".join((begin, *lines, "", END))
 
 
 def put_section(page: Path, program: str, lines: Iterable[str]) -> None:
-    """Puts what a program writes into a page, in place of what is there of it."""
+    """Writes a program's section of a page, in place of its old one."""
     text = marked(program, lines)
     begin = text[: text.index("\n") + 1]
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
@@ -24,5 +24,5 @@ def put_section(page: Path, program: str, lines: Iterable[str]) -> None:
 
 
 def busy_lines(load: Mapping[str, float], note: str) -> list[str]:
-    """Returns what is said of figures where other work had the machine before them."""
+    """Returns the warning for figures that were measured beside other work."""
     return [note] if load["before"] > BUSY else []

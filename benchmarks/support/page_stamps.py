@@ -1,9 +1,8 @@
-"""Pages whose bytes say which tokens they are of, what comes before them, and who wrote them.
+"""Pages whose bytes identify their tokens, their prefix and their writer.
 
-Every byte depends on the path before the page, on its own tokens, on the writer and
-on the number of the write: a page of another prefix, one torn between two writes, one
-that was not written to its end and one with a changed byte are all seen, and so is
-whose page it is instead.
+Every byte depends on the path before the page, on its own tokens, on the writer and on the number
+of the write. So a page of another prefix, a torn or partial write and a changed byte are all
+detected, and the wrong page is identified.
 """
 
 import struct
@@ -14,23 +13,23 @@ from typing import NamedTuple
 TOKEN_BYTES = 4
 PATH_BYTES = 16
 START = bytes(PATH_BYTES)
-# Writer, number of the write, digest of the path before, number of tokens; then the tokens.
+# Writer, number of the write, digest of the path before, number of tokens, and the tokens.
 HEADER = struct.Struct(f"<16sI{PATH_BYTES}sI")
 
 
 class WrongPage(Exception):
-    """A page does not hold what was written for its tokens."""
+    """A page without the bytes that were written for its tokens."""
 
 
 class Stamp(NamedTuple):
-    """One write of one page: who, and the number of the write among the writer's."""
+    """One write of one page: the writer, and the number of its write."""
 
     writer: str
     number: int
 
 
 class PageKey(NamedTuple):
-    """What a page is of: the digest of the path before it, and its own tokens, packed."""
+    """The key of a page: the digest of the path before it, and its own tokens, packed."""
 
     before: bytes
     tokens: bytes
@@ -46,12 +45,12 @@ def page_keys(tokens: bytes, page_tokens: int) -> Iterator[PageKey]:
 
 
 def next_token_of(tokens: bytes) -> int:
-    """Returns the one token that may ever follow a sequence, so that a wrong one is seen."""
+    """Returns the only token that may follow a sequence, so that a wrong one is detected."""
     return int.from_bytes(blake2b(tokens, digest_size=TOKEN_BYTES).digest(), "little")
 
 
 def stamped(key: PageKey, stamp: Stamp, size: int) -> bytes:
-    """Returns what a write puts into a page of ``size`` bytes."""
+    """Returns the content of a page of ``size`` bytes by one write."""
     count = len(key.tokens) // TOKEN_BYTES
     header = HEADER.pack(stamp.writer.encode(), stamp.number, key.before, count) + key.tokens
     return header + shake_256(header).digest(size - len(header))
@@ -60,8 +59,8 @@ def stamped(key: PageKey, stamp: Stamp, size: int) -> bytes:
 def stamp_of(content: bytes, key: PageKey, *, token_count: int | None = None) -> Stamp:
     """Returns the one write that all bytes of a page come from.
 
-    With ``token_count`` only the first so many tokens have to be the key's, as in a
-    page to copy from. Raises :class:`WrongPage`, with what is there instead.
+    With ``token_count`` only that many first tokens have to be the key's, as in a source page.
+    Raises :class:`WrongPage`, with the content that was found.
     """
     name, number, before, count = HEADER.unpack_from(content)
     writer = name.rstrip(b"\0").decode("ascii", "replace")
@@ -73,7 +72,7 @@ def stamp_of(content: bytes, key: PageKey, *, token_count: int | None = None) ->
     if content != whole:
         first = next(at for at, (a, b) in enumerate(zip(content, whole, strict=True)) if a != b)
         last = next(at for at in range(len(whole) - 1, -1, -1) if content[at] != whole[at])
-        raise WrongPage(f"bytes {first} to {last} are not of {there}")
+        raise WrongPage(f"bytes {first} to {last} do not belong to {there}")
     if before != key.before:
         raise WrongPage(f"a page of another prefix: {there}")
     wanted = key.tokens if token_count is None else key.tokens[: token_count * TOKEN_BYTES]

@@ -1,4 +1,4 @@
-"""Where benchmarks print their tables."""
+"""The console for benchmark tables."""
 
 from rich.console import Console
 
@@ -8,7 +8,7 @@ TABLE_WIDTH = 200
 def table_console(*, stderr: bool = False) -> Console:
     """Returns the console of stdout, or of stderr.
 
-    As wide as its terminal, which tables fit from 80 columns on; in a file or a pipe as
+    It is as wide as its terminal, which tables fit from 80 columns on. In a file or a pipe it is as
     wide as any table.
     """
     console = Console(stderr=stderr)

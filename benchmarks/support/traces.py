@@ -1,4 +1,4 @@
-"""What a benchmark says where nothing can be made of a trace."""
+"""The messages of a benchmark whose trace is not usable."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -15,9 +15,9 @@ Asked = TypeVar("Asked")
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """End the command with status 2 and one line on stderr where the block finds no trace.
+    """Ends the command with status 2 and one line on stderr if the block finds no usable trace.
 
-    As those who read one say it: by a ``ValueError``.
+    Readers of a trace report that by a ``ValueError``.
     """
     try:
         yield
@@ -27,8 +27,8 @@ def readable() -> Iterator[None]:
 
 
 def asking(path: Path, requests: Iterable[Asked], tokens_of: Callable[[Asked], int]) -> list[Asked]:
-    """Returns a trace's requests; raises ``ValueError`` where all of them ask for no tokens."""
+    """Returns a trace's requests. Raises ``ValueError`` if none of them has tokens."""
     asked = list(requests)
     if not any(map(tokens_of, asked)):
-        raise ValueError(f"{path}: it asks for no tokens")
+        raise ValueError(f"{path}: no request has tokens")
     return asked

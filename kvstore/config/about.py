@@ -76,12 +76,10 @@ class About:
 
     name: str
     description: str
-    unit: str
-    allowed: str
+    values: Values
     default: str
     reload: Reload
     shown: Shown
-    metavar: str
 
     @property
     def flag(self) -> str:
@@ -101,16 +99,8 @@ def about(name: str, field: FieldInfo) -> About:
     shown = next((each for each in found if isinstance(each, Shown)), None)
     if values is None or shown is None:
         raise ValueError(f"{name}: a setting needs Values, by its type, and Shown")
-    return About(
-        name=name,
-        description=field.description or "",
-        unit=values.unit,
-        allowed=values.allowed,
-        default=default_text(field),
-        reload=next((each for each in found if isinstance(each, Reload)), NEXT_START),
-        shown=shown,
-        metavar=values.metavar,
-    )
+    reload = next((each for each in found if isinstance(each, Reload)), NEXT_START)
+    return About(name, field.description or "", values, default_text(field), reload, shown)
 
 
 def default_text(field: FieldInfo) -> str:
@@ -170,7 +160,7 @@ def help_formatter(fields: Mapping[str, FieldInfo]) -> type[RawDescriptionHelpFo
             self, action: Action, default_metavar: str
         ) -> Callable[[int], tuple[str, ...]]:
             field = fields.get(action.dest)
-            metavar = field and about(action.dest, field).metavar
+            metavar = field and about(action.dest, field).values.metavar
             if metavar:
                 return lambda count: (metavar,) * count
             return super()._metavar_formatter(action, default_metavar)

@@ -1,9 +1,8 @@
 """The settings of one start, from flags, environment and file, each with its source."""
 
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -12,11 +11,21 @@ from pydantic_settings import CliApp, CliSettingsSource, EnvSettingsSource, Sett
 from kvstore import __version__
 from kvstore.config.about import help_formatter
 from kvstore.config.settings import PROGRAM, Config
-from kvstore.config.sources import Origin, file_values, origin_of
+from kvstore.config.sources import file_values
 
 # The start of pydantic's message about a command line that argparse refuses.
 NOT_TAKEN = "error parsing CLI: "
 UNKNOWN = "unrecognized arguments: "
+
+
+class Origin(NamedTuple):
+    """A setting's source: its ``kind``, and the setting's name there."""
+
+    kind: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".strip()
 
 
 class Resolved(NamedTuple):
@@ -46,14 +55,21 @@ def resolve(arguments: Sequence[str]) -> Resolved:
     except SettingsError as error:
         raise SettingsError(_told(str(error))) from None
     path = config.config_file
-    origin = partial(
-        origin_of,
-        flags=flags(),
-        variables=EnvSettingsSource(Config)(),
-        file={} if path is None else file_values(path, Config.model_fields),
-        path=path,
-    )
-    return Resolved(config, {name: origin(name) for name in Config.model_fields})
+    sources: dict[str, Mapping[str, object]] = {
+        "flag": flags(),
+        "environment": EnvSettingsSource(Config)(),
+        "file": {} if path is None else file_values(path, Config.model_fields),
+    }
+    origins = {}
+    for name in Config.model_fields:
+        kind = next((kind for kind, values in sources.items() if name in values), "default")
+        names = {
+            "flag": f"--{name.replace('_', '-')}",
+            "environment": f"KVSTORE_{name.upper()}",
+            "file": str(path),
+        }
+        origins[name] = Origin(kind, names.get(kind, ""))
+    return Resolved(config, origins)
 
 
 def _told(error: str) -> str:

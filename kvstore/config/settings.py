@@ -116,341 +116,6 @@ FolderPath = Annotated[Path, Values("path", "a folder", "PATH")]
 GroupName = Annotated[str, Values("group", "a name or a number of a group of this host", "GROUP")]
 
 
-class LeaseSettings(BaseSettings):
-    """Settings of leases: times to live, and the checks for expired ones."""
-
-    model_config = SettingsConfigDict(use_attribute_docstrings=True)
-
-    default_ttl: Annotated[
-        Seconds, Shown(metrics="kvstore_leases", stats="expired_lease_count", log="lease_expired")
-    ] = 10.0
-    """Time to live of a lease whose client asks for none.
-
-    Too short when `lease_expired` is logged for workers that live; too long when
-    slots stay reserved long after a worker hung. Start with: 10.
-    """
-
-    min_ttl: Annotated[Seconds, Shown(metrics="kvstore_requests_total", stats="request_count")] = (
-        0.2
-    )
-    """Shortest time to live granted. Each lease is renewed three times within its own.
-
-    Too short when renewals are most of the calls in the log. Start with: 0.2.
-    """
-
-    max_ttl: Annotated[
-        Seconds,
-        Shown(
-            metrics="kvstore_oldest_quarantine_seconds kvstore_held_slots",
-            stats="reserved_slot_count quarantined_slot_count oldest_quarantine_age",
-        ),
-    ] = 300.0
-    """Longest time to live granted.
-
-    Too long when `reserved_slot_count` stays high after a worker hung. Start with: 300.
-    """
-
-    drain_grace: Annotated[Grace, AT_SIGHUP, Shown(log="drain_finished")] = 10.0
-    """How long a stop waits for leases to end before it stops anyway.
-
-    Too short when `drain_finished` is logged with `leases_left` above zero, whose
-    workers then go on without a store. Start with: what a request takes, and not
-    more than the supervisor waits before it kills.
-    """
-
-    reaper_interval: Annotated[
-        Interval,
-        AT_SIGHUP,
-        Shown(
-            metrics="kvstore_thread_silence_seconds kvstore_leases",
-            stats="expired_lease_count",
-            log="lease_expired",
-        ),
-    ] = 0.1
-    """How often leases are looked through for those past their time to live.
-
-    Too long when `lease_expired` comes late; too short when an idle server takes
-    processor time. Start with: half of `min_ttl`.
-    """
-
-    @model_validator(mode="after")
-    def _order_ttls(self) -> Self:
-        if not self.min_ttl <= self.default_ttl <= self.max_ttl:
-            raise ValueError("min_ttl, default_ttl and max_ttl have to be in this order")
-        return self
-
-
-class TierSettings(BaseSettings):
-    """Settings of tiers 2 and 3: their sizes, and when pages move there and back."""
-
-    model_config = SettingsConfigDict(use_attribute_docstrings=True)
-
-    tier2_bytes: Annotated[
-        OptionalTierSize,
-        Shown(
-            metrics="kvstore_evicted_pages_total kvstore_moved_pages_total",
-            stats="evicted_page_count demoted_page_count",
-        ),
-    ] = ByteSize(0)
-    """Host memory for pages that tier 1 has no room for, all tenants together; 0: none.
-
-    A second tier of the same kind on a machine without a GPU, where it is for tests, and
-    what a GPU's pages are kept in otherwise. Taken as it is needed, in pieces as large as
-    those of tier 1 or larger. Too small when `evicted_page_count` grows nearly as fast as
-    `demoted_page_count`. Start with: on a GPU ten times `tier1_bytes`, else 0.
-    """
-
-    tier2_write: Annotated[
-        Literal["back", "through", "through-selective"],
-        Shown(metrics="kvstore_moved_pages_total", stats="demoted_page_count promoted_page_count"),
-    ] = "back"
-    """When a page gets its copy in tier 2.
-
-    `back`: when tier 1 runs low, in the background, before a reservation has to wait.
-    `through`: soon after it was inserted, so that tier 1 gives it up at once later.
-    `through-selective`: soon after it was first matched; what is never asked for again is
-    never copied, and is gone when tier 1 needs its place.
-    Wrong when `demoted_page_count` is many times `promoted_page_count`: try
-    through-selective. Start with: back.
-    """
-
-    tier2_match: Annotated[
-        Literal["in-place", "promote"] | None,
-        Shown(
-            metrics="kvstore_moved_pages_total kvstore_call_duration_seconds",
-            stats="promoted_page_count",
-        ),
-    ] = None
-    """What becomes of pages that a match finds in tier 2 alone.
-
-    `in-place`: they are handed out where they are, and copied to tier 1 in the background
-    when they are matched again. `promote`: they are copied to tier 1 first, and the match
-    waits for it; what finds no room there is handed out in place by a store of host memory,
-    and not at all by one of a GPU. Absent: promote on a GPU, else in-place, which is
-    refused on a GPU. Start with: absent.
-    """
-
-    tier2_numa_node: Annotated[
-        NumaNode, Shown(metrics="kvstore_move_seconds_total", log="numa_node_unusable")
-    ] = "auto"
-    """The NUMA node on which tier 2 is allocated first: `auto`, a node's number, or `off`.
-
-    `auto`: the node that the GPU of tier 1 is attached to, so that copies between tier 1 and
-    tier 2 do not cross from one processor socket to another. If the machine has one node or
-    no GPU, or the kernel does not know the node, `auto` is the same as `off`. If the node is
-    full, the server allocates the rest on other nodes. It does not start with a number that
-    the machine does not have. Wrong when the log has `numa_node_unusable`: give the container
-    the capability SYS_NICE. Start with: auto.
-    """
-
-    @property
-    def named_numa_node(self) -> int | None:
-        """The NUMA node that ``tier2_numa_node`` names, or None for auto and off."""
-        return int(self.tier2_numa_node) if self.tier2_numa_node.isdigit() else None
-
-    hugepages: Annotated[
-        Literal["off", "transparent", "2MiB"],
-        Shown(
-            metrics="kvstore_extents",
-            stats="extent_count",
-            log="transparent_hugepages_off extent_refused tier1_bytes_beyond_memory",
-        ),
-    ] = "off"
-    """The size of the kernel's pages for host memory: 4 KiB, or large ones of 2 MiB.
-
-    `2MiB`: only from the pool that `vm.nr_hugepages` reserves. The server fills extents in a
-    third of the time, and processes that map them need less memory for page tables. If the
-    pool has too few pages, the log has `extent_refused` with the number to reserve.
-    `transparent`: large pages as far as the kernel finds some. For that,
-    /sys/kernel/mm/transparent_hugepage/shmem_enabled must be `advise`, `within_size` or
-    `always`; else the log has `transparent_hugepages_off`. `off`: as the kernel is set up.
-    Start with: off, and 2MiB for tiers of 64 GiB or more.
-    """
-
-    tier3_path: Annotated[
-        FilePath | None,
-        Shown(metrics="kvstore_tier3_up", stats="state", log="tier3_unusable slab_opened"),
-    ] = None
-    """The file that pages are kept in over a restart, one server's own. Needed with `tier3_bytes`.
-
-    Made where it is not there, all of its bytes at once, readable by the server's user
-    alone: whoever reads it has the pages. Its folder has to be there, on a disk that is
-    fast; it may be a file of an earlier run, of another size too. Wrong when the log has
-    `tier3_unusable`, which says why, and the store then goes on without tier 3.
-    Without `tier3_bytes` it is refused. Absent: no tier 3. Start with: a path on local NVMe.
-    """
-
-    tier3_bytes: Annotated[
-        OptionalTierSize,
-        Shown(
-            metrics="kvstore_tier3_gone_pages_total kvstore_tier3_written_pages_total",
-            stats="evicted_page_count written_page_count",
-        ),
-    ] = ByteSize(0)
-    """Bytes of that file, refused without `tier3_path`; 0: no tier 3.
-
-    Too small when `evicted_page_count` of tier 3 grows nearly as fast as its
-    `written_page_count`. Takes some 300 bytes of memory a page. Start with: what the disk
-    has to spare, at least ten times the memory of the tiers above.
-    """
-
-    tier3_write: Annotated[
-        Literal["second-touch", "through"],
-        Shown(
-            metrics="kvstore_tier3_written_pages_total kvstore_loaded_pages_total",
-            stats="written_page_count loaded_page_count",
-        ),
-    ] = "second-touch"
-    """When a page is written to tier 3.
-
-    `second-touch`: when it is inserted or matched for the second time; most pages never
-    are. `through`: soon after it was inserted, for a disk that is large and does not wear.
-    Wrong when `written_page_count` of tier 3 is many times its `loaded_page_count`.
-    Start with: second-touch.
-    """
-
-    @model_validator(mode="after")
-    def _require_path_and_bytes(self) -> Self:
-        if self.tier3_bytes and self.tier3_path is None:
-            raise ValueError("tier3_bytes is set and tier3_path is not: set both, or neither")
-        if self.tier3_path is not None and not self.tier3_bytes:
-            raise ValueError(
-                "tier3_path is set and tier3_bytes is 0: there would be no tier 3; "
-                "set both, or neither"
-            )
-        return self
-
-    def tier_policy(self, *, on_gpu: bool) -> TierPolicy | None:
-        """Returns the policy of moves between tiers; None with only one tier."""
-        if not self.tier2_bytes:
-            return None
-        return TierPolicy(
-            write=WritePolicy(self.tier2_write),
-            in_place=not on_gpu,
-            promote=on_gpu or self.tier2_match == "promote",
-        )
-
-
-class AccessSettings(BaseSettings):
-    """Settings of access: the listening addresses, and the known callers."""
-
-    model_config = SettingsConfigDict(use_attribute_docstrings=True)
-
-    tenants_file: Annotated[
-        FilePath | None,
-        CONTENT_AT_SIGHUP,
-        Shown(
-            metrics="kvstore_refused_requests_total",
-            stats="namespaces refused_request_count",
-            log="tenants_not_read",
-            errors="CREDENTIAL_REQUIRED",
-        ),
-    ] = None
-    """A TOML file of tenants: their uids, tokens, certificates and quotas.
-
-    Written by its owner alone, who is the server's user or root, and not readable by
-    others; read again at SIGHUP. docs/tenants.md has an example.
-    Wrong when callers get `CREDENTIAL_REQUIRED`, or two workers that should share
-    pages are in two namespaces of `kvstore-ctl namespaces`.
-    Absent: each uid of this host is the tenant `uid-N`, and nobody calls over TCP.
-    Start with: none.
-    """
-
-    socket_group: Annotated[
-        GroupName | None,
-        Shown(metrics="kvstore_attached_processes", stats="leases", log="process_attached"),
-    ] = None
-    """A group, by name or number, whose members may connect to the unix sockets.
-
-    The folder gets mode 0750 and the sockets 0660, of this group, in which the
-    server's user has to be. Each uid stays a tenant of its own unless `tenants_file`
-    says otherwise. Wrong when workers of other users stay disconnected.
-    Absent: the server's user alone, 0700 and 0600. Start with: none.
-    """
-
-    listen: Annotated[ListenAddress | None, Shown(log="server_started")] = None
-    """HOST:PORT of a TCP address for gRPC, beside the unix socket.
-
-    Remote clients look, peek and administer; pages are used on this host alone. Needs
-    `tls_cert` and `tls_key`, or `insecure_tcp`, and callers in `tenants_file`. Port 0
-    is any that is free; the log's `server_started` says which.
-    Absent: unix sockets alone. Start with: none.
-    """
-
-    tls_cert: Annotated[FilePath | None, CONTENT_AT_ONCE, Shown(log="tls_not_renewed")] = None
-    """The server's certificate for `listen`, with its chain, in PEM.
-
-    It names the host that clients connect to. Replaced on disk, it is used from the
-    next connection on, as `tls_key` and `tls_client_ca` are. Wrong when clients say
-    that no certificate could be verified. Absent: no TLS. Start with: none.
-    """
-
-    tls_key: Annotated[FilePath | None, CONTENT_AT_ONCE, Shown(log="tls_not_renewed")] = None
-    """The private key of `tls_cert`, in PEM, without a passphrase.
-
-    It is the server's user's or root's, and others can neither read nor write it.
-    Absent: no TLS. Start with: none.
-    """
-
-    tls_client_ca: Annotated[
-        FilePath | None,
-        CONTENT_AT_ONCE,
-        Shown(log="tls_not_renewed", errors="CREDENTIAL_REQUIRED"),
-    ] = None
-    """Certificates, in PEM, of those who sign the certificates of clients.
-
-    With it every client over TCP has to show one, which names its tenant. A token may
-    come with it, and has to name the same tenant. Absent: tokens alone. Start with: none.
-    """
-
-    insecure_tcp: Annotated[bool, Shown(log="insecure_tcp")] = False
-    """Let `listen` go without TLS: whoever sees the network reads tokens and token ids.
-
-    Callers need a token all the same. For loopback, or inside a tunnel.
-    Start with: no.
-    """
-
-    @model_validator(mode="after")
-    def _require_guarded_tcp(self) -> Self:
-        tls = self.tls_cert or self.tls_key or self.tls_client_ca
-        if self.listen is None:
-            if tls or self.insecure_tcp:
-                raise ValueError(
-                    "tls_cert, tls_key, tls_client_ca and insecure_tcp say how to listen: "
-                    "set listen, such as --listen 127.0.0.1:7400, or leave them out"
-                )
-            return self
-        if tls and self.insecure_tcp:
-            raise ValueError("insecure_tcp is for a listen without TLS: leave it or tls_... out")
-        if not self.insecure_tcp and not (self.tls_cert and self.tls_key):
-            raise ValueError(
-                f"listen {self.listen} needs TLS: give --tls-cert and --tls-key, and "
-                "--tls-client-ca for certificates of clients; or say --insecure-tcp, and "
-                "whoever sees the network reads all that passes"
-            )
-        if self.tenants_file is None:
-            raise ValueError(
-                f"listen {self.listen} needs --tenants-file: over TCP a caller is known by a "
-                "token or a certificate that stands there, and by nothing else"
-            )
-        return self
-
-
-class HttpSettings(BaseSettings):
-    """Settings of the HTTP listener for people and Prometheus."""
-
-    model_config = SettingsConfigDict(use_attribute_docstrings=True)
-
-    metrics_listen: Annotated[ListenAddress | None, Shown(log="http_listening")] = None
-    """HOST:PORT where Prometheus finds `/metrics`, and probes `/healthz` and `/livez`.
-
-    Whoever connects reads it, without a credential and in clear: numbers, and the names
-    of tenants, namespaces and leases, never a token of a prompt. Port 0 is any that is
-    free; the log's `http_listening` says which. Wrong when Prometheus shows the target as down.
-    Absent: no metrics. Start with: 127.0.0.1:7401, or an address that the scraper alone reaches.
-    """
-
-
 PROGRAM = "kvstore-server"
 # Default number of extents in the first tier. The first prompt of a worker fits at once, and
 # several tenants or models still find room.
@@ -466,8 +131,12 @@ def default_runtime_dir() -> Path:
     return Path("/tmp") / f"kvstore-{os.geteuid()}"  # noqa: S108 - made with mode 0700, checked
 
 
-class StoreSettings(BaseSettings):
-    """The settings of a store, without those of access."""
+class Config(BaseSettings):
+    """Settings of one server. Times are in seconds, sizes in bytes or like "512MiB".
+
+    --tier1-bytes is KVSTORE_TIER1_BYTES in the environment, tier1_bytes in the file.
+    `kvstore-server config` shows all that are in force, and explains each.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="KVSTORE_",
@@ -642,6 +311,325 @@ class StoreSettings(BaseSettings):
     ] = "info"
     """Least severe events shown; debug has a line for each request. Start with: info."""
 
+    # Tiers 2 and 3: their sizes, and when pages move there and back.
+
+    tier2_bytes: Annotated[
+        OptionalTierSize,
+        Shown(
+            metrics="kvstore_evicted_pages_total kvstore_moved_pages_total",
+            stats="evicted_page_count demoted_page_count",
+        ),
+    ] = ByteSize(0)
+    """Host memory for pages that tier 1 has no room for, all tenants together; 0: none.
+
+    A second tier of the same kind on a machine without a GPU, where it is for tests, and
+    what a GPU's pages are kept in otherwise. Taken as it is needed, in pieces as large as
+    those of tier 1 or larger. Too small when `evicted_page_count` grows nearly as fast as
+    `demoted_page_count`. Start with: on a GPU ten times `tier1_bytes`, else 0.
+    """
+
+    tier2_write: Annotated[
+        Literal["back", "through", "through-selective"],
+        Shown(metrics="kvstore_moved_pages_total", stats="demoted_page_count promoted_page_count"),
+    ] = "back"
+    """When a page gets its copy in tier 2.
+
+    `back`: when tier 1 runs low, in the background, before a reservation has to wait.
+    `through`: soon after it was inserted, so that tier 1 gives it up at once later.
+    `through-selective`: soon after it was first matched; what is never asked for again is
+    never copied, and is gone when tier 1 needs its place.
+    Wrong when `demoted_page_count` is many times `promoted_page_count`: try
+    through-selective. Start with: back.
+    """
+
+    tier2_match: Annotated[
+        Literal["in-place", "promote"] | None,
+        Shown(
+            metrics="kvstore_moved_pages_total kvstore_call_duration_seconds",
+            stats="promoted_page_count",
+        ),
+    ] = None
+    """What becomes of pages that a match finds in tier 2 alone.
+
+    `in-place`: they are handed out where they are, and copied to tier 1 in the background
+    when they are matched again. `promote`: they are copied to tier 1 first, and the match
+    waits for it; what finds no room there is handed out in place by a store of host memory,
+    and not at all by one of a GPU. Absent: promote on a GPU, else in-place, which is
+    refused on a GPU. Start with: absent.
+    """
+
+    tier2_numa_node: Annotated[
+        NumaNode, Shown(metrics="kvstore_move_seconds_total", log="numa_node_unusable")
+    ] = "auto"
+    """The NUMA node on which tier 2 is allocated first: `auto`, a node's number, or `off`.
+
+    `auto`: the node that the GPU of tier 1 is attached to, so that copies between tier 1 and
+    tier 2 do not cross from one processor socket to another. If the machine has one node or
+    no GPU, or the kernel does not know the node, `auto` is the same as `off`. If the node is
+    full, the server allocates the rest on other nodes. It does not start with a number that
+    the machine does not have. Wrong when the log has `numa_node_unusable`: give the container
+    the capability SYS_NICE. Start with: auto.
+    """
+
+    @property
+    def named_numa_node(self) -> int | None:
+        """The NUMA node that ``tier2_numa_node`` names, or None for auto and off."""
+        return int(self.tier2_numa_node) if self.tier2_numa_node.isdigit() else None
+
+    hugepages: Annotated[
+        Literal["off", "transparent", "2MiB"],
+        Shown(
+            metrics="kvstore_extents",
+            stats="extent_count",
+            log="transparent_hugepages_off extent_refused tier1_bytes_beyond_memory",
+        ),
+    ] = "off"
+    """The size of the kernel's pages for host memory: 4 KiB, or large ones of 2 MiB.
+
+    `2MiB`: only from the pool that `vm.nr_hugepages` reserves. The server fills extents in a
+    third of the time, and processes that map them need less memory for page tables. If the
+    pool has too few pages, the log has `extent_refused` with the number to reserve.
+    `transparent`: large pages as far as the kernel finds some. For that,
+    /sys/kernel/mm/transparent_hugepage/shmem_enabled must be `advise`, `within_size` or
+    `always`; else the log has `transparent_hugepages_off`. `off`: as the kernel is set up.
+    Start with: off, and 2MiB for tiers of 64 GiB or more.
+    """
+
+    tier3_path: Annotated[
+        FilePath | None,
+        Shown(metrics="kvstore_tier3_up", stats="state", log="tier3_unusable slab_opened"),
+    ] = None
+    """The file that pages are kept in over a restart, one server's own. Needed with `tier3_bytes`.
+
+    Made where it is not there, all of its bytes at once, readable by the server's user
+    alone: whoever reads it has the pages. Its folder has to be there, on a disk that is
+    fast; it may be a file of an earlier run, of another size too. Wrong when the log has
+    `tier3_unusable`, which says why, and the store then goes on without tier 3.
+    Without `tier3_bytes` it is refused. Absent: no tier 3. Start with: a path on local NVMe.
+    """
+
+    tier3_bytes: Annotated[
+        OptionalTierSize,
+        Shown(
+            metrics="kvstore_tier3_gone_pages_total kvstore_tier3_written_pages_total",
+            stats="evicted_page_count written_page_count",
+        ),
+    ] = ByteSize(0)
+    """Bytes of that file, refused without `tier3_path`; 0: no tier 3.
+
+    Too small when `evicted_page_count` of tier 3 grows nearly as fast as its
+    `written_page_count`. Takes some 300 bytes of memory a page. Start with: what the disk
+    has to spare, at least ten times the memory of the tiers above.
+    """
+
+    tier3_write: Annotated[
+        Literal["second-touch", "through"],
+        Shown(
+            metrics="kvstore_tier3_written_pages_total kvstore_loaded_pages_total",
+            stats="written_page_count loaded_page_count",
+        ),
+    ] = "second-touch"
+    """When a page is written to tier 3.
+
+    `second-touch`: when it is inserted or matched for the second time; most pages never
+    are. `through`: soon after it was inserted, for a disk that is large and does not wear.
+    Wrong when `written_page_count` of tier 3 is many times its `loaded_page_count`.
+    Start with: second-touch.
+    """
+
+    @model_validator(mode="after")
+    def _require_path_and_bytes(self) -> Self:
+        if self.tier3_bytes and self.tier3_path is None:
+            raise ValueError("tier3_bytes is set and tier3_path is not: set both, or neither")
+        if self.tier3_path is not None and not self.tier3_bytes:
+            raise ValueError(
+                "tier3_path is set and tier3_bytes is 0: there would be no tier 3; "
+                "set both, or neither"
+            )
+        return self
+
+    def tier_policy(self, *, on_gpu: bool) -> TierPolicy | None:
+        """Returns the policy of moves between tiers; None with only one tier."""
+        if not self.tier2_bytes:
+            return None
+        return TierPolicy(
+            write=WritePolicy(self.tier2_write),
+            in_place=not on_gpu,
+            promote=on_gpu or self.tier2_match == "promote",
+        )
+
+    # Leases: times to live, and the checks for expired ones.
+
+    default_ttl: Annotated[
+        Seconds, Shown(metrics="kvstore_leases", stats="expired_lease_count", log="lease_expired")
+    ] = 10.0
+    """Time to live of a lease whose client asks for none.
+
+    Too short when `lease_expired` is logged for workers that live; too long when
+    slots stay reserved long after a worker hung. Start with: 10.
+    """
+
+    min_ttl: Annotated[Seconds, Shown(metrics="kvstore_requests_total", stats="request_count")] = (
+        0.2
+    )
+    """Shortest time to live granted. Each lease is renewed three times within its own.
+
+    Too short when renewals are most of the calls in the log. Start with: 0.2.
+    """
+
+    max_ttl: Annotated[
+        Seconds,
+        Shown(
+            metrics="kvstore_oldest_quarantine_seconds kvstore_held_slots",
+            stats="reserved_slot_count quarantined_slot_count oldest_quarantine_age",
+        ),
+    ] = 300.0
+    """Longest time to live granted.
+
+    Too long when `reserved_slot_count` stays high after a worker hung. Start with: 300.
+    """
+
+    drain_grace: Annotated[Grace, AT_SIGHUP, Shown(log="drain_finished")] = 10.0
+    """How long a stop waits for leases to end before it stops anyway.
+
+    Too short when `drain_finished` is logged with `leases_left` above zero, whose
+    workers then go on without a store. Start with: what a request takes, and not
+    more than the supervisor waits before it kills.
+    """
+
+    reaper_interval: Annotated[
+        Interval,
+        AT_SIGHUP,
+        Shown(
+            metrics="kvstore_thread_silence_seconds kvstore_leases",
+            stats="expired_lease_count",
+            log="lease_expired",
+        ),
+    ] = 0.1
+    """How often leases are looked through for those past their time to live.
+
+    Too long when `lease_expired` comes late; too short when an idle server takes
+    processor time. Start with: half of `min_ttl`.
+    """
+
+    @model_validator(mode="after")
+    def _order_ttls(self) -> Self:
+        if not self.min_ttl <= self.default_ttl <= self.max_ttl:
+            raise ValueError("min_ttl, default_ttl and max_ttl have to be in this order")
+        return self
+
+    # Access: the listening addresses, and the known callers.
+
+    tenants_file: Annotated[
+        FilePath | None,
+        CONTENT_AT_SIGHUP,
+        Shown(
+            metrics="kvstore_refused_requests_total",
+            stats="namespaces refused_request_count",
+            log="tenants_not_read",
+            errors="CREDENTIAL_REQUIRED",
+        ),
+    ] = None
+    """A TOML file of tenants: their uids, tokens, certificates and quotas.
+
+    Written by its owner alone, who is the server's user or root, and not readable by
+    others; read again at SIGHUP. docs/tenants.md has an example.
+    Wrong when callers get `CREDENTIAL_REQUIRED`, or two workers that should share
+    pages are in two namespaces of `kvstore-ctl namespaces`.
+    Absent: each uid of this host is the tenant `uid-N`, and nobody calls over TCP.
+    Start with: none.
+    """
+
+    socket_group: Annotated[
+        GroupName | None,
+        Shown(metrics="kvstore_attached_processes", stats="leases", log="process_attached"),
+    ] = None
+    """A group, by name or number, whose members may connect to the unix sockets.
+
+    The folder gets mode 0750 and the sockets 0660, of this group, in which the
+    server's user has to be. Each uid stays a tenant of its own unless `tenants_file`
+    says otherwise. Wrong when workers of other users stay disconnected.
+    Absent: the server's user alone, 0700 and 0600. Start with: none.
+    """
+
+    listen: Annotated[ListenAddress | None, Shown(log="server_started")] = None
+    """HOST:PORT of a TCP address for gRPC, beside the unix socket.
+
+    Remote clients look, peek and administer; pages are used on this host alone. Needs
+    `tls_cert` and `tls_key`, or `insecure_tcp`, and callers in `tenants_file`. Port 0
+    is any that is free; the log's `server_started` says which.
+    Absent: unix sockets alone. Start with: none.
+    """
+
+    tls_cert: Annotated[FilePath | None, CONTENT_AT_ONCE, Shown(log="tls_not_renewed")] = None
+    """The server's certificate for `listen`, with its chain, in PEM.
+
+    It names the host that clients connect to. Replaced on disk, it is used from the
+    next connection on, as `tls_key` and `tls_client_ca` are. Wrong when clients say
+    that no certificate could be verified. Absent: no TLS. Start with: none.
+    """
+
+    tls_key: Annotated[FilePath | None, CONTENT_AT_ONCE, Shown(log="tls_not_renewed")] = None
+    """The private key of `tls_cert`, in PEM, without a passphrase.
+
+    It is the server's user's or root's, and others can neither read nor write it.
+    Absent: no TLS. Start with: none.
+    """
+
+    tls_client_ca: Annotated[
+        FilePath | None,
+        CONTENT_AT_ONCE,
+        Shown(log="tls_not_renewed", errors="CREDENTIAL_REQUIRED"),
+    ] = None
+    """Certificates, in PEM, of those who sign the certificates of clients.
+
+    With it every client over TCP has to show one, which names its tenant. A token may
+    come with it, and has to name the same tenant. Absent: tokens alone. Start with: none.
+    """
+
+    insecure_tcp: Annotated[bool, Shown(log="insecure_tcp")] = False
+    """Let `listen` go without TLS: whoever sees the network reads tokens and token ids.
+
+    Callers need a token all the same. For loopback, or inside a tunnel.
+    Start with: no.
+    """
+
+    @model_validator(mode="after")
+    def _require_guarded_tcp(self) -> Self:
+        tls = self.tls_cert or self.tls_key or self.tls_client_ca
+        if self.listen is None:
+            if tls or self.insecure_tcp:
+                raise ValueError(
+                    "tls_cert, tls_key, tls_client_ca and insecure_tcp say how to listen: "
+                    "set listen, such as --listen 127.0.0.1:7400, or leave them out"
+                )
+            return self
+        if tls and self.insecure_tcp:
+            raise ValueError("insecure_tcp is for a listen without TLS: leave it or tls_... out")
+        if not self.insecure_tcp and not (self.tls_cert and self.tls_key):
+            raise ValueError(
+                f"listen {self.listen} needs TLS: give --tls-cert and --tls-key, and "
+                "--tls-client-ca for certificates of clients; or say --insecure-tcp, and "
+                "whoever sees the network reads all that passes"
+            )
+        if self.tenants_file is None:
+            raise ValueError(
+                f"listen {self.listen} needs --tenants-file: over TCP a caller is known by a "
+                "token or a certificate that stands there, and by nothing else"
+            )
+        return self
+
+    # The HTTP listener.
+
+    metrics_listen: Annotated[ListenAddress | None, Shown(log="http_listening")] = None
+    """HOST:PORT where Prometheus finds `/metrics`, and probes `/healthz` and `/livez`.
+
+    Whoever connects reads it, without a credential and in clear: numbers, and the names
+    of tenants, namespaces and leases, never a token of a prompt. Port 0 is any that is
+    free; the log's `http_listening` says which. Wrong when Prometheus shows the target as down.
+    Absent: no metrics. Start with: 127.0.0.1:7401, or an address that the scraper alone reaches.
+    """
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -654,14 +642,6 @@ class StoreSettings(BaseSettings):
         """Returns the sources below the flags; the first one wins."""
         del init_settings, dotenv_settings, file_secret_settings
         return env_settings, ConfigFile(settings_cls)
-
-
-class Config(HttpSettings, AccessSettings, LeaseSettings, TierSettings, StoreSettings):
-    """Settings of one server. Times are in seconds, sizes in bytes or like "512MiB".
-
-    --tier1-bytes is KVSTORE_TIER1_BYTES in the environment, tier1_bytes in the file.
-    `kvstore-server config` shows all that are in force, and explains each.
-    """
 
     @property
     def bytes_of_a_tier2_extent(self) -> int:

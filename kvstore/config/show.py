@@ -10,7 +10,7 @@ from enum import IntEnum
 from inspect import cleandoc
 from pathlib import Path
 
-from kvstore.access import read_access
+from kvstore.access_rules import read_access
 from kvstore.config.about import About, about, value_text
 from kvstore.config.loading import Resolved, resolve, settings_error
 from kvstore.config.settings import PROGRAM, Config
@@ -76,8 +76,8 @@ def as_json(resolved: Resolved) -> str:
             "in_force": _plain(in_force[each.name]),
             "from": resolved.origins[each.name].kind,
             "by": resolved.origins[each.name].name,
-            "unit": each.unit,
-            "allowed": each.allowed,
+            "unit": each.values.unit,
+            "allowed": each.values.allowed,
             "default": each.default,
             "counts": each.reload.when,
             "at_sighup": each.reload.at_sighup,
@@ -96,7 +96,7 @@ def as_toml(resolved: Resolved) -> str:
             continue
         value = getattr(resolved.config, each.name)
         summary, *_ = cleandoc(each.description).splitlines()
-        values = "; ".join(filter(None, (each.unit, each.allowed)))
+        values = "; ".join(filter(None, (each.values.unit, each.values.allowed)))
         line = f"{each.name} = {_toml_value(value)}" if value is not None else f"# {each.name} ="
         parts.append(f"\n# {summary}\n# {values}. From: {_origin(resolved, each.name)}.\n{line}\n")
     return "".join(parts)
@@ -108,8 +108,8 @@ def explained(resolved: Resolved, name: str) -> str:
     value = value_text(resolved.config.in_force()[name]) or "none"
     rows = {
         "value": f"{value}, from: {_origin(resolved, name)}",
-        "unit": told.unit or "none",
-        "allowed": told.allowed,
+        "unit": told.values.unit or "none",
+        "allowed": told.values.allowed,
         "default": told.default or "as said above",
         "set by": f"{told.flag}, {told.variable}, {name} in the file",
         "counts": told.reload.when,

@@ -1,27 +1,14 @@
-"""Sources of settings: the TOML file, and the winning source of each setting."""
+"""The TOML file as a source of settings."""
 
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic.fields import FieldInfo
 from pydantic_settings import PydanticBaseSettingsSource, SettingsError
 
-from kvstore.files import NoRegularFile, read_regular
-
-
-class Origin(NamedTuple):
-    """A setting's source: its ``kind``, and the setting's name there."""
-
-    kind: str
-    name: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}".strip()
-
-
-DEFAULT = Origin("default")
+from kvstore.operator_files import NoRegularFile, read_regular
 
 
 class ConfigFile(PydanticBaseSettingsSource):
@@ -52,19 +39,3 @@ def file_values(path: Path, fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
     if "config_file" in values:
         raise SettingsError(f"config_file {path}: config_file cannot be set in the file itself")
     return values
-
-
-def origin_of(
-    name: str,
-    *,
-    flags: Mapping[str, object],
-    variables: Mapping[str, object],
-    file: Mapping[str, object],
-    path: Path | None,
-) -> Origin:
-    """Returns the source of a setting's value, given the values of each source."""
-    if name in flags:
-        return Origin("flag", f"--{name.replace('_', '-')}")
-    if name in variables:
-        return Origin("environment", f"KVSTORE_{name.upper()}")
-    return Origin("file", str(path)) if name in file else DEFAULT

@@ -6,12 +6,11 @@ not thread-safe: the service calls it under one mutex, with the time.
 
 from collections.abc import Iterator
 
+from kvstore.core.cache_state import CacheState
 from kvstore.core.eviction.policies import LeastRecentlyUsed
-from kvstore.core.eviction.policy import PolicyFactory
+from kvstore.core.eviction.protocol import PolicyFactory
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
-from kvstore.core.leases.lifecycle import Lifecycle
-from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.arena import Recycled
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.tiers.disk_reads import DiskReads
@@ -19,9 +18,10 @@ from kvstore.core.tiers.disk_writes import DiskWrites
 from kvstore.core.tiers.moves import Moves
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.verbs.insert import Inserting
+from kvstore.core.verbs.lease_lifecycle import Lifecycle
 from kvstore.core.verbs.match import Matching
-from kvstore.core.verbs.named_pins import NamedPins
 from kvstore.core.verbs.namespaces import Namespaces
+from kvstore.core.verbs.pin_prefix import PinningPrefixes
 from kvstore.core.verbs.reclaim import Reclaiming
 from kvstore.core.verbs.release import Releasing
 from kvstore.core.verbs.reserve import Reserving
@@ -35,7 +35,7 @@ class PrefixCache:
     ``policy`` makes the eviction policy of each arena, and ``index`` the index of each
     namespace. Without ``quotas`` all tenants have the default ones. ``arena_ids`` are the
     arenas' ids, counted from 1 by default. ``recycled`` receives all slots that became FREE.
-    With a ``tier_policy``, namespaces have an arena in tier 2 too. With ``third_tier`` the
+    With a ``tier_policy``, namespaces have an arena in tier 2 too. With ``has_disk`` the
     cache tracks pages that are to be written to the disk or removed from it.
     """
 
@@ -50,15 +50,15 @@ class PrefixCache:
         recycled: Recycled | None = None,
         index: IndexFactory = RadixIndex,
         tier_policy: TierPolicy | None = None,
-        third_tier: bool = False,
+        has_disk: bool = False,
     ) -> None:
-        state = CacheState(epoch, limits, quotas, tier_policy=tier_policy, has_disk=third_tier)
+        state = CacheState(epoch, limits, quotas, tier_policy=tier_policy, has_disk=has_disk)
         lifecycle = Lifecycle(state)
         matching, releasing = Matching(state), Releasing(state)
         reserving, reclaiming = Reserving(state, matching), Reclaiming(state)
         inserting, verifying = Inserting(state, reclaiming), Verifying(state)
         namespaces = Namespaces(state, policy, index, arena_ids, recycled)
-        named_pins = NamedPins(state)
+        named_pins = PinningPrefixes(state)
         moves, writes, reads = Moves(state), DiskWrites(state), DiskReads(state)
         self.state = state
         # Leases and their processes.

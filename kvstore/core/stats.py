@@ -18,7 +18,7 @@ from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.tenant import Tenant
 from kvstore.core.values.counters import Counters
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout
 from kvstore.core.values.limits import Quotas
 from kvstore.core.values.requests import Identity

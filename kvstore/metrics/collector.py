@@ -1,8 +1,9 @@
 """A store's metrics, as prometheus_client collects them."""
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from threading import Lock
-from typing import Final
+from typing import Any
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -12,70 +13,92 @@ from prometheus_client.core import (
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from kvstore.metrics import calls, holds, lookups, moves, pages, server, slots
-from kvstore.metrics.metric import Kind, Labels, Metric, Sheet
+from kvstore.core.stats import NamespaceStats
+from kvstore.core.values.counters import Counters
+from kvstore.metrics.definitions import METRICS
+from kvstore.metrics.metric import Kind, Metric
 from kvstore.metrics.names import PassingNames, TenantNames
-from kvstore.metrics.view import View, Views
+from kvstore.metrics.scrape import Labels, Scrape
+from kvstore.metrics.view import View
 from kvstore.service.timing import BOUNDS, DurationCounts
 
-# By area, in the order of the output.
-CATALOGUE: Final[dict[str, tuple[Metric, ...]]] = {
-    "Lookups and pages by tenant and namespace": lookups.METRICS,
-    "Pages": pages.METRICS,
-    "Slots": slots.METRICS,
-    "Leases and holds": holds.METRICS,
-    "Calls": calls.METRICS,
-    "Copies and tier 3": moves.METRICS,
-    "The server": server.METRICS,
-}
-METRICS: Final = tuple(metric for area in CATALOGUE.values() for metric in area)
+BUCKETS = (*map(str, BOUNDS), "+Inf")
 
 
 class StoreCollector(Collector):
-    """Collects the metrics of ``CATALOGUE`` from one view at a time. Thread-safe."""
+    """Collects the metrics of ``METRICS`` from one view at a time. Thread-safe."""
 
-    def __init__(self, views: Views) -> None:
-        self._views = views
+    def __init__(self, view: Callable[[], View]) -> None:
+        self._view = view
         self._mutex = Lock()
         self._names = TenantNames()
         self._owners = PassingNames()
-        self._lookups = lookups.Lookups(self._names)
+        self._last: dict[bytes, NamespaceStats] = {}
+        # Sums of deleted namespaces by their labels, and each tenant's part of them.
+        self._gone: dict[Labels, Counters] = {}
+        self._shown: dict[str, Counters] = {}
 
     def collect(self) -> Iterator[Family]:
         """Yields every metric that has a value."""
-        view = self._views.now()
+        view = self._view()
         with self._mutex:
-            sheet = self._sheet(view)
-        for metric in METRICS:
-            if metric in sheet.values:
-                yield _numbers(metric, sheet.values[metric])
-            elif metric in sheet.durations:
-                yield _durations(metric, sheet.durations[metric])
+            scrape = self._scrape(view)
+            families = [_family(metric, scrape) for metric in METRICS]
+        yield from (family for family in families if family.samples)
 
-    def _sheet(self, view: View) -> Sheet:
-        sheet = Sheet()
-        self._lookups.write(view, sheet)
-        pages.write(view, sheet)
-        slots.write(view, sheet, self._names)
-        holds.write(view, sheet, self._names, self._owners)
-        calls.write(view, sheet, self._names)
-        moves.write(view, sheet)
-        server.write(view, sheet)
-        return sheet
+    def _scrape(self, view: View) -> Scrape:
+        stats = view.stats
+        owned = [(self._names.tenant(each.tenant), each) for each in stats.leases]
+        self._owners.show((tenant, lease.display_name) for tenant, lease in owned)
+        tenants = {
+            *(each.tenant for each in stats.arenas),
+            *(each.tenant for each in stats.tenants),
+            *view.requests,
+        }
+        return Scrape(
+            view,
+            self._counters(view),
+            [(self._labels(each), each.cached_page_count) for each in stats.namespaces],
+            [(self._owners.of(tenant, each.display_name), each) for tenant, each in owned],
+            {tenant: self._names.tenant(tenant) for tenant in tenants},
+        )
+
+    def _counters(self, view: View) -> list[tuple[Labels, Counters]]:
+        """Returns the counters by labels. Deleted namespaces stay in them."""
+        current = {each.namespace_id: each for each in view.stats.namespaces}
+        for namespace_id, last in self._last.items():
+            if namespace_id not in current:
+                self._gone.setdefault(self._labels(last), Counters()).add(last.counters)
+                self._shown.setdefault(last.tenant, Counters()).add(last.counters)
+        self._last = current
+        found = list(self._gone.items())
+        # Lookups that a namespace counted after its last view; their labels would be a guess.
+        for tenant, counters in view.stats.deleted.items():
+            unseen = counters.less(self._shown.get(tenant, Counters()))
+            found.append((self._names.others(tenant), unseen))
+        found += [(self._labels(each), each.counters) for each in current.values()]
+        return found
+
+    def _labels(self, namespace: NamespaceStats) -> Labels:
+        name = namespace.identity.display_name or namespace.namespace_id.hex()[:8]
+        return self._names.namespace(namespace.tenant, name)
 
 
-def _numbers(metric: Metric, values: dict[Labels, float]) -> Family:
+def _family(metric: Metric, scrape: Scrape) -> Family:
+    """Returns a metric's values; the values of equal labels are summed."""
+    durations = metric.kind is Kind.HISTOGRAM
+    plus: Callable[[Any, Any], Any] = DurationCounts.plus if durations else operator.add
+    found: dict[Labels, Any] = {}
+    for labels, value in metric.source.rows(scrape):
+        found[labels] = plus(found[labels], value) if labels in found else value
+    if durations:
+        histogram = HistogramMetricFamily(metric.name, metric.meaning, labels=metric.source.labels)
+        for labels, value in found.items():
+            buckets = list(zip(BUCKETS, value.cumulative(), strict=True))
+            histogram.add_metric(labels, buckets, value.seconds)
+        return histogram
     make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
-    family = make(metric.name, metric.meaning, labels=metric.labels)
-    for labels, value in values.items():
-        family.add_metric(labels, value)
-    return family
-
-
-def _durations(metric: Metric, values: dict[Labels, DurationCounts]) -> Family:
-    family = HistogramMetricFamily(metric.name, metric.meaning, labels=metric.labels)
-    bounds = [*map(str, BOUNDS), "+Inf"]
-    for labels, counts in values.items():
-        buckets = list(zip(bounds, counts.cumulative(), strict=True))
-        family.add_metric(labels, buckets, counts.seconds)
-    return family
+    numbers = make(metric.name, metric.meaning, labels=metric.source.labels)
+    for labels, value in found.items():
+        numbers.add_metric(labels, value)
+    return numbers

@@ -1,16 +1,16 @@
 """A registry's metrics as an HTTP route."""
 
 from collections.abc import Callable
+from math import inf
 from threading import Lock
 from typing import Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from kvstore.http.request import Request
-from kvstore.http.response import Response
-from kvstore.metrics.view import LIFETIME
+from kvstore.metrics.http_server import Response
 from kvstore.service.clock import Clock
 
 _Form: TypeAlias = tuple[Callable[[Collector], bytes], str]
@@ -19,6 +19,8 @@ _Form: TypeAlias = tuple[Callable[[Collector], bytes], str]
 # parameters are not repeated in the response.
 PLAIN: Final[_Form] = choose_encoder("")
 OPENMETRICS: Final[_Form] = choose_encoder("application/openmetrics-text; version=1.0.0")
+# Seconds between two snapshots of the store, however many clients scrape.
+LIFETIME: Final = 1.0
 # The pre-release version of OpenMetrics.
 DRAFT = "version=0."
 
@@ -32,32 +34,36 @@ def process_registry() -> CollectorRegistry:
     return registry
 
 
-class Exposition:
+class Exposition(Collector):
     """Shows a registry in OpenMetrics if the client accepts it, else in Prometheus' text format.
 
-    Renders each format at most once a second, for all clients together. Thread-safe.
+    Collects at most once a second, for all clients together, and renders each format once.
+    Thread-safe.
     """
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self._registry = registry
         self._clock = clock
         self._mutex = Lock()
-        self._written: dict[str, tuple[float, Response]] = {}
+        self._collected_at = -inf
+        self._families: list[Metric] = []
+        self._texts: dict[str, Response] = {}
 
-    def __call__(self, request: Request) -> Response:
-        """Returns the current values of all metrics."""
-        encode, content_type = _chosen(request.headers.get("accept", ""))
+    def __call__(self, accept: str) -> Response:
+        """Returns the values of all metrics, which are at most a second old."""
+        encode, content_type = _chosen(accept)
         with self._mutex:
-            written = self._written.get(content_type)
-            if written is None or self._clock() - written[0] >= LIFETIME:
-                response = Response(encode(self._registry), content_type)
-                self._written = {
-                    kind: each
-                    for kind, each in self._written.items()
-                    if self._clock() - each[0] < LIFETIME
-                }
-                written = self._written[content_type] = self._clock(), response
-            return written[1]
+            if self._clock() - self._collected_at >= LIFETIME:
+                self._families = list(self._registry.collect())
+                self._texts.clear()
+                self._collected_at = self._clock()
+            if content_type not in self._texts:
+                self._texts[content_type] = Response(encode(self), content_type)
+            return self._texts[content_type]
+
+    def collect(self) -> list[Metric]:
+        """Returns what was collected last."""
+        return self._families
 
 
 def _chosen(accept: str) -> _Form:

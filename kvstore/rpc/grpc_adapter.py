@@ -1,232 +1,235 @@
-"""What every call passes on its way to a servicer, outermost first.
+"""The interceptor that gives gRPC's calls to the pipeline, each in its tenant's queue.
 
-``Outcomes`` gives the call its request id, turns whatever was raised into a
-status, and logs one line. ``Admission`` refuses a call without credential or
-deadline, and only then waits for the request: to gRPC the requests are streams,
-for which it does not wait itself, in a thread that a call may have for ever.
+To gRPC the requests of every method are streams, for which it does not wait itself. So the
+pipeline can refuse a call without credential or deadline before a thread waits for its request.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeAlias, TypeVar, cast
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import Message
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
+from grpc_status import rpc_status
 
 from kvstore import tracing
-from kvstore.core import Limits
-from kvstore.errors import InvalidField
-from kvstore.logs import CALL
-from kvstore.rpc.identity import Callers
-from kvstore.rpc.pipeline import (
-    GIVING_BACK,
-    NOT_OF_ITS_TYPE,
-    Outcome,
-    call_logger,
-    require_admissible,
-    require_size,
-    size_limit_of,
-    usable_request_id,
-)
-from kvstore.rpc.quiet import one_request, quiet, request_in_time
+from kvstore.errors import KVStoreError
+from kvstore.rpc.fair_queue import CallThreads
+from kvstore.rpc.pipeline import GIVING_BACK, Call, Method, Pipeline, method_of
+from kvstore.rpc.sender_identity import Metadata, Sender, secret_of
+from kvstore.rpc.standard_services import one_request, quiet, request_in_time
 from kvstore.rpc.wire import status
-from kvstore.rpc.wire.answer import serialized
-from kvstore.service.clock import Clock
-from kvstore.service.tenancy.rate_limit import Traffic
-from kvstore.service.timing import CallTimes
+from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.tenancy.rate_limit import TooManyRequests
 
 REQUEST_ID = "x-request-id"
+CHECKS = f"/{health.SERVICE_NAME}/"
 # Open to whoever reaches the socket, without deadline: probes, and tools that ask for descriptors.
-EXEMPT = (f"/{health.SERVICE_NAME}/", f"/{reflection.SERVICE_NAME}/")
+EXEMPT = (CHECKS, f"/{reflection.SERVICE_NAME}/")
+# The queues are ("tenant", name), and these: of callers who are not known yet, and of probes.
+UNKNOWN = ("unknown",)
+PROBES = ("probes",)
+# Seconds after which a caller with too many calls under way may try again.
+PATIENCE = 0.1
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
-# What intercept_service is given and answers. grpc's classes are generic for type checkers alone.
+# grpc's classes are generic for type checkers alone.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Request, Response] | None"
-# How a stream's answers go out, from whatever thread; None ends it.
-Send: TypeAlias = Callable[[Response | None], None]
+# Sends an answer of a stream, from any thread; None ends it.
+Send: TypeAlias = Callable[[Message | None], None]
 Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Handler[Request, Response]]"
 
 
-def sending(behavior: Callable[..., None]) -> Callable[..., Any]:
-    """Marks a stream's behavior as one that is given ``send`` and returns at once.
+class GrpcAdapter(grpc.ServerInterceptor):
+    """Looks a call's sender up as it arrives, names its queue, and gives it to the pipeline.
 
-    gRPC asks for the mark (``_stream_response_in_pool`` in grpc/_server.py): a stream that
-    answers by returning an iterator takes a thread of the calls' for its life.
-    """
-    behavior.experimental_non_blocking = True  # type: ignore[attr-defined]  # where gRPC looks
-    return behavior
-
-
-def request_id_of(context: grpc.ServicerContext) -> str:
-    """Returns the id that the client gave the call, or none.
-
-    Where calls are traced the span that the client names comes first.
-    """
-    given = ""
-    for key, value in context.invocation_metadata():
-        if tracing.ON and key == tracing.TRACEPARENT and isinstance(value, str):
-            return usable_request_id(value)
-        if key == REQUEST_ID and isinstance(value, str):
-            given = value
-    return usable_request_id(given)
-
-
-class _MethodInterceptor(grpc.ServerInterceptor):
-    """Wraps each method of one server, once.
-
-    gRPC asks again for every call, on the one thread that all calls pass, and the
-    answer is always the same.
+    A call without a credential that says its tenant, a client certificate's too, waits in one queue
+    with all of its kind. A refused call takes no thread: it ends in the one thread that all calls
+    pass.
     """
 
-    def __init__(self) -> None:
-        self._wrapped: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        credentials: Credentials,
+        threads: CallThreads,
+        check_threads: CallThreads,
+    ) -> None:
+        """``check_threads`` take the calls of health, ``threads`` all others."""
+        self._pipeline = pipeline
+        self._credentials = credentials
+        self._threads = threads
+        self._check_threads = check_threads
+        # gRPC asks for a handler with every call, on the one thread that all calls pass.
+        self._methods: dict[str, tuple[Method, Any]] = {}
+        self._exempt: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        # Its requests are a stream, so that gRPC does not wait for one before it refuses.
+        self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_unary_rpc_method_handler(
+            self._refuse
+        )
 
     def intercept_service(
         self,
         continuation: "Continuation[Request, Response]",
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "Handler[Request, Response]":
-        """Wraps the method, unless it is exempt or unknown."""
-        method = handler_call_details.method
-        wrapped = self._wrapped.get(method)
-        if wrapped is not None:
-            return wrapped
-        handler = continuation(handler_call_details)
-        if handler is None:
-            return None
-        if method.startswith(EXEMPT):
-            return self._wrapped.setdefault(method, quiet(handler))
-        return self._wrapped.setdefault(method, self._wrap(method, handler))
-
-    @abstractmethod
-    def _wrap(
-        self, method: str, handler: "grpc.RpcMethodHandler[Request, Response]"
-    ) -> "grpc.RpcMethodHandler[Request, Response]":
-        """Returns the handler that takes the method's calls from now on."""
-
-
-class Outcomes(_MethodInterceptor):
-    """Ends every call as the contract says, whatever happened in it.
-
-    An error of ours becomes its status; anything else is a bug, becomes INTERNAL
-    and is logged with its traceback. One line a call at debug, never a request's
-    content. ``times`` are told how long each took, but for streams, which last as long as
-    somebody listens.
-    """
-
-    def __init__(self, clock: Clock, times: CallTimes | None = None) -> None:
-        super().__init__()
-        self._clock = clock
-        self._times = times
-        self._log = call_logger()
-
-    def _wrap(
-        self, method: str, handler: "grpc.RpcMethodHandler[Request, Response]"
-    ) -> "grpc.RpcMethodHandler[Request, Response]":
-        if handler.stream_stream is not None:
-            stream = handler.stream_stream
-
-            def stream_outcome(
-                requests: Iterator[Request], context: grpc.ServicerContext, send: Send[Response]
-            ) -> None:
-                request_id = request_id_of(context)
-                with Outcome(self._clock, self._log, method, request_id, is_stream=True) as outcome:
-                    stream(requests, context, send)  # type: ignore[call-arg]  # as Sending says
-                if outcome.failure is not None:
-                    status.abort_with(context, outcome.failure)
-
+        """Returns the handler of one call; None for an unknown method."""
+        path = handler_call_details.method
+        if path.startswith(EXEMPT):
+            return self._exempt_handler(path, continuation, handler_call_details)
+        sender = Sender(handler_call_details.invocation_metadata, self._credentials)
+        queue = UNKNOWN if sender.tenant is None else ("tenant", sender.tenant)
+        if not self._threads.arrive(queue, always=path in GIVING_BACK):
+            if sender.tenant is not None:
+                self._pipeline.traffic.refused(sender.tenant)
+            return self._refusal
+        known = self._methods.get(path)
+        if known is None:
+            handler = continuation(handler_call_details)
+            if handler is None:
+                return None
+            known = self._methods[path] = self._method(path, handler)
+        method, serializer = known
+        if method.has_stream:
             return grpc.stream_stream_rpc_method_handler(
-                sending(stream_outcome), handler.request_deserializer, handler.response_serializer
+                sending(partial(self._begin, method, sender)), None, serializer
             )
-        unary = handler.stream_unary
-        assert unary is not None  # Admission makes no others
+        return grpc.stream_unary_rpc_method_handler(partial(self._answer, method, sender))
 
-        def outcome(requests: Iterator[Request], context: grpc.ServicerContext) -> Response:
-            request_id = request_id_of(context)
-            with Outcome(self._clock, self._log, method, request_id, times=self._times) as outcome:
-                return unary(requests, context)
+    def _exempt_handler(
+        self,
+        path: str,
+        continuation: "Continuation[Request, Response]",
+        details: grpc.HandlerCallDetails,
+    ) -> "Handler[Request, Response]":
+        is_check = path.startswith(CHECKS)
+        if not (self._check_threads if is_check else self._threads).arrive(PROBES):
+            if is_check:
+                self._threads.refuse()
+            return self._refusal
+        found = self._exempt.get(path)
+        if found is None:
+            handler = continuation(details)
+            if handler is None:
+                return None
+            found = self._exempt[path] = quiet(handler)
+        return found
+
+    def _method(
+        self, path: str, handler: "grpc.RpcMethodHandler[Any, Any]"
+    ) -> tuple[Method, Callable[..., bytes] | None]:
+        """Returns a method of the contract, and what makes bytes of the answers of its stream."""
+        serve: Any = handler.unary_unary or handler.unary_stream
+        assert serve is not None  # the contract has no streams of requests
+        return method_of(path, serve, self._pipeline.limits), handler.response_serializer
+
+    def _answer(
+        self,
+        method: Method,
+        sender: Sender,
+        requests: Iterator[bytes],
+        context: grpc.ServicerContext,
+    ) -> bytes:
+        incoming = _Incoming(sender, requests, context)
+        response, failure = self._pipeline.answer(method, request_id_of(sender.metadata), incoming)
+        if failure is not None:
             # Last, so that whoever has the answer finds the line in the log.
-            return _end(context, outcome)
+            status.abort_with(context, failure)
+        return response
 
-        return grpc.stream_unary_rpc_method_handler(
-            outcome, handler.request_deserializer, handler.response_serializer
-        )
-
-
-class Admission(_MethodInterceptor):
-    """Refuses, before its request is waited for, a call that may not come in.
-
-    Raises CredentialRequired, TooManyRequests for what is over the tenant's rate, or
-    InvalidField for a deadline that is missing or above ``max_deadline``, for a stream
-    of answers ``max_watch``. A call whose deadline passed while it waited for a thread is
-    refused too: nobody waits for its answer. A request that is longer than its method's may
-    be raises LimitExceeded, one that is no message of its type InvalidField.
-    """
-
-    def __init__(self, callers: Callers, limits: Limits, traffic: Traffic) -> None:
-        super().__init__()
-        self._callers = callers
-        self._traffic = traffic
-        self._limits = limits
-
-    def _wrap(
-        self, method: str, handler: "grpc.RpcMethodHandler[Request, Response]"
-    ) -> "grpc.RpcMethodHandler[Request, Response]":
-        always = method in GIVING_BACK
-        parse = handler.request_deserializer
-        assert parse is not None  # generated code always has one
-        size_limit = size_limit_of(method)
-        if handler.unary_stream is not None:
-            stream = handler.unary_stream
-
-            def admit_stream(
-                requests: Iterator[bytes], context: grpc.ServicerContext, send: Send[Response]
-            ) -> None:
-                longest = self._limits.max_watch
-                self._require_admissible(context, longest=longest, always=always)
-                # Its deadline is far: a request that does not come must not keep the thread.
-                request = request_in_time(requests, context)
-                require_size(len(request), size_limit, self._limits)
-                stream(parsed(parse, request), context, send)  # type: ignore[call-arg]
-
-            return grpc.stream_stream_rpc_method_handler(
-                sending(admit_stream), None, handler.response_serializer
-            )
-        unary = handler.unary_unary
-        assert unary is not None  # the contract has no streams of requests
-
-        def admit(requests: Iterator[bytes], context: grpc.ServicerContext) -> Response:
-            self._require_admissible(context, longest=self._limits.max_deadline, always=always)
-            request = one_request(requests)
-            require_size(len(request), size_limit, self._limits)
-            return unary(parsed(parse, request), context)
-
-        return grpc.stream_unary_rpc_method_handler(
-            admit, None, cast("Callable[[Response], bytes]", serialized)
-        )
-
-    def _require_admissible(
-        self, context: grpc.ServicerContext, *, longest: float, always: bool
+    def _begin(
+        self,
+        method: Method,
+        sender: Sender,
+        requests: Iterator[bytes],
+        context: grpc.ServicerContext,
+        send: Send,
     ) -> None:
-        tenant = self._callers.identity(context).tenant
-        outcome = CALL.get()
-        assert isinstance(outcome, Outcome)  # the interceptor around this one has set it
-        outcome.tenant = tenant
-        remaining = context.time_remaining()
-        require_admissible(tenant, remaining, traffic=self._traffic, longest=longest, always=always)
+        incoming = _Incoming(sender, requests, context, GrpcStream(context, send))
+        _, failure = self._pipeline.answer(method, request_id_of(sender.metadata), incoming)
+        if failure is not None:
+            status.abort_with(context, failure)
+
+    def _refuse(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> None:
+        del requests
+        error = TooManyRequests(
+            quota="calls_under_way",
+            maximum=self._threads.largest_queue,
+            retry_after_s=PATIENCE,
+        )
+        status.abort(context, error)
 
 
-def _end(context: grpc.ServicerContext, outcome: Outcome) -> NoReturn:
-    assert outcome.failure is not None  # else it returned, or raised gRPC's own
-    status.abort_with(context, outcome.failure)
+def sending(behavior: Callable[..., None]) -> Callable[..., Any]:
+    """Marks a stream's behavior as one that is given ``send`` and returns at once.
+
+    gRPC asks for the mark (``_stream_response_in_pool`` in grpc/_server.py). A stream that answers
+    by returning an iterator keeps one of the calls' threads for its life.
+    """
+    behavior.experimental_non_blocking = True  # type: ignore[attr-defined]  # where gRPC looks
+    return behavior
 
 
-def parsed(parse: Callable[[bytes], Request], request: bytes) -> Request:
-    """Returns a request, read; raises InvalidField for bytes that are none."""
-    try:
-        return parse(request)
-    except DecodeError as error:
-        raise InvalidField(field="request", why=NOT_OF_ITS_TYPE) from error
+def request_id_of(metadata: Metadata) -> str:
+    """Returns the id that the client gave the call, or "".
+
+    If calls are traced the span that the client names comes first.
+    """
+    given = ""
+    for key, value in metadata:
+        if tracing.ON and key == tracing.TRACEPARENT and isinstance(value, str):
+            return value
+        if key == REQUEST_ID and isinstance(value, str):
+            given = value
+    return given
+
+
+class GrpcStream:
+    """The stream of answers of one call."""
+
+    def __init__(self, context: grpc.ServicerContext, send: Send) -> None:
+        self.send = send
+        self._context = context
+
+    def on_end(self, action: Callable[[], None]) -> None:
+        """Calls ``action`` when the call ends, or at once if it has ended."""
+        if not self._context.add_callback(action):
+            action()
+
+    def end(self, error: KVStoreError | None = None) -> None:
+        """Ends the call after the answers that were sent, with an error if there is one."""
+        if error is not None:
+            ending = rpc_status.to_status(status.to_status(error))
+            self._context.set_code(ending.code)
+            self._context.set_details(ending.details)
+            self._context.set_trailing_metadata(ending.trailing_metadata)
+        self.send(None)
+
+
+class _Incoming(NamedTuple):
+    """A call in the thread that answers it."""
+
+    sender: Sender
+    requests: Iterator[bytes]
+    context: grpc.ServicerContext
+    stream: GrpcStream | None = None
+
+    @property
+    def call(self) -> Call:
+        """The call, its sender known by the connection too. Raises CredentialRequired."""
+        return Call(
+            self.sender.identity(self.context),
+            secret_of(self.sender.metadata),
+            self.context.time_remaining(),
+            stream=self.stream,
+        )
+
+    @property
+    def body(self) -> bytes:
+        """The request, once it comes. A stream, whose deadline is far, waits a short time."""
+        if self.stream is None:
+            return one_request(self.requests)
+        return request_in_time(self.requests, self.context)

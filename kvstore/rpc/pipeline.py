@@ -1,57 +1,45 @@
-"""What every call passes, whatever brought it: over gRPC, or over a lane."""
+"""The one way of a call, whichever transport brought it: gRPC or a lane.
+
+:meth:`Pipeline.answer` takes a call through its steps: its caller, the tenant's rate, the deadline,
+the request's size, its parsing, the servicer, and the outcome. A transport makes the
+:class:`Call` once, and adapts its own form of a call to :class:`Incoming`.
+"""
 
 import logging
 import random
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import grpc
 import structlog
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 from google.rpc import status_pb2
 
 from kvstore import tracing
-from kvstore.core import Limits
+from kvstore.core import Caller, Identity, Limits
 from kvstore.errors import InvalidField, KVStoreError, LimitExceeded
 from kvstore.logs import CALL
-from kvstore.rpc.wire import status
+from kvstore.rpc.wire import fields, status
 from kvstore.service.clock import Clock
+from kvstore.service.store import KVStore
 from kvstore.service.tenancy.rate_limit import Traffic
 from kvstore.service.timing import CallTimes
 
-
-def require_size(size: int, limit: str, limits: Limits) -> None:
-    """Raises LimitExceeded for a request of more bytes than the named limit."""
-    maximum = getattr(limits, limit)
-    if size > maximum:
-        raise LimitExceeded(limit=limit, maximum=maximum, value=size)
-
-
-def size_limit_of(method: str) -> str:
-    """Returns the name of the limit on a method's requests.
-
-    ``method`` is the path of a call, as in ``/kvstore.v1.LeaseService/GrantLease``.
-    Requests with token ids may be as long as any message.
-    """
-    name = method.removeprefix("/").replace("/", ".")
-    request = descriptor_pool.Default().FindMethodByName(name).input_type
-    return "max_message_bytes" if _has_tokens(request) else "max_short_message_bytes"
-
-
-def _has_tokens(message: Descriptor) -> bool:
-    inner = (each.message_type for each in message.fields if each.message_type is not None)
-    return "tokens" in message.fields_by_name or any(map(_has_tokens, inner))
-
-
 Logger: TypeAlias = structlog.typing.FilteringBoundLogger
 
-# A client's own id is taken if it can do no harm in a log.
+# The field that names a lease's secret in errors, and its key in gRPC's metadata.
+LEASE_SECRET = "kvstore-lease-secret-bin"  # noqa: S105 - the name of the metadata key, not a secret
+MIN_SECRET_BYTES = 16
+MAX_SECRET_BYTES = 64
+# A client's own id is accepted if it can do no harm in a log.
 REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9._:/-]{1,64}")
-# What gives something back, or keeps a lease that holds something, is not refused for its
-# rate: refusing it would only make the store hold more.
+# Calls that free something, or keep a lease that holds something, are not refused for their rate:
+# a refusal would only make the store hold more.
 GIVING_BACK = frozenset(
     {
         "/kvstore.v1.LeaseService/RenewLease",
@@ -61,143 +49,265 @@ GIVING_BACK = frozenset(
         "/kvstore.v1.PrefixCacheService/ReleasePins",
     }
 )
-# Why a request is refused that cannot be read.
+# The reason for a request that cannot be parsed.
 NOT_OF_ITS_TYPE = "not a message of its type"
-# gRPC sends a timeout in few digits, rounded up: 60 s come as 60.1 s.
+# gRPC sends a timeout in few digits, rounded up: 60 s arrive as 60.1 s.
 DEADLINE_ROUNDING = 1.02
 
 
-def usable_request_id(given: str) -> str:
-    """Returns the id that the client gave the call, or none where it is of no use."""
-    return given if given and REQUEST_ID_FORM.fullmatch(given) else ""
+class Stream(Protocol):
+    """The answers of a call that has many. Any thread may use it, one at a time."""
+
+    def send(self, message: Message) -> None:
+        """Sends an answer. Waits until the client has room for more."""
+        ...
+
+    def on_end(self, action: Callable[[], None]) -> None:
+        """Calls ``action`` when the call ends, or at once if it has ended."""
+        ...
+
+    def end(self, error: KVStoreError | None = None) -> None:
+        """Ends the call after the answers that were sent, with an error if there is one."""
+        ...
 
 
-def call_logger() -> Logger:
-    """Returns what outcomes log with.
+class Call(NamedTuple):
+    """A call as its servicer sees it.
 
-    Made once for many calls: to find out for each that nothing is logged takes as long as
-    to log it.
+    ``remaining`` is the time to its deadline in seconds, None without one. ``tokens`` are those of
+    its sequence if they came beside the message. ``stream`` takes the answers of a method that has
+    many.
     """
-    log: Logger = structlog.get_logger().bind()
-    return log
+
+    who: Identity
+    lease_secret: bytes | None = None
+    remaining: float | None = None
+    tokens: bytes | None = None
+    stream: Stream | None = None
+
+    def caller(self, lease_id: bytes, epoch: int | None) -> Caller:
+        """Returns who calls under a lease, whose secret MUST come with the call.
+
+        Raises :class:`InvalidField` for an id or a secret that can be none. The store checks
+        that they are a lease's.
+        """
+        secret = self.lease_secret
+        if secret is None:
+            raise InvalidField(field=LEASE_SECRET, why="missing")
+        if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
+            fields.checked_bytes(
+                LEASE_SECRET, secret, least=MIN_SECRET_BYTES, most=MAX_SECRET_BYTES
+            )
+        if len(lease_id) != fields.ID_BYTES:
+            fields.random_id("lease_id", lease_id)
+        return Caller(self.who, lease_id, secret, epoch)
+
+    def revoker(self, lease_id: bytes, epoch: int | None) -> Caller:
+        """Returns who ends a lease; an admin does so without its secret.
+
+        Without one the secret is empty, which no lease's is.
+        """
+        if self.lease_secret is not None:
+            return self.caller(lease_id, epoch)
+        return Caller(self.who, fields.random_id("lease_id", lease_id), b"", epoch)
+
+
+class Method(NamedTuple):
+    """A method of the contract, and the rules of its calls.
+
+    ``longest`` bounds the deadline in seconds, ``most_bytes`` the request; ``size_limit`` is the
+    name of that limit. A method that is ``giving_back`` is not refused for its rate.
+    """
+
+    path: str
+    serve: Callable[[Any, Call], Message]
+    parse: Callable[[bytes], Any]
+    size_limit: str
+    most_bytes: int
+    longest: float
+    giving_back: bool
+    has_stream: bool
+
+
+def method_of(path: str, serve: Callable[[Any, Call], Message], limits: Limits) -> Method:
+    """Returns a method by its path, as in ``/kvstore.v1.LeaseService/GrantLease``."""
+    described = descriptor_pool.Default().FindMethodByName(path.removeprefix("/").replace("/", "."))
+    size_limit = size_limit_of(path)
+    return Method(
+        path,
+        serve,
+        GetMessageClass(described.input_type).FromString,
+        size_limit,
+        getattr(limits, size_limit),
+        # A call that changes something must not live longer than its tombstones.
+        limits.max_watch if described.server_streaming else limits.max_deadline,
+        path in GIVING_BACK,
+        described.server_streaming,
+    )
+
+
+def size_limit_of(path: str) -> str:
+    """Returns the name of the limit on a method's requests.
+
+    Requests with token ids may be as long as any message.
+    """
+    name = path.removeprefix("/").replace("/", ".")
+    request = descriptor_pool.Default().FindMethodByName(name).input_type
+    return "max_message_bytes" if _has_tokens(request) else "max_short_message_bytes"
+
+
+def _has_tokens(message: Descriptor) -> bool:
+    inner = (each.message_type for each in message.fields if each.message_type is not None)
+    return "tokens" in message.fields_by_name or any(map(_has_tokens, inner))
+
+
+class Incoming(Protocol):
+    """A call as its transport has it. The pipeline reads each part once, in this order."""
+
+    @property
+    def call(self) -> Call:
+        """The call. Raises CredentialRequired if nobody known makes it."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """The bytes of the request; waits for them if they are still to come.
+
+        Raises a KVStoreError to refuse the call, or ``grpc.RpcError`` if it ends before.
+        """
+        ...
+
+
+class Pipeline:
+    """Answers the calls of one transport. Thread-safe.
+
+    ``traffic`` counts the requests of each tenant. ``times``, if any, has the time of each call,
+    except of those with a stream of answers, which last as long as a client listens.
+    """
+
+    def __init__(self, store: KVStore, clock: Clock, times: CallTimes | None = None) -> None:
+        self.limits = store.limits
+        self.traffic: Traffic = store.traffic
+        self._clock = clock
+        self._times = times
+        # One for all calls: to find out for each that nothing is logged takes as long as to log it.
+        self._log: Logger = structlog.get_logger().bind()
+
+    def answer(
+        self, method: Method, request_id: str, incoming: Incoming
+    ) -> tuple[bytes, status_pb2.Status | None]:
+        """Makes a call and returns its answer's bytes, or the status of its failure.
+
+        ``request_id`` is the client's, or empty. Only ``grpc.RpcError`` goes through: then the call
+        has ended before its request came, and gRPC knows. A call whose deadline passed while it
+        waited for a thread is refused, since nobody waits for its answer.
+        """
+        times = None if method.has_stream else self._times
+        outcome = Outcome(self._clock, self._log, method, request_id, times)
+        try:
+            call = incoming.call
+            outcome.tenant = call.who.tenant
+            self.traffic.admit(call.who.tenant, always=method.giving_back)
+            if call.remaining is None or not 0 < call.remaining <= method.longest:
+                require_deadline(call.remaining, method.longest)
+            body = incoming.body
+            if len(body) > method.most_bytes:
+                refuse_size(len(body), method)
+            response = method.serve(method.parse(body), call)
+            written = response if isinstance(response, bytes) else response.SerializeToString()
+        except grpc.RpcError as error:
+            outcome.abandoned(error)
+            raise
+        except DecodeError:
+            return b"", outcome.ended(InvalidField(field="request", why=NOT_OF_ITS_TYPE))
+        except Exception as error:  # noqa: BLE001  # its status says what may be said
+            return b"", outcome.ended(error)
+        outcome.ended()
+        return written, None
+
+
+def refuse_size(size: int, method: Method) -> NoReturn:
+    """Raises LimitExceeded for a request of more bytes than the method's limit."""
+    raise LimitExceeded(limit=method.size_limit, maximum=method.most_bytes, value=size)
+
+
+def require_deadline(remaining: float | None, longest: float) -> None:
+    """Raises InvalidField for a deadline that is missing, above ``longest`` seconds or passed."""
+    if remaining is None or remaining > longest * DEADLINE_ROUNDING:
+        maximum = f"{longest:g} s"
+        raise InvalidField(field="deadline", why="missing or too long", maximum=maximum)
+    if remaining <= 0:
+        raise InvalidField(field="deadline", value="passed", why="the call had not begun")
 
 
 class Outcome:
-    """One call, from now on until it :meth:`ended`; or as a context manager, which ends it.
+    """One call from now until it :meth:`ended`, for the log, the times and the trace.
 
-    An error of ours becomes its status, ``failure``; anything else is a bug, becomes
-    INTERNAL and is logged with its traceback. One line a call at debug, never a
-    request's content. Out of a block a ``grpc.RpcError`` alone goes on. ``times`` are told how
-    long it took; where calls are traced it is a span of the one that its request id names, but
-    for a stream.
+    An error of ours becomes its status. Anything else is a bug: it becomes INTERNAL and is logged
+    with its traceback. Each call is one line at debug, which has no content of the request. If
+    calls are traced it is a span of the one that its request id names, except for a stream.
+    ``tenant`` is empty until it is known.
     """
 
     __slots__ = (
         *("_began", "_clock", "_log", "_method", "_request_id", "_span", "_times"),
-        "failure",
         "tenant",
     )
 
     def __init__(
-        self,
-        clock: Clock,
-        log: Logger,
-        method: str,
-        request_id: str,
-        tenant: str = "",
-        times: CallTimes | None = None,
-        *,
-        is_stream: bool = False,
+        self, clock: Clock, log: Logger, method: Method, request_id: str, times: CallTimes | None
     ) -> None:
-        """``tenant`` is empty where it is not known yet, ``request_id`` where it has none."""
-        self.failure: status_pb2.Status | None = None
         self._clock = clock
         self._log = log
-        self._method = method
-        self._request_id = request_id
-        self.tenant = tenant
+        self._method = method.path
+        usable = request_id and REQUEST_ID_FORM.fullmatch(request_id)
+        self._request_id = request_id if usable else ""
+        self.tenant = ""
         self._times = times
         self._span: AbstractContextManager[Any] | None = None
         self._began = clock()
-        if tracing.ON and not is_stream:
-            self._span = tracing.call_span(method.rpartition("/")[2], self.request_id)
+        if tracing.ON and not method.has_stream:
+            self._span = tracing.call_span(method.path.rpartition("/")[2], self.request_id)
             self._span.__enter__()
-        # For this call alone: its context is its own, or the next call's takes its place.
+        # The next call of this thread takes its place.
         CALL.set(self)
 
     @property
     def request_id(self) -> str:
-        """The client's id of the call, or a random one, made when it is first asked for."""
+        """The client's id of the call, or a random one, made when it is first needed."""
         if not self._request_id:
             self._request_id = f"{random.getrandbits(64):016x}"
         return self._request_id
 
     def facts(self) -> dict[str, str]:
-        """Returns what the lines of the call say besides."""
+        """Returns the fields that each line of the call has."""
         return {"request_id": self.request_id, "method": self._method, "tenant": self.tenant}
 
-    def ended(self, error: Exception | None = None) -> None:
-        """Notes that it is over, and what it raised; once."""
-        reason = "OK"
+    def ended(self, error: Exception | None = None) -> status_pb2.Status | None:
+        """Notes the end of the call, once. Returns the status of the error that it raised."""
+        reason, failure = "OK", None
         if self._span is not None:
             self._leave_span(error)
         if error is not None:
             if isinstance(error, KVStoreError):
-                reason, self.failure = error.reason(), status.to_status(error)
+                reason, failure = error.reason(), status.to_status(error)
             else:
                 self._log.error("request_failed", exc_info=error)
-                reason, self.failure = "INTERNAL", status.internal_status(self.request_id)
+                reason, failure = "INTERNAL", status.internal_status(self.request_id)
         seconds = self._clock() - self._began
         if self._times is not None:
             self._times.note(self._method, reason, seconds)
         if self._log.is_enabled_for(logging.DEBUG):
             latency_ms = round(seconds * 1e3, 3)
             self._log.debug("request_handled", reason=reason, latency_ms=latency_ms)
+        return failure
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        del kind, traceback
-        if error is None or (isinstance(error, Exception) and not isinstance(error, grpc.RpcError)):
-            self.ended(error)
-            return True
+    def abandoned(self, error: grpc.RpcError) -> None:
+        """Notes that the client left, or its deadline passed, before the request came."""
         self._leave_span(error)
-        if isinstance(error, grpc.RpcError):
-            # Its client went, or its deadline passed, before its request came: gRPC's own to end.
-            self._log.debug("request_never_came")
-        return False
+        self._log.debug("request_never_came")
 
     def _leave_span(self, error: BaseException | None) -> None:
         if self._span is not None:
             traceback = None if error is None else error.__traceback__
             self._span.__exit__(None if error is None else type(error), error, traceback)
-
-
-def require_admissible(
-    tenant: str, remaining: float | None, *, traffic: Traffic, longest: float, always: bool
-) -> None:
-    """Counts a call of a tenant, and refuse one that may not come in.
-
-    ``remaining`` is the time to its deadline, in seconds. Raises TooManyRequests for
-    what is over the tenant's rate, unless it comes in ``always``, or InvalidField for a
-    deadline that is missing, above ``longest`` seconds or passed. Of what changes something
-    that is ``max_deadline``: tombstones are kept for longer than that, so no such call may
-    live longer. Lanes do the same at hand: ``LaneCalls._call``.
-    """
-    traffic.admit(tenant, always=always)
-    require_deadline(remaining, longest)
-
-
-def require_deadline(remaining: float | None, longest: float) -> None:
-    """Raises InvalidField as :func:`require_admissible` does for a deadline."""
-    if remaining is None or remaining > longest * DEADLINE_ROUNDING:
-        maximum = f"{longest:g} s"
-        raise InvalidField(field="deadline", why="missing or too long", maximum=maximum)
-    if remaining <= 0:
-        raise InvalidField(field="deadline", value="passed", why="the call had not begun")

@@ -1,7 +1,8 @@
 """The gRPC server: its services, its limits, its addresses."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import grpc
@@ -10,10 +11,10 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from kvstore.core import Limits
 from kvstore.rpc.attach.table import SocketAccess
-from kvstore.rpc.fair_queue import CallThreads, Lanes
-from kvstore.rpc.grpc_adapter import Admission, Outcomes
+from kvstore.rpc.fair_queue import CallThreads
+from kvstore.rpc.grpc_adapter import GrpcAdapter
 from kvstore.rpc.health.watchdog import Health
-from kvstore.rpc.identity import Callers
+from kvstore.rpc.pipeline import Pipeline
 from kvstore.rpc.reflection import BoundedReflection
 from kvstore.rpc.servicers.lease import LeaseServicer
 from kvstore.rpc.servicers.named_pin import NamedPinServicer
@@ -34,17 +35,17 @@ from kvstore.v1 import (
     store_pb2_grpc,
 )
 
-# Calls take turns at the store's mutex: more threads would only wait there. Some may be
-# allocating an extent, or hold a reflection stream, and the others go on.
+# Calls wait for the store's mutex: more threads would only wait there. Some may allocate an
+# extent, or serve a reflection stream, while the others go on.
 THREAD_COUNT = 16
-# Calls beyond this are refused at once, which a worker takes for a miss, rather than kept
-# waiting until nobody wants their answers.
+# Calls beyond this are refused at once, which a worker counts as a miss. They do not wait until
+# nobody wants their answers.
 MAX_CALLS = 1024
-# Calls that came and that the one thread which takes them all has not taken yet. From here on
-# gRPC cancels them without a word, whoever's they are; by itself it does from 1000. Each takes
-# 16 KiB of memory, and 35 with a request of 20 kB: measured with 8,000 calls, gRPC 1.85.
+# Calls that arrived and that the one thread which takes all calls has not taken yet. Beyond this
+# gRPC cancels calls of any tenant without a reason; its own default is 1000. Each takes 16 KiB of
+# memory, and 35 KiB with a request of 20 kB: measured with 8,000 calls, gRPC 1.85.
 MAX_PENDING = 4 * MAX_CALLS
-# Of each address, so that strangers leave descriptors to the others.
+# Connections of each address, so that strangers leave descriptors to the others.
 MAX_CONNECTIONS = 256
 
 SERVICES: tuple[str, ...] = tuple(
@@ -59,9 +60,9 @@ class UnusableAddress(Exception):
 
 
 class Sockets(NamedTuple):
-    """Where the server listens: gRPC, and the attach socket, which others serve.
+    """The paths of the gRPC socket, and of the attach socket, which others serve.
 
-    ``features`` are what is offered beside the basics, there or here.
+    ``features`` are offered beside the basics, on either socket.
     """
 
     grpc_path: Path
@@ -87,24 +88,21 @@ def build_server(
 ) -> grpc.Server:
     """Returns a server bound to its socket, with its mode and group, and not started.
 
-    ``version`` is what the server says of itself, ``threads`` take its calls. The
-    socket's folder has to exist, and nothing may be at its path: gRPC would take a living server's
-    socket without a word. Raises ``RuntimeError`` where it cannot be bound.
+    ``version`` is the server's, ``threads`` take its calls. The socket's folder has to exist, and
+    nothing may be at its path: gRPC would replace the socket of a live server without an error.
+    Raises ``RuntimeError`` if the socket cannot be bound.
     """
-    callers = Callers(credentials)
     threads = threads or call_threads()
+    pipeline = Pipeline(store, clock, store.call_times.get("grpc"))
+    adapter = GrpcAdapter(pipeline, credentials, threads, health_state.servicer.threads)
     server = grpc.server(
         threads,
-        interceptors=[
-            Lanes(threads, health_state.servicer.threads, callers, store.traffic),
-            Outcomes(clock, store.call_times.get("grpc")),
-            Admission(callers, store.limits, store.traffic),
-        ],
+        interceptors=[adapter],
         options=server_options(store.limits),
         maximum_concurrent_rpcs=MAX_CALLS,
     )
-    add_services(server, store, callers, health_state, sockets=sockets, version=version)
-    # The address is a URI, in which gRPC decodes what is quoted.
+    add_services(server, store, health_state, sockets=sockets, version=version)
+    # The address is a URI, and gRPC decodes quoted characters in it.
     server.add_insecure_port(f"unix:{quote(str(sockets.grpc_path))}")
     sockets.access.apply(sockets.grpc_path)
     return server
@@ -113,7 +111,7 @@ def build_server(
 def listen(server: grpc.Server, address: str, tls: Tls | None) -> int:
     """Binds a server that is not started to ``HOST:PORT`` too, and returns the port.
 
-    Without ``tls`` all goes in clear. Raises :class:`UnusableAddress`.
+    Without ``tls`` nothing is encrypted. Raises :class:`UnusableAddress`.
     """
     try:
         if tls is None:
@@ -141,23 +139,27 @@ def server_options(limits: Limits) -> tuple[tuple[str, int], ...]:
 def add_services(
     server: grpc.Server,
     store: KVStore,
-    callers: Callers,
     health_state: Health,
     *,
     sockets: Sockets,
     version: str,
 ) -> None:
     """Registers every service: the contract's, health and reflection."""
-    lease_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseServicer(store, callers), server)
-    prefix_cache_pb2_grpc.add_PrefixCacheServiceServicer_to_server(
-        PrefixCacheServicer(store, callers), server
-    )
-    named_pin_pb2_grpc.add_NamedPinServiceServicer_to_server(
-        NamedPinServicer(store, callers), server
-    )
-    store_pb2_grpc.add_StoreServiceServicer_to_server(
-        StoreServicer(store, callers, sockets.attach_path, version, sockets.features), server
-    )
+    add_contract(server, store, sockets, version)
     health_state.servicer.add_to(server)
     names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(BoundedReflection(names), server)
+
+
+def add_contract(server: grpc.Server, store: KVStore, sockets: Sockets, version: str) -> None:
+    """Registers the services of the contract, whose servicers take a Call in place of a context."""
+    servicers: dict[Callable[[Any, grpc.Server], None], object] = {
+        lease_pb2_grpc.add_LeaseServiceServicer_to_server: LeaseServicer(store),
+        prefix_cache_pb2_grpc.add_PrefixCacheServiceServicer_to_server: PrefixCacheServicer(store),
+        named_pin_pb2_grpc.add_NamedPinServiceServicer_to_server: NamedPinServicer(store),
+        store_pb2_grpc.add_StoreServiceServicer_to_server: StoreServicer(
+            store, sockets.attach_path, version, sockets.features
+        ),
+    }
+    for add, servicer in servicers.items():
+        add(servicer, server)

@@ -31,7 +31,7 @@ from kvstore.core.stats import (
     prefixes,
     snapshot,
 )
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.service.clock import Clock
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

@@ -10,7 +10,7 @@ from kvstore.core import Caller, PrefixCache
 from kvstore.core.leases.lease import LeaseChange
 from kvstore.errors import FeatureUnsupported, StoreDraining
 from kvstore.service.clock import Clock
-from kvstore.service.events import Announcer
+from kvstore.service.event_watches import Announcer
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

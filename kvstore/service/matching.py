@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from threading import Lock
+from typing import NamedTuple
 
 import structlog
 from xxhash import xxh3_64_intdigest
@@ -65,6 +66,13 @@ class Sampler:
         return [(number * page_count + first) // count for number in range(count)]
 
 
+class _Reading(NamedTuple):
+    """The pages that cannot be trusted, and how many pages were read."""
+
+    corrupt: list[PageCheck]
+    read_count: int
+
+
 class Matching:
     """Answers matches and acquires. Thread-safe. Raises what the core's methods raise.
 
@@ -118,7 +126,7 @@ class Matching:
             on_disk = self._bring(caller, namespace_id, sequence, options, terms)
         while True:
             with self._mutex:
-                match, inspection = self._cache.match_with_checks(
+                match, checks = self._cache.match_with_checks(
                     caller,
                     namespace_id,
                     sequence,
@@ -128,7 +136,7 @@ class Matching:
                 )
                 if has_lower:
                     self._note_use(namespace_id)
-            if inspection is None or self._passes(inspection):
+            if checks is None or self._settle(checks, self._read(checks)):
                 return _with_tier_3(match, on_disk) if on_disk else match
 
     def acquire(
@@ -158,7 +166,7 @@ class Matching:
             on_disk = self._bring(caller, namespace_id, sequence, options, terms)
         while True:
             with self._mutex:
-                match, grant, inspection = self._cache.acquire_with_checks(
+                match, grant, checks = self._cache.acquire_with_checks(
                     caller,
                     namespace_id,
                     sequence,
@@ -181,7 +189,7 @@ class Matching:
                     self._note(namespace_id)
                 if has_lower:
                     self._note_use(namespace_id)
-            if inspection is None or self._passes(inspection):
+            if checks is None or self._settle(checks, self._read(checks)):
                 return _with_tier_3(match, on_disk) if on_disk else match, grant
 
     def _bring(
@@ -220,64 +228,65 @@ class Matching:
     def _note(self, namespace_id: bytes, wanted: int = 0, kept: int = 0) -> None:
         self._growth.note(self._cache.namespaces[namespace_id].arena, wanted, kept)
 
-    def _passes(self, inspection: Inspection) -> bool:
-        """Reads the pages of an inspection. Returns False if the answer has to be found anew.
+    def _read(self, checks: Inspection) -> _Reading | None:
+        """Reads the pages of a match's checks, outside the mutex.
 
-        By then, a page of the answer has left the index. Raises what ``settle`` raises, and
-        StoreDraining if the pages' device has failed for good.
+        A page cannot be trusted if it has other bytes than were written, or if a working device
+        cannot read it. If the device has failed for good, a failed read says nothing about its
+        pages: returns None.
         """
-        with tracing.span("verify", pages=len(inspection.pages)):
-            corrupt, read_count = self._read(inspection)
-        if self._memory.device.lost:
+        with tracing.span("verify", pages=len(checks.pages)):
+            corrupt, read_count = [], 0
+            extent_id, reader = -1, None
+            for page in checks.pages:
+                slot, _, checksum, _, _ = page
+                if slot >> INDEX_BITS != extent_id:
+                    extent_id = slot >> INDEX_BITS
+                    reader = self._memory.reader(extent_id)
+                if reader is None:
+                    continue
+                try:
+                    content = reader(slot & INDEX_MASK)
+                except CudaFailed as error:
+                    if self._memory.device.is_lost(error):
+                        break
+                    read_count += 1
+                    corrupt.append(page)
+                    self._log(log.warning, "page_unreadable", checks, page, why=str(error))
+                    continue
+                if content is not None:
+                    read_count += 1
+                    if xxh3_64_intdigest(content) != checksum:
+                        corrupt.append(page)
+        return None if self._memory.device.lost else _Reading(corrupt, read_count)
+
+    def _settle(self, checks: Inspection, reading: _Reading | None) -> bool:
+        """Removes corrupt pages. Returns False if the answer has to be found anew.
+
+        By then, a page of the answer has left the index. Raises what the core's ``settle`` raises,
+        and StoreDraining if the pages' device has failed for good.
+        """
+        if reading is None:
             with self._mutex:
-                self._cache.withdraw(inspection)
+                self._cache.withdraw(checks)
             raise StoreDraining
+        corrupt, read_count = reading
         removed: list[PageCheck] = []
         try:
             with self._mutex:
-                removed = self._cache.remove_corrupt(inspection, corrupt, read_count)
-                return self._cache.settle(inspection, corrupt)
+                removed = self._cache.remove_corrupt(checks, corrupt, read_count)
+                return self._cache.settle(checks, corrupt)
         finally:
             if corrupt:
                 self._tier3.removals.settle()
             for page in removed:
-                self._log(log.error, "page_corrupt", inspection, page)
-
-    def _read(self, inspection: Inspection) -> tuple[list[PageCheck], int]:
-        """Returns the pages that cannot be trusted, and how many pages were read.
-
-        These are pages with other bytes than were written, and pages that a working device cannot
-        read. If the device has failed for good, a failed read says nothing about its pages.
-        """
-        corrupt, read_count = [], 0
-        extent_id, reader = -1, None
-        for page in inspection.pages:
-            slot, _, checksum, _, _ = page
-            if slot >> INDEX_BITS != extent_id:
-                extent_id = slot >> INDEX_BITS
-                reader = self._memory.reader(extent_id)
-            if reader is None:
-                continue
-            try:
-                content = reader(slot & INDEX_MASK)
-            except CudaFailed as error:
-                if self._memory.device.is_lost(error):
-                    return [], 0
-                read_count += 1
-                corrupt.append(page)
-                self._log(log.warning, "page_unreadable", inspection, page, why=str(error))
-                continue
-            if content is not None:
-                read_count += 1
-                if xxh3_64_intdigest(content) != checksum:
-                    corrupt.append(page)
-        return corrupt, read_count
+                self._log(log.error, "page_corrupt", checks, page)
 
     def _log(
         self,
         write: Callable[..., object],
         event: str,
-        inspection: Inspection,
+        checks: Inspection,
         page: PageCheck,
         **fields: object,
     ) -> None:
@@ -289,7 +298,7 @@ class Matching:
             self._lines.write(
                 write,
                 event,
-                namespace_id=inspection.namespace_id.hex(),
+                namespace_id=checks.namespace_id.hex(),
                 extent_id=page.slot >> INDEX_BITS,
                 slot=page.slot & INDEX_MASK,
                 page_position=page.page_position,

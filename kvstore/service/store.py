@@ -34,7 +34,7 @@ from kvstore.core.pool.namespace import Namespace
 from kvstore.errors import NamespaceNotFound, PoolExhausted
 from kvstore.service.admin import Administration, Listing, NamedPinKeeper
 from kvstore.service.clock import Clock
-from kvstore.service.events import EventWatches
+from kvstore.service.event_watches import EventWatches
 from kvstore.service.leases import Leases
 from kvstore.service.matching import Matching, Sampler
 from kvstore.service.memory.growth import WATERMARK, Growth

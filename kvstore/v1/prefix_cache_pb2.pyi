@@ -8,14 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Caller(_message.Message):
-    __slots__ = ("lease_id", "store_epoch", "slot_ranges")
+    __slots__ = ("lease_id", "store_epoch", "slot_ranges", "packed_slots")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SLOT_RANGES_FIELD_NUMBER: _ClassVar[int]
+    PACKED_SLOTS_FIELD_NUMBER: _ClassVar[int]
     lease_id: bytes
     store_epoch: int
     slot_ranges: bool
-    def __init__(self, lease_id: _Optional[bytes] = ..., store_epoch: _Optional[int] = ..., slot_ranges: _Optional[bool] = ...) -> None: ...
+    packed_slots: bool
+    def __init__(self, lease_id: _Optional[bytes] = ..., store_epoch: _Optional[int] = ..., slot_ranges: _Optional[bool] = ..., packed_slots: _Optional[bool] = ...) -> None: ...
 
 class Sequence(_message.Message):
     __slots__ = ("tokens", "position", "base_pin_id", "base_reservation_id")

@@ -76,18 +76,22 @@ class NamespaceIdentity(_message.Message):
     def __init__(self, model_digest: _Optional[bytes] = ..., adapter_digest: _Optional[bytes] = ..., salt: _Optional[bytes] = ..., display_name: _Optional[str] = ...) -> None: ...
 
 class PageRun(_message.Message):
-    __slots__ = ("extent_id", "tier", "slot_indexes", "generations", "slot_count")
+    __slots__ = ("extent_id", "tier", "slot_indexes", "generations", "slot_count", "packed_slot_indexes", "packed_generations")
     EXTENT_ID_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     SLOT_INDEXES_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PACKED_SLOT_INDEXES_FIELD_NUMBER: _ClassVar[int]
+    PACKED_GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     extent_id: int
     tier: Tier
     slot_indexes: _containers.RepeatedScalarFieldContainer[int]
     generations: _containers.RepeatedScalarFieldContainer[int]
     slot_count: int
-    def __init__(self, extent_id: _Optional[int] = ..., tier: _Optional[_Union[Tier, str]] = ..., slot_indexes: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., slot_count: _Optional[int] = ...) -> None: ...
+    packed_slot_indexes: bytes
+    packed_generations: bytes
+    def __init__(self, extent_id: _Optional[int] = ..., tier: _Optional[_Union[Tier, str]] = ..., slot_indexes: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., slot_count: _Optional[int] = ..., packed_slot_indexes: _Optional[bytes] = ..., packed_generations: _Optional[bytes] = ...) -> None: ...
 
 class SourcePage(_message.Message):
     __slots__ = ("source_pin_id", "page", "valid_token_count")

@@ -90,7 +90,7 @@ def test_a_server_that_hands_out_wrong_pages_is_seen(
 
 
 def test_a_server_that_keeps_what_the_dead_held_is_seen(folder: Path) -> None:
-    """Where deaths go unnoticed slots and pins are leaked."""
+    """A server that misses deaths leaks slots and pins, and the run reports it."""
     faults = "acquire.after=kill,insert.before=kill"
     status, figures, said = run_chaos(
         folder, "--minutes", "1", "--mutant", "deaths-unnoticed", "--faults", faults, *ALONE

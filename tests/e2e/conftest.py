@@ -1,4 +1,4 @@
-"""Tiny models from one cache that begins empty, and stock transformers beside them."""
+"""Tiny models from an empty cache, and stock transformers to compare with."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,13 +15,13 @@ from inference_worker.model.tiny import TINY_MODELS
 
 @pytest.fixture(scope="session", autouse=True)
 def threads() -> None:
-    """Uses one thread: more would only wait for each other on tiny models."""
+    """Uses one thread, because more would wait for each other on tiny models."""
     use_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Gives this process, and those that it starts, a cache of their own."""
+    """Gives this process and its children a cache of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KVSTORE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -35,20 +35,20 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def models(cache: None) -> dict[str, PagedModel]:
-    """Returns each tiny model, loaded from the folder that another process loads it from."""
+    """Loads each tiny model from the folder that the other processes use."""
     del cache
     return {name: load_model(f"tiny-{name}") for name in TINY_MODELS}
 
 
 @pytest.fixture
 def model(models: dict[str, PagedModel], name: str) -> PagedModel:
-    """Returns the model whose turn it is."""
+    """Provides the model of this test."""
     return models[name]
 
 
 @pytest.fixture(scope="session")
 def judge(cache: None) -> Iterator[Judge]:
-    """Returns what compares with stock transformers; of all tokens few may be near ties."""
+    """Provides the comparison with stock transformers, and limits the share of near ties."""
     del cache
     made = Judge({name: load_reference(model_folder(f"tiny-{name}")) for name in TINY_MODELS})
     yield made
@@ -57,7 +57,7 @@ def judge(cache: None) -> Iterator[Judge]:
 
 @pytest.fixture(scope="session")
 def text_ids() -> Callable[[int, int], list[int]]:
-    """Returns a function of a length and a seed that gives always the same random bytes."""
+    """Provides a function that makes the same random bytes for the same length and seed."""
 
     def make(length: int, seed: int) -> list[int]:
         generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The programs for people: one prompt, a chat over a pipe, and the example with transformers."""
+"""The worker's commands: one prompt, a chat over a pipe, and the transformers example."""
 
 import json
 import os
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.store("--tier1-bytes", "32MiB")
 
 
 def worker(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
-    """Runs kvstore-worker to its end with ``given`` on its standard input."""
+    """Runs kvstore-worker to its end with ``given`` on stdin."""
     return subprocess.run(
         [sys.executable, "-m", "inference_worker", *arguments],
         input=given,
@@ -37,7 +37,7 @@ def worker(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str
 
 
 def turns(*arguments: str) -> list[dict[str, Any]]:
-    """Chat over a pipe and return what each turn took."""
+    """Chats over a pipe and returns the figures of each turn."""
     options = ("--max-tokens", "24", "--json", "--compare")
     done = worker("chat", *TINY, *options, *arguments, given=QUESTIONS)
     assert done.returncode == 0, done.stderr
@@ -45,7 +45,7 @@ def turns(*arguments: str) -> list[dict[str, Any]]:
 
 
 def test_a_chat_goes_on_from_its_turns(store: RunningStore, tmp_path: Path) -> None:
-    """The second turn matches the first one's pages; without a store the texts are the same."""
+    """A chat's second turn matches the first one's pages, and has the same text without a store."""
     cold, later = turns("--store", str(store.runtime_dir))
     assert cold["matched_tokens"] == 0
     assert later["matched_tokens"] >= cold["prompt_tokens"] // PAGE_TOKENS * PAGE_TOKENS
@@ -59,7 +59,7 @@ def test_a_chat_goes_on_from_its_turns(store: RunningStore, tmp_path: Path) -> N
 
 
 def test_a_prompt_is_continued(store: RunningStore, tmp_path: Path) -> None:
-    """From a file or standard input the text is the same, and JSON has the figures."""
+    """A prompt from a file and from stdin gives the same text, and JSON has the figures."""
     prompt = "A page is the KV of one page-aligned run of tokens."
     (tmp_path / "prompt").write_text(prompt)
     here = ("generate", *TINY, "--max-tokens", "9", "--store", str(store.runtime_dir))
@@ -73,7 +73,7 @@ def test_a_prompt_is_continued(store: RunningStore, tmp_path: Path) -> None:
 
 
 def test_a_prompt_longer_than_the_store_is_reused_in_part() -> None:
-    """Its first pages are there for the next process, in a store that has no room for all."""
+    """A prompt longer than the store is cached in part, and the next process reuses that part."""
     with running_store("--tier1-bytes", "512KiB", "--extent-bytes", "512KiB") as small:
         here = ("generate", *TINY, "--max-tokens", "2", "--json", "--store", str(small.runtime_dir))
         first, second = (json.loads(worker(*here, "A page. " * 50).stdout) for _ in range(2))
@@ -83,7 +83,7 @@ def test_a_prompt_longer_than_the_store_is_reused_in_part() -> None:
 
 
 def test_an_experiment_shows_its_table() -> None:
-    """It starts a store of its own; what ran stands beside what was published, and it succeeds."""
+    """An experiment starts its own store and prints its figures beside the published ones."""
     done = worker("experiment", "saved-prefill", "--model", "tiny")
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
@@ -92,7 +92,7 @@ def test_an_experiment_shows_its_table() -> None:
 
 
 def test_what_cannot_be_done_is_a_line(tmp_path: Path) -> None:
-    """The status is 1, and the reason stands there without a traceback."""
+    """A command that fails ends with status 1 and its reason, without a traceback."""
     none = ("--runtime-dir", str(tmp_path))
     done = worker("generate", "--model", "/nowhere", *none, "A prompt.")
     assert done.returncode == 1
@@ -101,13 +101,13 @@ def test_what_cannot_be_done_is_a_line(tmp_path: Path) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Returns the processes that a process started, of all its threads."""
+    """Returns the child processes of a process, of all its threads."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(each) for task in tasks for each in task.read_text().split()]
 
 
 def test_sigterm_ends_the_store_that_a_chat_started() -> None:
-    """A program that is told to end takes along what it started, as at its own end."""
+    """SIGTERM ends a chat together with the store that it started."""
     command = [sys.executable, "-m", "inference_worker", "chat", *TINY, "--start-store", "--json"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -131,7 +131,7 @@ def test_sigterm_ends_the_store_that_a_chat_started() -> None:
 def test_generate_starts_from_what_another_process_saved(
     store: RunningStore, tmp_path: Path
 ) -> None:
-    """The example, run twice: the second run computes next to nothing, and says the same."""
+    """The example's second run computes one token of its prompt and prints the same text."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     bytewise = Tokenizer(BPE({letter: number for number, letter in enumerate(letters)}, []))
     bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -1,4 +1,4 @@
-"""The demo of a small model shows what it promises, and a leak made on purpose."""
+"""The demo on a tiny model, with and without an intended leak."""
 
 import json
 import os
@@ -30,9 +30,9 @@ Report = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def ended() -> Iterator[dict[str, "subprocess.CompletedProcess[str]"]]:
-    """Both demos, run side by side: what each printed, and its exit status.
+    """Runs both demos side by side. Provides their output and exit status.
 
-    With one thread: more would wait for each other, and for whatever else this machine does.
+    Each uses one thread, because more would wait for each other.
     """
     program = [sys.executable, "-m", "inference_worker", "demo", "--threads", "1"]
     options = {"": [], "--leak": ["--leak"]}
@@ -64,7 +64,7 @@ def ended() -> Iterator[dict[str, "subprocess.CompletedProcess[str]"]]:
 
 
 def report_of(done: "subprocess.CompletedProcess[str]") -> Report:
-    """Returns the object in the last line of a demo that went well."""
+    """Returns the JSON object in the last line of a successful demo."""
     assert done.returncode == 0, done.stderr
     report: Report = json.loads(done.stdout.splitlines()[-1])
     return report
@@ -72,24 +72,24 @@ def report_of(done: "subprocess.CompletedProcess[str]") -> Report:
 
 @pytest.fixture(scope="module")
 def report(ended: dict[str, "subprocess.CompletedProcess[str]"]) -> Report:
-    """The report of a demo without a leak."""
+    """Provides the report of the demo without a leak."""
     return report_of(ended[""])
 
 
 class Known:
-    """Which prefixes were computed, token by token, and after which the next token is known."""
+    """The prefixes that were computed, and those after which the next token is known."""
 
     def __init__(self) -> None:
         self._prefixes: set[tuple[int, ...]] = set()
         self._ends: set[tuple[int, ...]] = set()
 
     def compute(self, ids: list[int], *ends: int) -> None:
-        """Notes a sequence that was computed."""
+        """Notes a computed sequence."""
         self._prefixes |= {tuple(ids[:end]) for end in range(1, len(ids) + 1)}
         self._ends |= {tuple(ids[:end]) for end in ends}
 
     def shared(self, ids: list[int]) -> int:
-        """Returns how many tokens are known, of all but the last, or of all with their next one."""
+        """Returns the number of known tokens, at most all but one if the next token is unknown."""
         if tuple(ids) in self._ends:
             return len(ids)
         ends = range(1, len(ids))
@@ -97,7 +97,7 @@ class Known:
 
 
 def test_every_request_has_its_fields(report: Report) -> None:
-    """Each has the fields that are promised, of the kinds that are promised."""
+    """Each request of the report has the documented fields with their types."""
     assert len(report["requests"]) == 10
     for row in report["requests"]:
         assert row.keys() >= KEYS
@@ -107,7 +107,7 @@ def test_every_request_has_its_fields(report: Report) -> None:
 
 
 def test_the_tokens_are_stock_transformers(report: Report) -> None:
-    """All requests are identical, and next to none of it is a near tie."""
+    """All requests have the tokens of stock transformers, with few near ties."""
     for row in report["requests"]:
         assert row["identical"] is True
         assert row["output_ids"] == row["reference_ids"]
@@ -115,7 +115,7 @@ def test_the_tokens_are_stock_transformers(report: Report) -> None:
 
 
 def test_matches_are_as_predicted(report: Report) -> None:
-    """Each request reuses what was computed before: whole pages in place, the rest copied."""
+    """Each request reuses what was computed before, whole pages in place and the rest copied."""
     known = Known()
     *asked, after_the_kill = report["requests"]
     for row in asked:
@@ -135,7 +135,7 @@ def test_matches_are_as_predicted(report: Report) -> None:
 
 
 def test_the_same_question_again_runs_nothing(report: Report) -> None:
-    """The other worker has its first token from the store, and goes on with the same ones."""
+    """The other worker gets its first token from the store, and the same tokens after it."""
     first, again = report["requests"][0], report["requests"][4]
     assert (again["kind"], again["prompt_ids"]) == ("again", first["prompt_ids"])
     assert (first["worker"], again["worker"]) == WORKERS
@@ -143,7 +143,7 @@ def test_the_same_question_again_runs_nothing(report: Report) -> None:
 
 
 def test_each_worker_goes_on_from_the_others_pages(report: Report) -> None:
-    """Questions on the document and the turns of the chat change worker, and find it there."""
+    """The document's questions and the chat's turns change workers and reuse the other's pages."""
     questions, chat = report["requests"][:4], report["requests"][5:9]
     for rows in (questions, chat):
         assert [row["worker"] for row in rows] == [*WORKERS, *WORKERS]
@@ -156,7 +156,7 @@ def test_each_worker_goes_on_from_the_others_pages(report: Report) -> None:
 
 
 def test_nothing_is_left_over(report: Report) -> None:
-    """Both workers hold leases while they live, and after one was killed nothing is leaked."""
+    """Both workers hold leases while they live, and nothing leaks after one is killed."""
     running, after = report["stats_running"], report["stats_after_kill"]
     assert sorted(lease["display_name"] for lease in running["leases"]) == [*WORKERS]
     assert [lease["display_name"] for lease in after["leases"]] == ["A"]
@@ -166,7 +166,7 @@ def test_nothing_is_left_over(report: Report) -> None:
 
 
 def test_a_leak_is_reported(ended: dict[str, "subprocess.CompletedProcess[str]"]) -> None:
-    """The pin that a worker keeps is counted, and no slot; all else is as it is without."""
+    """The demo with a leak reports the pin that a worker kept, and nothing else differs."""
     leaking = report_of(ended["--leak"])
     assert (leaking["pins_leaked"], leaking["slots_leaked"]) == (1, 0)
     assert leaking["stats_after_kill"]["leases"][0]["pin_count"] == 1

@@ -1,7 +1,7 @@
-"""Faults put into the engine on purpose: each has to be caught by a test of the engine.
+"""Faults put into the engine on purpose, each of which a test of the engine must catch.
 
-A mutant is the worker's source with one place changed, in a folder of its own, against which
-that test runs in a process of its own.
+A mutant is the worker's source with one change, in a folder of its own. A process of its own runs
+the test on it.
 """
 
 import os
@@ -21,8 +21,8 @@ from processes.forked_programs import ANEW, NESTED
 def run(mutant: Mutant, names: tuple[str, ...], folder: Path) -> "subprocess.CompletedProcess[str]":
     """Runs a mutant's tests on a copy of the worker with its change.
 
-    In a fork of a process that has torch and all else but the worker itself, and but one of
-    pytest's plugins, whose assertions it wants to rewrite as it imports it.
+    The process is a fork that already has torch and everything else except the worker and one
+    plugin of pytest. That plugin rewrites assertions when it is imported.
     """
     source = Path(inference_worker.__file__).parent
     shutil.copytree(source, folder / source.name)
@@ -46,7 +46,7 @@ def run(mutant: Mutant, names: tuple[str, ...], folder: Path) -> "subprocess.Com
 def test_a_fault_in_the_engine_is_caught(
     mutant: Mutant, names: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """The test fails by an assertion on each mutant, and passes on the engine as it is."""
+    """The test fails by an assertion on each mutant, and passes on the unchanged engine."""
     outcome = run(mutant, names, tmp_path)
     if mutant == UNCHANGED:
         assert outcome.returncode == 0, outcome.stdout[-2000:]

@@ -1,4 +1,4 @@
-"""Two engine processes with a tiny model on one store: bursts, shortage, and kill -9."""
+"""Two engine processes with a tiny model on one store: bursts, a full pool, and kill -9."""
 
 import asyncio
 import os
@@ -43,25 +43,25 @@ MakeIds = Callable[[int, int], list[int]]
 
 @dataclass
 class Stage:
-    """A fleet, its store, and the loop that runs between the steps of a test."""
+    """A fleet, its store, and the event loop that runs between a test's steps."""
 
     fleet: Fleet
     store: RunningStore
     runner: Runner
 
     def serve(self) -> None:
-        """Waits until both processes serve, and nothing is held at the store."""
+        """Waits until both processes serve and the store holds nothing for them."""
         self.runner.run(self.fleet.wait_serving(2))
         assert wait_until(lambda: left_at(self.store.runtime_dir) == NOTHING)
 
     def counts(self) -> EngineStats:
-        """Returns what all engines counted up to their last step."""
+        """Returns the counters of all engines after their last step."""
         return self.runner.run(self.fleet.stats())
 
 
 @pytest.fixture(scope="module")
 def stage(cache: None) -> Iterator[Stage]:
-    """Runs one fleet for all tests here."""
+    """Provides one fleet for all tests of this module."""
     del cache
     budget = str(POOL_PAGES * PAGE_BYTES)
     settings = [
@@ -91,7 +91,7 @@ def stage(cache: None) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def stock(cache: None) -> torch.nn.Module:
-    """Returns stock transformers' model."""
+    """Provides stock transformers' model."""
     del cache
     found: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
         model_folder(MODEL), dtype=torch.float32, attn_implementation="sdpa"
@@ -100,9 +100,9 @@ def stock(cache: None) -> torch.nn.Module:
 
 
 def greedy(stock: torch.nn.Module, prompts: list[list[int]], outputs: list[list[int]]) -> bool:
-    """Returns whether each output is what the stock model continues its prompt by, of one length.
+    """Returns whether the outputs, all of one length, are what the stock model generates.
 
-    Each token is the best after all before it, or within a near tie of that.
+    Each token is the most likely one after all tokens before it, or within a near tie of that.
     """
     ids = torch.tensor([p + o for p, o in zip(prompts, outputs, strict=True)])
     with torch.inference_mode():
@@ -112,7 +112,7 @@ def greedy(stock: torch.nn.Module, prompts: list[list[int]], outputs: list[list[
 
 
 async def answer(fleet: Fleet, request: Request) -> list[int]:
-    """Returns a request's tokens, all of which have to come."""
+    """Returns a request's tokens, and fails unless all arrive."""
     ids: list[int] = []
     async with aclosing(fleet.generate(request)) as pieces:
         async for piece in pieces:
@@ -125,7 +125,7 @@ async def answer(fleet: Fleet, request: Request) -> list[int]:
 
 
 async def answers(fleet: Fleet, requests: list[Request]) -> list[list[int]]:
-    """Returns the tokens of requests that are asked at once."""
+    """Returns the tokens of requests that run at the same time."""
     async with asyncio.timeout(PATIENCE):
         return list(await asyncio.gather(*(answer(fleet, each) for each in requests)))
 
@@ -133,7 +133,7 @@ async def answers(fleet: Fleet, requests: list[Request]) -> list[list[int]]:
 def test_a_hundred_at_once_on_a_small_pool(
     stage: Stage, stock: torch.nn.Module, text_ids: MakeIds
 ) -> None:
-    """All finish with stock transformers' tokens though some had to give way; nothing is left."""
+    """A hundred requests on a small pool give the right tokens, though some are preempted."""
     stage.serve()
     groups = [text_ids(16, 100 + each) for each in range(10)]
     prompts = [groups[each % 10] + text_ids(16, each) for each in range(100)]
@@ -151,7 +151,7 @@ def test_a_hundred_at_once_on_a_small_pool(
 
 
 def prefilled_prompts(stage: Stage, prompt: list[int], outputs: list[list[int]]) -> float:
-    """Asks for one prompt eight times at once; returns how many prompts were computed for that."""
+    """Asks for one prompt eight times at once. Returns how many prompts that computes."""
     before = stage.counts()
     request = Request(prompt_ids=prompt, max_tokens=8)
     outputs += stage.runner.run(answers(stage.fleet, [request] * BURST))
@@ -165,7 +165,7 @@ def test_a_burst_computes_one_prompt(
     text_ids: MakeIds,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Of eight that ask the same on two processes, one computes and seven wait for it."""
+    """Eight equal prompts on two processes are computed once."""
     stage.serve()
     prompt, outputs = text_ids(LONG_PROMPT, 8), list[list[int]]()
     prompts = prefilled_prompts(stage, prompt, outputs)
@@ -176,7 +176,7 @@ def test_a_burst_computes_one_prompt(
 
 @dataclass
 class Outlived:
-    """What a burst and two streams were answered, and what was computed for them."""
+    """The answers to a burst and two streams, and the tokens computed for them."""
 
     prompt: list[int]
     beginnings: list[list[int]]
@@ -186,9 +186,9 @@ class Outlived:
 
 
 def killed_under(stage: Stage, prompt: list[int], beginnings: list[list[int]]) -> Outlived | None:
-    """Asks for streams and eight times for a prompt, and kill who computes it at about its half.
+    """Starts streams and eight equal requests, and kills the process that is half through.
 
-    None where it was through before it was seen there, or its stream was.
+    Returns None if the prompt or the stream was finished before it could be killed.
     """
     fleet = stage.fleet
     with connect_admin(stage.store.runtime_dir) as admin:
@@ -251,9 +251,10 @@ def test_a_burst_and_a_stream_outlive_a_process(
     text_ids: MakeIds,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """What one computes for eight is taken over behind the half that it inserted, and its stream.
+    """A burst and a stream continue on the other process after one is killed.
 
-    Each process has a stream when the eight come, so one is broken and has to go on elsewhere.
+    The other process starts behind the half that the killed one inserted. Each process has a stream
+    when the burst arrives, so one stream breaks.
     """
     outlived = None
     for seed in TRIES:
@@ -271,7 +272,7 @@ def test_a_burst_and_a_stream_outlive_a_process(
 
 
 def busy(fleet: Fleet) -> list[int]:
-    """Returns the processes that have something to compute."""
+    """Returns the processes that have work."""
     return [
         each.pid
         for each in fleet.supervisors

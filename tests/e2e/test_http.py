@@ -1,4 +1,4 @@
-"""``kvstore-worker serve`` driven by OpenAI's own client, and what its store counts meanwhile."""
+"""``kvstore-worker serve`` under OpenAI's own client, and the counters of its store."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps until no
 
 @pytest.fixture(scope="module")
 def stage(cache: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpStage]:
-    """One server and one store for all tests here."""
+    """Provides one server and one store for all tests of this module."""
     del cache
     with http_stage(tmp_path_factory.mktemp("http")) as running:
         yield running
@@ -26,20 +26,20 @@ def stage(cache: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Htt
 
 @pytest.fixture
 def client(stage: HttpStage) -> Iterator[OpenAI]:
-    """A client, after which nothing is held anywhere."""
+    """Provides a client, and checks afterwards that nothing is held."""
     with stage.client() as made:
         yield made
     assert stage.settled()
 
 
 def complete(client: OpenAI, prompt: str | list[int], **more: object) -> openai.types.Completion:
-    """Asks for a greedy completion."""
+    """Requests a greedy completion."""
     options = {"max_tokens": 8, "temperature": 0, **more}
     return client.completions.create(model="tiny", prompt=prompt, **options)  # type: ignore[call-overload]
 
 
 def moved(stage: HttpStage, before: "Counter[str]") -> "Counter[str]":
-    """Returns which of the store's counters moved, and by how much, once nothing is held."""
+    """Returns by how much each counter of the store grew, once nothing is held."""
     assert stage.settled()
     after = stage.counters()
     del after["verified_page_count"]  # which pages are looked at is left to chance
@@ -49,10 +49,10 @@ def moved(stage: HttpStage, before: "Counter[str]") -> "Counter[str]":
 
 
 def counts(prompt: int, output: int, found: int = 0, *, again: bool = False) -> "Counter[str]":
-    """Returns what one request of so many tokens does to the store's counters.
+    """Returns the growth of the store's counters for one request of so many tokens.
 
-    The last token of an output is never computed. ``again`` is a prompt of which all is known,
-    the next token and the output too: whoever computes that once more adds no page.
+    The last token of an output is never computed. ``again`` means that all of a prompt, its next
+    token and its output are known. Computing them once more adds no page.
     """
     whole, copied = divmod(prompt if again else found, PAGE)
     pages = -(-(prompt + output - 1) // PAGE) - whole
@@ -70,7 +70,7 @@ def counts(prompt: int, output: int, found: int = 0, *, again: bool = False) -> 
 
 
 def test_cold_hit_partial_and_miss(stage: HttpStage, client: OpenAI) -> None:
-    """Each is what it is by the answer's usage and by the store's counters, and answers alike."""
+    """A miss, a hit and a partial hit differ in usage and counters, and not in their text."""
     prompt = "1 " + TEXT * 2
     before = stage.counters()
     cold = complete(client, prompt)
@@ -102,7 +102,7 @@ def test_cold_hit_partial_and_miss(stage: HttpStage, client: OpenAI) -> None:
 
 
 def test_users_and_salts_share_nothing(stage: HttpStage, client: OpenAI) -> None:
-    """What one has computed the other computes anew, and finds itself."""
+    """Users and salts share no pages, and each finds its own again."""
     prompt = "2 " + TEXT
     before = stage.counters()
     first = complete(client, prompt)
@@ -122,7 +122,7 @@ def test_users_and_salts_share_nothing(stage: HttpStage, client: OpenAI) -> None
 
 
 def test_a_chat_goes_on_from_its_turns(stage: HttpStage, client: OpenAI) -> None:
-    """The second turn finds all whole pages of the first, its answer included."""
+    """A chat's second turn finds all whole pages of the first turn and its answer."""
     before = stage.counters()
     first = [{"role": "system", "content": TEXT}, {"role": "user", "content": "Why?"}]
     ask = {"model": "tiny", "temperature": 0, "max_tokens": 24, "seed": 3}
@@ -140,7 +140,7 @@ def test_a_chat_goes_on_from_its_turns(stage: HttpStage, client: OpenAI) -> None
 
 
 def test_a_stream_says_what_the_whole_says(stage: HttpStage, client: OpenAI) -> None:
-    """Chats and completions, the usage in the end where it is asked for."""
+    """A stream has the same text as a whole answer, and its usage at the end on request."""
     prompt = "3 " + TEXT
     before = stage.counters()
     whole = complete(client, prompt, max_tokens=40)
@@ -167,7 +167,10 @@ def test_a_stream_says_what_the_whole_says(stage: HttpStage, client: OpenAI) -> 
 
 
 def test_stops_and_seeds(client: OpenAI) -> None:
-    """A stop string is cut out and ends the request; a seed gives the same again, n several."""
+    """A stop string ends a request and is cut out.
+
+    A seed repeats its draws, and n gives several.
+    """
     prompt = "4 " + TEXT
     whole = complete(client, prompt, max_tokens=60).choices[0].text
     stop = whole[20:23]
@@ -190,7 +193,7 @@ def test_stops_and_seeds(client: OpenAI) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_goes_away_is_aborted(stage: HttpStage, client: OpenAI, stream: bool) -> None:  # noqa: FBT001
-    """In the middle of its prompt, or of its answer: nothing is computed or held any more."""
+    """A request whose client disconnects is aborted, in its prompt or in its answer."""
     aborted = 'kvstore_worker_request_success_total{finished_reason="abort"}'
     before, counted = stage.metric(aborted), stage.counters()
     prompt = "5 " + TEXT if stream else "6 " + TEXT * 20
@@ -220,7 +223,7 @@ def test_who_goes_away_is_aborted(stage: HttpStage, client: OpenAI, stream: bool
 
 
 def test_a_full_queue_refuses(stage: HttpStage, client: OpenAI) -> None:
-    """Beside one that runs and two that wait; those are answered."""
+    """A full queue refuses a request, and the running and waiting ones are answered."""
     waited: list[str] = []
 
     def wait(number: int) -> None:
@@ -250,7 +253,7 @@ def test_a_full_queue_refuses(stage: HttpStage, client: OpenAI) -> None:
 
 
 def test_what_cannot_be_is_refused_in_openais_shape(stage: HttpStage, client: OpenAI) -> None:
-    """With the field and a code; the store is not asked."""
+    """An impossible request is refused in OpenAI's format, without asking the store."""
     before = stage.counters()
     with pytest.raises(openai.BadRequestError) as long:
         complete(client, "x" * LONGEST)
@@ -284,7 +287,7 @@ def test_what_cannot_be_is_refused_in_openais_shape(stage: HttpStage, client: Op
 
 
 def test_models_health_and_metrics(stage: HttpStage, client: OpenAI) -> None:
-    """The one model is listed, all is well, and what was done is counted."""
+    """The model is listed, health is ok, and metrics count the requests and tokens."""
     assert [each.id for each in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").id == "tiny"
     assert httpx2.get(f"{stage.url}/health").json() == {"status": "ok"}

@@ -1,4 +1,4 @@
-"""The page in a browser: Debian's Chromium, on a real server with prompts in it."""
+"""The page in Debian's Chromium, on a real server with prompts in it."""
 
 import json
 import signal
@@ -11,7 +11,7 @@ import pytest
 from docs.browser import MISSING, Browser, browsing, chromium
 from kvstore_client.testing import RunningStore
 from pages.stamped_pages import PART_PAGES, PART_TOKENS, prompt
-from processes.page_process import PageProcess
+from processes.page_worker import page_process
 from stores.page_stage import HOSTILE, converse, joined, page_of, page_store, run
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason=MISSING)
@@ -28,14 +28,14 @@ WIDE, NARROW = (1280, 900), (375, 800)
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[RunningStore]:
-    """A store of the page's size."""
+    """Provides a store of the page's size."""
     with page_store() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def page(store: RunningStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """The page, once all of it is drawn: two namespaces, two leases, a pin that is held."""
+    """Provides the page, fully drawn: two namespaces, two leases and a held pin."""
     with ExitStack() as stack:
         # Before the prompts: the history begins with the page.
         address = stack.enter_context(page_of(store))
@@ -54,7 +54,7 @@ def page(store: RunningStore, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_the_icicle_zooms_by_pointer(page: Browser) -> None:
-    """A bar that is clicked becomes the picture; the path above leads back."""
+    """Clicking a bar zooms in on it, and the path above leads back."""
     before = page.look(BARS)
     page.click("#tree-picture .bar:nth-of-type(2)")
     page.wait(f"{PATH}.includes('tokens') && {BARS} < {before}")
@@ -64,7 +64,7 @@ def test_the_icicle_zooms_by_pointer(page: Browser) -> None:
 
 
 def test_the_icicle_zooms_by_keyboard(page: Browser) -> None:
-    """Arrows lead from bar to bar, Enter zooms in, Escape out; focus is where one was."""
+    """Arrow keys move between bars, Enter zooms in, Escape zooms out, and the focus stays."""
     before = page.look(BARS)
     page.look("document.querySelector('#tree-picture [tabindex=\"0\"]').focus()")
     first = page.look(FOCUSED)
@@ -82,7 +82,7 @@ def test_the_icicle_zooms_by_keyboard(page: Browser) -> None:
 
 
 def test_what_is_held_is_marked_by_a_pattern(page: Browser) -> None:
-    """The pinned path has stripes, and its words say so."""
+    """A pinned path has stripes, and its label says that it is held."""
     marks = page.look("document.querySelectorAll('#tree-picture .mark').length")
     assert 0 < marks < page.look(BARS)
     assert "Held by 1 hold" in page.look(
@@ -91,7 +91,7 @@ def test_what_is_held_is_marked_by_a_pattern(page: Browser) -> None:
 
 
 def test_the_sliders_change_the_result(page: Browser) -> None:
-    """By keyboard, as they are; the words say what the numbers come to."""
+    """The sliders work by keyboard, and the text shows the result."""
     said = "document.querySelector('#savings-form output').innerText"
     before = page.look(said)
     page.look("document.querySelector('#requests').focus()")
@@ -104,7 +104,7 @@ def test_the_sliders_change_the_result(page: Browser) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
 def test_the_calculator_agrees_with_kvstore_ctl(page: Browser, case: dict[str, object]) -> None:
-    """Both are held to the same cases."""
+    """The page's calculator and kvstore-ctl agree on the same cases."""
     names = ("shared", "suffix", "requests", "prefill_tokens_per_second")
     given = json.dumps([case[name] for name in names])
     found = page.look(f"import('./savings_math.js').then((it) => it.prefixSavings(...{given}))")
@@ -115,7 +115,7 @@ COLUMNS = ["time", "asked", "found", "lookups", "evicted", "returned"]
 
 
 def test_rates_are_of_what_came_between_two_samples(page: Browser) -> None:
-    """However often samples are told; where nothing was asked there is no rate."""
+    """A rate is computed between two samples, and is absent if nothing was asked."""
     fine = [[0, 0, 0, 0, 0, 0], [1, 100, 0, 1, 0, 0], [2, 100, 0, 1, 0, 0], [3, 300, 150, 3, 2, 1]]
     answer = json.dumps({"columns": COLUMNS, "fine": fine, "coarse": fine[:1]})
     found = page.look(
@@ -134,7 +134,7 @@ def test_rates_are_of_what_came_between_two_samples(page: Browser) -> None:
 
 
 def test_bars_stand_where_their_tokens_are(page: Browser) -> None:
-    """Each below what it continues, one row a leaf; a long beginning of all is cut."""
+    """Each bar lies below the one that it continues, with one row for each leaf."""
     leaf = {"children": [], "other": None, "total": 20, "tokens": 20, "start": 1000}
     rest = {"count": 4, "total": 40, "skip": 2}
     top = {"id": 1, "start": 0, "tokens": 1000, "total": 1080, "other": rest}
@@ -147,7 +147,7 @@ def test_bars_stand_where_their_tokens_are(page: Browser) -> None:
 
 
 def test_a_lease_shows_what_it_holds(page: Browser) -> None:
-    """Opened, it has its holds below it, and keeps them through the next rounds."""
+    """An opened lease shows its holds below it, and keeps them when the page updates."""
     rows = "document.querySelectorAll('#lease-table tr.holds td table tbody tr').length"
     page.click("#lease-table .opens")
     page.wait(f"{rows} === 1")
@@ -157,7 +157,7 @@ def test_a_lease_shows_what_it_holds(page: Browser) -> None:
 
 
 def test_a_moment_of_a_chart_can_be_read(page: Browser) -> None:
-    """By arrow keys; and each chart is there as a table."""
+    """Arrow keys read a chart's values at one moment, and each chart is also a table."""
     page.look("document.querySelector('#hit-rate .chart').focus()")
     page.press("ArrowLeft")
     page.wait("/%|no lookups/.test(document.querySelector('#hit-rate .readout').innerText)")
@@ -165,7 +165,7 @@ def test_a_moment_of_a_chart_can_be_read(page: Browser) -> None:
 
 
 def test_a_name_is_text_whatever_it_says(page: Browser) -> None:
-    """A namespace and a worker whose names are markup are shown as they are, and nothing runs."""
+    """A name that looks like markup is shown as text, and nothing of it runs."""
     for place in ("#namespace-table", "#lease-table", "#tree-namespace"):
         page.wait(f"document.querySelector('{place}').textContent.includes({json.dumps(HOSTILE)})")
     assert page.look("document.title") == "kvstore"
@@ -173,7 +173,7 @@ def test_a_name_is_text_whatever_it_says(page: Browser) -> None:
 
 
 def test_everything_has_a_name(page: Browser) -> None:
-    """Whoever hears the page is told of each control and picture what it is."""
+    """Every control and picture of the page has a name for screen readers."""
     told = page.named_nodes()
     assert [each for each in told if each[0] in NEED_NAMES and not each[1].strip()] == []
     assert {"main", "banner", "navigation", "contentinfo"} <= {role for role, _ in told}
@@ -185,7 +185,7 @@ def test_everything_has_a_name(page: Browser) -> None:
 
 
 def test_focus_can_be_seen(page: Browser) -> None:
-    """Whatever Tab leads to has an outline, or as a bar a thick edge."""
+    """Every element that Tab reaches has a visible outline, or a thick edge if it is a bar."""
     page.look("document.querySelector('.skip').focus()")
     edge = (
         "(() => { const it = document.activeElement;"
@@ -206,7 +206,7 @@ def test_focus_can_be_seen(page: Browser) -> None:
 
 
 def test_the_rest_is_one_bar_that_leads_to_the_next(page: Browser) -> None:
-    """Of many prefixes the largest are drawn; of the others it is said how many, and led to."""
+    """The page draws the largest prefixes, and one bar leads to the others with their number."""
     choose = (
         "(() => {{ const choice = document.querySelector('#tree-namespace');"
         "choice.selectedIndex = {}; choice.dispatchEvent(new Event('change')); }})()"
@@ -222,10 +222,9 @@ def test_the_rest_is_one_bar_that_leads_to_the_next(page: Browser) -> None:
 
 
 def test_a_worker_that_hangs_is_seen(page: Browser, store: RunningStore) -> None:
-    """Its lease comes first, and what it had reserved is in quarantine."""
+    """A worker past its TTL is listed first, with its reserved slots in quarantine."""
     alarm = "document.querySelector('#figures .alarm dd')"
-    hung = PageProcess(store.runtime_dir, "hung", ttl=3.0)
-    try:
+    with page_process(store.runtime_dir, "hung", ttl=3.0) as hung:
         hung.ask("write", prompt(1))
         assert hung.ask("acquire", "both", prompt(1, 2)) == PART_TOKENS
         hung.signal(signal.SIGSTOP)
@@ -234,8 +233,6 @@ def test_a_worker_that_hangs_is_seen(page: Browser, store: RunningStore) -> None
         page.wait(f"{first}.innerText.includes('hung')")
         assert "past its time" in page.look(f"{first}.innerText")
         page.wait("document.querySelector('#tiers').innerText.includes('in quarantine')")
-    finally:
-        hung.kill()
     page.wait(f"{alarm} === null")
 
 
@@ -244,7 +241,7 @@ def test_a_worker_that_hangs_is_seen(page: Browser, store: RunningStore) -> None
 def test_it_fits_the_window(
     page: Browser, tmp_path: Path, size: tuple[int, int], scheme: str
 ) -> None:
-    """Nothing has to be scrolled sideways, and a picture of it is kept beside the test's files."""
+    """The page needs no sideways scrolling, and the test keeps a picture of it."""
     page.prefer(scheme)
     page.resize(*size)
     page.wait(f"innerWidth === {size[0]}")
@@ -259,7 +256,7 @@ def test_it_fits_the_window(
 
 
 def test_another_version_s_page_takes_its_place(page: Browser) -> None:
-    """A server that another version replaced is not read by the scripts of the one before."""
+    """The page reloads if the server has another version."""
     page.look("""(() => {
         const real = window.fetch;
         window.fetch = async (...asked) => {
@@ -273,7 +270,7 @@ def test_another_version_s_page_takes_its_place(page: Browser) -> None:
 
 
 def test_nothing_is_complained_of_and_nothing_leaves_the_host(page: Browser) -> None:
-    """After all of the above: no error in the console, and no request but to the server."""
+    """After all tests there is no error in the console and no request to another host."""
     own = page.look("location.origin")
     page.look("1")
     assert len(page.requests) > 20

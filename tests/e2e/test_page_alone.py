@@ -1,4 +1,4 @@
-"""The page in a browser when its store goes away, and comes back empty."""
+"""The page in a browser while its store stops and comes back empty."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ BARS = "document.querySelectorAll('#tree-picture .bar').length"
 
 
 def test_it_says_when_the_server_is_gone_and_goes_on_by_itself(tmp_path: Path) -> None:
-    """The banner comes and goes; another store, which is empty, says how it gets pages."""
+    """A banner shows while the store is down. The page of a new, empty store says how it fills."""
     with (
         page_store() as store,
         page_of(store, "--tokens") as address,

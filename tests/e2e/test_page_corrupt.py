@@ -1,4 +1,4 @@
-"""Pages that somebody wrote over: the engine gives stock transformers' tokens all the same."""
+"""Pages that were overwritten: the engine still gives stock transformers' tokens."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def test_tokens_are_right_whatever_page_was_written_over(
     judge: Judge,
     text_ids: Callable[[int, int], list[int]],
 ) -> None:
-    """What is above the bad page is reused; a page to copy from and a next token are not, bad."""
+    """The pages before a corrupt page are reused. A corrupt source page or next token is not."""
     ids = text_ids(PROMPT_TOKENS, 106)
     with EngineWorld(model, fresh_store.runtime_dir) as world:
         world.wait_open()

@@ -1,4 +1,4 @@
-"""``kvstore-worker serve`` as a program: with a store of its own, warmed, stopped and killed."""
+"""``kvstore-worker serve`` with a store of its own: warmed, stopped and killed."""
 
 import json
 import re
@@ -29,14 +29,14 @@ app.command("warm")(warm)
 
 @app.callback()
 def program() -> None:
-    """Have the command keep its name."""
+    """Keeps the command's name in this test."""
 
 
 OPTIONS = ("--model", "tiny", "--longest", "512", "--threads", "1")
 
 
 def children(pid: int) -> list[int]:
-    """Returns the processes that a process started, as long as it lives."""
+    """Returns the child processes of a process while it lives."""
     with suppress(FileNotFoundError):
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
         return [int(each) for each in text.split()]
@@ -44,7 +44,7 @@ def children(pid: int) -> list[int]:
 
 
 def gone(pids: list[int]) -> bool:
-    """Returns whether no process of these is left; one that waits to be collected is none."""
+    """Returns whether all these processes are gone. A zombie counts as gone."""
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def gone(pids: list[int]) -> bool:
 
 @contextmanager
 def serving(folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the program with a store of its own; at the end it is killed if it is there."""
+    """Starts the program with a store of its own, and kills it at the end if it still runs."""
     command = [sys.executable, "-m", "inference_worker", "serve", *OPTIONS]
     command += ["--port", "0", "--start-store", "--store", str(folder)]
     command += ["--prefix-cache-backend", "hash", "--prefix-cache-max-pages", "64"]
@@ -69,7 +69,7 @@ def serving(folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def address(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Waits until it serves, and returns where."""
+    """Waits until the program serves, and returns its address."""
 
     def found() -> bool:
         assert process.poll() is None, log.read_text()
@@ -82,7 +82,7 @@ def address(process: "subprocess.Popen[bytes]", log: Path) -> str:
 
 
 def warmed(folder: Path, file: Path) -> dict[str, Any]:
-    """Runs ``kvstore-worker warm`` on the same store, and returns what came of the one prompt."""
+    """Runs ``kvstore-worker warm`` on the same store, and returns the result of the one prompt."""
     command = ["warm", str(file), *OPTIONS, "--store", str(folder), "--json"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
@@ -91,9 +91,9 @@ def warmed(folder: Path, file: Path) -> dict[str, Any]:
 
 
 def test_it_serves_what_was_warmed_and_ends_when_told(tmp_path: Path) -> None:
-    """The first user of a warmed chat hits it all; SIGTERM lets a stream end, and then all ends.
+    """The first user of a warmed chat hits all of it, and SIGTERM lets a stream finish.
 
-    The serving process itself has no torch.
+    The serving process itself does not load torch.
     """
     folder, log, file = tmp_path / "run", tmp_path / "log", tmp_path / "prompts.jsonl"
     file.write_text(json.dumps({"messages": [{"role": "system", "content": SYSTEM}]}))
@@ -132,7 +132,7 @@ def test_it_serves_what_was_warmed_and_ends_when_told(tmp_path: Path) -> None:
 
 
 def test_kill_leaves_no_process(tmp_path: Path) -> None:
-    """The kernel ends what it had started, a process that loads a model too."""
+    """The kernel ends the program's children when it is killed, also one that loads a model."""
     log = tmp_path / "log"
     with serving(tmp_path / "run", log) as process:
         started: list[int] = []

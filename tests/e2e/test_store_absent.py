@@ -1,4 +1,4 @@
-"""Workers that begin without a store answer the same, and find it once there is one."""
+"""Workers that start without a store give the same tokens, and use it once it starts."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,7 +14,7 @@ Ids = Callable[[int, int], list[int]]
 def test_a_store_that_is_absent_at_the_start_is_found_later(
     models: dict[str, PagedModel], judge: Judge, text_ids: Ids
 ) -> None:
-    """Requests are answered alone until there is a store, and from then on with it."""
+    """Requests run without the store until it starts, and then use it."""
     ids = text_ids(250, 110)
     with running_store("--tier1-bytes", "64MiB", start=False) as store, ExitStack() as stack:
         workers = {

@@ -1,4 +1,4 @@
-"""A store that is far too small gives what it can, and the rest is the worker's own."""
+"""A store that is far too small caches what fits, and the worker computes the rest."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ SLOTS = 8
 def test_a_store_of_eight_pages_changes_no_token(
     name: str, model: PagedModel, judge: Judge, text_ids: Ids
 ) -> None:
-    """Prompts that do not fit, outputs that grow out of it and hits without room are the same."""
+    """Prompts, outputs and hits that do not fit have the same tokens."""
     size = str(SLOTS * model.layout(PAGE_TOKENS).page_bytes)
     with (
         running_store("--tier1-bytes", size, "--extent-bytes", size) as store,

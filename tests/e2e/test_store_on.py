@@ -1,4 +1,4 @@
-"""Two workers in processes of their own share pages, and give stock transformers' tokens."""
+"""Two workers in separate processes share pages and give stock transformers' tokens."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.store("--tier1-bytes", "64MiB")
 def second_processes(
     store: RunningStore, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, LineProcess]]:
-    """A worker in a process of its own for each model, all started at once."""
+    """Provides a worker in a process of its own for each model, all started at once."""
     with ExitStack() as stack:
         log = stack.enter_context((tmp_path_factory.mktemp("log") / "workers.log").open("wb"))
         started = {
@@ -47,7 +47,7 @@ def second_processes(
 
 @pytest.fixture
 def here(model: PagedModel, store: RunningStore) -> Iterator[EngineWorld]:
-    """A worker in this process, which leaves nothing."""
+    """Provides a worker in this process, and checks afterwards that nothing is held."""
     with EngineWorld(model, store.runtime_dir) as world:
         world.wait_open()
         yield world
@@ -55,7 +55,7 @@ def here(model: PagedModel, store: RunningStore) -> Iterator[EngineWorld]:
 
 
 def computed_pages(prompt_tokens: int) -> int:
-    """Counts the pages of a request, the last begun: the last token given was not computed."""
+    """Counts a request's pages, without the last output token, which is never computed."""
     return -(-(prompt_tokens + OUTPUT_TOKENS - 1) // PAGE_TOKENS)
 
 
@@ -66,7 +66,7 @@ def test_a_second_process_goes_on_from_the_firsts_pages(
     judge: Judge,
     text_ids: Ids,
 ) -> None:
-    """Each worker reuses all that the other computed: whole pages in place, the rest copied."""
+    """Each worker reuses all that the other computed, whole pages in place and the rest copied."""
     second = second_processes[name]
     ids = text_ids(250, 100)
     cold = here.generate(ids)
@@ -107,7 +107,7 @@ def test_a_second_process_goes_on_from_the_firsts_pages(
 def test_a_request_that_fails_keeps_nothing(
     name: str, here: EngineWorld, judge: Judge, text_ids: Ids
 ) -> None:
-    """An exception in the middle of a hit gives pins, slots and memory back; the next one hits."""
+    """An exception in a hit releases its pins, slots and memory, and the next request hits."""
     ids = text_ids(250, 103)
     here.generate(ids[:100])
 
@@ -126,7 +126,7 @@ def test_a_request_that_fails_keeps_nothing(
 def test_two_engines_on_one_prompt_publish_it_once(
     name: str, here: EngineWorld, model: PagedModel, judge: Judge, text_ids: Ids
 ) -> None:
-    """Where two compute the same at once the first's pages stay, and both answer alike."""
+    """Two engines that compute one prompt at once publish it once, and both answer alike."""
     ids = text_ids(200, 104)
     with EngineWorld(model, here.runtime_dir) as other:
         other.wait_open()
@@ -151,7 +151,7 @@ def test_two_engines_on_one_prompt_publish_it_once(
 def test_a_request_without_the_store_leaves_no_trace_in_it(
     name: str, here: EngineWorld, judge: Judge, text_ids: Ids
 ) -> None:
-    """Nothing is asked of the store, and nothing is put there."""
+    """A request with use_store=False asks nothing of the store and caches nothing."""
     ids = text_ids(150, 105)
     before = here.client.admin.stats()
     off = here.generate(ids, use_store=False)

@@ -1,4 +1,4 @@
-"""A store behind a bad line changes no token, and costs a request its budget and no more."""
+"""A store behind a bad line changes no token, and costs a request at most its budget."""
 
 from collections.abc import Callable, Iterator
 
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.store("--tier1-bytes", "64MiB")
 
 @pytest.fixture(scope="module")
 def proxy(store: RunningStore) -> Iterator[Proxy]:
-    """A line to it that tests make bad, and good again."""
+    """Provides a line to the store, which tests make bad and good again."""
     with proxied(store.runtime_dir) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def here(models: dict[str, PagedModel], proxy: Proxy) -> Iterator[EngineWorld]:
-    """A worker behind the line, in a hurry."""
+    """Provides a worker behind the line, with short timeouts."""
     model = models[min(models)]
     with EngineWorld(model, proxy.runtime_dir, call_timeout=CALL_TIMEOUT) as world:
         world.wait_open()
@@ -41,9 +41,9 @@ def here(models: dict[str, PagedModel], proxy: Proxy) -> Iterator[EngineWorld]:
 def test_a_line_that_goes_bad_during_a_request(
     kind: str, here: EngineWorld, store: RunningStore, proxy: Proxy, text_ids: Ids
 ) -> None:
-    """The request ends in time with the tokens that it has without a store, and so do others.
+    """A request whose line goes bad ends in time, with the tokens that it has without a store.
 
-    When the line is good again there are hits by themselves, and nothing is left at the store.
+    Hits return by themselves when the line is good again, and the store holds nothing.
     """
     seeds = iter(range(1000 + 10 * list(LINES).index(kind), 10_000))
 

@@ -1,4 +1,4 @@
-"""A store that dies, ends or hangs in the middle of a request changes no token of it."""
+"""A store that is killed, stopped or suspended during a request changes no token of it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ ENDINGS: dict[str, Callable[[RunningStore], Any]] = {
 
 
 def at_visit(number: int, action: Callable[[], object]) -> tuple[OnPublished, list[int]]:
-    """Returns a callback that acts when it is called for the ``number``-th time, and its calls."""
+    """Returns a callback that acts at its ``number``-th call, and the list of its calls."""
     calls: list[int] = []
 
     def visit(pages: list[PageRef]) -> None:
@@ -51,7 +51,7 @@ def test_a_store_that_ends_during_a_request(
     ending: str,
     moment: str,
 ) -> None:
-    """The request ends on what it has; the next one does without; the new store is used again."""
+    """A request survives its store, the next one runs alone, and a new store is used again."""
     mappings = memfd_mappings()
     ids = text_ids(250, 120 + MOMENTS[moment])  # new to the store, which the tests share
     with EngineWorld(model, store.runtime_dir) as here:
@@ -86,7 +86,7 @@ def test_a_store_that_ends_during_a_request(
 def test_a_store_that_hangs_during_a_request(
     store: RunningStore, name: str, model: PagedModel, judge: Judge, text_ids: Ids
 ) -> None:
-    """The request ends on what it has, later ones do not wait; once it goes on it is used again."""
+    """A request survives a hung store, later ones do not wait, and the store is used again."""
     ids = text_ids(250, 130)
     with EngineWorld(model, store.runtime_dir, call_timeout=5.0) as here:
         here.wait_open()

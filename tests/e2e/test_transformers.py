@@ -1,4 +1,4 @@
-"""``model.generate`` from a store: the same tokens, fewer of them computed, nothing left held."""
+"""``model.generate`` with a store: the same tokens, fewer computed, and nothing held after it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.store("--tier1-bytes", "64MiB")
 
 @pytest.fixture(scope="module")
 def stock(cache: None) -> dict[str, PreTrainedModel]:
-    """Returns each tiny model as a script loads it."""
+    """Loads each tiny model as a script does."""
     del cache
     return {
         name: AutoModelForCausalLM.from_pretrained(model_folder(f"tiny-{name}"))
@@ -38,7 +38,7 @@ def stock(cache: None) -> dict[str, PreTrainedModel]:
 
 @pytest.fixture
 def script(stock: dict[str, PreTrainedModel], name: str, store: RunningStore) -> Iterator[Script]:
-    """Returns a script with the model whose turn it is; it leaves nothing held."""
+    """Provides a script with this test's model, and checks that it leaves nothing held."""
     with Script(stock[name], store.runtime_dir) as made:
         assert made.store.failure is None
         yield made
@@ -47,14 +47,14 @@ def script(stock: dict[str, PreTrainedModel], name: str, store: RunningStore) ->
 
 @pytest.fixture
 def llama(stock: dict[str, PreTrainedModel], store: RunningStore) -> Iterator[Script]:
-    """Returns a script with a Llama; it leaves nothing held."""
+    """Provides a script with a Llama, and checks that it leaves nothing held."""
     with Script(stock["llama"], store.runtime_dir) as made:
         yield made
         assert made.left() == NOTHING
 
 
 def test_the_same_tokens_from_fewer_computed(script: Script, text_ids: TextIds) -> None:
-    """Greedy and drawn, on nothing, on all, on a part to the token, and on an answer."""
+    """Greedy and sampled outputs are the same after a miss, a full hit and a partial hit."""
     ids = text_ids(PROMPT, 1)
     first = script.ask(ids)
     assert (first.cached_token_count, first.saved_token_count) == (0, 128)
@@ -78,7 +78,7 @@ def test_the_same_tokens_from_fewer_computed(script: Script, text_ids: TextIds) 
 def test_a_script_and_a_worker_share_pages(
     script: Script, models: dict[str, PagedModel], name: str, text_ids: TextIds
 ) -> None:
-    """Of the same model's folder: what either computed the other starts from."""
+    """A script and a worker with the same model folder start from each other's pages."""
     ids, others = text_ids(PROMPT, 4), text_ids(PROMPT, 5)
     with EngineWorld(models[name], script.runtime_dir) as world:
         world.wait_open()
@@ -105,7 +105,7 @@ def test_a_script_and_a_worker_share_pages(
 def test_generate_s_options_are_as_without(
     llama: Script, text_ids: TextIds, options: dict[str, Any]
 ) -> None:
-    """Candidates that are taken back, prefill in chunks, and processors of logits."""
+    """Prompt lookup, chunked prefill and logits processors give the usual tokens."""
     ids = text_ids(30, 6) * 3 + text_ids(5, sum(map(ord, str(options))))
     for _ in range(2):
         prompt = llama.ask(ids, **options)
@@ -114,7 +114,7 @@ def test_generate_s_options_are_as_without(
 
 
 def test_what_is_no_plain_prompt_is_refused(llama: Script, text_ids: TextIds) -> None:
-    """Batches, padding, beams, another prompt, and a prompt outside of its context."""
+    """Batches, padding, beams and misused prompts are refused."""
     ids = torch.tensor([text_ids(PROMPT, 7)])
     for several in (ids.expand(2, -1), ids[0]):
         with pytest.raises(ValueError, match="one prompt at a time"):
@@ -137,7 +137,7 @@ def test_what_is_no_plain_prompt_is_refused(llama: Script, text_ids: TextIds) ->
 def test_weights_that_were_changed_are_refused(
     stock: dict[str, PreTrainedModel], store: RunningStore
 ) -> None:
-    """Their pages would be taken for those of the weights before."""
+    """A model whose weights changed is refused, because cached pages belong to the old weights."""
     model = stock["qwen3"]
     with Script(model, store.runtime_dir) as script:
         with torch.no_grad():
@@ -150,7 +150,7 @@ def test_weights_that_were_changed_are_refused(
 def test_weights_that_change_under_a_prompt_save_nothing(
     stock: dict[str, PreTrainedModel], store: RunningStore, text_ids: TextIds, when: str
 ) -> None:
-    """Neither what was cached of those before nor what these compute is the other's."""
+    """Weights that change during a prompt save nothing."""
     model, ids = stock["qwen3"], torch.tensor([text_ids(PROMPT, 14)])
     with Script(model, store.runtime_dir) as script:
         prompt = script.store.prompt(ids)
@@ -170,7 +170,7 @@ def test_weights_that_change_under_a_prompt_save_nothing(
 def test_what_another_thread_computes_meanwhile_is_not_saved(
     llama: Script, text_ids: TextIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of an output that is streamed, and read no more: what is announced may not be there."""
+    """Tokens that another thread announces after the end are not saved."""
     complete, ids = ForwardWatch.complete, text_ids(PROMPT, 15)
     later = text_ids(16, 16)
 
@@ -188,7 +188,7 @@ def test_what_another_thread_computes_meanwhile_is_not_saved(
 def test_without_a_store_it_generates(
     stock: dict[str, PreTrainedModel], tmp_path: Path, text_ids: TextIds
 ) -> None:
-    """And says why nothing was cached."""
+    """Without a store the script generates, and its prompt has the reason of the failure."""
     with Script(stock["llama"], tmp_path, open_timeout=0) as script:
         prompt = script.ask(text_ids(PROMPT, 8))
         assert (prompt.cached_token_count, prompt.saved_token_count) == (0, 0)
@@ -200,7 +200,7 @@ def test_without_a_store_it_generates(
 def test_a_store_that_fails_under_a_prompt_costs_its_saving(
     stock: dict[str, PreTrainedModel], text_ids: TextIds, fault: str
 ) -> None:
-    """Killed or hung between the match and the end, and for the prompt after it."""
+    """A store that is killed or hangs during a prompt costs only the saving."""
     ids = text_ids(PROMPT, 9)
     model = stock["gemma3"]
     wanted = model.generate(torch.tensor([ids]), max_new_tokens=NEW)
@@ -222,7 +222,7 @@ def test_a_store_that_fails_under_a_prompt_costs_its_saving(
 def test_pages_that_were_given_away_are_dropped(
     llama: Script, text_ids: TextIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where generations moved on under the copy the prompt is computed."""
+    """A prompt is computed anew if its pages' generations changed during the copy."""
     ids = text_ids(PROMPT, 10)
     llama.ask(ids)
 
@@ -236,7 +236,7 @@ def test_pages_that_were_given_away_are_dropped(
 
 
 def test_what_was_computed_on_a_removed_page_is_not_saved(llama: Script, text_ids: TextIds) -> None:
-    """Whoever removed it knew something about it."""
+    """Pages computed on a removed page are not saved, because their base may be wrong."""
     ids = text_ids(PROMPT, 11)
     llama.ask(ids[:64])
     with llama.store.prompt(torch.tensor([ids])) as prompt:
@@ -249,7 +249,7 @@ def test_what_was_computed_on_a_removed_page_is_not_saved(llama: Script, text_id
 
 
 def test_after_an_exception_nothing_is_saved(llama: Script, text_ids: TextIds) -> None:
-    """What was computed may be incomplete."""
+    """Nothing is saved after an exception, because the computation may be incomplete."""
     ids = torch.tensor([text_ids(PROMPT, 12)])
     entered = llama.store.prompt(ids)
 
@@ -265,7 +265,7 @@ def test_after_an_exception_nothing_is_saved(llama: Script, text_ids: TextIds) -
 def test_what_does_not_fit_is_saved_in_part(
     stock: dict[str, PreTrainedModel], text_ids: TextIds
 ) -> None:
-    """The first pages of a prompt that is larger than the store."""
+    """A prompt larger than the store is saved in part, from its first pages."""
     with (
         running_store("--tier1-bytes", "1MiB") as running,
         Script(stock["llama"], running.runtime_dir) as script,

@@ -1,4 +1,4 @@
-"""What decides whether the tests of this folder can run: they skip with the reason else."""
+"""The conditions of this folder's tests, which are skipped with the reason if one is missing."""
 
 import os
 import subprocess

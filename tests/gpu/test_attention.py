@@ -68,7 +68,7 @@ def test_pages_may_lie_far_apart(case: Case, way: str, far: torch.Tensor) -> Non
 
 
 def test_a_wait_ends_when_the_work_is_done() -> None:
-    """What was queued before a wait is done after it."""
+    """Work that was queued before a wait is done after it."""
     work = DeviceWork("cuda")
     factor = torch.full((8192, 8192), 1e-4, device="cuda")
     product = factor

@@ -19,7 +19,7 @@ def test_device_pages(scenario: Callable[[str], None]) -> None:
 
 
 def test_pages_go_down_and_come_back() -> None:
-    """What went to tier 2 is on the device again as it is matched, with its bytes."""
+    """Pages that went to tier 2 are on the device again when they are matched, with their bytes."""
     pages_go_down_and_come_back("cuda")
 
 

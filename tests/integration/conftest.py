@@ -1,10 +1,11 @@
-"""What tests with real sockets and processes get."""
+"""Fixtures of the tests with real sockets and processes."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from processes.worker_fleet import Fleet, running_fleet
 from wire.attach_rig import AttachRig
 
 
@@ -14,3 +15,10 @@ def rig(tmp_path: Path) -> Iterator[AttachRig]:
     made = AttachRig(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    """Provides workers, with a TTL of 300 s, on a store of 64 pages."""
+    with running_fleet() as running:
+        yield running

@@ -1,4 +1,4 @@
-"""A server process that more than its own user may call."""
+"""A server process that other users may call."""
 
 import os
 import re
@@ -18,9 +18,9 @@ from kvstore_client import ClientConfig
 from kvstore_client.testing import running_store, wait_until
 from pages.stamped_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
 from processes import other_user
-from processes.attached_worker import AttachedWorker
 from stores.rpc_world import Refused, refusal_of
 from wire.attach_peer import AttachPeer
+from wire.attached_worker import AttachedWorker
 
 LIMIT = 30.0
 # A third of it is how long a client may not know that its tenant changed.
@@ -29,7 +29,7 @@ TOKEN = "kvs_token"  # noqa: S105 - for this test alone
 
 
 def tenants_file(folder: Path, tenant: str) -> Path:
-    """Writes a tenants file in which the token, and this process's uid, are a tenant's."""
+    """Writes a tenants file in which this process's uid and the token belong to one tenant."""
     path = folder / "tenants.toml"
     digest = sha256(TOKEN.encode()).hexdigest()
     text = f'[tenants.{tenant}]\nuids = [{os.getuid()}]\ntoken_sha256 = ["{digest}"]\nleases = 1'
@@ -39,7 +39,7 @@ def tenants_file(folder: Path, tenant: str) -> Path:
 
 
 def capabilities(port: int, token: str) -> store_pb2.GetCapabilitiesResponse:
-    """Asks over TCP, in clear; raises Refused."""
+    """Asks for capabilities over TCP without TLS. Raises Refused."""
     options = (("grpc.enable_http_proxy", 0),)
     with grpc.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
         try:
@@ -66,7 +66,7 @@ def capabilities(port: int, token: str) -> store_pb2.GetCapabilitiesResponse:
 def test_an_open_address_is_refused_before_anything_is_there(
     tmp_path: Path, said: str, flags: list[str]
 ) -> None:
-    """Status 2 and one line that says what to do; no folder was made, nothing bound."""
+    """An open address without TLS or tenants ends the start with status 2 and one line."""
     folder = tmp_path / "run"
     command = ["--runtime-dir", str(folder), "--listen", "127.0.0.1:0", *flags]
     result = subprocess.run(
@@ -82,7 +82,10 @@ def test_an_open_address_is_refused_before_anything_is_there(
 
 
 def test_a_server_that_others_call(tmp_path: Path) -> None:
-    """A group, an open address and tenants: modes, port, identities, and a token taken back."""
+    """A server for a group, an open address and tenants has the right modes and identities.
+
+    A token that the tenants file loses is refused after SIGHUP.
+    """
     group = os.getgid()
     path = tenants_file(tmp_path, "alice")
     flags = ("--socket-group", str(group), "--listen", "127.0.0.1:0", "--insecure-tcp")
@@ -121,7 +124,7 @@ def test_a_server_that_others_call(tmp_path: Path) -> None:
 
 
 def greeted(folder: Path) -> str:
-    """Returns the tenant that the attach socket takes the caller for."""
+    """Returns the tenant for which the attach socket takes the caller."""
     peer = AttachPeer()
     try:
         peer.connect(folder / "attach.sock")
@@ -132,7 +135,7 @@ def greeted(folder: Path) -> str:
 
 @pytest.mark.skipif(not other_user.POSSIBLE, reason="only root can be several users")
 def test_a_group_s_users_may_attach_and_be_one_tenant(tmp_path: Path) -> None:
-    """Members come in, as the tenant that names them or as their own; nobody else comes in."""
+    """The group's users attach as the tenant that names them, or as their own. Others cannot."""
     group, member, teammate, third, stranger = 20000, 20001, 20002, 20003, 20004
     path = tmp_path / "tenants.toml"
     path.write_text(f"[tenants.team]\nuids = [{member}, {teammate}]")
@@ -151,7 +154,7 @@ def test_a_group_s_users_may_attach_and_be_one_tenant(tmp_path: Path) -> None:
 
 
 def test_a_worker_whose_uid_changes_tenants_goes_on_as_the_new_one(tmp_path: Path) -> None:
-    """After a SIGHUP the worker loses its lease, attaches again, and begins anew."""
+    """A worker whose uid moves to another tenant loses its lease and attaches as the new tenant."""
     path = tenants_file(tmp_path, "alice")
     with running_store(*SMALL_STORE, "--tenants-file", str(path)) as store:
         client, namespace = open_client(

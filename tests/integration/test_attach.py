@@ -1,4 +1,4 @@
-"""The attach socket: what a peer is told and given."""
+"""The attach socket: the answers and the memory that a peer gets."""
 
 import fcntl
 import os
@@ -17,16 +17,16 @@ from wire.attach_rig import TENANT, AttachRig, extent_ids, has_ended
 
 
 def test_a_peer_is_told_who_it_is(rig: AttachRig) -> None:
-    """Welcome has a credential of the kernel's uid, the tenant, and the epoch."""
+    """Welcome has a credential for the kernel's uid, the tenant and the epoch."""
     rig.serve()
     welcome = rig.connect().hello().welcome
-    assert rig.credentials.identify(welcome.credential) == Identity(TENANT, admin=True)
+    assert rig.credentials.identify(welcome.credential).identity == Identity(TENANT, admin=True)
     assert (welcome.tenant, welcome.admin) == (TENANT, True)
     assert welcome.store_epoch == rig.world.store.epoch
 
 
 def test_the_socket_is_its_owners_alone(rig: AttachRig) -> None:
-    """Nobody else may connect, a file that was left behind is replaced, and closing removes it."""
+    """Only the owner may connect, a stale socket is replaced, and closing removes the socket."""
     rig.path.touch()
     server = rig.serve()
     assert stat.S_IMODE(rig.path.stat().st_mode) == 0o600
@@ -35,7 +35,7 @@ def test_the_socket_is_its_owners_alone(rig: AttachRig) -> None:
 
 
 def test_a_bound_process_is_given_sealed_extents(rig: AttachRig) -> None:
-    """Descriptors come close-on-exec and sealed, once, and are counted on when acknowledged."""
+    """A bound process gets sealed, close-on-exec descriptors once, and uses acknowledged ones."""
     rig.serve()
     caller = rig.lease()
     peer = rig.bound(caller)
@@ -60,7 +60,7 @@ def test_a_bound_process_is_given_sealed_extents(rig: AttachRig) -> None:
 
 
 def test_new_extents_are_announced_over_the_open_connection(rig: AttachRig) -> None:
-    """A process hears of an extent that its arena got later, and of each extent once."""
+    """A bound process is told of each new extent of its arena once."""
     rig.serve()
     caller = rig.lease()
     peer = rig.bound(caller)
@@ -74,7 +74,7 @@ def test_new_extents_are_announced_over_the_open_connection(rig: AttachRig) -> N
 
 
 def test_many_extents_come_in_frames_of_32(rig: AttachRig) -> None:
-    """A process that comes late is given all extents, as many to a frame as may be."""
+    """A process that binds late gets all extents, 32 to a frame."""
     rig.serve()
     early, late = rig.lease(), rig.lease()
     rig.bound(early)
@@ -88,7 +88,7 @@ def test_many_extents_come_in_frames_of_32(rig: AttachRig) -> None:
 
 
 def test_a_store_that_ends_hangs_up(rig: AttachRig) -> None:
-    """Closing the server ends every connection, which tells clients that the store is gone."""
+    """Closing the server closes every connection, so clients notice the end of the store."""
     server = rig.serve()
     peers = [rig.bound(rig.lease()), rig.connect()]
     assert server.is_alive()
@@ -98,7 +98,7 @@ def test_a_store_that_ends_hangs_up(rig: AttachRig) -> None:
 
 
 def test_no_secret_is_logged(rig: AttachRig) -> None:
-    """Neither credentials nor secrets of leases are in the log, whatever happens."""
+    """Neither credentials nor lease secrets are in the log."""
     with capture_logs() as lines:
         server = rig.serve()
         caller = rig.lease()
@@ -117,7 +117,7 @@ def test_no_secret_is_logged(rig: AttachRig) -> None:
 
 
 def test_nothing_is_left_open(rig: AttachRig) -> None:
-    """When all peers are gone and the server is closed, so are all descriptors."""
+    """All descriptors are closed when all peers and the server are gone."""
     before = sockets_and_pidfds()
     server = rig.serve()
     caller = rig.lease()
@@ -133,6 +133,6 @@ def test_nothing_is_left_open(rig: AttachRig) -> None:
 
 
 def sockets_and_pidfds() -> int:
-    """Returns how many descriptors this process has that are no plain files or memory."""
+    """Returns the number of this process's descriptors that are no plain files or memory."""
     targets = [str(each.resolve()) for each in Path("/proc/self/fd").iterdir()]
     return sum("socket:" in each or "anon_inode" in each for each in targets)

@@ -1,9 +1,9 @@
-"""Who may have a lane, and when it ends."""
+"""The processes that may have a lane, and the events that end one."""
 
 import pytest
 
 from kvstore.core.values.requests import Caller
-from kvstore.rpc.lane.calls import METHODS
+from kvstore.rpc.lane.server import METHODS
 from kvstore.v1 import attach_pb2, lease_pb2, prefix_cache_pb2
 from stores.rpc_world import lane_answer, lane_call
 from wire.attach_peer import AttachPeer
@@ -21,7 +21,7 @@ def ask_for_lane(peer: AttachPeer, caller: Caller) -> attach_pb2.ServerFrame:
 
 
 def lane_of(rig: AttachRig, caller: Caller) -> AttachPeer:
-    """Returns a lane."""
+    """Opens a lane and returns it."""
     peer = rig.connect()
     peer.hello()
     assert list(ask_for_lane(peer, caller).lane_opened.methods) == list(METHODS)
@@ -29,7 +29,7 @@ def lane_of(rig: AttachRig, caller: Caller) -> AttachPeer:
 
 
 def test_an_attached_process_calls_over_a_lane(rig: AttachRig) -> None:
-    """For whatever lease of its tenant has the secret that opened it."""
+    """An attached process calls over a lane under any lease of its tenant with the right secret."""
     rig.serve()
     own, other = rig.lease(), rig.lease()
     rig.bound(own)
@@ -45,7 +45,7 @@ def test_an_attached_process_calls_over_a_lane(rig: AttachRig) -> None:
 
 @pytest.mark.parametrize("case", ["undeclared", "not attached", "bound", "no lanes", "no lease"])
 def test_nobody_else_has_one(rig: AttachRig, case: str) -> None:
-    """The connection is refused, with the reason."""
+    """A process without the right to a lane is refused with the reason."""
     server = rig.serve()
     caller = rig.lease()
     peer = rig.connect()
@@ -73,7 +73,7 @@ def test_nobody_else_has_one(rig: AttachRig, case: str) -> None:
 
 
 def test_a_lane_ends_with_its_lease(rig: AttachRig) -> None:
-    """Of a process that has nothing mapped; another lease's goes on."""
+    """A lane ends with its lease, even if its process has nothing mapped."""
     rig.serve()
     caller = rig.lease()
     rig.bound(caller)
@@ -84,7 +84,7 @@ def test_a_lane_ends_with_its_lease(rig: AttachRig) -> None:
 
 
 def test_a_lane_takes_no_place_of_a_connection(rig: AttachRig) -> None:
-    """Lanes are counted by themselves: as many may attach with them as without."""
+    """Lanes do not count as connections, so as many processes may attach with them as without."""
     rig.serve(max_connections=3)
     caller = rig.lease()
     rig.bound(caller)

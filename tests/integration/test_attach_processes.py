@@ -1,8 +1,6 @@
-"""The attach socket and the lives and deaths of real processes."""
+"""The attach socket and the deaths of real processes."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,11 +10,11 @@ from kvstore.core.values.slots import SlotState
 from kvstore.errors import PoolExhausted
 from kvstore.v1 import attach_pb2
 from stores.store_world import IDENTITY
-from wire.attach_rig import ADMIN, PEER, AttachRig, extent_ids, has_ended, line_of
+from wire.attach_rig import ADMIN, AttachRig, extent_ids, has_ended, line_of
 
 
 def test_two_processes_share_pages_in_place(rig: AttachRig) -> None:
-    """What another process wrote into an extent is what the store's mapping shows."""
+    """The store's mapping shows the bytes that another process wrote into an extent."""
     rig.serve()
     caller = rig.lease()
     child = rig.spawn(caller)
@@ -27,7 +25,7 @@ def test_two_processes_share_pages_in_place(rig: AttachRig) -> None:
 
 
 def test_a_killed_process_is_noticed_and_its_lease_ends(rig: AttachRig) -> None:
-    """After kill -9 what the worker had reserved is back, without any clock."""
+    """A killed worker's reserved slots are free again, without waiting for any clock."""
     rig.serve()
     caller = rig.lease()
     child = rig.spawn(caller)
@@ -41,7 +39,7 @@ def test_a_killed_process_is_noticed_and_its_lease_ends(rig: AttachRig) -> None:
 
 
 def test_a_death_is_noticed_though_the_connection_lingers(rig: AttachRig) -> None:
-    """A connection that another process inherited does not keep a dead worker's lease."""
+    """A dead worker's lease ends even if another process inherited its connection."""
     rig.serve()
     caller = rig.lease()
     script = (
@@ -55,13 +53,7 @@ def test_a_death_is_noticed_though_the_connection_lingers(rig: AttachRig) -> Non
         "print(heir.pid, flush=True)\n"
         "os._exit(0)\n"
     )
-    worker = subprocess.Popen(
-        [sys.executable, "-c", script, str(rig.path), caller.lease_id.hex(), caller.secret.hex()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(PEER.parent), *sys.path])},
-    )
+    worker = rig.start(caller, "-c", script)
     heir = int(line_of(worker))
     assert rig.wait_for(lambda: not rig.world.store.stats(ADMIN).leases)
     assert Path(f"/proc/{heir}").exists()
@@ -69,7 +61,7 @@ def test_a_death_is_noticed_though_the_connection_lingers(rig: AttachRig) -> Non
 
 
 def test_a_process_that_only_hung_up_keeps_its_lease(rig: AttachRig) -> None:
-    """A lost connection is no death: the process is watched further, and may bind again."""
+    """A process that only hangs up keeps its lease and may bind again."""
     rig.serve()
     caller = rig.lease()
     peer = rig.bound(caller)
@@ -82,7 +74,7 @@ def test_a_process_that_only_hung_up_keeps_its_lease(rig: AttachRig) -> None:
 
 
 def test_a_process_that_binds_again_takes_its_older_connection_over(rig: AttachRig) -> None:
-    """Under one lease a process is one, over its newest connection; the older one is ended."""
+    """A process that binds again ends its older connection and uses the newer one."""
     rig.serve()
     caller = rig.lease()
     older = rig.bound(caller)
@@ -95,7 +87,7 @@ def test_a_process_that_binds_again_takes_its_older_connection_over(rig: AttachR
 
 
 def test_a_connection_binds_anew_once_its_lease_ended(rig: AttachRig) -> None:
-    """After a revoke the connection stays, and serves the process's next lease from the start."""
+    """A connection may bind the process's next lease after the first one is revoked."""
     rig.serve()
     first, second = rig.lease(), rig.lease()
     peer = rig.bound(first)
@@ -110,7 +102,7 @@ def test_a_connection_binds_anew_once_its_lease_ended(rig: AttachRig) -> None:
 
 
 def test_a_process_whose_connection_broke_as_it_was_bound_is_watched(rig: AttachRig) -> None:
-    """Hanging up before the answer to Bind is no way out of being proven dead."""
+    """A process that hangs up before the answer to Bind is still watched for its death."""
     rig.serve()
     caller = rig.lease()
     script = (
@@ -126,13 +118,7 @@ def test_a_process_whose_connection_broke_as_it_was_bound_is_watched(rig: Attach
         "print('closed', flush=True)\n"
         "sys.stdin.read()\n"
     )
-    rank = subprocess.Popen(
-        [sys.executable, "-c", script, str(rig.path), caller.lease_id.hex(), caller.secret.hex()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(PEER.parent), *sys.path])},
-    )
+    rank = rig.start(caller, "-c", script)
     assert line_of(rank) == "closed\n"
     # Until the server has come to that frame, and found that nobody reads its answer.
     while rig.processes() != [rank.pid] or rig.processes(connected=True):
@@ -143,7 +129,7 @@ def test_a_process_whose_connection_broke_as_it_was_bound_is_watched(rig: Attach
 
 
 def test_what_a_process_unmapped_is_not_handed_out(rig: AttachRig) -> None:
-    """After Unmapped the worker gets no slot in that extent."""
+    """A worker gets no slot in an extent that it unmapped."""
     rig.serve()
     caller = rig.lease()
     peer = rig.bound(caller)

@@ -1,4 +1,4 @@
-"""The attach socket and peers that are wrong, silent, deaf, or too many."""
+"""The attach socket and peers that are wrong, silent, slow or too many."""
 
 import os
 import resource
@@ -27,7 +27,7 @@ from wire.attach_rig import AttachRig, extent_ids, has_ended, reason_of
 
 
 def test_a_connection_has_one_lease_at_a_time(rig: AttachRig) -> None:
-    """Binding another lease while the first goes on is refused."""
+    """Binding a second lease is refused while the first one is bound."""
     rig.serve()
     peer = rig.bound(rig.lease())
     other = rig.lease()
@@ -36,7 +36,7 @@ def test_a_connection_has_one_lease_at_a_time(rig: AttachRig) -> None:
 
 
 def test_a_wrong_secret_is_refused(rig: AttachRig) -> None:
-    """Who does not know the lease's secret is not attached, and nothing of the try is left."""
+    """A process with a wrong lease secret is not attached, and its attempt leaves nothing."""
     rig.serve()
     caller = rig.lease()
     peer = rig.connect()
@@ -63,7 +63,7 @@ def test_a_wrong_secret_is_refused(rig: AttachRig) -> None:
 def test_a_peer_that_begins_wrongly_is_refused(
     rig: AttachRig, frame: attach_pb2.ClientFrame, reason: str
 ) -> None:
-    """Hello comes first, in our version, and not from a client of CUDA MPS."""
+    """A peer that does not begin with a current Hello, or uses CUDA MPS, is refused."""
     rig.serve()
     peer = rig.connect()
     peer.send(frame)
@@ -80,7 +80,7 @@ def test_a_peer_that_begins_wrongly_is_refused(
     ],
 )
 def test_what_is_no_frame_is_refused(rig: AttachRig, data: bytes, reason: str) -> None:
-    """Bytes that are no message, and lengths over the bound, end the connection with a reason."""
+    """Unreadable bytes and too long frames end the connection with a reason."""
     rig.serve()
     peer = rig.connect()
     peer.socket.sendall(data)
@@ -89,7 +89,7 @@ def test_what_is_no_frame_is_refused(rig: AttachRig, data: bytes, reason: str) -
 
 
 def test_half_a_frame_harms_nobody(rig: AttachRig) -> None:
-    """A peer that stops within a frame keeps no other waiting, and may hang up there."""
+    """A peer that stops within a frame delays nobody, and may hang up there."""
     rig.serve()
     half = rig.connect()
     half.socket.sendall(LENGTH.pack(100) + b"half")
@@ -99,7 +99,7 @@ def test_half_a_frame_harms_nobody(rig: AttachRig) -> None:
 
 
 def test_silent_and_deaf_peers_do_not_stall_others(rig: AttachRig) -> None:
-    """With 100 connections that say nothing, or never read, a worker is served at once."""
+    """A worker is served at once beside 100 connections that never send or never read."""
     rig.serve()
     for number in range(100):
         peer = rig.connect()
@@ -112,7 +112,7 @@ def test_silent_and_deaf_peers_do_not_stall_others(rig: AttachRig) -> None:
 
 
 def flood(peer: AttachPeer) -> None:
-    """Sends Hellos for as long as the socket takes them, and read nothing."""
+    """Sends Hellos while the socket takes them, and reads nothing."""
     hello = attach_pb2.Hello(protocol_version=1, display_name="x" * 200)
     body = attach_pb2.ClientFrame(hello=hello).SerializeToString()
     peer.socket.settimeout(0)
@@ -124,7 +124,7 @@ def flood(peer: AttachPeer) -> None:
 
 
 def test_silent_peers_are_ended_in_time(rig: AttachRig) -> None:
-    """A peer that never says Hello is hung up on, and one that did is not."""
+    """A peer that never says Hello is disconnected in time. One that did is not."""
     server = rig.serve()
     polite = rig.connect()
     polite.hello()
@@ -136,7 +136,7 @@ def test_silent_peers_are_ended_in_time(rig: AttachRig) -> None:
 
 
 def test_too_many_connections_are_turned_away(rig: AttachRig) -> None:
-    """Beyond its share a uid is told so, and there is room again when one of its own leaves."""
+    """A uid beyond its share of connections is refused until one of its connections ends."""
     rig.serve(max_connections=4)
     first = rig.connect()
     assert first.hello().HasField("welcome")
@@ -151,7 +151,7 @@ def test_too_many_connections_are_turned_away(rig: AttachRig) -> None:
 
 
 def test_silent_connections_shut_nobody_out(rig: AttachRig) -> None:
-    """However many connections say nothing, whoever speaks is served, and stays so."""
+    """However many connections are silent, a peer that says Hello is served and stays connected."""
     rig.serve(max_connections=40)
     caller = rig.lease()
     served = rig.bound(caller)
@@ -165,7 +165,7 @@ def test_silent_connections_shut_nobody_out(rig: AttachRig) -> None:
 
 
 def test_who_went_leaves_nothing_in_memory(rig: AttachRig) -> None:
-    """A connection that sent half a frame and hung up is gone, whatever time it had to speak."""
+    """A connection that sent half a frame and hung up leaves nothing in memory."""
     rig.serve(patience=1e6)
     before, timers = count_of(Connection), count_of(Timer)
     stayed = rig.connect()
@@ -183,7 +183,7 @@ def test_who_went_leaves_nothing_in_memory(rig: AttachRig) -> None:
 
 
 def test_a_flood_of_refusals_is_few_lines(rig: AttachRig) -> None:
-    """Refused peers fill no log: the first of them have a line each, the others are counted."""
+    """The first refused peers are logged one by one, and the others are counted."""
     with capture_logs() as lines:
         # By a clock that stands still all are of one moment.
         rig.serve()._lines = LogBudget(rig.world.clock)
@@ -196,7 +196,7 @@ def test_a_flood_of_refusals_is_few_lines(rig: AttachRig) -> None:
 
 
 def test_a_peer_that_never_stops_sending_does_not_starve_others(rig: AttachRig) -> None:
-    """A turn is one frame: beside an endless stream of them another worker comes through."""
+    """A peer gets one frame per turn, so an endless sender does not delay other workers."""
     rig.serve()
     endless = rig.bound(rig.lease())
     body = attach_pb2.ClientFrame(unmapped=attach_pb2.Unmapped(extent_ids=[1])).SerializeToString()
@@ -219,7 +219,7 @@ def test_a_peer_that_never_stops_sending_does_not_starve_others(rig: AttachRig) 
 
 
 def welcomed(peer: AttachPeer) -> bool:
-    """Says Hello and returns whether that was welcome."""
+    """Says Hello and returns whether the answer is Welcome."""
     try:
         return peer.hello().HasField("welcome")
     except (BrokenPipeError, ConnectionResetError):
@@ -227,7 +227,7 @@ def welcomed(peer: AttachPeer) -> bool:
 
 
 def test_descriptors_are_not_needed_to_be_refused_kindly(rig: AttachRig) -> None:
-    """Descriptors that a peer sends along are dropped, and what it says is answered."""
+    """Descriptors that a peer sends are dropped, and its frame is answered."""
     rig.serve()
     peer = rig.connect()
     body = attach_pb2.ClientFrame(hello=attach_pb2.Hello(protocol_version=1)).SerializeToString()
@@ -237,7 +237,7 @@ def test_descriptors_are_not_needed_to_be_refused_kindly(rig: AttachRig) -> None
 
 
 def test_a_peer_that_may_be_anybody_is_told_why_it_is_refused(rig: AttachRig) -> None:
-    """A peer whose uid the kernel does not know gets the reason as the answer to its Hello."""
+    """A peer whose uid the kernel does not know gets the reason in answer to its Hello."""
     server = rig.serve()
     server._overflow_uid = os.getuid()
     peer = rig.connect()
@@ -246,12 +246,12 @@ def test_a_peer_that_may_be_anybody_is_told_why_it_is_refused(rig: AttachRig) ->
 
 
 def failures(lines: list[EventDict]) -> int:
-    """Counts the lines that say that a peer could not be accepted."""
+    """Counts the log lines about peers that could not be accepted."""
     return [line["event"] for line in lines].count("accept_failed")
 
 
 def test_a_server_out_of_descriptors_goes_on_when_it_has_some(rig: AttachRig) -> None:
-    """A peer that cannot be accepted now is accepted later, and the thread does not spin."""
+    """A server without free descriptors accepts waiting peers later, without a busy loop."""
     server = rig.serve()
     peer = rig.unconnected()
     deadline = time.monotonic() + LIMIT
@@ -268,7 +268,7 @@ def test_a_server_out_of_descriptors_goes_on_when_it_has_some(rig: AttachRig) ->
 
 @contextmanager
 def no_more_descriptors() -> Iterator[None]:
-    """Let this process open nothing more."""
+    """Prevents this process from opening more descriptors."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)

@@ -1,4 +1,4 @@
-"""What the attach socket says of extents that go, and whom the store waits for."""
+"""Retired extents on the attach socket, and the processes that the store waits for."""
 
 import os
 
@@ -24,35 +24,35 @@ class Worker:
         assert extent_ids(self.peer) == [1]
 
     def retire(self) -> None:
-        """Retires the extent, and let the store's threads look."""
+        """Retires the extent and lets the store's threads react."""
         with self.store._mutex:
             self.rig.world.cache.retire_extent(self.namespace.arena.arena_id, 1)
         self.look()
 
     def look(self) -> None:
-        """Have the attach server look around."""
+        """Runs one round of the attach server's announcements."""
         self.store.announcer.announce()
 
     def unmap(self, peer: AttachPeer, *extent_ids: int) -> None:
-        """Says on a connection that extents are unmapped, and waits until the server read it."""
+        """Sends Unmapped on a connection and waits until the server read it."""
         unmapped = attach_pb2.Unmapped(extent_ids=extent_ids)
         peer.send(attach_pb2.ClientFrame(unmapped=unmapped))
         assert peer.acknowledge().HasField("acknowledged")
 
     def goes(self) -> bool:
-        """Returns whether the extent can go now; if so it is gone."""
+        """Frees the extent if no process needs it any more. Returns whether it did."""
         with self.store._mutex:
             return self.rig.world.cache.remove_extent(1)
 
 
 @pytest.fixture
 def worker(rig: AttachRig) -> Worker:
-    """Provides a worker that was given one extent."""
+    """Provides a worker that has one extent."""
     return Worker(rig)
 
 
 def retired(peer: AttachPeer) -> list[int]:
-    """Returns what the next frame asks to unmap."""
+    """Returns the extents that the next frame asks to unmap."""
     frame, descriptors = peer.receive()
     assert descriptors == ()
     assert frame.WhichOneof("message") == "retire"
@@ -60,7 +60,7 @@ def retired(peer: AttachPeer) -> list[int]:
 
 
 def test_an_extent_goes_after_its_process_unmapped_it(worker: Worker) -> None:
-    """Asked once for what it mapped, the process answers, and the extent can go."""
+    """A process is asked once to unmap an extent, and the extent goes after its answer."""
     worker.peer.acknowledge(1)
     worker.retire()
     assert retired(worker.peer) == [1]
@@ -71,7 +71,7 @@ def test_an_extent_goes_after_its_process_unmapped_it(worker: Worker) -> None:
 
 
 def test_what_was_offered_and_not_acknowledged_is_waited_for(worker: Worker) -> None:
-    """A handle that was sent may be mapped at any time, so it is asked for."""
+    """An offered extent is also asked back, because its handle may be mapped at any time."""
     worker.retire()
     assert retired(worker.peer) == [1]
     assert not worker.goes()
@@ -80,7 +80,7 @@ def test_what_was_offered_and_not_acknowledged_is_waited_for(worker: Worker) -> 
 
 
 def test_nothing_is_asked_for_that_is_in_use(worker: Worker) -> None:
-    """While a slot is held its holder needs the memory; it is asked for when the last is free."""
+    """An extent is asked back only after its last held slot is free."""
     worker.peer.acknowledge(1)
     request = [ReservationRequest(1, 0, 2)]
     worker.store.reserve(worker.caller, worker.namespace.namespace_id, request)
@@ -92,7 +92,7 @@ def test_nothing_is_asked_for_that_is_in_use(worker: Worker) -> None:
 
 
 def test_a_process_that_comes_back_is_asked_again(worker: Worker) -> None:
-    """What was given over an earlier connection of a living process still counts."""
+    """A process that reconnects is asked to unmap the extents from its earlier connection."""
     worker.peer.acknowledge(1)
     worker.peer.close()
     pid = os.getpid()
@@ -106,7 +106,7 @@ def test_a_process_that_comes_back_is_asked_again(worker: Worker) -> None:
 
 
 def test_a_process_whose_lease_ended_is_still_asked(worker: Worker) -> None:
-    """Its memory may be mapped for as long as its connection lasts; it may answer, or hang up."""
+    """A process whose lease ended is still asked, because its memory may stay mapped."""
     worker.peer.acknowledge(1)
     worker.store.revoke(worker.caller)
     worker.retire()
@@ -117,7 +117,7 @@ def test_a_process_whose_lease_ended_is_still_asked(worker: Worker) -> None:
 
 
 def test_hanging_up_after_the_leases_end_says_that_all_is_unmapped(worker: Worker) -> None:
-    """Nobody is waited for whose lease and connection ended."""
+    """A process whose lease and connection ended is not waited for."""
     worker.peer.acknowledge(1)
     worker.store.revoke(worker.caller)
     worker.retire()
@@ -126,7 +126,7 @@ def test_hanging_up_after_the_leases_end_says_that_all_is_unmapped(worker: Worke
 
 
 def test_a_process_that_binds_after_is_not_given_it(worker: Worker) -> None:
-    """An extent on its way out goes to nobody new."""
+    """A retired extent is not offered to a process that binds later."""
     worker.retire()
     second = worker.rig.lease()
     peer = worker.rig.bound(second)

@@ -1,4 +1,4 @@
-"""benchmarks/checksums.py, with so little to do that its figures mean nothing."""
+"""benchmarks/checksums.py with minimal work, so its figures mean nothing."""
 
 import json
 
@@ -8,7 +8,7 @@ SMALL = ("--rounds", "1", "--page-kib", "4")
 
 
 def test_the_benchmark_prints_one_json_document() -> None:
-    """Inserts with and without checksums, and matches at each rate, each beside the first."""
+    """The document has inserts with and without checksums, and matches at each verify rate."""
     output = run_benchmark("checksums", "--json", *SMALL)
     document = json.loads(output)
     assert {"machine", "load_average", "method"} < set(document)

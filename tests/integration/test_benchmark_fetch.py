@@ -1,4 +1,4 @@
-"""benchmarks/fetch.py, with so little to do that its figures mean nothing, and no peer."""
+"""benchmarks/fetch.py with minimal work and without a peer, so its figures mean nothing."""
 
 import json
 
@@ -6,7 +6,7 @@ from processes.benchmark_process import run_benchmark
 
 
 def test_the_benchmark_prints_one_json_document() -> None:
-    """Hits, fetches and stores, each beside its part's reference, and all that was timed."""
+    """The document has hits, fetches and stores with their references, and all times."""
     output = run_benchmark("fetch", "--json", "--quick", "--rounds", "1", "--no-peers")
     document = json.loads(output)
     assert {"machine", "load_average", "method"} < set(document)

@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py on host memory, where its figures mean nothing and its code is the same."""
+"""benchmarks/gpu.py on host memory: the same code, with figures that mean nothing."""
 
 import json
 from typing import Any
@@ -11,19 +11,19 @@ from processes.benchmark_process import run_benchmark
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    """What a quick run on the CPU measured."""
+    """Provides the result of a quick run on the CPU."""
     found: dict[str, Any] = json.loads(run_benchmark("gpu", "--device", "cpu", "--quick", "--json"))
     return found
 
 
 def test_a_size_is_opened(document: dict[str, Any]) -> None:
-    """It has the time of the first process and of those after it."""
+    """Opening a size has the times of the first process and of later ones."""
     assert [row["bytes"] for row in document["open"]] == [4 << 20]
     assert all(row["first_ms"] > 0 and row["again_ms"] > 0 for row in document["open"])
 
 
 def test_each_way_of_copying_is_set_beside_the_plain_copy(document: dict[str, Any]) -> None:
-    """The plain copy is all of itself; the bytes are those of the pages."""
+    """Each way of copying is compared with the plain copy, and copies the pages' bytes."""
     gather = document["gather"]
     assert gather["bytes"] == gather["pages"] * document["method"]["page_bytes"]
     shares = {row["way"]: row["share_of_copy"] for row in gather["ways"]}
@@ -32,7 +32,7 @@ def test_each_way_of_copying_is_set_beside_the_plain_copy(document: dict[str, An
 
 
 def test_pages_go_down_and_up_beside_one_large_copy(document: dict[str, Any]) -> None:
-    """Each way has both directions; the large copy is all of itself."""
+    """Each way of moving pages has both directions, compared with one large copy."""
     (row,) = document["tiers"]
     ways = {(each["way"], each["direction"]): each for each in row["ways"]}
     names = ("one large", "copies", "store")
@@ -42,14 +42,14 @@ def test_pages_go_down_and_up_beside_one_large_copy(document: dict[str, Any]) ->
 
 
 def test_tiers_of_the_host_are_measured_alone() -> None:
-    """Without a model, and as one JSON value on stdout."""
+    """The host's tiers are measured without a model, as one JSON document on stdout."""
     found = json.loads(run_benchmark("gpu", "--host", "--quick", "--json"))
     assert [row["page_bytes"] for row in found["tiers"]] == [64 << 10]
     assert "first_token" not in found
 
 
 def test_each_shared_length_has_its_first_tokens(document: dict[str, Any]) -> None:
-    """Cold, hit, resident and the suffix alone, with the ratios of the target."""
+    """Each shared length has cold, hit, resident and suffix times, with the target's ratios."""
     assert [row["shared_tokens"] for row in document["first_token"]] == [128, 512]
     for row in document["first_token"]:
         assert set(row["ms"]) == {"cold", "hit", "suffix alone", "resident"}
@@ -59,5 +59,5 @@ def test_each_shared_length_has_its_first_tokens(document: dict[str, Any]) -> No
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_device_it_says_so() -> None:
-    """No figures, no error."""
+    """Without a device the benchmark prints that, no figures, and no error."""
     assert run_benchmark("gpu", "--quick").strip() == "skipped: no CUDA device"

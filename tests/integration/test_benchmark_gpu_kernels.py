@@ -20,7 +20,7 @@ def measured(part: str) -> dict[str, Any]:
 
 
 def test_the_engine_decodes() -> None:
-    """Each batch has its rate; the profiler sees no GPU time here."""
+    """Each batch of decoding has its rate. The profiler finds no GPU time on a CPU."""
     rows = measured("engine")["engine"]
     assert [row["batch"] for row in rows] == [1, 3]
     assert all(row["tokens_s"] > 0 and row["gpu_busy_share"] is None for row in rows)
@@ -28,12 +28,12 @@ def test_the_engine_decodes() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_device_it_says_so() -> None:
-    """No figures, no error."""
+    """Without a device the benchmark prints that, no figures, and no error."""
     assert run_benchmark("gpu_kernels", "--quick").strip() == "skipped: no CUDA device"
 
 
 @pytest.mark.skipif(find_spec("triton") is not None, reason="Triton is here")
 def test_without_triton_it_says_so() -> None:
-    """As JSON too."""
+    """Without triton the benchmark says so, also in JSON."""
     said = json.loads(run_benchmark(*ARGUMENTS))
     assert said == {"benchmark": "gpu_kernels", "skipped": "skipped: no Triton"}

@@ -1,4 +1,4 @@
-"""benchmarks/index.py, with so little to do that its figures mean nothing, and no peer."""
+"""benchmarks/index.py with minimal work and without a peer, so its figures mean nothing."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "index.py"
 
 
 def test_the_last_line_is_one_json_object(tmp_path: Path) -> None:
-    """Each case with its figure, who has none and why, memory, pauses, and each pass of a trace."""
+    """The last line is JSON with each case, the peers that lack it, memory, pauses and traces."""
     trace = tmp_path / "trace.jsonl.gz"
     requests = [
         {"input_length": 1_100, "hash_ids": [0, 1, 2]},
@@ -47,15 +47,15 @@ def test_the_last_line_is_one_json_object(tmp_path: Path) -> None:
     ("text", "said"),
     [
         (None, "No such file or directory"),
-        ("", "it asks for no tokens"),
-        ('{"hash_ids": [], "input_length": 0}\n', "it asks for no tokens"),
+        ("", "no request has tokens"),
+        ('{"hash_ids": [], "input_length": 0}\n', "no request has tokens"),
     ],
     ids=range(3),
 )
 def test_a_trace_that_nothing_can_be_made_of_is_a_line(
     tmp_path: Path, text: str | None, said: str
 ) -> None:
-    """At once, before anything is measured."""
+    """An unusable trace is reported in one line before anything is measured."""
     trace = tmp_path / "trace.jsonl"
     if text is not None:
         trace.write_text(text)

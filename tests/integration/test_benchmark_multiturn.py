@@ -25,14 +25,14 @@ ATTACH_SECONDS = 60.0
 
 @pytest.fixture(scope="module")
 def asked() -> list[Turn]:
-    """Some turns of the trace that begin alike."""
+    """Provides some turns of the trace with equal beginnings."""
     found = turns(load(CUT, 60), block_tokens=8, longest=LONGEST - 2)[:10]
     assert sum(each.known_tokens for each in found) > 0
     return found
 
 
 def serve(asked: list[Turn], *, callers: int, speed: float = 0.0) -> list[Served]:
-    """Replays turns against an application with an engine and a store of its own."""
+    """Replays turns against an application with its own engine and store."""
     use_threads(1)
 
     async def talk() -> list[Served]:
@@ -63,7 +63,7 @@ def serve(asked: list[Turn], *, callers: int, speed: float = 0.0) -> list[Served
 
 
 def test_one_caller_finds_all_that_was_computed_before(asked: list[Turn]) -> None:
-    """Of each prompt what the trace's ids say, or some tokens more where two happen to agree."""
+    """One caller finds the tokens that the trace predicts, or some more where two prompts agree."""
     served = serve(asked, callers=1)
     for turn, each in zip(asked, served, strict=True):
         assert each.error == ""
@@ -75,7 +75,7 @@ def test_one_caller_finds_all_that_was_computed_before(asked: list[Turn]) -> Non
 
 
 def test_an_open_loop_sends_everything_in_time(asked: list[Turn]) -> None:
-    """Several at a time, none before its time."""
+    """An open loop sends several requests at a time, and none before its time."""
     served = serve(asked, callers=4, speed=1_000.0)
     assert [each.error for each in served] == [""] * len(asked)
     assert {each.output_tokens for each in served} == {2}

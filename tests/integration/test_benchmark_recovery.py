@@ -15,7 +15,7 @@ LIMIT = 60.0
 
 
 def test_the_benchmark_says_what_survived_a_kill(tmp_path: Path) -> None:
-    """All that was acknowledged is served, nothing wrong, in however deep a folder."""
+    """All acknowledged pages survive a kill, and none is wrong, also in a deep folder."""
     deep = tmp_path / ("deeper-than-a-socket-may-be-" * 4)
     deep.mkdir()
     output = run_benchmark("recovery", "--json", "--kills", "1", "--folder", str(deep))
@@ -29,7 +29,7 @@ def test_the_benchmark_says_what_survived_a_kill(tmp_path: Path) -> None:
 
 
 def test_what_tier_3_has_nothing_of_is_not_acknowledged() -> None:
-    """A server would be killed before there is anything that could survive."""
+    """A page that tier 3 does not have is not acknowledged."""
     told = Told()
     with running_store() as store, Client(store.runtime_dir) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)

@@ -1,4 +1,4 @@
-"""benchmarks/rpc.py, with so little to do that its figures mean nothing."""
+"""benchmarks/rpc.py with minimal work, so its figures mean nothing."""
 
 import json
 from itertools import product
@@ -22,7 +22,7 @@ EMPTY, FULL = {"health", "empty"}, {"match", "release", "hit", "acquire", "inser
 
 
 def test_the_benchmark_prints_one_json_document() -> None:
-    """Both servers and the lane are measured in every cell, and ratios are of cells there are."""
+    """The document has both servers and the lane in every cell, with the ratios of cells."""
     output = run_benchmark("rpc", "--json", *SMALL)
     document = json.loads(output)
     assert {"machine", "load_average", "method"} < set(document)

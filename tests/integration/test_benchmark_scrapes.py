@@ -1,4 +1,4 @@
-"""benchmarks/scrapes.py, quickly."""
+"""benchmarks/scrapes.py with minimal work."""
 
 import json
 
@@ -6,7 +6,7 @@ from processes.benchmark_process import run_benchmark
 
 
 def test_the_benchmark_prints_one_json_document() -> None:
-    """Calls timed and not, a scrape, and matches beside scrapes."""
+    """The document has timed and untimed calls, a scrape, and matches during scrapes."""
     output = run_benchmark("scrapes", "--json", "--rounds", "1")
     document = json.loads(output)
     assert {"machine", "load_average", "method"} < set(document)

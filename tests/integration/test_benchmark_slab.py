@@ -1,4 +1,4 @@
-"""benchmarks/slab.py, with so little to do that its figures mean nothing."""
+"""benchmarks/slab.py with minimal work, so its figures mean nothing."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ SMALL = ("--rounds", "1", "--mib", "4", "--page-kib", "64", "--restart-pages", "
 
 
 def test_the_benchmark_prints_one_json_document(tmp_path: Path) -> None:
-    """Speeds beside plain copies, the time of a restart, and what a kill left."""
+    """The document has speeds beside plain copies, a restart's time, and what a kill left."""
     output = run_benchmark("slab", "--json", "--kills", "1", *SMALL, "--folder", str(tmp_path))
     document = json.loads(output)
     [speed] = document["speeds"]

@@ -1,4 +1,4 @@
-"""benchmarks/stall.py, with so short a stall that its figures mean nothing."""
+"""benchmarks/stall.py with a short stall, so its figures mean nothing."""
 
 import json
 
@@ -8,7 +8,7 @@ SMALL = ("--seconds", "3", "--clients", "2", "--engines", "0")
 
 
 def test_the_benchmark_prints_one_json_document() -> None:
-    """Requests went on during the stall, none was wrong, all hit again, and nothing is left."""
+    """Requests go on during the stall with right tokens, hit again after it, and leave nothing."""
     output = run_benchmark("stall", "--json", *SMALL, timeout=240)
     document = json.loads(output)
     assert {"machine", "load_average", "method"} < set(document)

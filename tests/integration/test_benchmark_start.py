@@ -1,4 +1,4 @@
-"""benchmarks/start.py, with so little memory that its figures mean nothing."""
+"""benchmarks/start.py with little memory, so its figures mean nothing."""
 
 import json
 
@@ -6,7 +6,7 @@ from processes.benchmark_process import run_benchmark
 
 
 def test_the_benchmark_prints_one_json_document() -> None:
-    """Each way of filling memory beside fallocate and a memset, and real servers."""
+    """The document compares ways of filling memory with fallocate and memset, and real servers."""
     threads = ("--threads", "1", "--threads", "2")
     output = run_benchmark("start", "--json", "--quick", "--mib", "32", "--rounds", "1", *threads)
     document = json.loads(output)

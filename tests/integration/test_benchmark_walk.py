@@ -1,4 +1,4 @@
-"""benchmarks/walk.py, with so little to do that its times mean nothing."""
+"""benchmarks/walk.py with minimal work, so its times mean nothing."""
 
 import json
 
@@ -6,7 +6,7 @@ from processes.benchmark_process import run_benchmark
 
 
 def test_the_benchmark_prints_one_json_document() -> None:
-    """Each verb over both transports, with counts of the server and of the core, and a time."""
+    """The document has each verb over both transports, with counts and a time."""
     document = json.loads(run_benchmark("walk", "--json", "--quick"))
     here = document["here"]
     assert set(here["walks"]) == set(here["median_us"]) == {"fast path", "gRPC"}

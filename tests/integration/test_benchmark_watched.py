@@ -1,4 +1,4 @@
-"""benchmarks/watched.py, with so little to do that its figures mean nothing."""
+"""benchmarks/watched.py with minimal work, so its figures mean nothing."""
 
 import json
 
@@ -6,7 +6,7 @@ from processes.benchmark_process import run_benchmark
 
 
 def test_the_benchmark_prints_one_json_document() -> None:
-    """Each call of the cycle, not noted, noted and watched, as a whole and in the store alone."""
+    """The document has each call unrecorded, recorded and watched, whole and in the store alone."""
     output = run_benchmark("watched", "--json", "--quick")
     document = json.loads(output)
     assert {"machine", "load_average", "method"} < set(document)

@@ -1,4 +1,4 @@
-"""benchmarks/workloads.py with prompts so short that its figures mean nothing."""
+"""benchmarks/workloads.py with short prompts, so its figures mean nothing."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ LIMIT = 60.0
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    """What one run of everything with one worker gave, as it is written down."""
+    """Provides the document of a run of all measurements with one worker."""
     found = measure(
         SMALLEST,
         model="tiny",
@@ -40,7 +40,7 @@ def document() -> dict[str, Any]:
 
 
 def test_every_variant_served_every_request(document: dict[str, Any]) -> None:
-    """With the same tokens, each with its raw samples."""
+    """Every variant serves every request with the same tokens, and has its raw samples."""
     assert {"machine", "load_average", "method", "summary"} < set(document)
     for name in NAMES:
         each, head = document["workloads"][name], document["summary"][name]
@@ -53,7 +53,7 @@ def test_every_variant_served_every_request(document: dict[str, Any]) -> None:
 
 
 def test_what_could_hit_did(document: dict[str, Any]) -> None:
-    """The store and the ideal reuse the same tokens; without a store nothing is reused."""
+    """The store and the ideal reuse the same tokens. Without a store nothing is reused."""
     for name in ("chat", "rag", "mixed"):
         raw, head = document["workloads"][name]["raw"], document["summary"][name]
         assert head["full_hits"] == head["could_hit"] > 0
@@ -64,7 +64,7 @@ def test_what_could_hit_did(document: dict[str, Any]) -> None:
 
 
 def test_unique_prompts_reuse_no_page(document: dict[str, Any]) -> None:
-    """So what the store adds to them is what a miss costs."""
+    """Unique prompts reuse no page, so the time that the store adds is the overhead of a miss."""
     [each] = document["miss_overhead"]["lengths"]
     assert each["identical"] is True
     assert each["reused_tokens"] < 16 * each["pairs"]
@@ -72,7 +72,7 @@ def test_unique_prompts_reuse_no_page(document: dict[str, Any]) -> None:
 
 
 def test_a_report_is_made_of_what_was_written(document: dict[str, Any], tmp_path: Path) -> None:
-    """Tables into the page, in place of those that it has, small plots, and one line."""
+    """A report replaces the page's tables, draws small plots and prints one line."""
     results, page, plots = tmp_path / "results.json", tmp_path / "page.md", tmp_path / "plots"
     results.write_text(json.dumps(document), encoding="utf-8")
     page.write_text(f"before\n{marked(PROGRAM, ['figures of before'])}after\n", encoding="utf-8")
@@ -85,14 +85,14 @@ def test_a_report_is_made_of_what_was_written(document: dict[str, Any], tmp_path
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "figures of before" not in text
-    assert "### Where nothing hits" in text
+    assert "### Overhead on a miss" in text
     assert "[results](results.json)" in text
     assert {path.name for path in plots.iterdir()} == set(FILES)
     assert max(path.stat().st_size for path in plots.iterdir()) < 100 << 10
 
 
 def test_a_worker_serves_what_it_is_sent() -> None:
-    """A batch, and again with the pages of the first; it ends with its pipe."""
+    """A worker serves a batch, then again from its pages, and ends with its pipe."""
     ours, theirs = Pipe()
     with running_store("--tier1-bytes", "16MiB") as store:
         arguments = (theirs, "a", "tiny", store.runtime_dir, 128, 1)

@@ -1,4 +1,4 @@
-"""The client against a real store: what a worker can count on."""
+"""The client's promises to a worker, against a real store."""
 
 import threading
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.store(*SMALL_STORE)
 def opened(
     fresh_store: RunningStore, request: pytest.FixtureRequest
 ) -> Iterator[tuple[Client, Namespace]]:
-    """A client attached to the store, and its namespace; its calls go over lanes, or gRPC."""
+    """Provides an attached client and its namespace, over lanes and over gRPC."""
     config = ClientConfig(call_timeout=LIMIT, hot_lane=request.param)
     client, namespace = open_client(fresh_store.runtime_dir, config)
     yield client, namespace
@@ -44,7 +44,7 @@ def opened(
 
 
 def test_a_miss_then_a_hit(opened: tuple[Client, Namespace]) -> None:
-    """What nobody inserted is a miss; what was inserted is matched, all but the last token."""
+    """A prompt misses before its pages are inserted, and then matches all but its last token."""
     client, namespace = opened
     with namespace.match(TOKENS) as match:
         assert (match.token_count, match.pages, match.failure) == (0, [], None)
@@ -59,7 +59,7 @@ def test_a_miss_then_a_hit(opened: tuple[Client, Namespace]) -> None:
 
 
 def test_a_released_match_is_released_at_the_store(opened: tuple[Client, Namespace]) -> None:
-    """After a flush the store holds nothing for contexts that ended, also by an exception."""
+    """A match that ended, also by an exception, is released at the store after a flush."""
     client, namespace = opened
     write_and_insert(namespace, TOKENS)
     match = namespace.match(TOKENS)
@@ -74,7 +74,7 @@ def test_a_released_match_is_released_at_the_store(opened: tuple[Client, Namespa
 def test_the_first_writer_stays(
     opened: tuple[Client, Namespace], fresh_store: RunningStore
 ) -> None:
-    """Where two wrote the same pages, the second is given the first one's, and both match them."""
+    """The second writer of the same pages gets the first one's pages, and both match those."""
     _, namespace = opened
     other, mirror = open_client(fresh_store.runtime_dir)
     with mirror.reserve(start_page=0, page_count=4) as duplicate:
@@ -88,7 +88,7 @@ def test_the_first_writer_stays(
 
 
 def test_a_reservation_grows_and_inserts_in_parts(opened: tuple[Client, Namespace]) -> None:
-    """A reservation grows to a total, is inserted as it is written, and covers what follows."""
+    """A reservation grows to a total, is inserted in parts, and is the base of the next part."""
     client, namespace = opened
     with namespace.reserve(start_page=0, page_count=1) as reservation:
         first = list(reservation.pages)
@@ -104,7 +104,7 @@ def test_a_reservation_grows_and_inserts_in_parts(opened: tuple[Client, Namespac
 
 
 def test_slots_released_are_there_for_the_next_reserve(opened: tuple[Client, Namespace]) -> None:
-    """A thread that gave slots back finds them: releases go ahead of its next reserve."""
+    """A reserve waits for earlier releases of the same thread, and finds their slots."""
     _, namespace = opened
     assert wait_until(lambda: fill(namespace, 32))
     for _ in range(20):
@@ -113,7 +113,7 @@ def test_slots_released_are_there_for_the_next_reserve(opened: tuple[Client, Nam
 
 
 def fill(namespace: Namespace, count: int) -> bool:
-    """Reserves so many slots, so that the arena grows; tell whether they are there."""
+    """Reserves that many slots, so that the arena grows. Returns whether they were granted."""
     try:
         namespace.reserve(start_page=0, page_count=count).abort()
     except errors.PoolExhausted:
@@ -122,7 +122,7 @@ def fill(namespace: Namespace, count: int) -> bool:
 
 
 def test_a_full_store_is_a_match_without_a_reservation(opened: tuple[Client, Namespace]) -> None:
-    """With no slots left a reserve is refused by name, and an acquire still answers its match."""
+    """In a full store a reserve is refused by name, and an acquire still returns its match."""
     _, namespace = opened
     write_and_insert(namespace, TOKENS)
     assert wait_until(lambda: fill(namespace, 28))
@@ -137,7 +137,7 @@ def test_a_full_store_is_a_match_without_a_reservation(opened: tuple[Client, Nam
 
 
 def test_new_extents_are_mapped_as_the_arena_grows(opened: tuple[Client, Namespace]) -> None:
-    """An extent that the store adds is mapped by itself, and changes the session's number."""
+    """A new extent of the store is mapped by itself, and changes the session's number."""
     _, namespace = opened
     number = namespace.session_number
     assert wait_until(lambda: fill(namespace, 32))
@@ -147,7 +147,7 @@ def test_new_extents_are_mapped_as_the_arena_grows(opened: tuple[Client, Namespa
 
 
 def test_a_namespace_without_memory_says_so(fresh_store: RunningStore) -> None:
-    """Where not one page of a layout fits into what the store has, the reason can be read."""
+    """A namespace whose layout has no room for one page in the store reports the reason."""
     content = PagedContent(layer_count=64, kv_head_count=64, head_dim=512, dtype="float32")
     with Client(fresh_store.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
         namespace = client.namespace(IDENTITY, PageLayout.paged(64, content))
@@ -158,7 +158,7 @@ def test_a_namespace_without_memory_says_so(fresh_store: RunningStore) -> None:
 def test_another_layout_is_refused(
     opened: tuple[Client, Namespace], fresh_store: RunningStore
 ) -> None:
-    """A namespace with another layout does not open, says why, and is a miss."""
+    """A namespace with another layout does not open, has the reason, and misses."""
     other = Client(fresh_store.runtime_dir)
     other.start()
     wrong = other.namespace(IDENTITY, PageLayout.paged(8, PagedContent(2, 1, 8, "float32")))
@@ -171,7 +171,7 @@ def test_another_layout_is_refused(
 
 
 def test_tensors_share_the_memory(opened: tuple[Client, Namespace]) -> None:
-    """A torch view of an extent and the bytes of a page are the same memory."""
+    """A torch view of an extent and a page's bytes are the same memory."""
     _, namespace = opened
     with namespace.reserve(start_page=0, page_count=2) as reservation:
         page = reservation.pages[1]
@@ -213,7 +213,7 @@ def test_many_threads_share_a_client(opened: tuple[Client, Namespace]) -> None:
 
 
 def test_a_device_that_fails_keeps_the_pages(fresh_store: RunningStore) -> None:
-    """Where waiting for the device fails nothing is inserted and nothing is given back."""
+    """Nothing is inserted or released if the wait for the device fails."""
     broken = threading.Event()
 
     def wait() -> None:
@@ -243,7 +243,7 @@ def test_a_device_that_fails_keeps_the_pages(fresh_store: RunningStore) -> None:
 
 
 def test_closing_ends_the_lease(fresh_store: RunningStore) -> None:
-    """A client that closes with nothing held leaves no lease and no mapping behind."""
+    """A client that closes without holds leaves no lease and no mapping."""
     before = memfd_mappings()
     client, namespace = open_client(fresh_store.runtime_dir)
     write_and_insert(namespace, TOKENS)
@@ -256,7 +256,7 @@ def test_closing_ends_the_lease(fresh_store: RunningStore) -> None:
 
 
 def test_a_closed_client_is_a_miss(opened: tuple[Client, Namespace]) -> None:
-    """After close every match is a miss and every reserve is refused by this client."""
+    """After close every match misses and every reserve is refused by the client."""
     client, namespace = opened
     client.close()
     assert isinstance(namespace.match(TOKENS).failure, errors.ClientClosed)

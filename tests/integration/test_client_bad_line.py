@@ -1,4 +1,4 @@
-"""A client whose line to the store is bad: what a request pays, and the way back."""
+"""A client with a bad line to its store: the cost of a request, and the recovery."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ LONG_PAGES = 8
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[RunningStore]:
-    """A store that holds the tokens' pages, and nothing for anybody at the end."""
+    """Provides a store with the tokens' pages, and checks at the end that it holds nothing."""
     with running_store(*SMALL_STORE) as running:
         with Client(running.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
             namespace = client.namespace(IDENTITY, LAYOUT)
@@ -39,14 +39,14 @@ def store() -> Iterator[RunningStore]:
 
 @pytest.fixture
 def proxy(store: RunningStore) -> Iterator[Proxy]:
-    """A line to the store, good as yet. Afterwards nothing is held at the store."""
+    """Provides a good line to the store, and checks at the end that nothing is held."""
     with proxied(store.runtime_dir) as made:
         yield made
     assert wait_until(lambda: nothing_left(store))
 
 
 def nothing_left(store: RunningStore) -> bool:
-    """Returns whether there are no leases, no holds, and only free and cached slots."""
+    """Returns whether there are no leases or holds, and only free and cached slots."""
     with connect_admin(store.runtime_dir) as admin:
         stats = admin.stats()
     (arena,) = stats.arenas
@@ -58,7 +58,7 @@ def nothing_left(store: RunningStore) -> bool:
 def a_client(
     folder: Path, *, wait: bool = True, hot_lane: bool = False
 ) -> Iterator[tuple[Client, Namespace]]:
-    """A client in a hurry, and its namespace."""
+    """Opens a client with short timeouts, and its namespace."""
     config = ClientConfig(
         call_timeout=CALL_TIMEOUT, first_backoff=0.01, longest_backoff=0.1, hot_lane=hot_lane
     )
@@ -69,13 +69,13 @@ def a_client(
 
 
 def hits(namespace: Namespace) -> bool:
-    """Returns whether the tokens' pages are found."""
+    """Returns whether the tokens' pages are matched."""
     with namespace.match(TOKENS) as match:
         return match.token_count == len(TOKENS) - 1
 
 
 def test_a_slow_store_costs_a_request_its_budget_and_no_more(proxy: Proxy) -> None:
-    """Where each answer comes in time and late, all calls together take the budget of one."""
+    """All calls of a request together take the time of one budget if every answer is slow."""
     with a_client(proxy.runtime_dir) as (_, namespace):
         proxy.calls.line = Line(delay=0.3 * CALL_TIMEOUT)
         budget = namespace.new_budget()
@@ -98,7 +98,7 @@ def test_a_slow_store_costs_a_request_its_budget_and_no_more(proxy: Proxy) -> No
 
 
 def test_a_silent_store_costs_one_request_its_deadline(proxy: Proxy) -> None:
-    """Later requests are misses at once, however many; when the line is back so are the hits."""
+    """A silent store costs one request its deadline. Later ones miss at once until it answers."""
     with a_client(proxy.runtime_dir) as (client, namespace):
         proxy.calls.line = SILENT
         assert isinstance(namespace.match(TOKENS).failure, errors.StoreTimedOut)
@@ -112,7 +112,7 @@ def test_a_silent_store_costs_one_request_its_deadline(proxy: Proxy) -> None:
 
 
 def test_answers_that_are_cut_off_are_undone(proxy: Proxy) -> None:
-    """Wherever an answer is cut, the request is a miss or a hit, and nothing is left of it."""
+    """Wherever an answer is cut, the request misses or hits, and holds nothing afterwards."""
     with a_client(proxy.runtime_dir) as (_, namespace):
         for count in (1, 40, 300):
             assert wait_until(lambda: hits(namespace))
@@ -125,7 +125,7 @@ def test_answers_that_are_cut_off_are_undone(proxy: Proxy) -> None:
 
 
 def test_a_line_that_breaks_again_and_again_is_not_tried_by_requests(proxy: Proxy) -> None:
-    """Calls that fail at once are sent a few times; then only probes are."""
+    """Calls that fail at once are tried a few times, and then only probes are sent."""
     with a_client(proxy.runtime_dir) as (client, namespace):
         proxy.calls.line = Line(cut_after=0)
         assert wait_until(lambda: namespace.match(TOKENS).failure is not None)
@@ -136,14 +136,14 @@ def test_a_line_that_breaks_again_and_again_is_not_tried_by_requests(proxy: Prox
 
 
 def test_bytes_that_drip_are_as_good(proxy: Proxy) -> None:
-    """However small the pieces, on both sockets, descriptors are passed and answers are whole."""
+    """Bytes in tiny pieces on both sockets still pass descriptors and whole answers."""
     proxy.set(Line(piece_bytes=7))
     with a_client(proxy.runtime_dir) as (_, namespace):
         assert wait_until(lambda: hits(namespace))
 
 
 def memfds() -> int:
-    """Counts this process's descriptors of memfds: clients close theirs once they are mapped."""
+    """Counts this process's memfd descriptors, which clients close after mapping."""
     count = 0
     for each in Path("/proc/self/fd").iterdir():
         try:
@@ -154,7 +154,7 @@ def memfds() -> int:
 
 
 def test_attaching_is_tried_until_the_line_holds(proxy: Proxy) -> None:
-    """Wherever the attach connection is cut, another one is made, and no descriptor is left."""
+    """The client attaches again wherever the connection is cut, and leaks no descriptor."""
     others = memfds()
     with a_client(proxy.runtime_dir, wait=False) as (_, namespace):
         for count in (0, 2, 40, 75, 100):
@@ -169,7 +169,7 @@ def test_attaching_is_tried_until_the_line_holds(proxy: Proxy) -> None:
 
 
 def test_nobody_waits_for_an_attach_socket_that_says_nothing(proxy: Proxy) -> None:
-    """While attaching hangs, requests are misses at once; it goes on when the line does."""
+    """Requests miss at once while attaching hangs, and attaching continues when the line does."""
     proxy.attach.line = SILENT
     with a_client(proxy.runtime_dir, wait=False) as (client, namespace):
         assert wait_until(lambda: proxy.attach.connections > 0)
@@ -184,7 +184,7 @@ def test_nobody_waits_for_an_attach_socket_that_says_nothing(proxy: Proxy) -> No
 def test_a_store_that_answers_renewals_alone_costs_few_requests_their_deadline(
     store: RunningStore,
 ) -> None:
-    """Where matches hang and peeks do not, requests are tried less and less; then all hit again."""
+    """Requests to a store that only answers renewals and peeks are tried ever more rarely."""
     with slow_calls(store.runtime_dir) as (folder, calls), a_client(folder) as (client, namespace):
         assert wait_until(lambda: hits(namespace))
         calls.hold("MatchPrefix")

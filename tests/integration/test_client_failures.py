@@ -1,4 +1,4 @@
-"""When the store, a lease or a worker itself goes away: misses, and the way back."""
+"""The end of the store, of a lease or of a worker: misses, and the recovery."""
 
 import signal
 from pathlib import Path
@@ -19,9 +19,10 @@ from pages.stamped_pages import (
     memfd_mappings,
     nothing_held,
     open_client,
+    stamps_of,
     write_and_insert,
 )
-from processes.client_process import ClientProcess
+from processes.page_worker import page_process
 
 ACTIVE = lease_pb2.LeaseInfo.STATE_ACTIVE
 EXPIRED = lease_pb2.LeaseInfo.STATE_EXPIRED
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.store(*SMALL_STORE)
 
 
 def closes(client: Client) -> bool:
-    """Closes a client and tells whether that came to an end."""
+    """Closes a client. Returns whether that ended in time."""
     thread = Thread(target=client.close, daemon=True)
     thread.start()
     thread.join(LIMIT)
@@ -37,31 +38,33 @@ def closes(client: Client) -> bool:
 
 
 def leases_by_state(store: RunningStore, name: str) -> list[int]:
-    """Returns the states of the leases of one display name."""
+    """Returns the states of the leases with one display name."""
     with connect_admin(store.runtime_dir) as admin:
         return [each.state for each in admin.leases() if each.display_name == name]
 
 
 def insert_as_another(store: RunningStore) -> None:
-    """Have another client, one with patience, insert the tokens' pages."""
+    """Inserts the tokens' pages by another client, which has a long timeout."""
     client, namespace = open_client(store.runtime_dir)
     write_and_insert(namespace, TOKENS)
     client.close()
 
 
 def test_another_process_reads_what_was_written(fresh_store: RunningStore) -> None:
-    """One process inserts and ends; another matches the same pages and reads them in place."""
-    with ClientProcess(fresh_store.runtime_dir) as writer:
-        pages = writer.ask("write")
+    """A process matches and reads in place the pages that another, ended process inserted."""
+    with page_process(fresh_store.runtime_dir) as writer:
+        assert writer.ask("acquire", "all", TOKENS) == 0
+        writer.ask("fill", "all")
+        pages, _ = writer.ask("insert", "all", 0, 4)
     client, namespace = open_client(fresh_store.runtime_dir)
     with namespace.match(TOKENS) as match:
         assert match.pages == pages
-        assert holds_tokens(namespace, TOKENS, match.pages)
+        assert len(stamps_of(namespace, TOKENS, match.pages)) == 4
     client.close()
 
 
 def test_an_absent_store_is_a_miss_until_it_is_started(tmp_path: Path) -> None:
-    """Without a store a match is a miss that asks nobody; once it runs the client finds it."""
+    """A match misses without a call until the store runs, and the client then finds it."""
     with running_store(start=False) as store:
         client = Client(store.runtime_dir, ClientConfig(call_timeout=LIMIT))
         client.start()
@@ -81,7 +84,7 @@ def test_an_absent_store_is_a_miss_until_it_is_started(tmp_path: Path) -> None:
 
 
 def test_a_killed_store_is_a_miss_and_its_successor_is_used(fresh_store: RunningStore) -> None:
-    """After a kill matches miss; after the restart there is a new epoch and no old mapping."""
+    """After a kill matches miss. After the restart there is a new epoch and no old mapping."""
     before = memfd_mappings()
     client, namespace = open_client(fresh_store.runtime_dir)
     write_and_insert(namespace, TOKENS)
@@ -101,7 +104,7 @@ def test_a_killed_store_is_a_miss_and_its_successor_is_used(fresh_store: Running
 
 
 def test_what_is_held_outlives_its_store(fresh_store: RunningStore) -> None:
-    """A match stays readable after its store died; until its release nothing else is attached."""
+    """A match stays readable after its store died, and the client attaches after its release."""
     client, namespace = open_client(fresh_store.runtime_dir)
     write_and_insert(namespace, TOKENS)
     with namespace.match(TOKENS) as match:
@@ -116,7 +119,7 @@ def test_what_is_held_outlives_its_store(fresh_store: RunningStore) -> None:
 
 
 def test_a_view_delays_the_unmapping(fresh_store: RunningStore) -> None:
-    """Memory of a store that is gone stays readable for as long as a view of it is kept."""
+    """Memory of a dead store stays readable while a view of it exists."""
     before = memfd_mappings()
     client, namespace = open_client(fresh_store.runtime_dir)
     pages = write_and_insert(namespace, TOKENS)
@@ -136,7 +139,7 @@ def test_a_view_delays_the_unmapping(fresh_store: RunningStore) -> None:
 
 
 def test_a_store_that_hangs_is_a_miss_within_the_deadline(fresh_store: RunningStore) -> None:
-    """A stopped store costs one request its deadline and the next none; nothing stays pinned."""
+    """A stopped store costs one request its deadline and later ones nothing. No pin remains."""
     client, namespace = open_client(fresh_store.runtime_dir, ClientConfig(call_timeout=1.0))
     insert_as_another(fresh_store)
     assert client.wait_connected(LIMIT)
@@ -154,7 +157,7 @@ def test_a_store_that_hangs_is_a_miss_within_the_deadline(fresh_store: RunningSt
 
 
 def test_lost_answers_are_undone(fresh_store: RunningStore) -> None:
-    """Pins and slots of calls that timed out are given back, whether they were taken or not."""
+    """The pins and slots of calls that timed out are released."""
     client, namespace = open_client(fresh_store.runtime_dir, ClientConfig(call_timeout=0.5))
     insert_as_another(fresh_store)
     for _ in range(5):
@@ -167,54 +170,32 @@ def test_lost_answers_are_undone(fresh_store: RunningStore) -> None:
 
 
 def test_a_lease_lost_by_a_stopped_process_is_replaced(fresh_store: RunningStore) -> None:
-    """A worker stopped past its TTL keeps its pages, gives them back, and has a new lease."""
-    with ClientProcess(fresh_store.runtime_dir, ttl=3.0, display_name="stopped") as worker:
-        worker.ask("write")
-        assert worker.ask("hold") == 16
+    """A worker stopped past its TTL keeps its pages, releases them, and gets a new lease."""
+    with page_process(fresh_store.runtime_dir, "stopped", ttl=3.0) as worker:
+        worker.ask("write", TOKENS)
+        assert worker.ask("match", "all", TOKENS) == 16
         worker.signal(signal.SIGSTOP)
         assert wait_until(lambda: leases_by_state(fresh_store, "stopped") == [EXPIRED])
         worker.signal(signal.SIGCONT)
-        assert wait_until(lambda: not worker.ask("connected"))
-        assert worker.ask("reads_right")
-        worker.ask("release")
-        assert wait_until(lambda: worker.ask("connected"))
+        assert wait_until(lambda: worker.ask("epoch") is None)
+        assert len(worker.ask("check", "all")) == 4
+        worker.ask("release", "all")
+        assert wait_until(lambda: worker.ask("epoch") is not None)
         assert wait_until(lambda: leases_by_state(fresh_store, "stopped") == [ACTIVE])
-        assert wait_until(lambda: worker.ask("hold") == 16)
-        assert worker.ask("reads_right")
+        assert wait_until(lambda: len(worker.ask("stamps", TOKENS)) == 4)
 
 
 def test_a_forked_child_has_no_client(fresh_store: RunningStore) -> None:
-    """In a fork every call raises ForkedClient, no page is mapped, and the parent goes on."""
-    with ClientProcess(fresh_store.runtime_dir) as worker:
-        worker.ask("write")
+    """In a forked child every call raises ForkedClient and no page is mapped."""
+    with page_process(fresh_store.runtime_dir) as worker:
+        worker.ask("write", TOKENS)
         met = worker.ask("fork")
         assert met == ["ForkedClient"] * (len(met) - 1) + ["0"]
-        assert worker.ask("hold") == 16
-        assert worker.ask("reads_right")
-
-
-@pytest.mark.parametrize("step", ["acquire", "insert", "release"])
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_process_killed_at_a_step_leaves_nothing(
-    fresh_store: RunningStore, monkeypatch: pytest.MonkeyPatch, step: str, moment: str
-) -> None:
-    """Wherever a worker is killed, all that it held goes back, and no torn page is matched."""
-    monkeypatch.setenv("KVSTORE_FAULT", f"{step}.{moment}:1=kill")
-    with ClientProcess(fresh_store.runtime_dir) as worker:
-        monkeypatch.delenv("KVSTORE_FAULT")
-        worker.tell("write")
-        assert worker.wait_exit() == -signal.SIGKILL
-        client, namespace = open_client(fresh_store.runtime_dir)
-        assert wait_until(lambda: nothing_held(client))
-        with namespace.match(TOKENS) as match:
-            published = step == "release" or (step, moment) == ("insert", "after")
-            assert match.token_count == (16 if published else 0)
-            assert holds_tokens(namespace, TOKENS, match.pages)
-        client.close()
+        assert len(worker.ask("stamps", TOKENS)) == 4
 
 
 def test_close_ends_while_the_store_hangs(fresh_store: RunningStore) -> None:
-    """A client of a stopped store closes, with or without something held, attached or not."""
+    """A client of a stopped store closes, attached or not, with or without holds."""
     config = ClientConfig(call_timeout=LIMIT, close_timeout=0.2)
     idle, _ = open_client(fresh_store.runtime_dir, config)
     holding, namespace = open_client(fresh_store.runtime_dir, config)

@@ -1,4 +1,4 @@
-"""Which way a client's calls take, and what it does when one of them is cut off."""
+"""The choice between lane and gRPC in a client, and its reaction when one of them breaks."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ from processes.proxy import GOOD, SILENT, Proxy, proxied
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[Proxy]:
-    """A line to a store that holds the tokens' pages."""
+    """Provides a line to a store that has the tokens' pages."""
     with running_store(*SMALL_STORE) as store, proxied(store.runtime_dir) as made:
         client, namespace = open_client(store.runtime_dir)
         write_and_insert(namespace, TOKENS)
@@ -29,14 +29,14 @@ def proxy() -> Iterator[Proxy]:
 
 
 def hits(namespace: Namespace) -> bool:
-    """Returns whether the tokens' pages are found."""
+    """Returns whether the tokens' pages are matched."""
     with namespace.match(TOKENS) as match:
         return match.token_count == len(TOKENS) - 1
 
 
 @pytest.mark.parametrize("hot_lane", [True, False])
 def test_the_request_path_goes_over_lanes(proxy: Proxy, *, hot_lane: bool) -> None:
-    """By itself, where nothing forbids it: while gRPC says nothing, requests are answered."""
+    """The request path uses lanes by default, so requests work while gRPC is silent."""
     config = ClientConfig(call_timeout=LIMIT if hot_lane else 1.0, hot_lane=hot_lane)
     with Client(proxy.runtime_dir, config) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
@@ -53,7 +53,7 @@ def test_the_request_path_goes_over_lanes(proxy: Proxy, *, hot_lane: bool) -> No
 
 
 def test_lanes_that_say_nothing_cost_one_request_its_deadline(proxy: Proxy) -> None:
-    """The next ones go over gRPC."""
+    """Silent lanes cost one request its deadline, and the next ones go over gRPC."""
     config = ClientConfig(call_timeout=3.0, first_backoff=0.01, longest_backoff=0.1)
     with Client(proxy.runtime_dir, config) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)

@@ -21,7 +21,7 @@ Opened = tuple[Client, Namespace]
 
 @pytest.fixture
 def two() -> Iterator[tuple[Opened, Opened]]:
-    """Two clients of one store, each with the namespace open."""
+    """Provides two clients of one store, each with its namespace open."""
     with running_store(*SMALL_STORE) as store:
         first, second = open_client(store.runtime_dir), open_client(store.runtime_dir)
         yield first, second
@@ -30,7 +30,10 @@ def two() -> Iterator[tuple[Opened, Opened]]:
 
 
 def test_a_page_of_another_sequence_is_copied_and_gone_on_in(two: tuple[Opened, Opened]) -> None:
-    """What one wrote is another's to copy; both pages stay as they are, and nothing is held."""
+    """A worker copies another sequence's page and continues in the copy.
+
+    The source is unchanged.
+    """
     (_, writer), (client, reader) = two
     pages = write_and_insert(writer, TOKENS)
     other = [*TOKENS[:10], 7, 8, 9]
@@ -58,7 +61,7 @@ def test_a_page_of_another_sequence_is_copied_and_gone_on_in(two: tuple[Opened, 
 
 
 def test_a_whole_sequence_comes_with_its_next_token(two: tuple[Opened, Opened]) -> None:
-    """All tokens, those of the last page to copy, and what follows them: to whoever accepts it."""
+    """A whole sequence matches all tokens, and its next token for a caller that accepts one."""
     (first, writer), (second, reader) = two
     prompt = TOKENS[:6]
     with writer.acquire(TOKENS, total_page_count=5) as acquired:
@@ -86,9 +89,9 @@ def test_a_whole_sequence_comes_with_its_next_token(two: tuple[Opened, Opened]) 
 
 
 def test_what_is_hinted_as_one_shot_goes_first(two: tuple[Opened, Opened]) -> None:
-    """Though it is younger: the hint travels to the policy, and its pages make room.
+    """Pages hinted as one_shot are evicted before older ones.
 
-    Not by much younger, for a hint that has not proved itself weighs little.
+    They are only a little younger here, because a new kind of hint has little weight.
     """
     (_, writer), (_, reader) = two
     kept, once = TOKENS[:8], [900 + each for each in range(8)]

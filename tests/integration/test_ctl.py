@@ -5,11 +5,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
-from click.testing import Result
 from google.rpc import status_pb2
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -22,6 +20,7 @@ from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore
 from kvstore_ctl.app import app
 from pages.stamped_pages import LAYOUT, LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from processes.ctl import run, run_json
 from wire.scripted_store import ScriptedAttach, refusal
 
 OTHER = [*TOKENS[:8], *range(2000, 2009)]
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.store(*SMALL_STORE)
 
 @pytest.fixture(scope="module")
 def namespace(store: RunningStore) -> Iterator[Namespace]:
-    """The namespace of worker-a, with a match that is held."""
+    """Provides the namespace of worker-a, with a held match."""
     config = ClientConfig(display_name="worker-a", call_timeout=LIMIT)
     client, namespace = open_client(store.runtime_dir, config)
     write_and_insert(namespace, TOKENS)
@@ -41,20 +40,8 @@ def namespace(store: RunningStore) -> Iterator[Namespace]:
     client.close()
 
 
-def run(store: RunningStore, *arguments: str) -> Result:
-    """Runs a command against the store."""
-    return CliRunner().invoke(app, [*arguments, "--runtime-dir", str(store.runtime_dir)])
-
-
-def run_json(store: RunningStore, *arguments: str) -> Any:  # noqa: ANN401  # each command's own
-    """Runs a command with --json and returns what it printed."""
-    result = run(store, *arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
 def test_stats_are_shown(store: RunningStore, namespace: Namespace) -> None:
-    """The tables name the worker, the namespace, and what they hold."""
+    """The tables of stats name the worker, the namespace and their holds."""
     result = run(store, "stats")
     assert result.exit_code == 0
     for word in ("worker-a", namespace.identity.display_name, "uid-", "quarantined"):
@@ -62,7 +49,7 @@ def test_stats_are_shown(store: RunningStore, namespace: Namespace) -> None:
 
 
 def test_stats_are_json(store: RunningStore, namespace: Namespace) -> None:
-    """The snapshot's own fields are all there, and add up."""
+    """JSON stats have all fields of the snapshot, and the slots add up."""
     stats = run_json(store, "stats")
     (arena,) = stats["arenas"]
     assert set(stats) == set(store_pb2.GetStatsResponse.DESCRIPTOR.fields_by_name)
@@ -74,7 +61,7 @@ def test_stats_are_json(store: RunningStore, namespace: Namespace) -> None:
 
 @pytest.mark.usefixtures("namespace")
 def test_leases_are_shown(store: RunningStore) -> None:
-    """A lease's row has its name, its state and its process."""
+    """A lease's row has its name and its state."""
     result = run(store, "leases")
     assert result.exit_code == 0
     (row,) = (line for line in result.stdout.splitlines() if "worker-a" in line)
@@ -83,7 +70,7 @@ def test_leases_are_shown(store: RunningStore) -> None:
 
 @pytest.mark.usefixtures("namespace")
 def test_leases_are_json(store: RunningStore) -> None:
-    """A lease says what it holds and who is attached."""
+    """A lease in JSON has its holds and its attached process."""
     (lease,) = run_json(store, "leases")
     assert (lease["display_name"], lease["state"]) == ("worker-a", "STATE_ACTIVE")
     assert (lease["pin_count"], lease["pinned_page_count"]) == (1, 4)
@@ -94,7 +81,7 @@ def test_leases_are_json(store: RunningStore) -> None:
 
 @pytest.mark.usefixtures("namespace")
 def test_a_lease_s_holds_are_shown(store: RunningStore) -> None:
-    """Each hold of the leases that begin so has a row, with its namespace's name and no token."""
+    """A lease's holds have a row each, with the namespace's name and without tokens."""
     (lease,) = run_json(store, "leases")
     for named in (lease["lease_id"][:6], "worker"):
         result = run(store, "leases", named)
@@ -111,7 +98,7 @@ def test_a_lease_s_holds_are_shown(store: RunningStore) -> None:
 
 @pytest.mark.usefixtures("namespace")
 def test_a_tree_is_shown(store: RunningStore) -> None:
-    """Shared pages stand once, with both continuations below; tokens only where asked for."""
+    """A tree shows shared pages once with their continuations below, and tokens on request."""
     lines = [line.rstrip() for line in run(store, "tree").stdout.splitlines()]
     assert lines[0] == f"tiny: 6 pages of {LAYOUT.page_tokens} tokens"
     assert lines[1].startswith("└── pages 0-1  pins 0")
@@ -122,7 +109,7 @@ def test_a_tree_is_shown(store: RunningStore) -> None:
 
 @pytest.mark.usefixtures("namespace")
 def test_a_tree_is_json(store: RunningStore) -> None:
-    """Nodes name their parents, pages, pins and hits, and the tokens that were asked for."""
+    """A tree in JSON has each node's parent, pages, pins and hits, and the requested tokens."""
     (space,) = run_json(store, "tree", "--namespace", "ti", "--tokens", "1")
     nodes = {node["tokens"][0]: node for node in space["nodes"]}
     root = nodes[1000]
@@ -133,7 +120,7 @@ def test_a_tree_is_json(store: RunningStore) -> None:
 
 @pytest.mark.usefixtures("namespace")
 def test_a_tree_has_text(store: RunningStore, tmp_path: Path) -> None:
-    """By a tokenizer its runs are words; a terminal is not told what tokens say."""
+    """A tree shows text by a tokenizer, with control characters escaped."""
     words = {"hello": 1000, "\x1b[31m": 1001, "x": 2000}
     Tokenizer(WordLevel(words)).save(str(tmp_path / "tokenizer.json"))
     arguments = ("tree", "--tokenizer", str(tmp_path), "--depth", "1")
@@ -151,7 +138,7 @@ def test_a_tree_has_text(store: RunningStore, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("namespace")
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_tree_of_no_namespace_is_status_two(store: RunningStore, form: list[str]) -> None:
-    """A name that none begins with is a wrong command line, and those there are are named."""
+    """An unknown namespace is a wrong command line, and the error lists the known ones."""
     result = run(store, "tree", "--namespace", "nothing", *form)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "'nothing'" in result.stderr
@@ -159,7 +146,7 @@ def test_a_tree_of_no_namespace_is_status_two(store: RunningStore, form: list[st
 
 
 def test_namespaces_are_shown(store: RunningStore, namespace: Namespace) -> None:
-    """A namespace's row has its name and the beginning of its id, its JSON every field."""
+    """A namespace's row has its name and the beginning of its id. JSON has every field."""
     (listed,) = run_json(store, "namespaces")
     assert listed["identity"]["display_name"] == namespace.identity.display_name
     assert (listed["cached_page_count"], listed["named_pin_count"]) == (6, 0)
@@ -169,7 +156,7 @@ def test_namespaces_are_shown(store: RunningStore, namespace: Namespace) -> None
 
 
 def test_a_token_is_good_for_any_client(store: RunningStore) -> None:
-    """What `token` prints is a credential that a bare gRPC call is answered for."""
+    """The credential that `token` prints is valid for a bare gRPC call."""
     credential = run(store, "token").stdout.strip()
     assert run_json(store, "token") == {"credential": credential}
     with grpc.insecure_channel(RuntimeDir(store.runtime_dir).grpc_target) as channel:
@@ -184,7 +171,7 @@ def test_a_token_is_good_for_any_client(store: RunningStore) -> None:
 def test_the_runtime_dir_may_come_from_the_environment(
     store: RunningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without --runtime-dir a command looks where the environment says, as a process does too."""
+    """Without --runtime-dir a command uses the folder of the environment."""
     monkeypatch.setenv("KVSTORE_RUNTIME_DIR", str(store.runtime_dir))
     assert CliRunner().invoke(app, ["leases"]).exit_code == 0
     command = [sys.executable, "-m", "kvstore_ctl", "leases", "--json"]
@@ -194,14 +181,14 @@ def test_the_runtime_dir_may_come_from_the_environment(
 
 @pytest.mark.parametrize("command", ["stats", "leases", "namespaces", "tree", "token", "pins"])
 def test_without_a_store_the_status_is_three(tmp_path: Path, command: str) -> None:
-    """A store that cannot be reached is told on stderr, and by a status of its own."""
+    """A store that cannot be reached is reported on stderr with status 3."""
     result = CliRunner().invoke(app, [command, "--runtime-dir", str(tmp_path), "--json"])
     assert (result.exit_code, result.stdout) == (3, "")
     assert str(tmp_path) in result.stderr
 
 
 def test_a_refusal_is_status_one(tmp_path: Path) -> None:
-    """A store that answers and refuses is told by its reason."""
+    """A store that refuses is reported by its reason with status 1."""
     status = status_pb2.Status.FromString(refusal("PEER_REFUSED", why="test"))
     frame = attach_pb2.ServerFrame(refused=status)
     peer = ScriptedAttach(RuntimeDir(tmp_path).attach_socket, [(frame, ())])
@@ -212,7 +199,7 @@ def test_a_refusal_is_status_one(tmp_path: Path) -> None:
 
 
 def test_the_version_is_shown() -> None:
-    """--version needs no store and no command."""
+    """--version needs neither a store nor a command."""
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.stdout) == (0, f"kvstore-ctl {__version__}\n")
 
@@ -222,5 +209,5 @@ def test_the_version_is_shown() -> None:
     [[], ["bogus"], ["tree", "--tokens", "-1"], ["stats", "--runtime-dir", "/" + "x" * 200]],
 )
 def test_a_wrong_command_line_is_status_two(arguments: list[str]) -> None:
-    """A command line that is none is told apart from a store that fails."""
+    """A wrong command line ends with status 2."""
     assert CliRunner().invoke(app, arguments).exit_code == 2

@@ -1,4 +1,4 @@
-"""kvstore-ctl doctor against real stores, each in the state that it is to see."""
+"""kvstore-ctl doctor on real stores, each in a state that it should report."""
 
 import os
 import resource
@@ -30,7 +30,7 @@ SLOTS = 32
 
 
 def prompt(number: int) -> list[int]:
-    """Returns a prompt of four pages and a token that begins like no other."""
+    """Returns a prompt of four pages and a token that shares no prefix with others."""
     return [10_000 + number * 100 + each for each in range(len(TOKENS))]
 
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.store(*SMALL_STORE, "--verify-rate", "1")
 
 @pytest.fixture
 def client(store: RunningStore) -> Iterator[Client]:
-    """A worker with an open namespace."""
+    """Provides a worker with an open namespace."""
     client, _ = open_client(store.runtime_dir)
     yield client
     client.close()
@@ -48,14 +48,14 @@ def client(store: RunningStore) -> Iterator[Client]:
 
 @pytest.fixture
 def namespace(client: Client) -> Namespace:
-    """The worker's namespace."""
+    """Provides the worker's namespace."""
     namespace = client.namespace(IDENTITY, LAYOUT)
     assert namespace.wait_open(30)
     return namespace
 
 
 def test_a_store_that_is_well_is_said_to_be(store: RunningStore, client: Client) -> None:
-    """Nothing failed, what concerns the store is ok, and a table says the same."""
+    """A healthy store passes all checks, in JSON and in the table."""
     assert client.connected
     status, found = diagnose(store.runtime_dir)
     assert status == 0
@@ -66,7 +66,7 @@ def test_a_store_that_is_well_is_said_to_be(store: RunningStore, client: Client)
 
 
 def test_a_folder_open_to_others_is_seen(store: RunningStore) -> None:
-    """As long as it is."""
+    """A folder is reported while it is open to others."""
     store.runtime_dir.chmod(0o705)
     finding = socket_check(RuntimeDir(store.runtime_dir))
     store.runtime_dir.chmod(0o700)
@@ -75,7 +75,7 @@ def test_a_folder_open_to_others_is_seen(store: RunningStore) -> None:
 
 @pytest.mark.skipif(not POSSIBLE, reason="needs root")
 def test_another_user_is_told_whose_it_is(store: RunningStore) -> None:
-    """Who may not look into the folder, or use the sockets, learns by whom it may be asked."""
+    """A user without access to the folder or the sockets is told who owns them."""
     paths = RuntimeDir(store.runtime_dir)
     paths.path.parent.chmod(0o711)
     for mode in (0o700, 0o711):
@@ -86,7 +86,7 @@ def test_another_user_is_told_whose_it_is(store: RunningStore) -> None:
 
 
 def test_descriptors_that_run_out_are_seen(store: RunningStore) -> None:
-    """Of the server's process, whose limit is read while it runs."""
+    """The doctor warns if the server's process has reached its limit of descriptors."""
     facts = HostFacts()
     assert server_pid(facts, RuntimeDir(store.runtime_dir)) == store.pid
     soft, hard = resource.prlimit(store.pid, resource.RLIMIT_NOFILE)
@@ -100,12 +100,12 @@ def test_descriptors_that_run_out_are_seen(store: RunningStore) -> None:
 
 
 def finding_of(client: Client, name: str, **settings: float) -> Finding:
-    """Returns what a check makes of the store as it is now."""
+    """Returns a check's finding for the store's present state."""
     return getattr(store_checks, f"{name}_check")(client.admin.stats(), **settings)  # type: ignore[no-any-return]
 
 
 def test_holds_that_are_forgotten_are_seen(client: Client, namespace: Namespace) -> None:
-    """By their worker and its process."""
+    """Forgotten holds are reported with their worker and its process."""
     write_and_insert(namespace, TOKENS)
     with namespace.match(TOKENS):
         finding = finding_of(client, "long_holds", long_hold=0.0)
@@ -115,7 +115,7 @@ def test_holds_that_are_forgotten_are_seen(client: Client, namespace: Namespace)
 
 
 def test_few_hits_are_seen(client: Client, namespace: Namespace) -> None:
-    """Once there were enough lookups to say so."""
+    """A low hit rate is reported once there are enough lookups."""
     for number in range(1000, 1000 + store_checks.FEW):
         namespace.match(prompt(number)).release()
     finding = finding_of(client, "hit_rate")
@@ -126,14 +126,14 @@ def test_few_hits_are_seen(client: Client, namespace: Namespace) -> None:
 
 
 def is_whole(client: Client, namespace: Namespace) -> bool:
-    """Have the pool run low; tell whether it has grown to both its extents, for the worker too."""
+    """Lets the pool run low. Returns whether the worker has mapped both extents."""
     namespace.reserve(start_page=0, page_count=SLOTS // 2).abort()
     (lease,) = client.admin.leases()
     return [each.mapped_extent_count for each in lease.processes] == [2]
 
 
 def test_pages_that_go_too_early_are_seen(client: Client, namespace: Namespace) -> None:
-    """Prompts that come round are computed again where the pool holds only some of them."""
+    """Prompts that return after their pages were evicted are reported as a pool too small."""
     # In a smaller pool they would be gone for longer than what is told as too early.
     assert wait_until(lambda: is_whole(client, namespace))
     for _ in range(3):
@@ -144,7 +144,7 @@ def test_pages_that_go_too_early_are_seen(client: Client, namespace: Namespace) 
 
 
 def test_a_pool_that_is_held_is_seen(client: Client, namespace: Namespace) -> None:
-    """Where lookups find no slots for what they lack."""
+    """The doctor warns of a full pool if lookups find no free slots."""
     assert finding_of(client, "room").outcome is Verdict.OK
     assert wait_until(lambda: is_whole(client, namespace))
     with namespace.reserve(start_page=0, page_count=SLOTS):
@@ -155,7 +155,7 @@ def test_a_pool_that_is_held_is_seen(client: Client, namespace: Namespace) -> No
 
 
 def test_salts_that_use_up_namespaces_are_seen(client: Client) -> None:
-    """Many that differ by their salts alone, and as many as there may be."""
+    """Many namespaces that differ only by salt are reported, as is their limit."""
     salted = [client.namespace(replace(IDENTITY, salt=bytes([n])), LAYOUT) for n in range(3)]
     assert all(each.wait_open(30) for each in salted)
     listed = client.admin.namespaces()
@@ -170,7 +170,7 @@ def test_salts_that_use_up_namespaces_are_seen(client: Client) -> None:
 
 
 def test_a_model_under_two_identities_is_seen(store: RunningStore, client: Client) -> None:
-    """Two servers of one name that share nothing, with the factor that sets them apart."""
+    """Two namespaces of one name that share nothing are reported with the factor that differs."""
     assert diagnose(store.runtime_dir)[1]["identities"]["outcome"] == "ok"
     other = client.namespace(replace(IDENTITY, model_digest=b"quantized"), LAYOUT)
     assert other.wait_open(30)
@@ -179,7 +179,7 @@ def test_a_model_under_two_identities_is_seen(store: RunningStore, client: Clien
 
 
 def test_pages_that_were_written_over_are_seen(client: Client, namespace: Namespace) -> None:
-    """Once a match has looked at one."""
+    """An overwritten page is reported once a match has verified it."""
     assert finding_of(client, "corruption").outcome is Verdict.OK
     write_and_insert(namespace, TOKENS)
     with namespace.match(TOKENS) as match:

@@ -1,4 +1,4 @@
-"""kvstore-ctl doctor of stores that end, fail, are old, or have their pages on a device."""
+"""kvstore-ctl doctor on stores that end, fail, are old, or have their pages on a device."""
 
 import os
 import resource
@@ -33,7 +33,7 @@ OLDER = "import kvstore; kvstore.__version__ = '0.0.9'; import kvstore.server as
 
 
 def test_late_workers_and_a_store_s_end_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is stopped, then its store as it drains, hangs and is dead."""
+    """A worker past its TTL is reported, and then its store draining, hung and dead."""
     draining = ("--drain-grace", "60")
     with running_store(*pool_arguments(), *draining) as store, Fleet(store) as fleet:
         worker = fleet.spawn("late", ttl=5.0)
@@ -64,7 +64,7 @@ def test_late_workers_and_a_store_s_end_are_seen(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_a_store_the_host_is_looked_at(tmp_path: Path) -> None:
-    """It says where there is none, and what of this host can be seen."""
+    """Without a store the doctor reports that and checks the host."""
     status, found = diagnose(tmp_path / "none")
     assert (status, found["socket"]["outcome"]) == (1, "failed")
     # One row says what to do, and none anything else.
@@ -78,7 +78,7 @@ def test_without_a_store_the_host_is_looked_at(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("cupy") is not None, reason="the real cupy is here")
 def test_a_store_on_a_device_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pages are on a device of which files take the place, and which this process lacks."""
+    """A store on a device is reported, and MPS in the doctor's environment is a failure."""
     folders = [str(SUPPORT / "shared_card"), str(SUPPORT)]
     monkeypatch.setenv("KVSTORE_TEST_CARD", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*folders, *sys.path]))
@@ -101,13 +101,13 @@ def test_a_store_on_a_device_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def flood(admin: Admin) -> None:
-    """Asks more often than the tenant may."""
+    """Makes more calls than the tenant's rate allows."""
     for _ in range(10_000):
         admin.capabilities()
 
 
 def test_an_older_server_whose_disk_fails_and_whose_tenant_floods(tmp_path: Path) -> None:
-    """Its version, its tier 3 and the calls that were refused are each seen."""
+    """An older server version, a failed tier 3 and refused calls are each reported."""
     tenants = tmp_path / "tenants.toml"
     tenants.write_text(
         f"[tenants.mine]\nuids = [{os.geteuid()}]\nadmin = true\nrequests_per_second = 60\n"
@@ -128,7 +128,7 @@ def test_an_older_server_whose_disk_fails_and_whose_tenant_floods(tmp_path: Path
         found: dict[str, Any] = {}
 
         def answered() -> bool:
-            """Asks until two calls in a row are not refused."""
+            """Runs the doctor. Returns whether its calls were answered."""
             found.update(diagnose(store.runtime_dir)[1])
             return "versions" in found
 
@@ -143,7 +143,7 @@ def test_an_older_server_whose_disk_fails_and_whose_tenant_floods(tmp_path: Path
 
 
 def test_a_disk_that_could_not_be_opened_is_looked_up_in_the_log(tmp_path: Path) -> None:
-    """The check names the line of the log, which is another one than that of a disk that fails."""
+    """A disk that could not be opened is reported with the name of its log line."""
     slab = ("--tier3-path", str(tmp_path / "nowhere" / "slab"), "--tier3-bytes", str(4 << 20))
     with running_store(*SMALL_STORE, *slab) as store:
         found = diagnose(store.runtime_dir)[1]["tier 3"]

@@ -1,4 +1,4 @@
-"""kvstore-ctl bench and replay against a real store, which is as it was afterwards."""
+"""kvstore-ctl bench and replay on a real store, which they leave as it was."""
 
 import gzip
 import json
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.store("--tier1-bytes", SIZE, "--extent-bytes", SIZE)
 
 @pytest.fixture(scope="module")
 def others(store: RunningStore) -> Iterator[Client]:
-    """A worker of the same tenant, with four pages of its own."""
+    """Provides a worker of the same tenant with four pages of its own."""
     client, namespace = open_client(store.runtime_dir)
     write_and_insert(namespace, TOKENS)
     assert client.flush(30)
@@ -53,14 +53,14 @@ def run(store: RunningStore, *arguments: str, typed: str = "") -> Result:
 
 
 def cached(client: Client) -> dict[str, int]:
-    """Returns how many pages each namespace has, by its name."""
+    """Returns the number of pages of each namespace by its name."""
     return {
         each.identity.display_name: each.cached_page_count for each in client.admin.namespaces()
     }
 
 
 def hits(rows: list[dict[str, Any]]) -> int:
-    """Returns the tokens of prompts that one before begins with, where room has no end."""
+    """Returns the tokens of prompts that an index of unlimited size would hit."""
     seen: set[tuple[int, ...]] = set()
     found = 0
     for row in rows:
@@ -73,7 +73,7 @@ def hits(rows: list[dict[str, Any]]) -> int:
 
 
 def test_a_load_says_what_calls_take(store: RunningStore, others: Client) -> None:
-    """Percentiles of each call, rates and hits; in pages of the others' size, and all removed."""
+    """A bench prints each call's percentiles and the hit rate, and removes its pages."""
     # Until the oldest is removed: what a client keeps is full after some calls.
     for seconds in ("0.5", "4", "32"):
         arguments = ("bench", "--clients", "2", "--seconds", seconds, "--share", "0.05", *SMALL)
@@ -103,7 +103,7 @@ def test_a_load_says_what_calls_take(store: RunningStore, others: Client) -> Non
 
 
 def test_a_load_that_would_take_too_much_is_refused(store: RunningStore, others: Client) -> None:
-    """It says how much it needs, and asks for nothing."""
+    """A bench that needs too much of the pool is refused with the share it needs."""
     lookups = others.admin.stats().counters.lookup_count
     result = run(store, "bench", "--share", "0.01", *SMALL)
     assert (result.exit_code, "--share 0.01" in result.stderr) == (2, True)
@@ -112,7 +112,7 @@ def test_a_load_that_would_take_too_much_is_refused(store: RunningStore, others:
 
 @contextmanager
 def loading(store: RunningStore, others: Client) -> Iterator["subprocess.Popen[bytes]"]:
-    """Runs a long bench from when it has pages until the block ends."""
+    """Runs a long bench, once it has pages, until the block ends."""
     command = [sys.executable, "-m", "kvstore_ctl", "bench", "--seconds", "300", *SMALL]
     command += ["--share", "0.25", "--runtime-dir", str(store.runtime_dir)]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
@@ -142,7 +142,7 @@ def test_a_load_that_is_interrupted_leaves_nothing(
     number: int,
     status: int,
 ) -> None:
-    """A signal ends its clients, and deletes its namespace."""
+    """A signal ends the bench's clients and deletes its namespace."""
     with loading(store, others) as process:
         told(process.pid, number)
         assert process.wait(30) == status
@@ -151,7 +151,7 @@ def test_a_load_that_is_interrupted_leaves_nothing(
 
 
 def test_a_load_whose_command_is_killed_ends(store: RunningStore, others: Client) -> None:
-    """Its clients see that nobody waits for them; its namespace is left, and can be deleted."""
+    """The clients of a killed bench end. Its namespace stays and can be deleted."""
     with loading(store, others) as process:
         process.kill()
         assert wait_until(lambda: [each.display_name for each in others.admin.leases()] == [""], 30)
@@ -160,7 +160,7 @@ def test_a_load_whose_command_is_killed_ends(store: RunningStore, others: Client
 
 
 def test_a_trace_asks_before_memory_moves(tmp_path: Path) -> None:
-    """Pages of another size need memory that others' pages are in: they are told, and counted."""
+    """A replay with another page size asks before it evicts others' pages, and counts them."""
     trace = tmp_path / "trace.jsonl"
     trace.write_text(json.dumps({"tokens": [1] * 16}))
     size = 2 * PAGES * LAYOUT.page_bytes
@@ -187,7 +187,7 @@ def test_a_trace_asks_before_memory_moves(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_replayed(store: RunningStore, others: Client) -> None:
-    """What hits is what an index without end finds, as long as there is room for it."""
+    """A replayed trace hits what an unbounded index would hit, while the store has room."""
     with gzip.open(CUT, "rt") as lines:
         rows = [json.loads(line) for line, _ in zip(lines, range(20), strict=False)]
     refused = run(store, "replay", str(CUT), "--requests", "20", typed="n\n")
@@ -207,7 +207,7 @@ def test_a_trace_is_replayed(store: RunningStore, others: Client) -> None:
 
 
 def mapped(client: Client) -> list[int]:
-    """Returns how many extents each process of the store has mapped, as the store knows."""
+    """Returns the number of extents that each process has mapped, as the store knows it."""
     processes = [each for lease in client.admin.leases() for each in lease.processes]
     return [each.mapped_extent_count for each in processes]
 
@@ -215,7 +215,7 @@ def mapped(client: Client) -> list[int]:
 def test_the_pool_of_a_replay_is_what_it_grew_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slots beside a hit rate are those of all extents that the trace filled."""
+    """A replay's pool size is the slots of all extents that the trace filled."""
     trace = tmp_path / "trace.jsonl"
     prompts = [[number] * 16 * PAGES for number in range(6)]
     trace.write_text("\n".join(json.dumps({"tokens": each}) for each in prompts))
@@ -224,7 +224,7 @@ def test_the_pool_of_a_replay_is_what_it_grew_to(
     ask = replay._ask
 
     def ask_and_wait(made: Scratch, prompt: TracePrompt, counts: Counter[str]) -> None:
-        """Fills the pool, and waits until it has grown: it does so beside the calls."""
+        """Replays a prompt and waits until the pool has grown, which happens beside the calls."""
         ask(made, prompt, counts)
         extents = min(counts["requests"] + 1, 4)
         assert wait_until(lambda: mapped(made.client) == [extents])
@@ -238,7 +238,7 @@ def test_the_pool_of_a_replay_is_what_it_grew_to(
 
 
 def test_a_trace_larger_than_the_pool_evicts(store: RunningStore, tmp_path: Path) -> None:
-    """It goes on, and a prompt that is larger than all of it is cached in part."""
+    """A trace larger than the pool evicts, and a prompt larger than the pool is cached in part."""
     trace = tmp_path / "trace.jsonl"
     prompts = [[number] * 16 * 600 for number in range(4)] + [[9] * 16 * (SLOTS + 8)]
     trace.write_text("\n".join(json.dumps({"tokens": each}) for each in prompts))
@@ -254,7 +254,7 @@ def test_a_trace_larger_than_the_pool_evicts(store: RunningStore, tmp_path: Path
 def test_without_a_store_the_status_is_three(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both say so, and wait for none; a trace that is none is a wrong command line before that."""
+    """Without a store bench and replay end with status 3. A bad trace is refused before that."""
     monkeypatch.setattr(Client, "wait_connected", lambda *_: pytest.fail("waits for a store"))
     where = ["--runtime-dir", str(tmp_path)]
     trace = tmp_path / "trace.jsonl"

@@ -1,4 +1,4 @@
-"""What docs/ctl.md says that commands print, they print."""
+"""The commands in docs/ctl.md print what that page shows."""
 
 import shlex
 import tempfile
@@ -18,7 +18,7 @@ OF_A_SHELL = frozenset("|>$")
 
 
 class QuickReader(Reader):
-    """Runs the commands of the program in this process: each start of it takes a while."""
+    """Runs the page's commands in this process, because each start takes a while."""
 
     def _run_command(self, place: str, command: str, output: str) -> None:
         if not command.startswith(PROGRAM) or OF_A_SHELL & set(command):
@@ -31,7 +31,7 @@ class QuickReader(Reader):
 
 
 def test_the_page_can_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command of it, on a store with what its code puts there."""
+    """Every command of the page works on a store with the pages of its code."""
     with tempfile.TemporaryDirectory(prefix="kvstore-") as made:
         folder = Path(made)
         environment = {"KVSTORE_RUNTIME_DIR": str(folder / "run")}

@@ -3,17 +3,14 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
 from kvstore.v1 import named_pin_pb2
 from kvstore_client import Namespace
 from kvstore_client.testing import RunningStore
-from kvstore_ctl.app import app
 from pages.stamped_pages import IDENTITY, SMALL_STORE, TOKENS, open_client, write_and_insert
+from processes.ctl import run, run_json
 
 WHOLE = TOKENS[:16]
 pytestmark = pytest.mark.store(*SMALL_STORE)
@@ -21,7 +18,7 @@ pytestmark = pytest.mark.store(*SMALL_STORE)
 
 @pytest.fixture
 def namespace(store: RunningStore) -> Iterator[Namespace]:
-    """A namespace in which four pages are cached and nothing is pinned, at first and at last."""
+    """Provides a namespace with four cached pages, and no pins before and after."""
     client, namespace = open_client(store.runtime_dir)
     write_and_insert(namespace, TOKENS)
     assert client.flush(30)
@@ -33,29 +30,16 @@ def namespace(store: RunningStore) -> Iterator[Namespace]:
 
 @pytest.fixture
 def prompt(tmp_path: Path) -> str:
-    """A file with all tokens: four pages and one token."""
+    """Provides a file with all tokens: four pages and one token."""
     path = tmp_path / "prompt.json"
     path.write_text(json.dumps(TOKENS), encoding="utf-8")
     return str(path)
 
 
-def run(store: RunningStore, *arguments: str, typed: str | bytes = "") -> Result:
-    """Runs a command against the store, with something on stdin."""
-    arguments = (*arguments, "--runtime-dir", str(store.runtime_dir))
-    return CliRunner().invoke(app, arguments, input=typed)
-
-
-def run_json(store: RunningStore, *arguments: str) -> Any:  # noqa: ANN401  # each command's own
-    """Runs a command with --json and returns what it printed."""
-    result = run(store, *arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
 def test_a_prompt_is_pinned_shown_and_unpinned(
     store: RunningStore, namespace: Namespace, prompt: str
 ) -> None:
-    """What is kept is said in words, stands in the tables, and is gone afterwards."""
+    """A pinned prompt is reported in words, listed in the tables, and gone after unpinning."""
     name = IDENTITY.display_name
     first = run(store, "pin", "system", "--tokens", prompt)
     assert first.exit_code == 0, first.output
@@ -79,7 +63,7 @@ def test_a_prompt_is_pinned_shown_and_unpinned(
 
 @pytest.mark.usefixtures("namespace")
 def test_commands_have_their_answers_in_json(store: RunningStore, prompt: str) -> None:
-    """A pin's answer names it; a list has the contract's fields, times in seconds."""
+    """JSON has a pin's name, and lists with the contract's fields and times in seconds."""
     pinned = run_json(store, "pin", "p", "--tokens", prompt, "--ttl", "90s")
     assert (pinned["name"], pinned["pinned_token_count"]) == ("p", 16)
     (listed,) = run_json(store, "pins")
@@ -94,7 +78,7 @@ def test_commands_have_their_answers_in_json(store: RunningStore, prompt: str) -
 
 @pytest.mark.usefixtures("namespace")
 def test_what_is_not_cached_is_not_pinned(store: RunningStore, tmp_path: Path) -> None:
-    """Nothing cached is said and is no failure, unless all is required."""
+    """Pinning an uncached prompt is reported and succeeds, unless all of it is required."""
     path = tmp_path / "other"
     path.write_text("1 2 3 4 5 6 7 8", encoding="utf-8")
     lenient = run(store, "pin", "p", "--tokens", str(path))
@@ -107,14 +91,14 @@ def test_what_is_not_cached_is_not_pinned(store: RunningStore, tmp_path: Path) -
 
 @pytest.mark.usefixtures("namespace")
 def test_tokens_may_come_from_stdin_and_packed(store: RunningStore) -> None:
-    """A dash is stdin; --packed takes binary tokens."""
+    """Tokens may come from stdin by a dash, and as binary with --packed."""
     content = b"".join(token.to_bytes(4, "little") for token in WHOLE)
     result = run(store, "pin", "p", "--tokens", "-", "--packed", "--require-all", typed=content)
     assert result.stdout.startswith("p: 16 of 16 tokens"), result.output
 
 
 def test_an_eviction_asks_first(store: RunningStore, namespace: Namespace, tmp_path: Path) -> None:
-    """Answered with no, nothing goes; with yes the last page and its named pins do."""
+    """An eviction asks first. After yes the last page and its named pins go."""
     path = tmp_path / "whole"
     path.write_text("\n".join(map(str, WHOLE)), encoding="utf-8")
     arguments = ("evict", "--tokens", str(path))
@@ -132,7 +116,7 @@ def test_an_eviction_asks_first(store: RunningStore, namespace: Namespace, tmp_p
 
 
 def test_a_namespace_is_emptied(store: RunningStore, namespace: Namespace) -> None:
-    """All pages go at once, those in use at their last release; the question has their number."""
+    """Emptying a namespace asks with the number of pages. Held ones go at their release."""
     with namespace.match(TOKENS[:9]):
         asked = run(store, "evict", "--all", typed="n\n")
         assert ", 4 pages?" in asked.stderr
@@ -160,7 +144,7 @@ def test_a_namespace_is_emptied(store: RunningStore, namespace: Namespace) -> No
 def test_a_wrong_command_line_is_status_two(
     store: RunningStore, arguments: list[str], complaint: str
 ) -> None:
-    """What is wrong is named, and nothing changes."""
+    """A wrong command line is reported with its error, and nothing changes."""
     result = run(store, *arguments)
     assert (result.exit_code, complaint in result.stderr) == (2, True), result.output
     (namespace,) = run_json(store, "namespaces")
@@ -169,7 +153,7 @@ def test_a_wrong_command_line_is_status_two(
 
 @pytest.mark.usefixtures("namespace")
 def test_refusals_are_status_one(store: RunningStore, prompt: str) -> None:
-    """A name of other tokens, and one that is too long, are the store's to refuse."""
+    """The store's refusals of a pin's name end with status 1."""
     run(store, "pin", "p", "--tokens", prompt)
     taken = run(store, "pin", "p", "--tokens", "-", typed="1 2 3 4")
     assert (taken.exit_code, "ID_REUSED" in taken.stderr) == (1, True)

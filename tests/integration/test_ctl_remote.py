@@ -1,4 +1,4 @@
-"""kvstore-ctl and grpcurl's way in, over TCP with TLS, against a real store."""
+"""kvstore-ctl, and calls as by grpcurl, over TCP with TLS on a real store."""
 
 import json
 import re
@@ -31,7 +31,7 @@ TOKEN = "kvs_operator"  # noqa: S105 - for this test alone
 
 @dataclass
 class Remote:
-    """A store, and what a remote operator has of it."""
+    """A store, and the files of a remote operator."""
 
     address: str
     runtime_dir: Path
@@ -40,7 +40,7 @@ class Remote:
     log: Callable[[], str]
 
     def run(self, *arguments: str, trusted: str = "authority.crt") -> Result:
-        """Runs a command as the operator, with a certificate that names nobody, and the token."""
+        """Runs a command as the operator, with the token and a certificate without a name."""
         options = ["--address", self.address, "--token-file", str(self.folder / "token")]
         options += ["--tls-ca", str(self.folder / trusted)]
         options += ["--tls-cert", str(self.folder / "host.crt")]
@@ -50,7 +50,7 @@ class Remote:
 
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
-    """Provides a store that listens with TLS, asks for certificates, and has cached something."""
+    """Provides a store with TLS and client certificates, which has cached something."""
     folder = tmp_path_factory.mktemp("remote")
     authority = Authority(folder)
     Authority(folder, "stranger")
@@ -82,7 +82,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
 
 
 def test_a_remote_admin_looks(remote: Remote) -> None:
-    """Statistics, leases, the tree and health are there as on the host."""
+    """A remote admin sees statistics, leases, the tree and health as on the host."""
     assert "worker-a" in remote.run("stats").stdout
     (lease,) = json.loads(remote.run("leases", "--json").stdout)
     assert lease["display_name"] == "worker-a"
@@ -92,7 +92,7 @@ def test_a_remote_admin_looks(remote: Remote) -> None:
 
 
 def test_a_remote_admin_asks_whether_it_is_well(remote: Remote) -> None:
-    """What is of the store is checked, what is of its host is not; a load is its host's alone."""
+    """A remote doctor checks the store but not its host. A bench is refused from another host."""
     diagnosis = remote.run("doctor", "--json")
     assert diagnosis.exit_code == 0, diagnosis.output
     found = {each["check"]: each["outcome"] for each in json.loads(diagnosis.stdout)["checks"]}
@@ -106,7 +106,7 @@ def test_a_remote_admin_asks_whether_it_is_well(remote: Remote) -> None:
 
 
 def test_a_remote_admin_peeks_pins_and_evicts(remote: Remote, tmp_path: Path) -> None:
-    """What is cached can be asked for, kept, let go and removed from elsewhere."""
+    """A remote admin can peek, pin, unpin and evict."""
     tokens = tmp_path / "tokens"
     tokens.write_text(json.dumps([*TOKENS, 1]))
     peeked = json.loads(remote.run("peek", "--tokens", str(tokens), "--json").stdout)
@@ -123,7 +123,7 @@ def test_a_remote_admin_peeks_pins_and_evicts(remote: Remote, tmp_path: Path) ->
 
 
 def test_another_tenant_is_shown_nothing(remote: Remote) -> None:
-    """A certificate alone is enough to come in, and shows what is its tenant's: nothing."""
+    """A certificate alone admits a tenant, who sees only its own things: none."""
     settings = RemoteStore(
         address=remote.address,
         tls_ca=remote.folder / "authority.crt",
@@ -149,7 +149,7 @@ def test_another_tenant_is_shown_nothing(remote: Remote) -> None:
 def test_who_is_not_let_in_is_told_why(
     remote: Remote, status: int, said: str, token: str, trusted: str
 ) -> None:
-    """A token of nobody's, a store that cannot be believed, and a file that is not there."""
+    """An unknown token, an untrusted store and a missing file are each reported."""
     (remote.folder / "token").write_text(token)
     result = remote.run("stats", trusted=trusted)
     (remote.folder / "token").write_text(TOKEN)
@@ -161,7 +161,7 @@ def test_who_is_not_let_in_is_told_why(
 def test_a_folder_that_was_typed_wins_over_an_address_of_the_environment(
     remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An address in the environment is for commands that say nothing else."""
+    """A folder on the command line has priority over an address in the environment."""
     monkeypatch.setenv("KVSTORE_ADDRESS", remote.address)
     runner, folder = CliRunner(), ["--runtime-dir", str(remote.runtime_dir)]
     assert runner.invoke(app, ["stats", *folder]).exit_code == 0
@@ -170,13 +170,13 @@ def test_a_folder_that_was_typed_wins_over_an_address_of_the_environment(
 
 
 def test_options_of_an_address_want_an_address() -> None:
-    """TLS and a token without an address would be forgotten: they are refused."""
+    """TLS options and a token without an address are refused."""
     result = CliRunner().invoke(app, ["--tls-ca", "ca.pem", "stats"])
     assert (result.exit_code, "--tls-ca is for --address" in result.stderr) == (2, True)
 
 
 def test_a_new_token_is_printed_once_with_its_line(tmp_path: Path) -> None:
-    """The token alone is on stdout, or in a file of its user's; the store gets its digest."""
+    """A new token is printed once, or written to a private file, beside its digest's line."""
     made = CliRunner().invoke(app, ["token", "new"])
     token = made.stdout.removesuffix("\n")
     assert re.fullmatch(r"kvs_[\w-]{43}", token)
@@ -193,7 +193,7 @@ def test_a_new_token_is_printed_once_with_its_line(tmp_path: Path) -> None:
 
 
 def test_nobody_writes_into_the_log(remote: Remote) -> None:
-    """What a stranger says in a handshake is no line of the log: each is the server's own."""
+    """The text of a stranger's TLS handshake does not get into the log."""
     context = ssl.create_default_context(cafile=str(remote.folder / "authority.crt"))
     context.check_hostname = False
     context.set_alpn_protocols(["h2"])
@@ -207,7 +207,7 @@ def test_nobody_writes_into_the_log(remote: Remote) -> None:
 
 
 def test_a_credential_is_of_this_host(remote: Remote) -> None:
-    """Where another store's address was typed none is printed, of whichever store."""
+    """No credential is printed for a remote address."""
     result = remote.run("token")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "this host" in result.stderr

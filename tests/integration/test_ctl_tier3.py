@@ -1,16 +1,17 @@
-"""kvstore-ctl and tier 3 of a real store: it says what is there, and asks before that goes."""
+"""kvstore-ctl and a store's tier 3: its contents, and the questions before they are evicted."""
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from kvstore_ctl.app import app
 from kvstore_ctl.bench.scratch import PAGE_TOKENS
 from pages.stamped_pages import LAYOUT, open_client, write_and_insert
+from processes import ctl
 
 PAGES = 4
 SLAB_BYTES = 1 << 20
@@ -22,7 +23,7 @@ LOAD = (*LOAD, "--prefix-tokens", "16", "--suffix-tokens", "16")
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[RunningStore]:
-    """A store that began with four pages on its disk, and none in memory."""
+    """Provides a store that started with four pages on its disk and none in memory."""
     slab = ("--tier3-path", str(tmp_path / "slab"), "--tier3-bytes", str(SLAB_BYTES))
     with running_store(*SIZES, *slab, "--tier3-write", "through") as running:
         client, namespace = open_client(running.runtime_dir)
@@ -36,17 +37,12 @@ def store(tmp_path: Path) -> Iterator[RunningStore]:
 @pytest.fixture
 def run(store: RunningStore) -> Callable[..., Result]:
     """Runs a command against the store."""
-
-    def command(*arguments: str, typed: str = "") -> Result:
-        where = ("--runtime-dir", str(store.runtime_dir))
-        return CliRunner().invoke(app, [*arguments, *where], input=typed)
-
-    return command
+    return partial(ctl.run, store)
 
 
 @pytest.fixture
 def trace(tmp_path: Path) -> str:
-    """A trace of prompts with twice the pages of the disk, none of which begins as another."""
+    """Provides a trace of unrelated prompts with twice the pages of the disk."""
     path = tmp_path / "trace.jsonl"
     lines = (json.dumps({"tokens": [number] * 8 * PAGE_TOKENS}) for number in range(16))
     path.write_text("\n".join(lines))
@@ -54,7 +50,7 @@ def trace(tmp_path: Path) -> str:
 
 
 def evicted(store: RunningStore) -> int:
-    """Returns how many pages left tier 3 to make room, as the store says."""
+    """Returns the number of pages evicted from tier 3."""
     client, _ = open_client(store.runtime_dir)
     try:
         return client.admin.stats().tier_3.evicted_page_count
@@ -65,12 +61,12 @@ def evicted(store: RunningStore) -> int:
 def test_a_trace_asks_before_pages_leave_the_disk(
     store: RunningStore, run: Callable[..., Result], trace: str
 ) -> None:
-    """Where memory has none of others too; and it says how many left meanwhile."""
+    """A replay asks before it evicts pages from tier 3 alone, and reports how many it evicted."""
     refused = run("replay", trace, typed="n\n")
     assert (refused.exit_code, f"{PAGES} pages in tier 3" in refused.stderr) == (1, True)
 
     def makes_room() -> bool:
-        """Replays, until the disk was written full: that is done beside the calls."""
+        """Replays until the disk was written full, which happens beside the calls."""
         before = evicted(store)
         result = run("replay", trace, "--page-bytes", str(16 << 10), "--yes", "--json")
         assert result.exit_code == 0, result.output
@@ -82,7 +78,7 @@ def test_a_trace_asks_before_pages_leave_the_disk(
 
 
 def test_a_load_asks_before_pages_leave_the_disk(run: Callable[..., Result]) -> None:
-    """As a trace does; without tier 3 it needs no leave."""
+    """A bench asks before it evicts from tier 3, and needs no question without tier 3."""
     refused = run("bench", *LOAD, typed="n\n")
     assert (refused.exit_code, f"{PAGES} pages in tier 3" in refused.stderr) == (1, True)
     result = run("bench", *LOAD, "--yes", "--json")
@@ -93,7 +89,7 @@ def test_a_load_asks_before_pages_leave_the_disk(run: Callable[..., Result]) -> 
 def test_what_the_disk_has_of_a_prompt_is_said(
     store: RunningStore, run: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """Also where memory has nothing of it yet; before a worker opened it there is no namespace."""
+    """Peek reports a prompt's pages on the disk, also if memory has none of them."""
     prompt = tmp_path / "prompt.json"
     prompt.write_text(json.dumps([*TOKENS, 1, 2]))
     for command in (("peek",), ("pin", "system"), ("peek", "--namespace", "tiny")):

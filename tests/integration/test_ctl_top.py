@@ -1,4 +1,4 @@
-"""kvstore-ctl top, savings and identity against a store that is in use."""
+"""kvstore-ctl top, savings and identity on a store in use."""
 
 import json
 import os
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.store(*SMALL_STORE)
 
 @pytest.fixture(scope="module")
 def namespace(store: RunningStore) -> Iterator[Namespace]:
-    """A namespace in which a worker matches the same prompt all the time."""
+    """Provides a namespace in which a worker matches the same prompt all the time."""
     config = ClientConfig(display_name="busy", call_timeout=LIMIT)
     client, namespace = open_client(store.runtime_dir, config)
     other = client.namespace(replace(IDENTITY, salt=b"idle"), LAYOUT)
@@ -58,18 +58,18 @@ def namespace(store: RunningStore) -> Iterator[Namespace]:
 
 @pytest.fixture(scope="module")
 def idle() -> Iterator[RunningStore]:
-    """A store that nobody uses."""
+    """Provides an idle store."""
     with running_store(*SMALL_STORE) as running:
         yield running
 
 
 def run(store: RunningStore, *arguments: str) -> Result:
-    """Runs a command against the store, whose folder stands before the command."""
+    """Runs a command, with the store's folder before the command."""
     return CliRunner().invoke(app, ["--runtime-dir", str(store.runtime_dir), *arguments])
 
 
 def busy_frame(store: RunningStore, matched: Callable[[str], bool], *options: str) -> str:
-    """Returns a frame within whose interval something was matched, however long that takes."""
+    """Returns the first frame whose interval has a match."""
     frames: list[str] = []
 
     def is_busy() -> bool:
@@ -83,7 +83,7 @@ def busy_frame(store: RunningStore, matched: Callable[[str], bool], *options: st
 
 
 def test_a_frame_has_what_changed(store: RunningStore, namespace: Namespace) -> None:
-    """Rates of the store and of each namespace and lease, the busiest first, by its uptime."""
+    """A frame has the rates of the store, the namespaces and the leases, the busiest first."""
 
     def matched(shown: str) -> bool:
         return bool(json.loads(shown)["now"]["lookups_per_second"])
@@ -103,7 +103,7 @@ def test_a_frame_has_what_changed(store: RunningStore, namespace: Namespace) -> 
 
 @pytest.mark.usefixtures("namespace")
 def test_frames_are_counted(store: RunningStore) -> None:
-    """One follows the other, of JSON one a line, and their times do not overlap."""
+    """JSON frames are one line each, and their intervals do not overlap."""
     result = run(store, "top", "--count", "2", "--interval", "0.1", "--json")
     first, second = (json.loads(line) for line in result.stdout.splitlines())
     assert second["uptime"] - first["uptime"] == pytest.approx(second["now"]["seconds"])
@@ -111,7 +111,7 @@ def test_frames_are_counted(store: RunningStore) -> None:
 
 @pytest.mark.usefixtures("namespace")
 def test_a_frame_is_plain_text_in_a_file(store: RunningStore) -> None:
-    """Tiers as bars, and nothing that a terminal obeys."""
+    """A frame in a file is plain text with bars and without control characters."""
 
     def matched(shown: str) -> bool:
         return "hit rate now -" not in shown
@@ -125,14 +125,14 @@ def test_a_frame_is_plain_text_in_a_file(store: RunningStore) -> None:
 
 
 def test_a_column_that_is_none_is_status_two(store: RunningStore) -> None:
-    """Those there are are named."""
+    """An unknown column is a wrong command line, and the error lists the known ones."""
     result = run(store, "top", "--once", "--sort", "size")
     assert (result.exit_code, "evictions" in result.stderr) == (2, True)
 
 
 @pytest.mark.usefixtures("namespace")
 def test_what_was_saved_is_counted(store: RunningStore) -> None:
-    """From the store's counters, and seconds where a speed is given; of each namespace too."""
+    """Savings are computed from the store's counters, with seconds if a speed is given."""
     result = run(store, "savings", "--prefill-rate", "100", "--json")
     whole, busy, idle = json.loads(result.stdout)
     assert whole["of"] == "all namespaces"
@@ -148,7 +148,7 @@ def test_what_was_saved_is_counted(store: RunningStore) -> None:
 
 
 def test_seconds_saved_are_by_what_engines_say(store: RunningStore, namespace: Namespace) -> None:
-    """Each token at the speed that its engine said as it asked; it says of how many."""
+    """Saved seconds count each token at the speed that its engine gave, and how many those were."""
     client, engine = open_client(store.runtime_dir)
     before = client.admin.stats().counters
     engine.prefill_tokens_per_second = 100.0
@@ -167,7 +167,7 @@ def test_seconds_saved_are_by_what_engines_say(store: RunningStore, namespace: N
 
 
 def test_the_calculator_asks_no_store() -> None:
-    """It says what the arithmetic of savings says."""
+    """The calculator of savings works without a store."""
     arguments = ["savings", "--shared", "2000", "--suffix", "100", "--requests", "50"]
     arguments += ["--runtime-dir", "/nowhere"]
     result = CliRunner().invoke(app, [*arguments, "--json"])
@@ -179,7 +179,7 @@ def test_the_calculator_asks_no_store() -> None:
 
 
 def test_what_sets_namespaces_apart_is_told(store: RunningStore, namespace: Namespace) -> None:
-    """The factors of each, and of each two the one that differs: here the salt."""
+    """Identity shows each namespace's factors, and the one in which two namespaces differ."""
     result = run(store, "identity", "--json")
     answer = json.loads(result.stdout)
     assert {each["factors"]["model"] for each in answer["namespaces"]} == {b"model".hex()}
@@ -193,7 +193,10 @@ def test_what_sets_namespaces_apart_is_told(store: RunningStore, namespace: Name
 def test_the_folder_stands_before_or_after(
     store: RunningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is after the command wins, both win over the environment, and an address excludes it."""
+    """A folder after the command has priority, then one before it, then the environment.
+
+    A folder and an address exclude each other on the command line.
+    """
     folder = str(store.runtime_dir)
     monkeypatch.setenv("KVSTORE_RUNTIME_DIR", "/nowhere")
     assert run(store, "leases").exit_code == 0
@@ -207,7 +210,7 @@ def test_the_folder_stands_before_or_after(
 
 
 def test_an_idle_and_empty_store_is_shown(idle: RunningStore) -> None:
-    """No namespace, no lease and no arena are no error, and no rate is made up."""
+    """An idle store without namespaces is shown without an error or a rate."""
     result = run(idle, "top", "--once", "--interval", "0.1")
     assert (result.exit_code, "hit rate now -, overall -" in result.stdout) == (0, True)
     for command in (["savings"], ["identity"], ["tree"]):
@@ -215,7 +218,7 @@ def test_an_idle_and_empty_store_is_shown(idle: RunningStore) -> None:
 
 
 def heard(terminal: int) -> Iterator[bytes]:
-    """Yields what a terminal shows, until its other end is closed or nothing comes."""
+    """Yields a terminal's output until its other end closes or nothing arrives."""
     while select.select([terminal], [], [], LIMIT)[0]:
         try:
             yield os.read(terminal, 65536)
@@ -224,7 +227,7 @@ def heard(terminal: int) -> Iterator[bytes]:
 
 
 def test_a_last_frame_names_no_keys(idle: RunningStore) -> None:
-    """It stays on the terminal when the program that took them is gone."""
+    """The last frame has no key help, because the program that reads keys has ended."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "kvstore_ctl", "top", "--once", "--interval", "0.1"]
     environment = {**os.environ, "KVSTORE_RUNTIME_DIR": str(idle.runtime_dir), "TERM": "xterm"}
@@ -242,7 +245,7 @@ def test_a_last_frame_names_no_keys(idle: RunningStore) -> None:
 
 
 def test_a_terminal_is_shown_frames_in_place(idle: RunningStore) -> None:
-    """S sorts by the next column, a store that restarts is waited for, and q quits."""
+    """In a terminal s changes the sort column, q quits, and a store that restarts is waited for."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "kvstore_ctl", "top", "--interval", "0.1"]
     environment = {**os.environ, "KVSTORE_RUNTIME_DIR": str(idle.runtime_dir), "TERM": "xterm"}

@@ -1,4 +1,4 @@
-"""The dashboard and the rules, beside what a real server shows once it was used."""
+"""The dashboard and the alert rules, against the metrics of a real server that was used."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.promtool import promtool
-from kvstore.metrics.collector import METRICS
+from kvstore.metrics.definitions import METRICS
 from kvstore_client import Client, ClientConfig, NamespaceIdentity
 from kvstore_client.layout import OpaqueContent, PageLayout
 from kvstore_client.testing import running_store
@@ -26,7 +26,7 @@ SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
 
 def queries() -> list[str]:
-    """Returns what the dashboard and the rules ask for."""
+    """Returns the queries of the dashboard and the rules."""
     board = json.loads((DEPLOY / "grafana" / "kvstore.json").read_text(encoding="utf-8"))
     found = [each["expr"] for panel in board["panels"] for each in panel.get("targets", [])]
     rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
@@ -34,13 +34,13 @@ def queries() -> list[str]:
 
 
 def named(query: str) -> set[str]:
-    """Returns the metrics that a query asks for; a histogram by its own name."""
+    """Returns the metrics in a query, a histogram under its own name."""
     return {SUFFIX.sub("", name) for name in NAME.findall(query)}
 
 
 @pytest.fixture(scope="module")
 def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Provides the text of a server's metrics, all of its tiers in use."""
+    """Provides the metrics text of a server with all its tiers in use."""
     slab = tmp_path_factory.mktemp("slab") / "slab"
     arguments = (
         *("--tier1-bytes", str(3 * PAGES * PAGE_BYTES), "--tier2-bytes", "1MiB"),
@@ -68,7 +68,7 @@ def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def shown(scrape: str) -> dict[str, set[str]]:
-    """Returns the labels of each of our metrics in the scrape, by its name."""
+    """Returns the labels of each of our metrics in the scrape."""
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(scrape):
         name = f"{family.name}_total" if family.type == "counter" else family.name
@@ -79,21 +79,21 @@ def shown(scrape: str) -> dict[str, set[str]]:
 
 
 def test_every_metric_that_is_asked_for_is_there(shown: dict[str, set[str]]) -> None:
-    """The dashboard and the rules name nothing that a server does not show."""
+    """Every metric in the dashboard and the rules exists."""
     asked = {name for query in queries() for name in named(query)}
     assert asked - set(shown) == set()
     assert len(asked) > 40
 
 
 def test_every_metric_that_is_there_is_asked_for(shown: dict[str, set[str]]) -> None:
-    """Each is on the dashboard or in a rule; and each that is defined is shown."""
+    """Every defined metric is shown, and used in the dashboard or a rule."""
     asked = {name for query in queries() for name in named(query)}
     assert set(shown) - asked == set()
     assert {metric.name for metric in METRICS} == set(shown)
 
 
 def test_queries_use_labels_that_there_are(shown: dict[str, set[str]]) -> None:
-    """Those that they group and choose by."""
+    """Queries group and filter by existing labels only."""
     for query in queries():
         labels = set.union(*(shown[name] for name in named(query)), set()) | EVERYWHERE
         grouped = re.findall(r"(?:by|on|group_left) \(([^)]*)\)", query)
@@ -103,7 +103,7 @@ def test_queries_use_labels_that_there_are(shown: dict[str, set[str]]) -> None:
 
 
 def test_the_metrics_are_the_documented_ones(shown: dict[str, set[str]]) -> None:
-    """By name and by labels."""
+    """The metrics and their labels are the documented ones."""
     page = (DEPLOY.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(kvstore_\w+)` \| ([^|]*) \|", page, re.MULTILINE)
     documented = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
@@ -111,7 +111,7 @@ def test_the_metrics_are_the_documented_ones(shown: dict[str, set[str]]) -> None
 
 
 def test_prometheus_accepts_the_scrape(scrape: str) -> None:
-    """By promtool, which has something to say of names too."""
+    """The scrape and the metrics' names pass promtool."""
     ours = "".join(
         line for line in scrape.splitlines(keepends=True) if re.match(r"(# \w+ )?kvstore_", line)
     )

@@ -1,4 +1,4 @@
-"""A run of tests of which a process of xdist's dies: it ends, and never as one that passed."""
+"""A test run in which a process of xdist dies: it ends, and never passes."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ TESTS_FAILED = 1
 
 
 def run(folder: Path, hook: str = "") -> tuple[int, str]:
-    """Runs a project with our settings and our conftest in two processes: its status and output."""
+    """Runs a test project in two processes. Returns its status and output."""
     conftest = (TESTS / "conftest.py").read_text(encoding="utf-8")
     (folder / "conftest.py").write_text(conftest + hook, encoding="utf-8")
     settings = ("-c", str(TESTS.parent / "pyproject.toml"), "--rootdir", str(folder))
@@ -39,7 +39,7 @@ def run(folder: Path, hook: str = "") -> tuple[int, str]:
 @pytest.mark.usefixtures("executed")
 @pytest.mark.parametrize("number", [2, 5])
 def test_a_run_ends_with_the_test_that_killed_its_process(tmp_path: Path, number: int) -> None:
-    """In the middle or at the end: xdist 3.8 would deal out what was done, and wait for it."""
+    """A run ends if a test kills its process, where xdist 3.8 would wait forever."""
     bodies = {number: "os._exit(1)"}
     (tmp_path / "test_dying.py").write_text(
         "import os\n" + "".join(f"def test_{n}(): {bodies.get(n, 'pass')}\n" for n in range(6))
@@ -53,7 +53,7 @@ def test_a_run_ends_with_the_test_that_killed_its_process(tmp_path: Path, number
 @pytest.mark.usefixtures("executed")
 @pytest.mark.parametrize("hook", ["pytest_collection_finish", "pytest_sessionfinish"])
 def test_a_process_that_dies_in_no_test_fails_the_run(tmp_path: Path, hook: str) -> None:
-    """Before its first test and after its last: to xdist it would be one that passed."""
+    """A process that dies outside its tests fails the run, where xdist would let it pass."""
     (tmp_path / "test_well.py").write_text("def test_1(): pass\ndef test_2(): pass\n")
     status, said = run(tmp_path, DYING_HOOK.format(hook))
     assert status == TESTS_FAILED, said

@@ -1,6 +1,6 @@
-"""A device that fails for good, in a worker and in the store; a folder stands in for the device.
+"""A device that fails for good, in a worker and in the store. A folder stands in for the device.
 
-Each test runs on the code as it is, and on copies without one protection: these have to fail.
+Each test also runs on copies of the code without one protection, and must fail on those.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, aclosing
 from importlib.util import find_spec
 from pathlib import Path
@@ -80,7 +80,7 @@ GOES_ON = Mutant(
 
 
 class World:
-    """A folder that stands in for a device, and one that names the processes that lost it."""
+    """A folder that stands in for a device, and one that lists the processes that lost it."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -95,7 +95,7 @@ class World:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
 
     def put_in(self, fault: Mutant) -> None:
-        """Makes the programs that start from now on run copies of the packages with a fault."""
+        """Makes later programs run copies of the packages with a fault."""
         if fault == UNCHANGED:
             return
         code = self.folder / "code"
@@ -150,7 +150,7 @@ def ask(worker: LineProcess, prompt_ids: list[int], *, use_store: bool = True) -
 def test_a_worker_without_its_device_ends_and_its_pins_return(
     world: World, stack: ExitStack, fault: Mutant
 ) -> None:
-    """The worker can give nothing back itself, so the store takes everything back at its death."""
+    """A worker that loses its device ends, and the store releases all its holds."""
     world.put_in(fault)
     store, worker = start(world, stack)
     assert worker.ask(op="keep_pin", prompt_ids=PROMPT)["matched_tokens"] > 0
@@ -171,7 +171,7 @@ def test_a_worker_without_its_device_ends_and_its_pins_return(
 
 
 def said(store: RunningStore, service: str) -> str:
-    """Returns the store's answers about its health."""
+    """Returns the store's health, in the store's words."""
     socket = RuntimeDir(store.runtime_dir).grpc_socket
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         return health_of(channel, service, timeout=LIMIT)
@@ -181,7 +181,7 @@ def said(store: RunningStore, service: str) -> str:
 def test_a_store_without_its_device_says_so_and_holds_nothing(
     world: World, stack: ExitStack, fault: Mutant
 ) -> None:
-    """It answers NOT_SERVING and logs the reason in one line; its workers go on at once."""
+    """A store without its device is NOT_SERVING with one log line. Its workers go on at once."""
     world.put_in(fault)
     store, worker = start(world, stack)
     assert (said(store, READINESS), said(store, LIVENESS)) == (SERVING, SERVING)
@@ -209,18 +209,8 @@ def test_a_store_without_its_device_says_so_and_holds_nothing(
     assert ask(worker, OTHER)["output_ids"] == expected
 
 
-def run(test: Callable[[], Any]) -> None:
-    """Runs a test's coroutine, with a time limit."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(LIMIT):
-            await test()
-
-    asyncio.run(bounded())
-
-
 @pytest.mark.parametrize("fault", [UNCHANGED, NOT_ASKED, PROCESS_STAYS], ids=lambda each: each.name)
-def test_a_fleet_replaces_an_engine_without_its_device(
+async def test_a_fleet_replaces_an_engine_without_its_device(
     world: World, stack: ExitStack, caplog: pytest.LogCaptureFixture, fault: Mutant
 ) -> None:
     """The request continues on the next process with the same tokens, and nothing stays held."""
@@ -239,7 +229,7 @@ def test_a_fleet_replaces_an_engine_without_its_device(
     async def left() -> Left:
         return await asyncio.to_thread(left_at, store.runtime_dir)
 
-    async def test() -> None:
+    with caplog.at_level(logging.WARNING):
         fleet = Fleet([settings], find)
         try:
             await fleet.start()
@@ -263,9 +253,6 @@ def test_a_fleet_replaces_an_engine_without_its_device(
                 waiting.cancel()
         finally:
             await fleet.close()
-
-    with caplog.at_level(logging.WARNING):
-        run(test)
     ended = f"it ended with status {DEVICE_LOST_STATUS}"
     assert (ended in caplog.text) == (fault == UNCHANGED)
     assert wait_until(lambda: left_at(store.runtime_dir) == NOTHING, LIMIT)

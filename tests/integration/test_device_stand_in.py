@@ -1,4 +1,4 @@
-"""Stores and workers on a device of which files take the place: all but CUDA itself is real."""
+"""Stores and workers on a device made of files. Everything except CUDA itself is real."""
 
 import fcntl
 import os
@@ -36,32 +36,32 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("scenario", [*SCENARIOS, *KILLS, *ORDERS], ids=lambda each: each.__name__)
 def test_device_pages(scenario: Callable[[str], None]) -> None:
-    """What has to hold on a device holds in all of our code beneath which CUDA lies."""
+    """The device scenarios pass in all our code above CUDA, on a stand-in of the device."""
     scenario("cpu")
 
 
 @pytest.mark.parametrize("with_child", [False, True], ids=["alone", "with a forked child"])
 def test_a_killed_worker_writes_nothing_more(*, with_child: bool) -> None:
-    """Its slots go to another worker once it is dead, even if a child of it is alive."""
+    """A killed worker's slots are reused once it is dead, even if its forked child is alive."""
     a_killed_worker_s_kernels_write_nothing_more("cpu", with_child=with_child)
 
 
 def test_pages_go_down_and_come_back() -> None:
-    """What went to tier 2 is on the device again as it is matched, with its bytes."""
+    """Pages that were demoted to tier 2 are back on the device, with their bytes, after a match."""
     pages_go_down_and_come_back("cpu")
 
 
 def test_a_successor_s_equal_handle_is_not_taken_for_the_old_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where a store's handles are those of the store before, a view that is kept delays them."""
+    """A successor with the same device handles is mapped only after views of the old store end."""
     monkeypatch.setenv("KVSTORE_TEST_CARD_PREFIX", "store")
     a_view_outlives_its_store("cpu")
 
 
 @contextmanager
 def occupied(card: Path, size: int) -> Iterator[None]:
-    """Have somebody map so much of the device."""
+    """Occupies that much of the device's memory as another user of it."""
     with (card / "somebody").open("wb") as file:
         file.truncate(size)
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -70,7 +70,7 @@ def occupied(card: Path, size: int) -> Iterator[None]:
 
 @pytest.fixture
 def starting(tmp_path: Path) -> Iterator[tuple[RunningStore, "Future[None]", ExitStack]]:
-    """A server that waits for memory which somebody maps until the stack is closed."""
+    """Provides a server that waits for device memory, which another process occupies."""
     arguments = ("--device", "cuda:0", "--tier1-bytes", "40MiB")
     with (
         running_store(*arguments, start=False) as store,
@@ -86,7 +86,7 @@ def starting(tmp_path: Path) -> Iterator[tuple[RunningStore, "Future[None]", Exi
 def test_a_server_waits_for_its_device(
     starting: tuple[RunningStore, "Future[None]", ExitStack],
 ) -> None:
-    """It serves once the device has room for the budget, and not before."""
+    """A server serves only once the device has room for its budget."""
     _, started, others = starting
     assert not started.done()
     others.close()
@@ -96,7 +96,7 @@ def test_a_server_waits_for_its_device(
 def test_a_server_that_waits_can_be_stopped(
     starting: tuple[RunningStore, "Future[None]", ExitStack],
 ) -> None:
-    """A signal ends the waiting, with status 1 and what was missing."""
+    """A signal ends a server that waits for memory, with status 1 and the missing amount."""
     store, started, _ = starting
     os.kill(store.pid, signal.SIGTERM)
     with pytest.raises(RuntimeError, match=r"status 1(.|\n)*33554432 bytes left of 67108864"):
@@ -107,12 +107,12 @@ def test_a_server_that_waits_can_be_stopped(
 def test_a_server_has_its_budget_before_it_serves(
     tmp_path: Path, reserve: str, at_once: int
 ) -> None:
-    """With --tier1-reserve all, so that the order of start does not decide who gets memory."""
+    """With --tier1-reserve all, a server has its whole budget before it serves."""
     arguments = ("--device", "cuda:0", "--tier1-bytes", "40MiB", "--tier1-reserve", reserve)
     with running_store(*arguments):
         assert sum(each.stat().st_size for each in tmp_path.iterdir()) == at_once
 
 
 def test_memory_goes_with_its_last_user() -> None:
-    """The extent of a dead store is there until the last worker that maps it lets go."""
+    """The memory of a dead store's extent stays until the last worker unmaps it."""
     memory_goes_with_its_last_user(16 * MIB, 0)

@@ -1,4 +1,4 @@
-"""A store that is told to stop, and clients that are in the middle of something."""
+"""A store that drains while clients are at work."""
 
 import os
 import signal
@@ -16,12 +16,12 @@ GRACE = ("--drain-grace", "600")
 
 
 def ended(store: RunningStore) -> int:
-    """Waits until a store ended by itself and returns its exit status."""
+    """Waits until a store ends by itself. Returns its exit status."""
     return store._started().wait(LIMIT)
 
 
 def test_an_idle_client_lets_a_draining_store_go() -> None:
-    """It learns of the drain by a renewal, gives up its lease, and the store ends at once."""
+    """An idle client learns of a drain by its renewal and revokes its lease, so the store ends."""
     with running_store(*SMALL_STORE, *GRACE) as store:
         client, namespace = open_client(store.runtime_dir, CONFIG)
         os.kill(store.pid, signal.SIGTERM)
@@ -32,7 +32,7 @@ def test_an_idle_client_lets_a_draining_store_go() -> None:
 
 
 def test_a_draining_store_waits_for_what_is_held() -> None:
-    """Pages that are in use stay until they are released: then the lease and the store end."""
+    """A draining store keeps held pages until their release, and ends then."""
     with running_store(*SMALL_STORE, *GRACE) as store:
         client, namespace = open_client(store.runtime_dir, CONFIG)
         write_and_insert(namespace, TOKENS)

@@ -1,4 +1,4 @@
-"""Two workers on a device's pages, where files take the device's place and all else is real."""
+"""Two workers on a device made of files. Everything else is real."""
 
 import os
 import sys
@@ -39,7 +39,7 @@ def ask(worker: LineProcess, prompt_ids: list[int], *, use_store: bool = True) -
 
 
 def test_workers_share_a_device_s_pages(tmp_path: Path) -> None:
-    """The second worker goes on from the first one's pages, with the tokens of a cold run."""
+    """The second worker continues from the first one's pages, with the tokens of a cold run."""
     sizes = ("--tier1-bytes", TIER_BYTES, "--extent-bytes", EXTENT_BYTES)
     with ExitStack() as stack:
         log = stack.enter_context((tmp_path / "log").open("wb"))

@@ -1,4 +1,4 @@
-"""What happens in a real store, told to real processes."""
+"""Events of a real store, watched by real processes."""
 
 import json
 import signal
@@ -9,14 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
 from kvstore_client import Client, EventWatch, History, Namespace, NamespaceIdentity, connect_admin
 from kvstore_client.errors import QuotaExceeded, StoreDraining, StoreUnavailable
 from kvstore_client.testing import RunningStore, wait_until
-from kvstore_ctl.app import app
 from pages.stamped_pages import LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from processes.ctl import run
 
 LIMIT = 30.0
 PAGES = len(TOKENS) // LAYOUT.page_tokens
@@ -27,20 +25,15 @@ pytestmark = pytest.mark.store(*SMALL_STORE)
 
 @pytest.fixture
 def opened(fresh_store: RunningStore) -> Iterator[tuple[Client, Namespace]]:
-    """Provides a client of it, with a namespace."""
+    """Provides a client of the store with a namespace."""
     client, namespace = open_client(fresh_store.runtime_dir)
     yield client, namespace
     client.close()
 
 
-def run(store: RunningStore, *arguments: str) -> Result:
-    """Runs a command against the store."""
-    return CliRunner().invoke(app, [*arguments, "--runtime-dir", str(store.runtime_dir)])
-
-
 @contextmanager
 def following(store: RunningStore, *more: str) -> Iterator["subprocess.Popen[str]"]:
-    """Runs ``kvstore-ctl events --follow`` in a process of its own, told of what comes next."""
+    """Runs ``kvstore-ctl events --follow`` in a process of its own."""
     command = [sys.executable, "-m", "kvstore_ctl", "events", "--follow", *more]
     with subprocess.Popen(
         [*command, "--runtime-dir", str(store.runtime_dir)],
@@ -55,7 +48,7 @@ def following(store: RunningStore, *more: str) -> Iterator["subprocess.Popen[str
 
 
 def next_event(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """Waits for a line of a process that follows."""
+    """Waits for the next line of a following process."""
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, process.communicate()
@@ -66,7 +59,7 @@ def next_event(process: "subprocess.Popen[str]") -> dict[str, Any]:
 def test_what_is_remembered_is_shown_at_once(
     fresh_store: RunningStore, opened: tuple[Client, Namespace]
 ) -> None:
-    """One line an event: the lease, the namespace by its name, the pages; and no token."""
+    """Past events are shown at once, one line each: lease, namespace and pages, without tokens."""
     write_and_insert(opened[1], TOKENS)
     result = run(fresh_store, "events")
     assert result.exit_code == 0, result.output
@@ -83,7 +76,7 @@ def test_what_is_remembered_is_shown_at_once(
 def test_a_watch_may_take_so_many_seconds(
     fresh_store: RunningStore, opened: tuple[Client, Namespace]
 ) -> None:
-    """Of one namespace, in JSON: leases are not in it."""
+    """A watch of one namespace in JSON ends after the given seconds and has no lease events."""
     write_and_insert(opened[1], TOKENS)
     result = run(fresh_store, "events", "--seconds", "5", "--json", "--namespace", "tin")
     assert result.exit_code == 0, result.output
@@ -99,7 +92,7 @@ def test_a_watch_may_take_so_many_seconds(
 def test_what_happens_is_followed_by_another_process(
     fresh_store: RunningStore, opened: tuple[Client, Namespace]
 ) -> None:
-    """As it happens, until it is interrupted, which is no failure."""
+    """Another process follows events as they happen, and an interrupt ends it with status 0."""
     client, namespace = opened
     with following(fresh_store, "--json") as process:
         assert next_event(process)["lease_changed"]["change"] == "CHANGE_GRANTED"
@@ -120,7 +113,7 @@ def test_what_happens_is_followed_by_another_process(
 def test_what_comes_while_it_is_watched_has_its_name(
     fresh_store: RunningStore, opened: tuple[Client, Namespace]
 ) -> None:
-    """As what was there before."""
+    """A namespace opened during the watch is shown by its name."""
     late = NamespaceIdentity(b"late", display_name="late")
     with following(fresh_store) as process:
         assert process.stdout is not None
@@ -133,7 +126,7 @@ def test_what_comes_while_it_is_watched_has_its_name(
 def test_a_watcher_that_hangs_or_dies_holds_up_nobody(
     fresh_store: RunningStore, opened: tuple[Client, Namespace]
 ) -> None:
-    """Stopped, it costs the store nothing that others need; killed, its place is free."""
+    """A stopped watcher delays nobody, and a killed one frees its place."""
     client, namespace = opened
     with following(fresh_store, "--json") as process:
         assert next_event(process)
@@ -164,7 +157,7 @@ def test_a_watcher_that_hangs_or_dies_holds_up_nobody(
 
 
 def test_a_watch_ends_with_its_store(fresh_store: RunningStore) -> None:
-    """With a reason where it is told to stop, after its leases' end; and where it is killed."""
+    """A watch ends with its store: with a reason if it drains, and also if it is killed."""
     client, _ = open_client(fresh_store.runtime_dir)
     with (
         connect_admin(fresh_store.runtime_dir) as admin,
@@ -192,7 +185,7 @@ def test_a_watch_ends_with_its_store(fresh_store: RunningStore) -> None:
 
 
 def test_a_watch_in_a_program(opened: tuple[Client, Namespace]) -> None:
-    """It ends with its time or by close, begins with what is remembered, and says the epoch."""
+    """A watch in a program has past events and the epoch, and ends by its time or by close."""
     client, namespace = opened
     admin = client.admin
     assert list(admin.watch_events(seconds=0.1)) == []

@@ -22,7 +22,7 @@ def run(example: str, *arguments: Path) -> list[str]:
 
 
 def test_a_prefix_is_shared() -> None:
-    """The second client finds what the first inserted, and so does a second run."""
+    """The second client matches what the first one inserted, also in a second run."""
     with running_store() as store:
         for cached, published in ((0, 6), (96, 0)):
             lines = run("share_a_prefix.py", store.runtime_dir)
@@ -33,7 +33,7 @@ def test_a_prefix_is_shared() -> None:
 
 
 def test_a_worker_does_without_a_store(tmp_path: Path) -> None:
-    """Without a store every request is answered, from private memory, and says why."""
+    """Without a store every request is answered from private memory, with the reason."""
     lines = run("without_a_store.py", tmp_path)
     assert lines[0::2] == [
         f"request {n}: 0 tokens cached, the rest goes to private memory" for n in range(3)
@@ -42,7 +42,7 @@ def test_a_worker_does_without_a_store(tmp_path: Path) -> None:
 
 
 def test_the_same_worker_uses_a_store_that_is_there() -> None:
-    """The first computes what the others begin with, and a second run all that is whole."""
+    """With a store each request reuses the earlier ones, and a second run all whole pages."""
     with running_store() as store:
         for counts in ((0, 32, 32), (48, 48, 48)):
             lines = run("without_a_store.py", store.runtime_dir)
@@ -53,7 +53,7 @@ def test_the_same_worker_uses_a_store_that_is_there() -> None:
 
 
 def test_without_a_folder_they_look_where_a_client_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An example that is told nothing finds the store of the environment's folder."""
+    """An example without arguments uses the store of the environment's folder."""
     with running_store() as store:
         monkeypatch.setenv("KVSTORE_RUNTIME_DIR", str(store.runtime_dir))
         assert run("share_a_prefix.py")[0] == "first: 0 of 100 tokens are cached"
@@ -61,7 +61,7 @@ def test_without_a_folder_they_look_where_a_client_does(monkeypatch: pytest.Monk
 
 
 def test_every_example_is_run() -> None:
-    """An example that is added is tested too."""
+    """Every example has a test."""
     here = Path(__file__).read_text(encoding="utf-8")
     there = WITH_MODELS.read_text(encoding="utf-8")
     assert [

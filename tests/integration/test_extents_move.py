@@ -1,4 +1,4 @@
-"""Memory goes from one tenant to another, between real processes, and no byte goes with it."""
+"""Memory moves from one tenant to another between real processes, without its bytes."""
 
 import signal
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ import pytest
 from device.uid_by_environment import PROGRAM, as_uid
 from kvstore_client.testing import running_store, wait_until
 from pages.stamped_pages import LAYOUT, page_count, prompt
-from processes.page_process import PageProcess
 from processes.worker_fleet import POOL_SLOTS, Fleet, pool_arguments
+from processes.worker_process import WorkerProcess
 
 EXTENT_SLOTS = 8
 EXTENTS = POOL_SLOTS // EXTENT_SLOTS
@@ -26,15 +26,15 @@ class Tenants:
         self.fleet = fleet
         self.givers = [self.spawn("giver", GIVER), self.spawn("other", GIVER)]
 
-    def spawn(self, name: str, uid: int) -> PageProcess:
-        """Starts a worker of a tenant; it opens the namespace before it answers."""
+    def spawn(self, name: str, uid: int) -> WorkerProcess:
+        """Starts a worker of a tenant, which opens its namespace first."""
         with as_uid(uid):
             return self.fleet.spawn(name)
 
     def extents(self, uid: int) -> tuple[int, int]:
-        """Returns how many extents a tenant has, and how many of them retire.
+        """Returns the counts of a tenant's extents and of its retiring ones.
 
-        Each time all bytes that are given out are within the budget, and in whole extents.
+        Checks each time that all extents together are within the budget.
         """
         arenas = self.fleet.stats().arenas
         assert sum(each.slot_count for each in arenas) <= POOL_SLOTS
@@ -44,7 +44,7 @@ class Tenants:
         return sum(e.extent_count for e in mine), sum(e.retiring_extent_count for e in mine)
 
     def fill(self) -> None:
-        """Have the first tenant take all memory; both of its processes map all of it."""
+        """Lets the first tenant take all memory. Both of its processes map all of it."""
         first, other = self.givers
         assert other.ask("peek", HELD) == 0
 
@@ -56,8 +56,8 @@ class Tenants:
         assert wait_until(lambda: all(len(mapped(each)) == EXTENTS for each in self.givers))
 
 
-def mapped(process: PageProcess) -> set[tuple[str, str]]:
-    """Returns the extents that a process has mapped: their names and inodes."""
+def mapped(process: WorkerProcess) -> set[tuple[str, str]]:
+    """Returns the names and inodes of the extents that a process has mapped."""
     lines = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8").splitlines()
     entries = [line.split() for line in lines if "/memfd:kvstore-extent-" in line]
     return {(entry[5], entry[4]) for entry in entries}
@@ -65,7 +65,7 @@ def mapped(process: PageProcess) -> set[tuple[str, str]]:
 
 @pytest.fixture
 def tenants() -> Iterator[Tenants]:
-    """Provides two workers of one tenant that have all memory mapped."""
+    """Provides two workers of one tenant that have mapped all memory."""
     with running_store(*pool_arguments(EXTENT_SLOTS), program=PROGRAM) as store:
         with Fleet(store) as fleet:
             made = Tenants(fleet)
@@ -76,7 +76,7 @@ def tenants() -> Iterator[Tenants]:
 
 
 def test_a_tenant_that_comes_late_gets_memory_and_no_bytes(tenants: Tenants) -> None:
-    """Its extents are fresh and its own; pinned pages of the giver stay as they were."""
+    """A second tenant gets fresh extents, and the first tenant's pinned pages stay as they were."""
     giver, other = tenants.givers
     giver.ask("write", HELD)
     held = page_count(HELD)
@@ -110,7 +110,7 @@ def test_a_tenant_that_comes_late_gets_memory_and_no_bytes(tenants: Tenants) -> 
 
 
 def test_who_has_not_unmapped_keeps_the_memory(tenants: Tenants) -> None:
-    """A view keeps an extent until it is dropped, a stopped process until it is killed."""
+    """A view keeps an extent until it is dropped, and a stopped process until it is killed."""
     giver, other = tenants.givers
     other.ask("keep_view")
     asker = tenants.spawn("asker", ASKER)

@@ -1,4 +1,4 @@
-"""A program that begins as a fork is what it is after an exec: another process of ours."""
+"""A forked program behaves like an executed one, in a process of its own."""
 
 import os
 import signal
@@ -17,17 +17,17 @@ WRONG = [sys.executable, "-m", "kvstore", "--tier1-bytes", "many"]
 
 
 def parent_of(pid: int) -> int:
-    """Returns the process that a process belongs to."""
+    """Returns a process's parent."""
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 def forked(pid: int) -> bool:
-    """Tell whether a process is a fork, which has the command line of what it was forked from."""
+    """Returns whether a process is a fork, which shows in its command line."""
     return b"forker.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_a_store_is_a_child_of_this_process() -> None:
-    """It is stopped, goes on, and ends by a signal, with the status that is waited for."""
+    """A forked store is a child of this process, with its signals and exit status."""
     with running_store("--tier1-bytes", "1MiB") as store:
         assert forked(store.pid)
         assert parent_of(store.pid) == os.getpid()
@@ -40,7 +40,7 @@ def test_a_store_is_a_child_of_this_process() -> None:
 
 
 def test_its_words_and_its_end_are_the_same(forked_programs: ForkedPrograms) -> None:
-    """What it writes, and how it ends, is the same as after an exec."""
+    """A forked program has the same output and exit status as an executed one."""
     for command, status in ((HELP, 0), (WRONG, EXIT_USAGE)):
         found = []
         for on in (True, False):
@@ -53,7 +53,7 @@ def test_its_words_and_its_end_are_the_same(forked_programs: ForkedPrograms) -> 
 
 
 def test_it_has_its_own_environment_folder_and_session(tmp_path: Path) -> None:
-    """Also what is not this process's."""
+    """A forked program has its own environment, folder and session."""
     run = tmp_path / "run"
     environment = {**os.environ, "KVSTORE_RUNTIME_DIR": "run", "KVSTORE_TIER1_BYTES": "1MiB"}
     with (tmp_path / "log").open("wb") as log:
@@ -76,7 +76,7 @@ def test_it_has_its_own_environment_folder_and_session(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by_path", [False, True])
 def test_other_code_of_that_name_is_what_runs(tmp_path: Path, *, by_path: bool) -> None:
-    """What lies in the folder it begins in, or is first on its path, comes before ours."""
+    """Code in the working folder or first on the path has priority over the forked program."""
     (tmp_path / "kvstore").mkdir()
     (tmp_path / "kvstore" / "__init__.py").touch()
     (tmp_path / "kvstore" / "__main__.py").write_text("print('another one')")
@@ -94,7 +94,7 @@ def test_other_code_of_that_name_is_what_runs(tmp_path: Path, *, by_path: bool) 
 
 
 def test_what_is_imported_anew_is_its_own(tmp_path: Path) -> None:
-    """A fork may be told of packages that it brings itself."""
+    """A fork imports the named packages anew from its own path."""
     (tmp_path / "kvstore").mkdir()
     (tmp_path / "kvstore" / "__init__.py").touch()
     program = "print('another one', b'forker.py' in open('/proc/self/cmdline', 'rb').read())"
@@ -114,7 +114,7 @@ def test_what_is_imported_anew_is_its_own(tmp_path: Path) -> None:
     "environment", [{"GRPC_TRACE": "api"}, {"OMP_NUM_THREADS": "7"}, {"KVSTORE_FAULT": "a:1=kill"}]
 )
 def test_what_its_imports_could_have_read_is_not_left_out(environment: dict[str, str]) -> None:
-    """With another environment than they had its imports are its own."""
+    """The forker does not serve a program whose environment could change its imports."""
     ours = dict(os.environ)
     forker = Forker.start(("json",))
     assert forker.knows({**ours, "KVSTORE_LISTEN": "", "TMPDIR": "/"})

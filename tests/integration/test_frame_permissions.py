@@ -1,6 +1,7 @@
-"""Every frame of a client, from its tenant, for another's lease, from nobody known, from an admin.
+"""Every frame of a client, for its own lease and another's, without a known uid, and by an admin.
 
-What comes out is what tests/support/stores/permission_table.py says; docs/permissions.md shows it.
+The expected results are in tests/support/stores/permission_table.py, which docs/permissions.md
+shows.
 """
 
 import os
@@ -35,7 +36,7 @@ class Frames:
             server._overflow_uid = os.getuid()
 
     def answer(self, kind: str, lease_id: bytes, extent_id: int) -> tuple[str, Message]:
-        """Returns how the frame of a peer is answered that names this, and the answer itself."""
+        """Returns the reason that answers a peer's frame about these ids, and the answer itself."""
         peer, frame = self._rig.connect(), attach_pb2.ClientFrame()
         message = getattr(frame, kind)
         if kind == "hello":
@@ -69,7 +70,7 @@ class Frames:
         return str(answer.WhichOneof("message")), answer
 
     def mapped(self) -> list[int]:
-        """Returns how many extents each attached process of the other tenant is counted on for."""
+        """Returns the number of usable extents of each attached process of the other tenant."""
         leases = self._rig.world.store.stats(self.other.identity).leases
         return [process.mapped_extent_count for lease in leases for process in lease.processes]
 
@@ -80,7 +81,7 @@ class Frames:
         return caller
 
     def _extent(self, caller: Caller) -> int:
-        """Opens a namespace for a process of the lease, which maps what it is given."""
+        """Opens a namespace for a process of the lease, which maps the extent."""
         store, number = self._rig.world.store, self._rig.world.process_id(caller)
         store.bind(caller, process_id=-number, pid=number, uid=1)
         namespace = store.open_namespace(caller, IDENTITY, self._rig.world.layout)
@@ -90,14 +91,14 @@ class Frames:
 
 
 def test_every_frame_is_classified() -> None:
-    """What a client may send is what the table has: a new frame has to be added."""
+    """The table has exactly the frames that a client may send, so a new one must be added."""
     (kinds,) = attach_pb2.ClientFrame.DESCRIPTOR.oneofs
     assert {each.name for each in kinds.fields} == set(FRAMES)
 
 
 @pytest.mark.parametrize("kind", FRAMES)
 def test_a_peer_may_do_with_its_own(rig: AttachRig, kind: str) -> None:
-    """The frame is answered as the table says for a lease of the peer's tenant."""
+    """A frame about the peer's own lease is answered as the table says."""
     frames = Frames(rig)
     assert frames.answer(kind, frames.own.lease_id, frames.own_extent)[0] == FRAMES[kind].own
 
@@ -107,7 +108,7 @@ def test_a_peer_may_do_with_its_own(rig: AttachRig, kind: str) -> None:
 def test_another_tenant_s_is_as_if_it_was_not_there(
     rig: AttachRig, kind: str, *, admin: bool
 ) -> None:
-    """Who has a lease's id and secret, and another uid, learns and changes nothing."""
+    """Another uid learns and changes nothing, even with a lease's id and secret."""
     frames = Frames(rig, admin=admin)
     before = frames.mapped()
     ended, answer = frames.answer(kind, frames.other.lease_id, frames.other_extent)
@@ -123,13 +124,13 @@ def test_another_tenant_s_is_as_if_it_was_not_there(
 
 @pytest.mark.parametrize("kind", FRAMES)
 def test_nobody_known_is_refused(rig: AttachRig, kind: str) -> None:
-    """A peer of the overflow uid, which might be anybody, is answered nothing else."""
+    """A peer with the overflow uid is refused."""
     frames = Frames(rig, known=False)
     assert frames.answer(kind, frames.own.lease_id, frames.own_extent)[0] == FRAMES[kind].nobody
 
 
 def test_an_admin_is_welcomed_as_one(rig: AttachRig) -> None:
-    """The answer to Hello says so."""
+    """The answer to an admin's Hello says that it is an admin."""
     ended, answer = Frames(rig, admin=True).answer("hello", b"", 0)
     assert ended == FRAMES["hello"].admin
     assert isinstance(answer, attach_pb2.ServerFrame)

@@ -1,4 +1,4 @@
-"""Nonsense over every RPC and the attach socket, a little of it; benchmarks/fuzz.py has more."""
+"""A short run of nonsense over every RPC and the attach socket, as in benchmarks/fuzz.py."""
 
 from random import Random
 
@@ -13,12 +13,12 @@ from kvstore.rpc.server import SERVICES
 from kvstore.v1 import prefix_cache_pb2
 
 INPUTS = 6_000
-SEED = 20_261_122
+SEED = 20_261_130
 
 
 @pytest.mark.slow
 def test_nonsense_harms_nothing() -> None:
-    """No crash, nothing unexplained; and much of it came so far as to be done."""
+    """Nonsense causes no crash or unexplained answer, and many of its calls are accepted."""
     result = fuzz.fuzz(INPUTS, SEED, Console(stderr=True))
     assert (result["crashes"], result["faults"], result["unexplained_errors"]) == (0, [], 0)
     done = {name.removesuffix(" OK") for name in result["outcomes"] if name.endswith(" OK")}
@@ -28,13 +28,13 @@ def test_nonsense_harms_nothing() -> None:
 
 
 def test_every_method_of_the_contract_is_called() -> None:
-    """A service that is new to the contract is called without further ado."""
+    """Every method of the contract is called, new services included."""
     called = {each.path.split("/")[1] for each in methods()}
     assert set(SERVICES) < called
 
 
 def test_a_seed_repeats_its_inputs() -> None:
-    """What was found once is found again; other seeds draw other bytes."""
+    """The same seed draws the same inputs, and another seed draws others."""
     kind = message_factory.GetMessageClass(prefix_cache_pb2.InsertPrefixRequest.DESCRIPTOR)
 
     def drawn(seed: int) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""What a server says of itself while it stands still: the watchdog, in a real process."""
+"""The health of a store whose calls hang: the watchdog in a real process."""
 
 import os
 import signal
@@ -12,21 +12,21 @@ import pytest
 from kvstore.v1 import store_pb2
 from kvstore_client.calls.health import LIVENESS, READINESS, health_of
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from processes.attached_worker import AttachedWorker
 from processes.stuck_server import FOLDER, PROGRAM
+from wire.attached_worker import AttachedWorker
 
 LIMIT = 30.0
 
 
 @pytest.fixture(scope="module")
 def stuck_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Provides the folder of what the server stands still at."""
+    """Provides the folder of the files at which the server hangs."""
     return tmp_path_factory.mktemp("stuck")
 
 
 @pytest.fixture(scope="module")
 def store(stuck_folder: Path) -> Iterator[RunningStore]:
-    """Provides a server that can be made to stand still."""
+    """Provides a server that tests can make hang."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER, str(stuck_folder))
         with running_store(program=PROGRAM) as running:
@@ -35,7 +35,7 @@ def store(stuck_folder: Path) -> Iterator[RunningStore]:
 
 @pytest.fixture
 def worker(store: RunningStore) -> Iterator[AttachedWorker]:
-    """Provides somebody who may ask for statistics."""
+    """Provides a worker that may ask for statistics."""
     attached = AttachedWorker(store.runtime_dir)
     yield attached
     attached.close()
@@ -45,7 +45,7 @@ def worker(store: RunningStore) -> Iterator[AttachedWorker]:
 def test_a_stall_is_said_and_passes(
     store: RunningStore, worker: AttachedWorker, stuck_folder: Path, part: str
 ) -> None:
-    """With its mutex held, or every thread busy, it is not ready, lives, and still says so."""
+    """A server whose mutex is held, or whose threads are all busy, is alive and not ready."""
     fifo = stuck_folder / part
     os.mkfifo(fifo)
     stuck = worker.store.GetStats.future(
@@ -70,7 +70,7 @@ def test_a_stall_is_said_and_passes(
 def test_a_store_that_stands_still_ends_when_it_is_told_to(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What never comes back is not waited for: the process ends, and says by its status that."""
+    """A hung store does not wait for its calls at SIGTERM, and exits with status 1."""
     os.mkfifo(tmp_path / "owner")
     monkeypatch.setenv(FOLDER, str(tmp_path))
     with running_store("--drain-grace", "0", program=PROGRAM) as stuck_store:
@@ -86,7 +86,7 @@ def test_a_store_that_stands_still_ends_when_it_is_told_to(
 
 
 def test_who_says_nothing_is_told_apart(store: RunningStore, tmp_path: Path) -> None:
-    """A store that is stopped and one that is not there have a status of their own."""
+    """kvstore-ctl health has different statuses for a hung store and a missing one."""
     store.suspend()
     try:
         status, text = ctl_health(store, "--timeout", "0.3")
@@ -98,17 +98,17 @@ def test_who_says_nothing_is_told_apart(store: RunningStore, tmp_path: Path) -> 
 
 
 def losses(store: RunningStore) -> list[str]:
-    """Returns the log's lines about health that was lost."""
+    """Returns the log lines about lost health."""
     return [line for line in store.log.splitlines() if "health_lost" in line]
 
 
 def said(worker: AttachedWorker, service: str) -> str:
-    """Returns what the server says of itself."""
+    """Returns the server's health status."""
     return health_of(worker.channel, service, timeout=LIMIT)
 
 
 def ctl_health(store: RunningStore, *arguments: str) -> tuple[int, str]:
-    """Returns the status and the words of kvstore-ctl."""
+    """Returns the status and output of kvstore-ctl health."""
     command = ["-m", "kvstore_ctl", "health", "--runtime-dir", str(store.runtime_dir)]
     result = subprocess.run(
         [sys.executable, *command, *arguments], capture_output=True, text=True, check=False

@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).parents[2] / "deploy" / "healthcheck.py"
 
 
 def check(runtime_dir: Path) -> tuple[int, str]:
-    """Runs the check and returns its exit status and the last word that it printed."""
+    """Runs the check. Returns its exit status and the last word of its output."""
     result = subprocess.run(
         [sys.executable, str(SCRIPT)],
         env={**os.environ, "KVSTORE_RUNTIME_DIR": str(runtime_dir)},
@@ -24,7 +24,7 @@ def check(runtime_dir: Path) -> tuple[int, str]:
 
 
 def test_only_a_store_that_serves_is_healthy(tmp_path: Path) -> None:
-    """The status is 0 while the store serves; 1 while it hangs, and where there is none."""
+    """The check's status is 0 while the store serves, and 1 while it hangs or is absent."""
     with running_store() as store:
         assert check(store.runtime_dir) == (0, "SERVING")
         store.suspend()

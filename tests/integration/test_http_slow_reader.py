@@ -1,4 +1,4 @@
-"""A client that asks for a stream and reads nothing does not keep a server from ending."""
+"""A streaming client that reads nothing does not delay the server's stop."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ ASKED = (
 
 
 class Endless:
-    """An engine that always has more to say."""
+    """An engine that never stops yielding."""
 
     longest = 1 << 30
     ready = True
@@ -34,7 +34,7 @@ class Endless:
         self.closed = 0
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Says the same again and again."""
+        """Yields the same tokens again and again."""
         del request
         try:
             while True:
@@ -43,39 +43,35 @@ class Endless:
             self.closed += 1
 
     async def stats(self) -> EngineStats:
-        """Count nothing."""
+        """Returns zero counts."""
         return NOTHING
 
 
 class Words(ByteTokenizer):
-    """Ids that are long words."""
+    """A tokenizer whose ids are long words."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Gives far more than sockets and transports hold."""
+        """Returns more text than sockets and transports hold."""
         return "w" * (len(ids) << 20)
 
 
-def test_a_server_ends_though_a_client_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last words are not waited for; what it asked of the engine is aborted."""
+async def test_a_server_ends_though_a_client_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server ends without waiting for a client that reads nothing, and aborts its request."""
     monkeypatch.setattr(connection, "END_SECONDS", 0.1)
     engine = Endless()
-
-    async def run() -> None:
-        served = served_model("m", Words(), frozenset(), engine.longest)
-        listening = listening_socket("127.0.0.1", 0)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
-        serving = asyncio.create_task(serve_app(build_app(engine, served), listening, grace=0.1))
-        loop = asyncio.get_running_loop()
-        with socket.socket() as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
-            client.settimeout(0)
-            await loop.sock_connect(client, listening.getsockname())
-            await loop.sock_sendall(client, ASKED)
-            # The answer has begun, and its first event is longer than anything holds.
-            assert await loop.sock_recv(client, 8)
-            signal.raise_signal(signal.SIGTERM)
-            async with asyncio.timeout(LIMIT):
-                await serving
-        assert engine.closed == 1
-
-    asyncio.run(run())
+    served = served_model("m", Words(), frozenset(), engine.longest)
+    listening = listening_socket("127.0.0.1", 0)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
+    serving = asyncio.create_task(serve_app(build_app(engine, served), listening, grace=0.1))
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
+        client.settimeout(0)
+        await loop.sock_connect(client, listening.getsockname())
+        await loop.sock_sendall(client, ASKED)
+        # The answer has begun, and its first event is longer than anything holds.
+        assert await loop.sock_recv(client, 8)
+        signal.raise_signal(signal.SIGTERM)
+        async with asyncio.timeout(LIMIT):
+            await serving
+    assert engine.closed == 1

@@ -1,4 +1,4 @@
-"""Stores whose memory is made of large pages, or filled piece by piece, with a real client."""
+"""Stores with large pages, or with memory filled in steps, and a real client."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ STORE = (
 
 
 def page_sizes() -> dict[str, str]:
-    """Returns the size of the kernel's pages, in KiB, of each of this process's mapped extents."""
+    """Returns the kernel page size, in KiB, of each extent that this process has mapped."""
     sizes, inside = dict[str, str](), ""
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         first = line.split(" ")[0]
@@ -39,9 +39,9 @@ def page_sizes() -> dict[str, str]:
 
 
 def test_a_store_of_large_pages_serves_a_client() -> None:
-    """The client maps and unmaps whole pages of 2 MiB; every byte is as it was written.
+    """A client maps and unmaps 2 MiB pages, and every byte is as it was written.
 
-    On a machine without enough pages, the store's log says how many to reserve.
+    On a machine with too few large pages, the store's log says how many to reserve.
     """
     with hugepages_reserved(EXTENTS) as had:
         before = available_bytes()
@@ -77,7 +77,7 @@ def assert_refused(runtime_dir: Path) -> None:
 
 
 def test_a_pool_that_is_too_small_is_said_with_what_to_set() -> None:
-    """The log shows the bound at the start; the refusal of an extent names the number to set."""
+    """A pool too small is logged at the start, and a refused extent names the number to set."""
     budget = available_bytes() + (64 << 30)
     settings = ("--hugepages", "2MiB", "--tier1-bytes", str(budget))
     with running_store(*settings, "--extent-bytes", str(budget)) as store:
@@ -88,7 +88,7 @@ def test_a_pool_that_is_too_small_is_said_with_what_to_set() -> None:
 
 @pytest.mark.parametrize("hugepages", ["off", "transparent"])
 def test_a_store_whose_extents_are_filled_in_many_steps(hugepages: str) -> None:
-    """A second extent grows beside the requests; fresh memory is zero, and written pages stay."""
+    """An extent that is filled in steps beside requests is zero, and written pages stay."""
     layout = PageLayout.paged(4, PagedContent(16, 8, 256, "float32"))
     extent, slots = 24 << 20, (24 << 20) // layout.page_bytes
     sizes = ("--tier1-bytes", str(EXTENTS * extent), "--extent-bytes", str(extent))

@@ -1,4 +1,4 @@
-"""A run of tests/kernels without results fails: each of its tests runs, or has failed."""
+"""A run of tests/kernels fails unless each of its tests runs."""
 
 import os
 import shutil
@@ -42,5 +42,5 @@ def status(folder: Path, test: str, interpreted: str) -> int:
 def test_a_run_without_all_tests_fails(
     tmp_path: Path, test: str, interpreted: str, ends: int
 ) -> None:
-    """Only a run whose tests ran ends with status 0."""
+    """A run ends with status 0 only if its tests ran."""
     assert status(tmp_path, test, interpreted) == ends

@@ -1,4 +1,4 @@
-"""No log has token ids, text, tokens, credentials, secrets or salts, in any spelling."""
+"""Logs have no token ids, texts, tokens, credentials, secrets or salts in any encoding."""
 
 import json
 import logging
@@ -16,9 +16,9 @@ from google.protobuf.message import Message
 from kvstore_client import Client, ClientConfig, NamespaceIdentity
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from pages.stamped_pages import LAYOUT, write_and_insert
-from processes.attached_worker import AttachedWorker
 from stores.permission_stage import outcome
 from stores.permission_table import CACHED, PERMISSIONS, SALT, TOKENS, Names
+from wire.attached_worker import AttachedWorker
 from wire.spellings import found
 
 TOKEN = "kvs_a token that is recognised"  # noqa: S105 - for this test alone
@@ -28,7 +28,7 @@ LIMIT = 30.0
 
 
 def every_call(worker: AttachedWorker, namespace_id: bytes) -> list[str]:
-    """Makes every call, as it should be and spoilt, with each credential; returns the outcomes."""
+    """Makes every call, right and spoilt, with each credential. Returns the outcomes."""
     names = Names(worker.lease_id, namespace_id, 101, 102, worker.epoch)
     ends: list[str] = []
     for authorization in (worker.welcome.credential, TOKEN, TOKEN + "x", ""):
@@ -45,7 +45,7 @@ def every_call(worker: AttachedWorker, namespace_id: bytes) -> list[str]:
 
 
 def spoilt(message: Message) -> Message:
-    """Returns a request whose bytes are longer than they may be, or no whole tokens."""
+    """Returns a request with too many bytes or incomplete tokens."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_BYTES and not field.is_repeated:
             setattr(message, field.name, value + value * 20 + b"!")
@@ -55,7 +55,7 @@ def spoilt(message: Message) -> Message:
 
 
 def work(store: RunningStore) -> dict[str, bytes]:
-    """Uses a store as a worker does, with a lease of its own; returns what nobody may read."""
+    """Uses a store as a worker does. Returns the secrets that logs must not have."""
     tokens = [*TEXT, *struct.unpack("<8I", TOKENS)]
     with Client(
         store.runtime_dir, ClientConfig(display_name="worker", call_timeout=LIMIT)
@@ -71,7 +71,7 @@ def work(store: RunningStore) -> dict[str, bytes]:
 
 
 def test_no_log_has_what_nobody_may_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """At debug, after every call in every name, spoilt ones too, neither side's log has any."""
+    """Neither side's debug log has a secret after every call under every credential."""
     caplog.set_level(logging.DEBUG)
     tenants = tmp_path / "tenants.toml"
     digest = sha256(TOKEN.encode()).hexdigest()
@@ -134,13 +134,13 @@ def test_no_log_has_what_nobody_may_read(tmp_path: Path, caplog: pytest.LogCaptu
     ],
 )
 def test_a_secret_in_a_log_is_found(line: bytes) -> None:
-    """Whatever bytes are written as, the test above would see them."""
+    """The check above finds a secret in any encoding."""
     assert found(b"2026-01-01 event " + line, {"salt": SALT}) == ["salt"]
     assert found(b"2026-01-01 event " + secrets.token_hex(64).encode(), {"salt": SALT}) == []
 
 
 def test_token_ids_in_a_log_are_found() -> None:
-    """So are token ids as numbers."""
+    """Token ids in a log are also found as numbers."""
     ids = list(struct.unpack("<4I", CACHED))
     for line in (str(ids), json.dumps({"tokens": ids}), " ".join(map(str, ids))):
         assert found(line.encode(), {"token ids": CACHED}) == ["token ids"]

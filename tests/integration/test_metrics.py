@@ -1,4 +1,4 @@
-"""What a real server shows over HTTP."""
+"""The metrics of a real server over HTTP."""
 
 import re
 import signal
@@ -10,14 +10,14 @@ from http.client import HTTPConnection
 import pytest
 
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from processes.attached_worker import AttachedWorker
+from wire.attached_worker import AttachedWorker
 
 LIMIT = 30.0
 pytestmark = pytest.mark.store("--metrics-listen", "127.0.0.1:0")
 
 
 def ask(store: RunningStore, path: str, **headers: str) -> tuple[int, str, str]:
-    """Returns a response's status, type and body."""
+    """Returns a response's status, content type and body."""
     ports = re.findall(r"http_listening.*port=(\d+)", store.log)
     connection = HTTPConnection("127.0.0.1", int(ports[-1]), timeout=LIMIT)
     connection.request("GET", path, headers=headers)
@@ -28,7 +28,7 @@ def ask(store: RunningStore, path: str, **headers: str) -> tuple[int, str, str]:
 
 
 def test_a_scrape_shows_the_store_and_its_process(store: RunningStore) -> None:
-    """In Prometheus' text, or in OpenMetrics."""
+    """A scrape shows the store and its process, in Prometheus' text or in OpenMetrics."""
     worker = AttachedWorker(store.runtime_dir)
     worker.grant()
     worker.close()
@@ -44,14 +44,14 @@ def test_a_scrape_shows_the_store_and_its_process(store: RunningStore) -> None:
 
 
 def test_probes_are_told_whether_it_is_ready_and_lives(store: RunningStore) -> None:
-    """By status."""
+    """The probes answer readiness and liveness by status."""
     assert ask(store, "/healthz")[0] == 200
     assert ask(store, "/livez")[0] == 200
     assert ask(store, "/")[0] == 404
 
 
 def test_while_it_drains_it_lives_and_is_not_ready() -> None:
-    """And still shows what it counts."""
+    """A draining server is alive, not ready, and still shows its metrics."""
     arguments = "--metrics-listen", "127.0.0.1:0", "--drain-grace", "60"
     with running_store(*arguments) as draining:
         worker = AttachedWorker(draining.runtime_dir)
@@ -67,7 +67,7 @@ def test_while_it_drains_it_lives_and_is_not_ready() -> None:
 
 
 def test_a_port_that_is_taken_ends_the_server() -> None:
-    """With status 1 and a line that names it, before it serves anybody."""
+    """A metrics port in use ends the server with status 1 and one line, before it serves."""
     with socket.create_server(("127.0.0.1", 0)) as taken, running_store(start=False) as store:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""Named pins of a real store: what they keep while everything else comes and goes."""
+"""Named pins of a real store, under pressure and over the ends of workers and store."""
 
 import signal
 import subprocess
@@ -14,11 +14,11 @@ from pages.stamped_pages import (
     LAYOUT,
     SMALL_STORE,
     TOKENS,
-    holds_tokens,
     open_client,
+    stamps_of,
     write_and_insert,
 )
-from processes.client_process import ClientProcess
+from processes.page_worker import page_process
 
 PINNED = len(TOKENS) // LAYOUT.page_tokens * LAYOUT.page_tokens
 # Sixteen times four pages, for a store of 32 slots.
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.store(*SMALL_STORE)
 
 @pytest.fixture
 def opened(fresh_store: RunningStore) -> Iterator[tuple[Client, Namespace, bytes]]:
-    """A client, its namespace with four pages cached, and the namespace's id."""
+    """Provides a client, its namespace with four cached pages, and the namespace's id."""
     client, namespace = open_client(fresh_store.runtime_dir)
     write_and_insert(namespace, TOKENS)
     (space,) = client.admin.namespaces()
@@ -43,15 +43,16 @@ def press(namespace: Namespace) -> None:
 
 
 def reads_right(namespace: Namespace) -> bool:
-    """Returns whether all that was pinned is matched, with the bytes that were written."""
+    """Returns whether all that was pinned is matched; raises WrongPage for other bytes."""
     with namespace.match(TOKENS) as match:
-        return match.token_count == PINNED and holds_tokens(namespace, TOKENS, match.pages)
+        stamps = stamps_of(namespace, TOKENS, match.pages)
+        return match.token_count == PINNED == len(stamps) * LAYOUT.page_tokens
 
 
 def test_pinned_pages_stay_under_pressure_until_unpinned(
     opened: tuple[Client, Namespace, bytes],
 ) -> None:
-    """However often the store is filled, what is pinned stays; unpinned it goes like all else."""
+    """Pinned pages stay however often the store is filled, and are evicted after unpinning."""
     client, namespace, namespace_id = opened
     answer = client.admin.pin_prefix(namespace_id, "system", TOKENS, require_all=True)
     assert answer.pinned_token_count == PINNED
@@ -67,7 +68,7 @@ def test_pinned_pages_stay_under_pressure_until_unpinned(
 def test_a_pin_ends_by_itself(
     fresh_store: RunningStore, opened: tuple[Client, Namespace, bytes]
 ) -> None:
-    """Past its time to live a pin is gone, the log says so, and its pages may go."""
+    """A pin ends at its TTL with a log line, and its pages may then be evicted."""
     client, namespace, namespace_id = opened
     client.admin.pin_prefix(namespace_id, "brief", TOKENS, ttl=0.2)
     client.admin.pin_prefix(namespace_id, "long", TOKENS[:4], ttl=3_600)
@@ -81,19 +82,13 @@ def test_a_pin_ends_by_itself(
 def test_a_pin_outlives_the_workers_that_wrote_it(
     fresh_store: RunningStore, tmp_path: Path
 ) -> None:
-    """Made from the command line, it keeps a dead worker's pages for those that come later."""
+    """A pin from the command line keeps a dead worker's pages for later workers."""
     prompt = tmp_path / "prompt"
     prompt.write_text(" ".join(map(str, TOKENS)), encoding="utf-8")
-    command = [sys.executable, "-m", "kvstore_ctl", "pin", "system"]
-    command += [
-        "--tokens",
-        str(prompt),
-        "--require-all",
-        "--runtime-dir",
-        str(fresh_store.runtime_dir),
-    ]
-    with ClientProcess(fresh_store.runtime_dir) as writer:
-        writer.ask("write")
+    command = [sys.executable, "-m", "kvstore_ctl", "pin", "system", "--require-all"]
+    command += ["--tokens", str(prompt), "--runtime-dir", str(fresh_store.runtime_dir)]
+    with page_process(fresh_store.runtime_dir) as writer:
+        writer.ask("write", TOKENS)
         subprocess.run(command, check=True, capture_output=True)
         writer.signal(signal.SIGKILL)
         writer.wait_exit()
@@ -106,7 +101,7 @@ def test_a_pin_outlives_the_workers_that_wrote_it(
 def test_a_pin_does_not_outlive_the_store(
     fresh_store: RunningStore, opened: tuple[Client, Namespace, bytes]
 ) -> None:
-    """After a restart there is no pin, and the namespace that it was in is not there."""
+    """After a restart of the store the pin and its namespace are gone."""
     client, _, namespace_id = opened
     client.admin.pin_prefix(namespace_id, "system", TOKENS)
     fresh_store.restart()

@@ -1,4 +1,4 @@
-"""A namespace that is deleted under real workers, and one of a tier 3."""
+"""The deletion of a namespace that real workers use, and of one in tier 3."""
 
 import json
 from pathlib import Path
@@ -24,14 +24,14 @@ PAGES = len(TOKENS) // LAYOUT.page_tokens
 
 
 def delete(store: RunningStore, *more: str, typed: str = "") -> tuple[int, str]:
-    """Deletes the store's only namespace: exit status and what was printed."""
+    """Deletes the store's only namespace. Returns the exit status and the output."""
     arguments = ["namespaces", "delete", "tiny", *more, "--runtime-dir", str(store.runtime_dir)]
     result = CliRunner().invoke(app, arguments, input=typed)
     return result.exit_code, result.stdout
 
 
 def test_a_namespace_goes_under_its_workers() -> None:
-    """What is held stays readable, what is reserved is not published, and both open another."""
+    """After a deletion held pages stay readable, reserved ones are refused, and workers reopen."""
     with running_store(*SMALL_STORE) as store:
         first, writer = open_client(store.runtime_dir)
         second, reader = open_client(store.runtime_dir)
@@ -73,7 +73,7 @@ def test_a_namespace_goes_under_its_workers() -> None:
 
 
 def test_a_deleted_namespace_does_not_return(tmp_path: Path) -> None:
-    """Tier 3 has forgotten it when the call is answered: a store killed right after has nothing."""
+    """An answered deletion is final in tier 3, even if the store is killed right after it."""
     tier_3 = ("--tier3-path", str(tmp_path / "slab"), "--tier3-bytes", str(4 << 20))
     with running_store(*SMALL_STORE, *tier_3, "--tier3-write", "through") as store:
         client, namespace = open_client(store.runtime_dir)

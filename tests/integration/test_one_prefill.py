@@ -1,4 +1,4 @@
-"""One worker computes what several want: the others wait for it, holding nothing."""
+"""One worker computes a prompt that several want, and the others wait without holds."""
 
 import json
 import signal
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.store(*SMALL_STORE)
 
 @pytest.mark.parametrize("hot_lane", [True, False], ids=["lane", "grpc"])
 def test_a_client_is_told_what_another_computes(store: RunningStore, *, hot_lane: bool) -> None:
-    """By match, peek and acquire; one that yields holds nothing, and gets what was computed."""
+    """Match, peek and acquire report a prefill in flight, and a yielding acquire holds nothing."""
     first, mine = open_client(store.runtime_dir)
     config = ClientConfig(call_timeout=LIMIT, hot_lane=hot_lane)
     second, theirs = open_client(store.runtime_dir, config)
@@ -62,7 +62,7 @@ def test_a_client_is_told_what_another_computes(store: RunningStore, *, hot_lane
 
 
 def test_an_operator_sees_what_is_being_computed(store: RunningStore) -> None:
-    """Of a prompt by peek, in all by stats, and of each lease and hold by leases."""
+    """The prefill in flight is visible in peek for its prompt, in stats and in leases."""
 
     def said(*arguments: str) -> str:
         runtime_dir = ("--runtime-dir", str(store.runtime_dir))
@@ -83,7 +83,7 @@ def test_an_operator_sees_what_is_being_computed(store: RunningStore) -> None:
 
 
 def test_one_of_those_who_wait_takes_over_from_the_dead() -> None:
-    """Killed after its first page, a worker is waited for no more; all are computed once."""
+    """A waiting worker takes over when the computing one is killed. Each page is computed once."""
     with running_fleet() as fleet:
         writer = fleet.spawn("writer", faults="insert.before:2=stop")
         waiters = [fleet.spawn(name) for name in ("one", "two")]

@@ -1,4 +1,4 @@
-"""A serving process's own store is started, comes back, and ends with it."""
+"""The store that a serving process starts, restarts and ends."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from kvstore.v1 import store_pb2
 from kvstore_client import connect_admin
 from kvstore_client.errors import StoreError
 from kvstore_client.testing import wait_until
-from processes.attached_worker import AttachedWorker
+from wire.attached_worker import AttachedWorker
 
 PAGE_BYTES = 64 << 10
 # Starts a process that is tied to it, says which, and waits to be killed.
@@ -43,7 +43,7 @@ threading.Event().wait()
 
 
 def capabilities(folder: Path) -> store_pb2.GetCapabilitiesResponse | None:
-    """Asks the store that is there, if there is one."""
+    """Returns the running store's capabilities, or None without a store."""
     try:
         with connect_admin(folder, timeout=10.0) as admin:
             return admin.capabilities()
@@ -51,54 +51,50 @@ def capabilities(folder: Path) -> store_pb2.GetCapabilitiesResponse | None:
         return None
 
 
-def test_it_comes_back_and_ends(
+async def test_it_comes_back_and_ends(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Killed, another takes its place on the same sockets; closed, nothing is left.
+    """A killed store is replaced on the same sockets, and closing leaves no process.
 
-    Also where no process was to be had at first. While it serves, a second one does not start.
+    This also holds after a start that failed. A second store on the same folder does not start.
     """
     folder = tmp_path / "run"
+    budget = budget_arguments(20, PAGE_BYTES)
+    store = OwnStore(folder, ["--prefix-cache-backend", "hash", *budget])
+    await store.start()
+    try:
+        first = capabilities(folder)
+        assert first is not None
+        assert first.prefix_cache_backend == "hash"
+        assert store.pid is not None
+        second = OwnStore(folder, [])
+        with pytest.raises(WorkerError, match="status 1"):
+            await second.start()
+        await second.close()
+        assert f"another kvstore-server (pid {store.pid}) serves" in capfd.readouterr().err
+        with monkeypatch.context() as without:
+            without.setattr(sys, "executable", str(tmp_path / "python"))
+            os.kill(store.pid, signal.SIGKILL)
+            failed = "the store could not be started"
+            assert await asyncio.to_thread(wait_until, lambda: failed in caplog.text)
 
-    async def run() -> None:
-        budget = budget_arguments(20, PAGE_BYTES)
-        store = OwnStore(folder, ["--prefix-cache-backend", "hash", *budget])
-        await store.start()
-        try:
-            first = capabilities(folder)
-            assert first is not None
-            assert first.prefix_cache_backend == "hash"
-            assert store.pid is not None
-            second = OwnStore(folder, [])
-            with pytest.raises(WorkerError, match="status 1"):
-                await second.start()
-            await second.close()
-            assert f"another kvstore-server (pid {store.pid}) serves" in capfd.readouterr().err
-            with monkeypatch.context() as without:
-                without.setattr(sys, "executable", str(tmp_path / "python"))
-                os.kill(store.pid, signal.SIGKILL)
-                failed = "the store could not be started"
-                assert await asyncio.to_thread(wait_until, lambda: failed in caplog.text)
+        def came_back() -> bool:
+            found = capabilities(folder)
+            return found is not None and found.store_epoch != first.store_epoch
 
-            def came_back() -> bool:
-                found = capabilities(folder)
-                return found is not None and found.store_epoch != first.store_epoch
-
-            assert await asyncio.to_thread(wait_until, came_back)
-        finally:
-            await store.close()
-        assert wait_until(lambda: not Path(f"/proc/{store.pid}").exists())
-
-    asyncio.run(run())
+        assert await asyncio.to_thread(wait_until, came_back)
+    finally:
+        await store.close()
+    assert wait_until(lambda: not Path(f"/proc/{store.pid}").exists())
 
 
 def test_one_that_answered_is_not_waited_for_longer_the_next_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However often it was killed before: each time it served."""
+    """The wait before a restart does not grow for a store that answered before it was killed."""
 
     def waits() -> list[float]:
         told = [each.args for each in caplog.records if "another starts" in each.msg]
@@ -122,21 +118,17 @@ def test_one_that_answered_is_not_waited_for_longer_the_next_time(
     assert max(waits()) <= FIRST_WAIT
 
 
-def test_a_store_that_cannot_start_is_said(tmp_path: Path) -> None:
-    """A wrong setting is no reason to wait."""
-
-    async def run() -> None:
-        store = OwnStore(tmp_path / "run", ["--tier1-bytes", "nothing"])
-        with pytest.raises(WorkerError, match="status 2"):
-            await store.start()
-        await store.close()
-
-    asyncio.run(run())
+async def test_a_store_that_cannot_start_is_said(tmp_path: Path) -> None:
+    """A wrong setting fails the start at once."""
+    store = OwnStore(tmp_path / "run", ["--tier1-bytes", "nothing"])
+    with pytest.raises(WorkerError, match="status 2"):
+        await store.start()
+    await store.close()
 
 
 @pytest.mark.parametrize("pages", [1, 3, 16, 17, 16_384, 16_385, 100_001])
 def test_a_budget_has_so_many_pages(pages: int) -> None:
-    """All of them up to a GiB, and at most one an extent fewer above."""
+    """A budget has all its pages up to 1 GiB, and loses less than one page per extent above."""
     told = budget_arguments(pages, PAGE_BYTES)
     tier_bytes, extent_bytes = int(told[1]), int(told[3])
     assert extent_bytes % PAGE_BYTES == 0
@@ -148,7 +140,7 @@ def test_a_budget_has_so_many_pages(pages: int) -> None:
 
 
 def test_a_tied_process_ends_with_its_parent() -> None:
-    """The parent is killed, and so is what it started; where it is gone already nothing runs."""
+    """A tied process is killed with its parent, and does not run if the parent is already gone."""
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
@@ -164,9 +156,9 @@ def test_a_tied_process_ends_with_its_parent() -> None:
 
 
 def test_a_store_whose_parent_is_killed_stops_in_order(tmp_path: Path) -> None:
-    """The kernel signals it for one thread of the parent after the other: it drains all the same.
+    """A store whose parent is killed drains, despite one signal for each thread of the parent.
 
-    The second signal of a person would have ended it.
+    A second signal from a person would end it at once.
     """
     folder, log = tmp_path / "run", tmp_path / "log"
     command = [sys.executable, "-c", PARENT_OF_STORE, str(folder)]
@@ -196,7 +188,7 @@ def test_a_store_whose_parent_is_killed_stops_in_order(tmp_path: Path) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Returns whether a process runs: one that waits to be collected does not."""
+    """Returns whether a process runs. A zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""kvstore-ctl page beside a real store: its answers, its address, and its end."""
+"""kvstore-ctl page on a real store: its answers, its address and its end."""
 
 import http.client
 import json
@@ -16,7 +16,7 @@ from stores.page_stage import converse, joined, page_of, page_store
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """The host and port of the page of a store with pages in it."""
+    """Provides the host and port of the page of a store with pages."""
     with page_store() as store:
         with joined(store, "tiny") as namespace:
             converse(namespace)
@@ -27,7 +27,7 @@ def address() -> Iterator[str]:
 def get(
     address: str, path: str, method: str = "GET", **headers: str
 ) -> tuple[http.client.HTTPResponse, bytes]:
-    """Asks the page's address for a path."""
+    """Requests a path of the page's address."""
     connection = http.client.HTTPConnection(address, timeout=30)
     try:
         connection.request(method, path, headers=headers)
@@ -45,7 +45,7 @@ def get_json(address: str, path: str) -> Any:  # noqa: ANN401  # whatever the ro
 
 
 def test_the_page_shows_what_the_store_has(address: str) -> None:
-    """Its figures are the store's, and its tree has every page."""
+    """The page's figures are the store's, and its tree has every page."""
     state = get_json(address, "/api/state")
     [namespace] = state["namespaces"]
     tree = get_json(address, f"/api/tree?namespace={namespace['number']}")["node"]
@@ -56,7 +56,7 @@ def test_the_page_shows_what_the_store_has(address: str) -> None:
 
 
 def test_the_page_is_of_this_host_alone(address: str) -> None:
-    """Another site's name for this address is refused, and no other site may frame or read it."""
+    """The page refuses another site's host name, and other sites may neither frame nor read it."""
     response, _ = get(address, "/api/state", Host="rebound.example")
     assert response.status == 400
     response, _ = get(address, "/api/state", Host="localhost:7402")
@@ -69,7 +69,7 @@ def test_the_page_is_of_this_host_alone(address: str) -> None:
 
 
 def test_the_page_changes_nothing(address: str) -> None:
-    """It takes GET and HEAD alone, and has no other paths."""
+    """The page accepts GET and HEAD only, and has no other paths."""
     for method in ("POST", "PUT", "DELETE"):
         assert get(address, "/api/state", method)[0].status == 405
     for path in (
@@ -87,7 +87,7 @@ def test_the_page_changes_nothing(address: str) -> None:
     "listen", ["0.0.0.0:0", "[2001:db8::1]:7402", "this-host.example:7402", "127.0.0.1", "7402"]
 )
 def test_an_address_of_another_host_is_refused(listen: str) -> None:
-    """It would be everybody's; the status is that of a wrong command line."""
+    """An address that other hosts reach is refused as a wrong command line."""
     with page_store() as store:
         where = ("--runtime-dir", str(store.runtime_dir), "--listen", listen)
         done = run_page(*where)
@@ -96,21 +96,21 @@ def test_an_address_of_another_host_is_refused(listen: str) -> None:
 
 
 def test_a_port_in_use_is_refused(address: str) -> None:
-    """The reason is the kernel's."""
+    """A port in use is refused with the kernel's reason."""
     done = run_page("--listen", address)
     assert done.returncode == 2
     assert "Address already in use" in done.stderr
 
 
 def test_without_a_store_there_is_no_page(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The status is that of an unreachable store."""
+    """Without a store the command ends with the status of an unreachable store."""
     nowhere = str(tmp_path_factory.mktemp("no"))
     done = run_page("--listen", "127.0.0.1:0", "--runtime-dir", nowhere)
     assert (done.returncode, done.stdout) == (3, "")
 
 
 def test_the_page_goes_on_after_a_restart_of_the_store() -> None:
-    """Meanwhile it answers that the store does not."""
+    """The page answers 503 while the store is down, and works again after its restart."""
     with page_store() as store, page_of(store) as found:
         address = found.split("/")[2]
         before = get_json(address, "/api/state")["epoch"]
@@ -122,7 +122,7 @@ def test_the_page_goes_on_after_a_restart_of_the_store() -> None:
 
 
 def test_the_page_ends_at_sigterm() -> None:
-    """A supervisor ends it as any other program, an open connection included."""
+    """SIGTERM ends the page, also with an open connection."""
     with page_store() as store:
         where = ("--runtime-dir", str(store.runtime_dir), "--listen", "127.0.0.1:0")
         command = [sys.executable, "-m", "kvstore_ctl", "page", *where]
@@ -138,6 +138,6 @@ def test_the_page_ends_at_sigterm() -> None:
 
 
 def run_page(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Runs the command, and returns how it ended."""
+    """Runs the command and returns its result."""
     command = [sys.executable, "-m", "kvstore_ctl", "page", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""What sets up the environments of peers says what it is before it installs anything."""
+"""The setup scripts of peer environments explain themselves before they install anything."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
 @pytest.mark.parametrize("script", sorted(each.name for each in PEERS.glob("*_environment.py")))
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_installs_nothing(tmp_path: Path, script: str, flag: str) -> None:
-    """In a tree of its own, which stays as it is."""
+    """--help installs nothing and leaves its folder as it is."""
     tree = tmp_path / "benchmarks" / "peers"
     shutil.copytree(PEERS, tree, ignore=shutil.ignore_patterns("__pycache__"))
     result = subprocess.run(

@@ -1,7 +1,7 @@
-"""What deploy/kubernetes rests on: containers that share a folder, and see each other's processes.
+"""Containers that share a folder and see each other's processes, as in deploy/kubernetes.
 
-Store and workers are the first processes of PID namespaces beside each other. The folder is in a
-volume as an emptyDir with fsGroup is one, and the workers' mount of it is read-only.
+Store and workers are the first processes of neighbouring PID namespaces. The folder is in a volume,
+like an emptyDir with fsGroup. The workers mount it read-only.
 """
 
 import signal
@@ -40,7 +40,7 @@ with Client(sys.argv[1]) as client:
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Path:
-    """Returns a folder that is everybody's, and hands its group down."""
+    """Provides a folder that everybody may write and that passes on its group."""
     made = tmp_path / "volume"
     made.mkdir()
     made.chmod(0o2777)
@@ -49,7 +49,7 @@ def volume(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(volume: Path) -> Iterator[Contained]:
-    """Provides a store in a folder below the volume, which it made itself."""
+    """Provides a store in a folder that it made below the volume."""
     flags = ("--runtime-dir", str(volume / "store"), "--tier1-bytes", "64MiB")
     with Contained("-m", "kvstore", *flags, "--log-format", "json") as made:
         made.hear("server_started")
@@ -57,7 +57,7 @@ def store(volume: Path) -> Iterator[Contained]:
 
 
 def test_a_pod_shares_pages_and_loses_nothing(store: Contained, volume: Path) -> None:
-    """A worker finds another's pages; a killed one's slots go back; the store drains at the end."""
+    """A worker finds another's pages, a killed one's slots are freed, and the store drains."""
     mounted = (volume, volume.with_name("mounted"))
     worker = ("-c", WORKER, str(mounted[1] / "store"))
     with connect_admin(volume / "store") as admin:

@@ -1,7 +1,7 @@
-"""Three protections of the store, and that each is what keeps its promise.
+"""Three protections of the store, each tested with and without it.
 
-Each scenario runs on the store as it is, where nothing goes wrong, and on one
-whose protection is switched off (``broken_store``), where it has to see what does.
+A scenario finds no violation on the store as it is. On a store without the protection
+(``broken_store``) it must find one.
 """
 
 import signal
@@ -27,7 +27,7 @@ Scenario = Callable[[Fleet, float], list[str]]
 
 
 def writer_killed_between_reserve_and_insert(fleet: Fleet, patience: float) -> list[str]:
-    """Kills a writer that was given slots and has written nothing there yet."""
+    """Kills a writer after its reservation and before it writes. Returns the violations."""
     witness = fleet.spawn("witness")
     writer = fleet.spawn("writer", faults="acquire.after:1=stop")
     writer.tell("write", TOKENS)
@@ -48,7 +48,7 @@ def writer_killed_between_reserve_and_insert(fleet: Fleet, patience: float) -> l
 
 
 def reader_killed_while_it_holds_pins(fleet: Fleet, patience: float) -> list[str]:
-    """Kills a reader far within its TTL."""
+    """Kills a reader long before its TTL. Returns the violations."""
     writer, reader = fleet.spawn("writer"), fleet.spawn("reader")
     writer.ask("write", TOKENS)
     assert reader.ask("match", "held", TOKENS) == len(TOKENS) - 1
@@ -61,7 +61,10 @@ def reader_killed_while_it_holds_pins(fleet: Fleet, patience: float) -> list[str
 
 
 def reader_stopped_past_its_ttl(fleet: Fleet, patience: float) -> list[str]:
-    """Stops a reader until its lease expired, fill the pool, and let it look again."""
+    """Stops a reader past its TTL, fills the pool and lets it read again.
+
+    Returns the violations.
+    """
     del patience
     writer = fleet.spawn("writer")
     reader = fleet.spawn("reader", ttl=TTL)
@@ -80,25 +83,25 @@ def reader_stopped_past_its_ttl(fleet: Fleet, patience: float) -> list[str]:
 
 @contextmanager
 def broken_fleet(fault: str) -> Iterator[Fleet]:
-    """Runs a store with a fault; what it leaves behind is not looked at."""
+    """Runs a store with a fault, without checking what it leaves behind."""
     with running_store(*pool_arguments(), program=program(fault)) as store, Fleet(store) as fleet:
         yield fleet
 
 
 def test_a_writer_killed_between_reserve_and_insert_never_has_its_slots_published() -> None:
-    """Its slots are free again, and nothing of them was ever to be matched."""
+    """The slots of a writer killed before its insert are freed and never matched."""
     with running_fleet() as fleet:
         assert writer_killed_between_reserve_and_insert(fleet, START_TIMEOUT) == []
 
 
 def test_a_dead_reader_s_pins_return_at_once() -> None:
-    """They go back by the proof of its death, 300 s before its TTL."""
+    """A dead reader's pins are released at its death, 300 s before its TTL."""
     with running_fleet() as fleet:
         assert reader_killed_while_it_holds_pins(fleet, START_TIMEOUT) == []
 
 
 def test_a_living_reader_past_its_ttl_is_never_overwritten() -> None:
-    """Every byte that it matched is there when it goes on, whatever others needed meanwhile."""
+    """A living reader past its TTL finds every byte that it matched."""
     with running_fleet() as fleet:
         assert reader_stopped_past_its_ttl(fleet, START_TIMEOUT) == []
 
@@ -119,9 +122,47 @@ def test_a_living_reader_past_its_ttl_is_never_overwritten() -> None:
 def test_without_its_protection_each_promise_is_seen_to_break(
     scenario: Scenario, fault: str, seen: list[str]
 ) -> None:
-    """The same scenario, on a store whose protection is switched off, finds what goes wrong."""
+    """Without its protection each scenario finds the violation."""
     with broken_fleet(fault) as fleet:
         violations = scenario(fleet, SHORT)
     assert len(violations) == len(seen), violations
     for violation, beginning in zip(violations, seen, strict=True):
         assert violation.startswith(beginning)
+
+
+def test_a_store_that_evicts_what_is_pinned_is_seen() -> None:
+    """A holder under pressure finds a page that is not its own."""
+    with broken_fleet("pinned-slots-recycled") as fleet:
+        holder, writer = fleet.spawn("holder"), fleet.spawn("writer")
+        holder.ask("write", TOKENS)
+        holder.ask("match", "held", TOKENS)
+        holder.tell("watch", "held")
+        writer.tell("churn", PRESSURE, 0)
+        with pytest.raises(WrongPage):
+            holder.answer()
+
+
+def test_a_store_that_recycles_reserved_slots_at_the_ttl_is_seen() -> None:
+    """A living worker past its TTL finds others' pages in the slots that it had reserved."""
+    with broken_fleet("leases-end-at-their-ttl") as fleet:
+        stopped, writer = fleet.spawn("stopped", ttl=TTL), fleet.spawn("writer")
+        stopped.ask("acquire", "open", TOKENS)
+        stopped.ask("fill", "open")
+        assert stopped.ask("own_pages_are_untouched", "open")
+        stopped.signal(signal.SIGSTOP)
+        assert wait_until(lambda: not fleet.leases("stopped"))
+        writer.ask("churn", PRESSURE, 1)
+        stopped.signal(signal.SIGCONT)
+        with pytest.raises(WrongPage):
+            stopped.ask("own_pages_are_untouched", "open")
+
+
+def test_a_store_that_forgets_a_dead_worker_s_slots_is_seen() -> None:
+    """The slots by state show the leak of a lease that ends without its reservations."""
+    with broken_fleet("reservations-forgotten") as fleet:
+        writer = fleet.spawn("writer", faults="insert.before:1=kill")
+        writer.tell("write", TOKENS)
+        assert writer.wait_exit() == -signal.SIGKILL
+        assert wait_until(lambda: not fleet.leases("writer"))
+        assert fleet.slots().reserved == PAGES
+        assert not fleet.settled()

@@ -1,4 +1,4 @@
-"""A server process that is told to read its settings again."""
+"""A server process that reloads its settings."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ OTHER_SIZE = 'tier1_bytes = "8MiB"\n'
 
 
 def reload(store: RunningStore, event: str) -> str:
-    """Signal, and return what the log has of it once it has ``event``."""
+    """Sends SIGHUP. Returns the new log lines once ``event`` is among them."""
     before = len(store.log)
     os.kill(store.pid, signal.SIGHUP)
     assert wait_until(lambda: event in store.log[before:])
@@ -20,7 +20,7 @@ def reload(store: RunningStore, event: str) -> str:
 
 
 def test_settings_are_read_again(tmp_path: Path) -> None:
-    """What can change does, in loggers that were used already too; a bad file changes nothing."""
+    """A reload changes what can change, in existing loggers too. A bad file changes nothing."""
     file = tmp_path / "kvstore.toml"
     file.write_text(JSON)
     with running_store("--config-file", str(file)) as store:
@@ -46,7 +46,7 @@ def test_settings_are_read_again(tmp_path: Path) -> None:
 
 
 def test_without_a_file_a_server_goes_on() -> None:
-    """The signal that ends other programs is noted."""
+    """A server without a config file notes SIGHUP and goes on."""
     with running_store() as store:
         reload(store, "nothing_to_reload")
         assert store.stop() == 0

@@ -1,4 +1,4 @@
-"""A server that is killed again and again, at any instant: its successor, and its workers."""
+"""A server that is killed again and again at any moment: its successor and its workers."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.store(*SMALL_STORE, "--drain-grace", "60")
 
 
 def request(namespace: Namespace, tokens: list[int], tally: Counter[str]) -> None:
-    """Does as an engine does with a prompt, with the store or without; count what came of it."""
+    """Serves a prompt as an engine does, with or without the store, and counts the outcome."""
     total = len(tokens) // LAYOUT.page_tokens
     with namespace.acquire(tokens, total_page_count=total) as acquired:
         matched, reservation = acquired.match.page_count, acquired.reservation
@@ -55,7 +55,7 @@ def request(namespace: Namespace, tokens: list[int], tally: Counter[str]) -> Non
 
 
 class Load:
-    """Threads that make requests until the end; ``tally`` is of all of them."""
+    """Threads that make requests until the end. ``tally`` counts their outcomes."""
 
     def __init__(self, namespace: Namespace) -> None:
         self.tally: Counter[str] = Counter()
@@ -75,12 +75,12 @@ class Load:
             self.failures.append(error)
 
     def hits(self) -> bool:
-        """Waits until there is another hit; returns False where none comes."""
+        """Waits for another hit. Returns whether there was one."""
         before = self.tally["hits"]
         return wait_until(lambda: self.tally["hits"] > before or bool(self.failures))
 
     def end(self) -> None:
-        """Stops, and raises what a request raised."""
+        """Stops the threads, and fails if a request raised an error."""
         self._ended.set()
         for each in self._threads:
             each.join()
@@ -89,7 +89,7 @@ class Load:
 
 @contextmanager
 def load_on(store: RunningStore) -> Iterator[tuple[Client, Load]]:
-    """A client of the store under load from two threads."""
+    """Provides a client of the store, with two threads that make requests."""
     config = ClientConfig(ttl=TTL, call_timeout=LIMIT, longest_backoff=0.1)
     with Client(store.runtime_dir, config) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
@@ -103,7 +103,7 @@ def load_on(store: RunningStore) -> Iterator[tuple[Client, Load]]:
 
 
 class Held(NamedTuple):
-    """What this process has of the system's."""
+    """This process's descriptors, threads and mappings."""
 
     descriptors: int
     threads: int
@@ -111,7 +111,7 @@ class Held(NamedTuple):
 
     @classmethod
     def now(cls) -> "Held":
-        """Count."""
+        """Counts them now."""
         maps = Path("/proc/self/maps").read_text(encoding="utf-8")
         return cls(
             len(list(Path("/proc/self/fd").iterdir())),
@@ -120,10 +120,10 @@ class Held(NamedTuple):
         )
 
     def within(self, other: "Held") -> bool:
-        """Returns whether nothing of so many dead is left.
+        """Returns whether the dead servers left nothing in this process.
 
-        gRPC may keep a descriptor or two; the arena may have grown meanwhile, by less
-        than half an extent, two mappings each, for each death.
+        gRPC may keep one or two descriptors. The arena may have grown by less than half an extent
+        for each death, with two mappings each.
         """
         return (
             self.descriptors <= other.descriptors + 3
@@ -133,19 +133,19 @@ class Held(NamedTuple):
 
 
 def holder_of(store: RunningStore) -> str:
-    """Returns what the file lock says of who holds it."""
+    """Returns the pid in the lock file."""
     path = RuntimeDir(store.runtime_dir).path / "kvstore.flock"
     return path.read_text(encoding="ascii").strip() if path.exists() else ""
 
 
 def answers(path: Path) -> bool:
-    """Returns whether anybody takes connections at a unix socket."""
+    """Returns whether a unix socket accepts connections."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         return peer.connect_ex(str(path)) == 0
 
 
 def instants(store: RunningStore) -> list[Callable[[], bool]]:
-    """Returns how far a server that begins may have come when it is killed, besides all the way."""
+    """Returns the moments of a server's start at which it may be killed."""
     folder = RuntimeDir(store.runtime_dir)
     return [
         lambda: holder_of(store) == str(store.pid),
@@ -156,10 +156,10 @@ def instants(store: RunningStore) -> list[Callable[[], bool]]:
 
 
 def test_a_server_killed_at_any_instant_is_replaced_at_once(store: RunningStore) -> None:
-    """Killed while it starts or serves, 20 times, with nothing to remove by hand.
+    """A server killed 20 times while it starts or serves is replaced without cleaning up.
 
-    The worker's requests go on as misses and hits, and neither descriptors nor
-    threads nor mappings of the dead stay in it.
+    The worker's requests miss and hit, and it keeps no descriptor, thread or mapping of the dead
+    servers.
     """
     with load_on(store) as (_, load):
         before = Held.now()
@@ -179,7 +179,7 @@ def test_a_server_killed_at_any_instant_is_replaced_at_once(store: RunningStore)
 
 
 def test_a_server_killed_while_it_drains_is_replaced_at_once(store: RunningStore) -> None:
-    """A drain that does not come to its end leaves nothing either."""
+    """A server killed during its drain is replaced without cleaning up."""
     with load_on(store) as (_, load):
         os.kill(store.pid, signal.SIGTERM)
         assert wait_until(lambda: "drain_started" in store.log)
@@ -189,7 +189,7 @@ def test_a_server_killed_while_it_drains_is_replaced_at_once(store: RunningStore
 
 
 def test_workers_are_back_within_two_lease_periods(store: RunningStore) -> None:
-    """From when the successor serves to the first hit is a part of two times to live."""
+    """The first hit comes within two TTLs after the successor serves."""
     with load_on(store) as (client, load):
         epoch = client.store_epoch
         store.kill()

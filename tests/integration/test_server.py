@@ -1,4 +1,4 @@
-"""A whole server process: how it starts, drains, stops and comes back."""
+"""A whole server process: its start, drain, stop and restart."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from kvstore.rpc.health.watchdog import LIVENESS
 from kvstore.rpc.server import SERVICES
 from kvstore.v1 import lease_pb2, store_pb2
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from processes.attached_worker import AttachedWorker, Refused
+from wire.attached_worker import AttachedWorker, Refused
 
 LIMIT = 30.0
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -28,7 +28,7 @@ SIGNALS = [signal.SIGTERM, signal.SIGINT]
 
 @contextmanager
 def worker_of(store: RunningStore) -> Iterator[AttachedWorker]:
-    """Attaches to a server, with a lease."""
+    """Attaches to a server and grants a lease."""
     worker = AttachedWorker(store.runtime_dir)
     try:
         worker.grant()
@@ -39,14 +39,14 @@ def worker_of(store: RunningStore) -> Iterator[AttachedWorker]:
 
 
 def health_of(worker: AttachedWorker, service: str = "") -> int:
-    """Returns what a server says of a service."""
+    """Returns a server's health for a service."""
     stub = health_pb2_grpc.HealthStub(worker.channel)
     status: int = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=LIMIT).status
     return status
 
 
 def run_server(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Runs a server that is expected to end by itself."""
+    """Runs a server that should end by itself."""
     return subprocess.run(
         [sys.executable, "-m", "kvstore", *arguments],
         capture_output=True,
@@ -57,7 +57,7 @@ def run_server(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def ended(store: RunningStore) -> int:
-    """Waits until a server ended, without another signal, and returns its exit status."""
+    """Waits until a server ends by itself. Returns its exit status."""
     return store._started().wait(LIMIT)
 
 
@@ -78,7 +78,7 @@ def test_its_folder_and_sockets_are_its_owner_s(fresh_store: RunningStore) -> No
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_signal_ends_an_idle_server_at_once(fresh_store: RunningStore, number: int) -> None:
-    """Without leases a stop is clean and immediate: status 0, and no socket left."""
+    """A signal ends a server without leases at once, with status 0 and without sockets."""
     os.kill(fresh_store.pid, number)
     assert ended(fresh_store) == 0
     assert [path.name for path in fresh_store.runtime_dir.iterdir()] == ["kvstore.flock"]
@@ -86,7 +86,7 @@ def test_a_signal_ends_an_idle_server_at_once(fresh_store: RunningStore, number:
 
 
 def test_a_draining_server_lets_leases_finish() -> None:
-    """After SIGTERM nothing new is begun, it lives, and the end of the last lease is the end."""
+    """A draining server is alive, refuses new leases, and ends with its last lease."""
     with running_store("--drain-grace", "60") as store, worker_of(store) as worker:
         newcomer = AttachedWorker(store.runtime_dir)
         os.kill(store.pid, signal.SIGTERM)
@@ -104,7 +104,7 @@ def test_a_draining_server_lets_leases_finish() -> None:
 
 
 def test_the_grace_is_the_end_of_waiting() -> None:
-    """A lease that does not end is left behind when the grace is over; the status is still 0."""
+    """A server ends with status 0 after the grace, even if a lease remains."""
     with running_store("--drain-grace", "0") as store, worker_of(store):
         os.kill(store.pid, signal.SIGTERM)
         assert ended(store) == 0
@@ -113,7 +113,7 @@ def test_the_grace_is_the_end_of_waiting() -> None:
 
 @pytest.mark.usefixtures("executed")
 def test_a_second_signal_ends_it_at_once() -> None:
-    """Whoever signals again does not wait for the grace; the next server has nothing to tidy."""
+    """A second signal ends the grace at once, and the next server starts without cleaning up."""
     with running_store("--drain-grace", "60") as store:
         with worker_of(store):
             os.kill(store.pid, signal.SIGTERM)
@@ -124,7 +124,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
 
 
 def test_a_second_server_is_refused_and_harms_nothing(fresh_store: RunningStore) -> None:
-    """A server on the same folder ends with status 1 and says whose it is; the first goes on."""
+    """A second server on the same folder ends with status 1 and the holder's pid."""
     with worker_of(fresh_store) as worker:
         second = run_server("--runtime-dir", str(fresh_store.runtime_dir))
         assert (second.returncode, second.stdout) == (1, "")
@@ -139,7 +139,7 @@ def test_a_second_server_is_refused_and_harms_nothing(fresh_store: RunningStore)
 
 
 def test_a_killed_server_is_replaced_in_place(fresh_store: RunningStore) -> None:
-    """After SIGKILL a server starts on the same paths, with another epoch, and owes nobody."""
+    """After SIGKILL a server starts on the same paths with another epoch and no leases."""
     with worker_of(fresh_store) as before:
         fresh_store.kill()
         assert {"kvstore.sock", "attach.sock"} <= {
@@ -160,7 +160,7 @@ def test_a_killed_server_is_replaced_in_place(fresh_store: RunningStore) -> None
 
 @pytest.mark.usefixtures("executed")
 def test_nothing_is_written_to_stdout(tmp_path: Path) -> None:
-    """A server's stdout stays empty from start to end; what it logs is on stderr."""
+    """A server writes nothing to stdout, and its log to stderr."""
     command = [sys.executable, "-m", "kvstore", "--runtime-dir", str(tmp_path / "run")]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -186,7 +186,7 @@ def test_nothing_is_written_to_stdout(tmp_path: Path) -> None:
     ],
 )
 def test_a_server_that_cannot_start_says_why(status: int, said: str, arguments: list[str]) -> None:
-    """Wrong settings end with status 2, an unusable folder with 1, each with one clear line."""
+    """A server that cannot start says why in one line: status 2 for settings, 1 for the folder."""
     result = run_server(*arguments)
     assert (result.returncode, result.stdout) == (status, "")
     assert said in result.stderr
@@ -196,7 +196,7 @@ def test_a_server_that_cannot_start_says_why(status: int, said: str, arguments: 
 @pytest.mark.skipif(find_spec("cupy") is not None, reason="cupy is here")
 @pytest.mark.usefixtures("executed")
 def test_a_server_without_cupy_refuses_a_device(tmp_path: Path) -> None:
-    """A device that cannot be used ends the server with status 1 and what to install."""
+    """A server whose device is unusable ends with status 1 and says what to install."""
     folder = tmp_path / "run"
     result = run_server("--runtime-dir", str(folder), "--device", "cuda:0")
     assert (result.returncode, result.stdout) == (1, "")
@@ -205,7 +205,7 @@ def test_a_server_without_cupy_refuses_a_device(tmp_path: Path) -> None:
 
 
 def test_a_folder_open_to_others_is_refused(tmp_path: Path) -> None:
-    """A folder that others can reach into is not used."""
+    """A runtime folder that others may enter is refused."""
     tmp_path.chmod(0o755)
     result = run_server("--runtime-dir", str(tmp_path))
     assert (result.returncode, "chmod 700" in result.stderr) == (1, True)
@@ -216,13 +216,13 @@ def test_a_folder_open_to_others_is_refused(tmp_path: Path) -> None:
     ("size", "warning"), [("64KiB", "tier1_bytes_small"), ("1PiB", "tier1_bytes_beyond_memory")]
 )
 def test_a_budget_that_is_hardly_meant_is_warned_of(size: str, warning: str) -> None:
-    """A store of some pages, or of more memory than there is, serves, and its log says so."""
+    """A store with very few pages, or more memory than the machine has, serves with a warning."""
     with running_store("--tier1-bytes", size) as store, worker_of(store):
         assert warning in store.log
 
 
 def test_the_budget_and_the_index_are_the_flags() -> None:
-    """Memory comes in extents of the size that was set, and capabilities name the index."""
+    """Extents have the configured size, and capabilities name the configured index."""
     flags = ("--tier1-bytes", "1MiB", "--extent-bytes", "256KiB", "--prefix-cache-backend", "hash")
     with running_store(*flags) as store, worker_of(store) as worker:
         worker.open_namespace()

@@ -1,4 +1,4 @@
-"""Calls to a whole server process: what it answers, refuses, and never says."""
+"""Calls to a whole server process: answers, refusals, and secrets that it keeps."""
 
 import random
 import re
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.store("--log-level", "debug", "--tier1-bytes", "1MiB")
 
 @pytest.fixture
 def worker(store: RunningStore) -> Iterator[AttachedWorker]:
-    """Provides a worker with a lease, attached; its lease ends with the test."""
+    """Provides an attached worker with a lease, which ends with the test."""
     worker = AttachedWorker(store.runtime_dir)
     worker.grant()
     worker.bind()
@@ -57,7 +57,7 @@ def call(
     timeout: float | None = LIMIT,
     metadata: tuple[tuple[str, str | bytes], ...] = (),
 ) -> bytes:
-    """Returns a method's (first) answer, undecoded; raises Refused."""
+    """Returns the bytes of a method's first answer. Raises Refused."""
     path = f"/{method.containing_service.full_name}/{method.name}"
     try:
         if method.server_streaming:
@@ -73,7 +73,7 @@ def call(
 
 
 def state_of(worker: AttachedWorker) -> dict[str, Any]:
-    """Returns what the store holds, without what time and asking alone change."""
+    """Returns the store's statistics without those that change by time and by asking."""
     stats = worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
     changing = ("uptime", "age", "since_renewal", "oldest_hold_age", "request_count")
     for each in (stats, *stats.namespaces, *stats.leases, *stats.tenants):
@@ -86,7 +86,7 @@ def state_of(worker: AttachedWorker) -> dict[str, Any]:
 def test_a_tool_can_call_with_descriptors_from_reflection_alone(
     store: RunningStore, worker: AttachedWorker
 ) -> None:
-    """Services are listed, and a call made of reflected descriptors is answered: grpcurl's way."""
+    """A tool can list the services and call them with descriptors from reflection, like grpcurl."""
     with grpc.insecure_channel(f"unix:{store.runtime_dir / 'kvstore.sock'}") as channel:
         database = ProtoReflectionDescriptorDatabase(channel)
         health, reflection = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
@@ -107,7 +107,7 @@ def test_a_tool_can_call_with_descriptors_from_reflection_alone(
 def test_every_method_needs_a_credential_and_a_deadline(
     worker: AttachedWorker, method: MethodDescriptor
 ) -> None:
-    """Without a credential, or with a stranger's, and without a deadline, nothing is answered."""
+    """Every method needs a known credential and a deadline."""
     for metadata in ((), (("authorization", "Bearer x"),), worker.metadata[1:]):
         with pytest.raises(Refused) as caught:
             call(worker.channel, method, b"", metadata=metadata)
@@ -126,7 +126,7 @@ def test_every_method_needs_a_credential_and_a_deadline(
 def test_noise_is_answered_with_a_reason_and_changes_nothing(
     store: RunningStore, worker: AttachedWorker, method: MethodDescriptor
 ) -> None:
-    """Random bytes and messages cut short are refused as what they are; none finds a bug."""
+    """Random bytes and truncated messages are refused with a reason, and change nothing."""
     chance = random.Random(method.full_name)
     whole = lease_pb2.GrantLeaseRequest(lease_id=bytes(16), display_name="x").SerializeToString()
     bodies = [b"", whole[:-1], b"\xff" * 64]
@@ -150,7 +150,7 @@ def test_noise_is_answered_with_a_reason_and_changes_nothing(
 
 
 def test_a_method_that_never_was_is_unimplemented(worker: AttachedWorker) -> None:
-    """A method of another version is gRPC's own UNIMPLEMENTED."""
+    """An unknown method ends with gRPC's UNIMPLEMENTED."""
     method: grpc.UnaryUnaryMultiCallable[bytes, bytes]
     method = worker.channel.unary_unary("/kvstore.v2.StoreService/GetStats")
     with pytest.raises(grpc.RpcError) as caught:
@@ -160,7 +160,7 @@ def test_a_method_that_never_was_is_unimplemented(worker: AttachedWorker) -> Non
 
 
 def test_bad_input_leaves_everything_as_it_was(worker: AttachedWorker) -> None:
-    """Each of these is refused by its reason, and the statistics stay the same to the last one."""
+    """Each bad input is refused by its reason, and the statistics stay the same."""
     namespace_id = worker.open_namespace()
     worker.reserve(namespace_id, 1, 2)
     worker.insert(1, bytes(16))
@@ -236,7 +236,7 @@ def test_the_log_holds_no_tokens(store: RunningStore, worker: AttachedWorker) ->
         sequence=pb.Sequence(tokens=tokens * 2),
     )
     worker.ask(worker.prefix_cache.MatchPrefix, request)
-    request.sequence.tokens = tokens[:-1]
+    request.sequence.tokens, request.pin_id = tokens[:-1], 4
     with pytest.raises(Refused):
         worker.ask(worker.prefix_cache.MatchPrefix, request)
     log = store.log

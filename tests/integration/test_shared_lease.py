@@ -1,4 +1,4 @@
-"""An engine of several processes: a scheduler that owns a lease, and ranks that joined it."""
+"""An engine of several processes: a scheduler that owns a lease, and ranks that join it."""
 
 import signal
 from collections.abc import Iterator
@@ -7,8 +7,9 @@ import pytest
 
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import PART_PAGES, page_count, prompt
-from processes.page_process import LONG_TTL, PageProcess
+from processes.page_worker import LONG_TTL
 from processes.worker_fleet import Fleet, running_fleet
+from processes.worker_process import WorkerProcess
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)
@@ -19,7 +20,7 @@ PRESSURE = [prompt(4, number) for number in range(20)]
 
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
-    """Workers, with a TTL of 300 s, on a store of 64 pages in extents of 16."""
+    """Provides workers with a TTL of 300 s on a store of 64 pages in extents of 16."""
     with running_fleet(extent_slots=16) as running:
         yield running
 
@@ -28,7 +29,7 @@ class Ranked:
     """A scheduler and two ranks, all attached under one lease."""
 
     def __init__(self, fleet: Fleet, *, ttl: float = LONG_TTL) -> None:
-        """``ttl`` is of the ranks, who look for the lease three times within it."""
+        """Starts them. ``ttl`` is the ranks' TTL; they check the lease three times within it."""
         self.fleet = fleet
         self.scheduler = fleet.spawn("scheduler")
         join = self.scheduler.ask("share_lease")
@@ -38,17 +39,17 @@ class Ranked:
         assert epoch is not None
 
     @property
-    def processes(self) -> list[PageProcess]:
-        """All three."""
+    def processes(self) -> list[WorkerProcess]:
+        """Returns the scheduler and both ranks."""
         return [self.scheduler, *self.ranks]
 
     def mapped(self) -> dict[int, int]:
-        """Return who is attached under the scheduler's one lease, and how many extents each has."""
+        """Returns the attached processes of the scheduler's lease, with their counts of extents."""
         (lease,) = self.fleet.leases("scheduler")
         return {each.pid: each.mapped_extent_count for each in lease.processes}
 
     def hold(self) -> None:
-        """Have the scheduler hold a match of all of a prompt, and slots for what follows it."""
+        """Lets the scheduler hold a match of a whole prompt, and slots for the rest."""
         self.scheduler.ask("write", TOKENS)
         # Slots are handed out as soon as all three have them mapped.
         assert wait_until(self._acquired)
@@ -61,7 +62,7 @@ class Ranked:
         return False
 
 
-def kill(process: PageProcess) -> None:
+def kill(process: WorkerProcess) -> None:
     """Kills a process and waits until it is gone."""
     process.signal(signal.SIGKILL)
     assert process.wait_exit() == -signal.SIGKILL
@@ -69,12 +70,12 @@ def kill(process: PageProcess) -> None:
 
 @pytest.fixture
 def ranked(fleet: Fleet) -> Ranked:
-    """A scheduler and two ranks."""
+    """Provides a scheduler and two ranks."""
     return Ranked(fleet)
 
 
 def test_ranks_reach_the_scheduler_s_pages(ranked: Ranked) -> None:
-    """A page that the scheduler names is the same bytes in each rank; requests are its own."""
+    """Each rank reads the scheduler's pages in place, and only the scheduler makes requests."""
     assert set(ranked.mapped()) == {each.pid for each in ranked.processes}
     assert [each.display_name for each in ranked.fleet.stats().leases] == ["scheduler"]
     ranked.hold()
@@ -86,7 +87,7 @@ def test_ranks_reach_the_scheduler_s_pages(ranked: Ranked) -> None:
 
 
 def test_slots_are_handed_out_in_what_all_have_mapped(ranked: Ranked) -> None:
-    """While a rank is stopped nothing comes of extents that it has not mapped; then it does."""
+    """Slots are granted only in extents that all processes have mapped, a stopped rank included."""
     ranked.scheduler.ask("write", TOKENS)
     stopped, other = ranked.ranks
     stopped.signal(signal.SIGSTOP)
@@ -101,7 +102,7 @@ def test_slots_are_handed_out_in_what_all_have_mapped(ranked: Ranked) -> None:
 
 
 def test_a_lease_is_dead_when_all_its_processes_are(ranked: Ranked) -> None:
-    """Without the scheduler, pins and slots stay for as long as a rank lives; then all go."""
+    """A lease's pins and slots stay while any of its processes lives, and go with the last one."""
     witness = ranked.fleet.spawn("witness")
     ranked.hold()
     held = ranked.fleet.slots()
@@ -123,7 +124,7 @@ def test_a_lease_is_dead_when_all_its_processes_are(ranked: Ranked) -> None:
 
 
 def test_ranks_end_with_the_lease(fleet: Fleet) -> None:
-    """A scheduler that closes gives all back at once; its ranks see it, and unmap."""
+    """A scheduler that closes ends the lease at once, and its ranks notice it and unmap."""
     ranked = Ranked(fleet, ttl=SHORT_TTL)
     ranked.hold()
     ranked.scheduler.ask("release", "held")

@@ -1,4 +1,4 @@
-"""Kill -9 of a process that writes a slab: what it was told is there is there, and right."""
+"""Kill -9 of a process that writes a slab: every acknowledged page is there and right."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from support.slab.kills import CHILD, SIZE_BYTES, child_environment, run_kills, 
 
 
 def test_a_killed_writer_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    """After each kill every acknowledged page is served, none is wrong, and none returned."""
+    """After each kill acknowledged pages are served, none is wrong, and removed ones stay away."""
     found = run_kills(tmp_path, kills=4, seed=7)
     assert found["acknowledged_pages"] > 0
     assert found["acknowledged_and_served"] == found["acknowledged_pages"]
@@ -23,7 +23,7 @@ def test_a_killed_writer_loses_nothing_that_was_acknowledged(tmp_path: Path) -> 
 
 
 def test_a_slab_of_a_living_process_is_refused(tmp_path: Path) -> None:
-    """Another process cannot open it; as soon as the first is killed it can."""
+    """A slab in use cannot be opened by another process until the first is killed."""
     path = tmp_path / "slab"
     command = [sys.executable, str(CHILD), str(path), str(SIZE_BYTES), "0", str(os.getpid())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=child_environment()) as writer:

@@ -1,4 +1,4 @@
-"""What the pages tell a reader to type does what they say."""
+"""The commands and code in the docs do what their pages say."""
 
 import os
 import re
@@ -29,7 +29,7 @@ NEEDS = {
 
 
 def pages() -> list[str]:
-    """Returns the pages to follow, by $KVSTORE_SNIPPETS."""
+    """Returns the pages to follow, as chosen by $KVSTORE_SNIPPETS."""
     if os.environ.get("KVSTORE_SNIPPETS") != "all":
         return list(OFTEN)
     found = (path for path in ROOT.rglob("*.md") if "/." not in f"/{path.relative_to(ROOT)}")
@@ -37,14 +37,14 @@ def pages() -> list[str]:
 
 
 def starts_a_server(found: list[Snippet]) -> bool:
-    """Returns whether a page has its reader start a server; else the reader finds a store."""
+    """Returns whether the reader of a page starts a server by its commands."""
     lines = (line for each in found for line in each.text.splitlines())
     return any(re.search(r"kvstore-server\b.*&$", line) for line in lines)
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Provides a folder with a short path, as a socket's has to be."""
+    """Provides a folder whose path is short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="kvstore-") as made:
         yield Path(made)
 
@@ -53,7 +53,7 @@ def folder() -> Iterator[Path]:
     "page", [pytest.param(page, marks=NEEDS.get(page, ())) for page in pages()]
 )
 def test_a_page_can_be_followed(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command and every piece of code of the page runs, and prints what the page says."""
+    """Every command and piece of code of a page runs and prints what the page shows."""
     found = snippets(ROOT / page)
     assert found
     environment = {
@@ -72,7 +72,7 @@ def test_a_page_can_be_followed(page: str, folder: Path, monkeypatch: pytest.Mon
 
 
 def test_the_first_worker_can_be_run_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the README's worker finds the second time is what it cached the first time."""
+    """The README's worker finds on its second run what it cached on its first run."""
     monkeypatch.setenv("KVSTORE_RUNTIME_DIR", str(folder / "run"))
     (worker,) = (each for each in snippets(ROOT / "README.md") if each.language == "python")
     with running_store(runtime_dir=folder / "run"), reader({}, folder) as follows:
@@ -81,7 +81,7 @@ def test_the_first_worker_can_be_run_again(folder: Path, monkeypatch: pytest.Mon
 
 
 def test_what_a_command_exports_holds_for_what_follows(tmp_path: Path) -> None:
-    """A variable is there for commands and for code, and is gone with the reader."""
+    """An exported variable holds for later commands and code, and ends with the reader."""
     with reader({}, tmp_path) as follows:
         for language, text, output in (
             ("console", '$ export SNIPPET_SAYS="$(echo hello)"\n$ echo $SNIPPET_SAYS\nhello', None),
@@ -92,7 +92,7 @@ def test_what_a_command_exports_holds_for_what_follows(tmp_path: Path) -> None:
 
 
 def test_snippets_are_found(tmp_path: Path) -> None:
-    """Python and console are found, with what is unseen, and without what is not run."""
+    """Python and console snippets are found, also hidden ones, but not those marked as not run."""
     page = tmp_path / "page.md"
     page.write_text(
         "# A page\n<!-- python\na = 1\n-->\n```python\nprint(a)\n```\n\n```text\n1\n```\n"
@@ -127,7 +127,7 @@ def test_a_snippet_that_is_wrong_is_caught(
 
 
 def test_dots_stand_for_anything() -> None:
-    """Three dots of a page stand for what differs from run to run."""
+    """Three dots of a page stand for text that differs between runs."""
     require_output("page.md:1", "a ... d\n...\nz", "a b c d  \n1\n2\nz\n")
     with pytest.raises(AssertionError, match=r"page\.md:1"):
         require_output("page.md:1", "a ... d", "a b c")

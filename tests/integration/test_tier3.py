@@ -1,4 +1,4 @@
-"""Tier 3 of a real store, with real clients: what was written comes back after any end of it."""
+"""Tier 3 of a real store with real clients: written pages return after any end of the store."""
 
 import resource
 from pathlib import Path
@@ -47,21 +47,22 @@ def settings(path: Path, *more: str) -> tuple[str, ...]:
 
 
 def tier_3(client: Client) -> store_pb2.Tier3Stats:
-    """Returns what the store says of its tier 3."""
+    """Returns the statistics of the store's tier 3."""
     return client.admin.stats().tier_3
 
 
 def kept(client: Client, tokens: list[int]) -> bool:
-    """Returns whether all whole pages of a prompt are in tier 3 for good."""
+    """Returns whether all whole pages of a prompt are in tier 3."""
     [info] = client.admin.namespaces()
     peeked = client.admin.peek_prefix(info.namespace_id, tokens)
     return peeked.tier_3_token_count == PAGES * LAYOUT.page_tokens
 
 
 def write_all(store: RunningStore, prompts: list[list[int]]) -> None:
-    """Have prompts inserted, and matched, until tier 3 has them.
+    """Inserts and matches prompts until tier 3 has them all.
 
-    Again where one had to make room for another: tier 1 grows beside the calls.
+    A prompt that had to make room for another is offered again, because tier 1 grows beside the
+    calls.
     """
     client, namespace = open_client(store.runtime_dir)
 
@@ -79,7 +80,7 @@ def write_all(store: RunningStore, prompts: list[list[int]]) -> None:
 
 
 def matched(namespace: Namespace, tokens: list[int]) -> int:
-    """Matches a prompt, compare its bytes, and returns how many pages are there."""
+    """Matches a prompt and compares its bytes. Returns the number of pages."""
     with namespace.match(tokens) as match:
         assert holds_tokens(namespace, tokens, list(match.pages))
         assert match.current
@@ -87,17 +88,17 @@ def matched(namespace: Namespace, tokens: list[int]) -> int:
 
 
 def is_whole(namespace: Namespace, tokens: list[int]) -> bool:
-    """Returns whether all of a prompt is matched."""
+    """Returns whether a whole prompt is matched."""
     return matched(namespace, tokens) == PAGES
 
 
 def becomes_whole(namespace: Namespace, tokens: list[int]) -> bool:
-    """Waits until it is: tier 1 may have to grow, and this process to map what it got."""
+    """Waits until a whole prompt is matched, because tier 1 may have to grow first."""
     return wait_until(lambda: is_whole(namespace, tokens))
 
 
 def test_what_was_kept_is_matched_after_a_restart(tmp_path: Path) -> None:
-    """Over a lane and over gRPC, with the bytes that were written."""
+    """Pages in tier 3 are matched after a restart with their bytes, over a lane and over gRPC."""
     with running_store(*settings(tmp_path / "slab")) as store:
         write_all(store, PROMPTS)
         for hot_lane in (True, False):
@@ -112,7 +113,7 @@ def test_what_was_kept_is_matched_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_what_the_disk_spoilt_is_a_miss(tmp_path: Path) -> None:
-    """A page whose bytes changed between two runs is served to nobody, those before it are."""
+    """A page that changed on the disk between two runs is not served. The pages before it are."""
     path = tmp_path / "slab"
     with running_store(*settings(path)) as store:
         write_all(store, PROMPTS[:2])
@@ -130,7 +131,7 @@ def test_what_the_disk_spoilt_is_a_miss(tmp_path: Path) -> None:
 
 
 def test_a_page_found_corrupt_does_not_return(tmp_path: Path) -> None:
-    """Not after kill -9 right behind the answer, though the disk had it as it was written."""
+    """A page found corrupt stays away after a restart, although the disk's copy was right."""
     with running_store(*settings(tmp_path / "slab")) as store:
         write_all(store, PROMPTS[:2])
         client, namespace = open_client(store.runtime_dir)
@@ -146,7 +147,7 @@ def test_a_page_found_corrupt_does_not_return(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fails_costs_hits_alone(tmp_path: Path) -> None:
-    """Its pages are misses, workers go on, and the alarm is in the statistics and the log."""
+    """A failed disk costs only its hits, and is reported in statistics and log."""
     with running_store(*settings(tmp_path / "slab", "--tier3-write", "through")) as store:
         client, namespace = open_client(store.runtime_dir)
         write_and_insert(namespace, PROMPTS[0])
@@ -164,7 +165,7 @@ def test_a_disk_that_fails_costs_hits_alone(tmp_path: Path) -> None:
 
 
 def test_a_slab_has_one_server(tmp_path: Path) -> None:
-    """A second one does not start, and names the file."""
+    """A second server on the same slab does not start, and names the file."""
     path = str(tmp_path / "slab")
     second = running_store(*settings(Path(path)))
     with running_store(*settings(Path(path))), pytest.raises(RuntimeError, match=path), second:

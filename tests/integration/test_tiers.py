@@ -1,4 +1,4 @@
-"""Two tiers of a real store, with a real client: tier 1 has a tenth of what is asked for."""
+"""Two tiers of a real store with a real client. Tier 1 has a tenth of the working set."""
 
 from random import Random
 
@@ -18,14 +18,14 @@ TIER_2 = ("--tier2-bytes", str(2 * WORKING_SET * LAYOUT.page_bytes), "--verify-r
 
 
 def tokens_of(number: int) -> list[int]:
-    """Returns a sequence of four pages and a token; some share their first page."""
+    """Returns a sequence of four pages and a token. Some share their first page."""
     return [number % 7] * LAYOUT.page_tokens + [
         10_000 * number + each for each in range((PAGES - 1) * LAYOUT.page_tokens + 1)
     ]
 
 
 def has_room(admin: Admin) -> bool:
-    """Tell whether as much of tier 1 is free as is kept so, or all pages have copies in tier 2."""
+    """Returns whether tier 1 has its free reserve, or all its pages have copies in tier 2."""
     stats = admin.stats()
     first, counters = stats.arenas[0], stats.counters
     has_copies = counters.demoted_page_count >= counters.inserted_page_count
@@ -34,7 +34,7 @@ def has_room(admin: Admin) -> bool:
 
 @pytest.mark.parametrize(("write", "match"), [("back", "in-place"), ("through", "promote")])
 def test_a_tenth_of_the_working_set_is_enough(write: str, match: str) -> None:
-    """What is matched, from either tier, has its own bytes, and most of what was written is."""
+    """Two tiers with a tenth of the working set return the right bytes for more than half of it."""
     settings = (*SMALL_STORE, *TIER_2, "--tier2-write", write, "--tier2-match", match)
     with running_store(*settings) as store:
         client, namespace = open_client(store.runtime_dir)

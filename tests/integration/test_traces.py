@@ -1,4 +1,4 @@
-"""Traces of real processes, as a collector has them; and that without one there is nothing."""
+"""Traces of real processes at a collector, and the absence of tracing without one."""
 
 import json
 import os
@@ -25,7 +25,7 @@ MODULES = "import sys, {module}; print(*sys.modules)"
 
 
 def run(*arguments: str, **environment: str) -> str:
-    """Runs some Python to its end and returns what it printed."""
+    """Runs Python to its end and returns its output."""
     done = subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, **environment},
@@ -47,7 +47,7 @@ def came(collector: Collector, *wanted: tuple[str, ...]) -> bool:
 def test_a_trace_leads_from_the_client_to_the_copy(
     monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """Over lanes and over gRPC: the client's call, the server's, and what it waits for."""
+    """A trace connects the client's call, the server's call and the copy it waits for."""
     with collecting() as (collector, environment):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
@@ -65,21 +65,21 @@ def test_a_trace_leads_from_the_client_to_the_copy(
 
 
 def logged(store: RunningStore, collector: Collector) -> None:
-    """Checks that a line of the log leads to its trace."""
+    """Checks that a log line has the id of its trace."""
     ids = re.findall(r"request_id=(\S+)", store.log)
     traces = {each.trace_id.hex() for each in collector.spans}
     assert [each for each in ids if each.startswith("00-") and each.split("-")[1] in traces]
 
 
 def called(method: str) -> tuple[str, str]:
-    """Returns a call of a worker's and what it was in the server."""
+    """Returns the span names of a call in the worker and in the server."""
     return f"kvstore-worker:client {method}", f"kvstore-server:{method}"
 
 
 def test_a_request_of_an_engine_is_one_trace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With its lookup, its prefill and its save, and the calls that they made."""
+    """An engine's request is one trace of lookup, prefill, save and their calls."""
     with collecting() as (collector, environment):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
@@ -111,7 +111,7 @@ def test_a_request_of_an_engine_is_one_trace(
 def test_a_collector_that_is_not_there_costs_nobody_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The spans are lost, and all else goes on and ends."""
+    """With an unreachable collector spans are lost, and requests and stops are not delayed."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     with running_store(*TIERS) as store:
@@ -120,7 +120,7 @@ def test_a_collector_that_is_not_there_costs_nobody_an_answer(
 
 
 def test_a_span_of_another_process_is_the_parent_of_one_here() -> None:
-    """As its traceparent says; what is none begins a trace of its own."""
+    """A span's parent comes from the traceparent. An invalid one starts a new trace."""
     code = (
         "from kvstore import tracing\n"
         "from opentelemetry.sdk.trace import TracerProvider\n"
@@ -136,7 +136,7 @@ def test_a_span_of_another_process_is_the_parent_of_one_here() -> None:
 
 
 def test_a_span_says_which_error_and_nothing_of_its_text() -> None:
-    """By its class, which is the reason: a text may hold paths, names and tokens."""
+    """A span has an error's class and not its text, which may have paths, names and tokens."""
     code = (
         "from kvstore import tracing\n"
         "from kvstore.errors import LimitExceeded\n"
@@ -164,7 +164,7 @@ def test_a_span_says_which_error_and_nothing_of_its_text() -> None:
 
 
 def test_without_a_collector_nothing_of_it_is_imported() -> None:
-    """Though the packages are installed."""
+    """Without a collector nothing of OpenTelemetry is imported, even if it is installed."""
     modules = "kvstore.server, kvstore_client"
     loaded = run("-c", MODULES.format(module=modules), OTEL_EXPORTER_OTLP_ENDPOINT="").split()
     assert "kvstore.tracing" in loaded
@@ -174,7 +174,7 @@ def test_without_a_collector_nothing_of_it_is_imported() -> None:
 def test_without_the_packages_a_server_says_so_and_serves(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It traces nothing."""
+    """A server without OpenTelemetry's packages logs that it cannot trace, and serves."""
     hiding = tmp_path / "sitecustomize.py"
     hiding.write_text(
         "import importlib.util as util\n"

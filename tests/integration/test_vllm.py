@@ -1,4 +1,4 @@
-"""A small cut of `make test-vllm`, where its environment is there."""
+"""A small part of `make test-vllm`, if its environment exists."""
 
 import subprocess
 from pathlib import Path
@@ -12,7 +12,7 @@ TIMEOUT = 240
 
 
 def set_up() -> bool:
-    """Returns whether the environment has what its requirements name now."""
+    """Returns whether the environment matches its present requirements."""
     stamp = ENVIRONMENT / ".installed"
     wanted = (FOLDER / "vllm_requirements.txt").read_text(encoding="utf-8")
     return stamp.exists() and stamp.read_text(encoding="utf-8") == wanted

@@ -1,4 +1,4 @@
-"""What a connector's threads ask, of a real store."""
+"""The requests of a connector's threads to a real store."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.store("--tier1-bytes", "256KiB", "--extent-bytes", "256
 
 @pytest.fixture
 def access(store: RunningStore) -> Iterator[StoreAccess]:
-    """An engine's use of it."""
+    """Provides an engine's access to the store."""
     made = StoreAccess(
         str(store.runtime_dir), IDENTITY, LAYOUT, name="vllm tiny", call_timeout=20.0
     )
@@ -31,7 +31,7 @@ def access(store: RunningStore) -> Iterator[StoreAccess]:
 
 
 def save(work: StoreWork, memory: Namespace, tokens: Sequence[int], fill: int) -> Acquired:
-    """Saves pages as a request does: in two inserts."""
+    """Saves pages in two inserts, as a request does."""
     acquired = work.acquire(KEY, tokens, yielding=True)
     assert acquired is not None
     assert acquired.reservation is not None
@@ -46,7 +46,7 @@ def save(work: StoreWork, memory: Namespace, tokens: Sequence[int], fill: int) -
 
 
 def test_what_is_saved_is_found_whole_and_as_it_was(access: StoreAccess) -> None:
-    """A sequence that ends with a page is matched to its end, and goes on from there."""
+    """A saved sequence of whole pages is matched to its end with its bytes, and can be extended."""
     work = StoreWork(access, PAGE, 20.0)
     save(work, access.memory, TOKENS[:16], 1).release()
     match = work.look_up(KEY, TOKENS[:16])
@@ -69,7 +69,7 @@ def test_what_is_saved_is_found_whole_and_as_it_was(access: StoreAccess) -> None
 
 
 def test_another_salt_finds_nothing(access: StoreAccess) -> None:
-    """Its namespace is opened where it is first asked for, and another's again later."""
+    """A salted request finds nothing of the unsalted one, and its namespace is opened once."""
     work = StoreWork(access, PAGE, 20.0)
     tokens = [each + 100 for each in TOKENS]
     save(work, access.memory, tokens, 1).release()
@@ -83,7 +83,7 @@ def test_another_salt_finds_nothing(access: StoreAccess) -> None:
 
 
 def test_who_yields_gets_nothing_while_another_saves_the_same(access: StoreAccess) -> None:
-    """And all that is missing once the other is done, or where it does not yield."""
+    """A yielding acquire gets no slots while another saves the same prompt. Others get them."""
     work = StoreWork(access, PAGE, 20.0)
     tokens = [each + 200 for each in TOKENS]
     first = work.acquire(KEY, tokens, yielding=True)
@@ -100,7 +100,7 @@ def test_who_yields_gets_nothing_while_another_saves_the_same(access: StoreAcces
 
 
 def test_of_a_store_that_is_full_the_first_pages_can_be_had(access: StoreAccess) -> None:
-    """Half of what is missing, or half of that."""
+    """In a full store an acquire gets the first part of the missing pages."""
     work = StoreWork(access, PAGE, 20.0)
     most = work.acquire(KEY, list(range(1000, 1000 + 50 * PAGE)), yielding=False)
     assert most is not None
@@ -115,7 +115,7 @@ def test_of_a_store_that_is_full_the_first_pages_can_be_had(access: StoreAccess)
 
 
 def test_without_a_store_all_is_a_miss(tmp_path: object) -> None:
-    """At once, and the lease that others would join is none."""
+    """Without a store every request misses at once, and there is no lease to share."""
     access = StoreAccess(str(tmp_path), IDENTITY, LAYOUT, name="vllm tiny", call_timeout=0.05)
     work = StoreWork(access, PAGE, 0.05)
     assert not access.usable

@@ -1,7 +1,7 @@
-"""The wheel alone, installed in an empty environment, is all that the programs need.
+"""The wheel in an empty environment has all that the programs need.
 
-`make test` looks at the server, kvstore-ctl and the README's worker, which have no torch; `make
-dist-test` also at the worker with a model, of the archives in $KVSTORE_DIST.
+`make test` runs the server, kvstore-ctl and the README's worker, without torch. `make dist-test`
+also runs the worker with a model, from the archives in $KVSTORE_DIST.
 """
 
 import os
@@ -24,7 +24,7 @@ PROGRAMS = ("kvstore-server", "kvstore-ctl")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the wheel that is released, or else this tree's."""
+    """Provides the wheel for release, or else one of this tree."""
     if DIST is None:
         return build_wheel(tmp_path_factory.mktemp("dist"))
     (found,) = (ROOT / DIST).glob("*.whl")
@@ -33,19 +33,19 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Provides a folder with a short path, as a socket's has to be."""
+    """Provides a folder whose path is short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="kvstore-") as made:
         yield Path(made)
 
 
 def require_metrics(log: str) -> None:
-    """Raises unless the server that logged this shows its metrics."""
+    """Raises an error unless the server with this log shows its metrics."""
     ports = {shows: port for port, shows in re.findall(r"port=(\d+) shows=(\w+)", log)}
     assert "kvstore_lookups_total" in fetch(ports["metrics"], "metrics")
 
 
 def require_page(installed: InstalledWheel) -> None:
-    """Raises unless kvstore-ctl of the environment serves the page with all its files."""
+    """Raises an error unless the environment's kvstore-ctl serves the page with all files."""
     command = [str(installed.bin / "kvstore-ctl"), "page", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(
         command,
@@ -63,7 +63,7 @@ def require_page(installed: InstalledWheel) -> None:
 
 
 def fetch(port: str, path: str) -> str:
-    """Returns what is answered there; raises ``OSError`` for what is not."""
+    """Returns the body at a URL. Raises ``OSError`` if there is none."""
     with urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30) as answer:
         text: bytes = answer.read()
     return text.decode()
@@ -71,7 +71,7 @@ def fetch(port: str, path: str) -> str:
 
 @pytest.mark.slow
 def test_the_wheel_alone_serves(wheel: Path, folder: Path) -> None:
-    """Server, kvstore-ctl with its page and a worker run as the README says, without torch."""
+    """Server, kvstore-ctl with its page and a worker run from the wheel without torch."""
     installed = InstalledWheel(wheel, "server,ctl", folder)
     where = installed.run("python", "-c", "import kvstore; print(kvstore.__file__)")
     assert Path(where.strip()).is_relative_to(folder / ".venv")
@@ -92,7 +92,7 @@ def test_the_wheel_alone_serves(wheel: Path, folder: Path) -> None:
 def test_the_wheel_alone_runs_a_model(
     wheel: Path, folder: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Two workers with a tiny model share a store of the wheel's, and reuse what they should."""
+    """Two workers with a tiny model share the wheel's store and reuse pages."""
     installed = InstalledWheel(wheel, "server,worker", folder)
     assert installed.run("kvstore-worker", "--version").split()[1] == kvstore.__version__
     said = installed.run("kvstore-worker", "demo", "--model", "tiny")

@@ -1,4 +1,4 @@
-"""The workers that tests spawn: none outlives its test."""
+"""The workers that tests spawn end with their test."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from processes.worker_fleet import Fleet, pool_arguments
 
 
 def fail_with_workers(pids: list[int]) -> None:
-    """Fails as a test does, with a worker that runs and one that is stopped."""
+    """Fails as a test does, with a running and a stopped worker."""
     with running_store(*pool_arguments()) as store, Fleet(store) as fleet:
         stopped = fleet.spawn("stopped")
         pids += [fleet.spawn("running").pid, stopped.pid]
@@ -21,7 +21,7 @@ def fail_with_workers(pids: list[int]) -> None:
 
 
 def test_a_test_that_fails_leaves_no_worker() -> None:
-    """Also none that is stopped, whose end pytest's own end would wait for."""
+    """A failed test leaves no worker, not even a stopped one."""
     pids: list[int] = []
     with pytest.raises(pytest.fail.Exception, match="on purpose"):
         fail_with_workers(pids)

@@ -1,24 +1,15 @@
-"""The tests' own eyes: a wrong page is seen, whatever is wrong with it."""
-
-from collections.abc import Iterator
+"""The tests' own checks find a wrong page, whatever is wrong with it."""
 
 import pytest
 
 from pages.stamped_pages import LAYOUT, WrongPage, page_count, prompt
-from processes.worker_fleet import Fleet, running_fleet
+from processes.worker_fleet import Fleet
 
 TOKENS = prompt(1)
 
 
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
-
-
 def test_a_byte_that_another_process_changes_is_seen(fleet: Fleet) -> None:
-    """One bit flipped through another worker's mapping fails the reader's check, until undone."""
+    """A bit flipped through another worker's mapping fails the reader's check until undone."""
     reader, vandal = fleet.spawn("reader"), fleet.spawn("vandal")
     reader.ask("write", TOKENS)
     reader.ask("match", "held", TOKENS)
@@ -35,7 +26,7 @@ def test_a_byte_that_another_process_changes_is_seen(fleet: Fleet) -> None:
 
 
 def test_a_watch_ends_with_what_it_saw(fleet: Fleet) -> None:
-    """A page that changes while a worker watches it ends the watch as wrong, not as told."""
+    """A page that changes while a worker watches it ends the watch as wrong."""
     reader, vandal = fleet.spawn("reader"), fleet.spawn("vandal")
     reader.ask("write", TOKENS)
     reader.ask("match", "held", TOKENS)

@@ -1,4 +1,4 @@
-"""A worker writes where it must not: the next one is not handed that page."""
+"""A worker overwrites a cached page, and the next worker does not get it."""
 
 from collections.abc import Iterator
 
@@ -17,13 +17,13 @@ LIMIT = 30.0
 
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
-    """Workers on a store of 64 pages, which reads all that it hands out and poisons slots."""
+    """Provides workers on a store of 64 pages that verifies matches and poisons freed slots."""
     with running_fleet("--debug-poison-freed-slots", verify_rate=1.0) as running:
         yield running
 
 
 def test_a_page_that_a_worker_wrote_over_is_computed_again(fleet: Fleet) -> None:
-    """A bit flipped through a mapping: less is matched, it is counted, logged and made good."""
+    """A page with a flipped bit is not matched, is counted and logged, and is computed again."""
     writer, vandal = fleet.spawn("writer"), fleet.spawn("vandal")
     writer.ask("write", TOKENS)
     vandal.ask("match", "held", TOKENS)
@@ -47,7 +47,7 @@ def test_a_page_that_a_worker_wrote_over_is_computed_again(fleet: Fleet) -> None
 
 
 def test_who_reads_what_it_gave_back_sees_poison(fleet: Fleet) -> None:
-    """A view of a page that is held no more shows no page, as soon as the slot is free."""
+    """A worker that reads a released page finds poison once the slot is free."""
     writer = fleet.spawn("writer")
     writer.ask("write", TOKENS)
     with Client(fleet.store.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:

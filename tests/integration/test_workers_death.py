@@ -1,28 +1,20 @@
-"""`kill -9`: what a worker held goes back by the proof of its death, whatever its TTL."""
+"""After `kill -9` a worker's holds end by the proof of its death, whatever its TTL."""
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import LAYOUT, page_count, prompt
-from processes.worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
+from processes.worker_fleet import POOL_SLOTS, Fleet, Slots
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)
 PRESSURE = [prompt(3, number) for number in range(40)]
 
 
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Workers, with a TTL of 300 s, on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
-
-
 def test_slots_come_back_from_between_reserve_and_insert(fleet: Fleet) -> None:
-    """Slots written and never inserted are free after the kill, and were never matchable."""
+    """Slots that were written and not inserted are free after the kill, and were never matched."""
     witness = fleet.spawn("witness")
     assert witness.ask("peek", TOKENS) == 0
     before = fleet.slots()
@@ -40,7 +32,7 @@ def test_slots_come_back_from_between_reserve_and_insert(fleet: Fleet) -> None:
 
 
 def test_what_was_inserted_before_the_kill_stays(fleet: Fleet) -> None:
-    """Killed before its third insert, a writer leaves two whole pages, and the other slots go."""
+    """A writer killed before its third insert leaves two whole pages and no other slot."""
     writer = fleet.spawn("writer", faults="insert.before:3=kill")
     writer.tell("write", TOKENS, in_parts=True)
     assert writer.wait_exit() == -signal.SIGKILL
@@ -51,19 +43,20 @@ def test_what_was_inserted_before_the_kill_stays(fleet: Fleet) -> None:
     assert witness.ask("write", TOKENS)["published"] == PAGES - 2
 
 
-@pytest.mark.parametrize("step", ["acquire.before", "acquire.after", "insert.after"])
-def test_a_kill_at_any_other_step_leaves_all_or_nothing(fleet: Fleet, step: str) -> None:
-    """Around the calls too a kill leaves no slot behind, and a prefix is cached whole or not."""
-    writer = fleet.spawn("writer", faults=f"{step}:1=kill")
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("step", ["acquire", "insert", "release"])
+def test_a_kill_at_any_step_leaves_all_or_nothing(fleet: Fleet, step: str, moment: str) -> None:
+    """A kill at any step of a call leaks no slot, and a prefix is cached whole or not at all."""
+    writer = fleet.spawn("writer", faults=f"{step}.{moment}:1=kill")
     writer.tell("write", TOKENS)
     assert writer.wait_exit() == -signal.SIGKILL
-    cached = PAGES if step == "insert.after" else 0
+    cached = PAGES if step == "release" or (step, moment) == ("insert", "after") else 0
     assert wait_until(lambda: fleet.slots() == Slots(POOL_SLOTS - cached, 0, cached))
     assert len(fleet.spawn("witness").ask("stamps", TOKENS)) == cached
 
 
 def test_pins_of_a_killed_reader_come_back(fleet: Fleet) -> None:
-    """Pages that only a dead process had pinned may be evicted; before they could not be."""
+    """Pages pinned only by a killed reader may be evicted after its death, and not before."""
     reader, writer = fleet.spawn("reader"), fleet.spawn("writer")
     writer.ask("write", TOKENS)
     assert reader.ask("match", "held", TOKENS) == len(TOKENS) - 1

@@ -1,15 +1,14 @@
-"""A worker past its TTL that lives: nothing of it is touched until it is back, or dead."""
+"""A living worker past its TTL keeps its pages and slots until it returns or dies."""
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from kvstore_client import PageRef, errors
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import PART_PAGES, page_count, prompt
-from processes.page_process import PageProcess
-from processes.worker_fleet import ACTIVE, EXPIRED, POOL_SLOTS, Fleet, Slots, running_fleet
+from processes.worker_fleet import ACTIVE, EXPIRED, POOL_SLOTS, Fleet, Slots
+from processes.worker_process import WorkerProcess
 
 TTL = 5.0
 CACHED = prompt(1, 2)
@@ -19,17 +18,10 @@ LONGER = prompt(1, 2, 3)
 PRESSURE = [prompt(4, number) for number in range(40)]
 
 
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
+def stop_past_its_ttl(fleet: Fleet) -> tuple[WorkerProcess, set[PageRef]]:
+    """Returns a stopped worker past its TTL and the slots that it has written.
 
-
-def stop_past_its_ttl(fleet: Fleet) -> tuple[PageProcess, set[PageRef]]:
-    """Returns a stopped worker whose lease expired, and the slots that it has written.
-
-    It holds a match as well.
+    The worker also holds a match.
     """
     worker = fleet.spawn("stopped", ttl=TTL)
     worker.ask("write", CACHED)
@@ -43,7 +35,7 @@ def stop_past_its_ttl(fleet: Fleet) -> tuple[PageProcess, set[PageRef]]:
 
 
 def test_a_living_holder_past_its_ttl_loses_nothing(fleet: Fleet) -> None:
-    """Its slots are nobody else's and its pins hold; back again it goes on under a new lease."""
+    """A living worker past its TTL keeps slots and pins, and continues with a new lease."""
     other = fleet.spawn("other")
     stopped, places = stop_past_its_ttl(fleet)
     (lease,) = fleet.leases("stopped")
@@ -82,7 +74,7 @@ def test_a_living_holder_past_its_ttl_loses_nothing(fleet: Fleet) -> None:
 
 
 def test_a_quarantine_ends_with_its_holder(fleet: Fleet) -> None:
-    """Killed while it is stopped past its TTL, a worker gives back its slots and its pins."""
+    """A worker killed while stopped past its TTL loses its quarantined slots and its pins."""
     other = fleet.spawn("other")
     stopped, _ = stop_past_its_ttl(fleet)
     assert fleet.slots().quarantined == PART_PAGES

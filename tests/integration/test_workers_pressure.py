@@ -1,14 +1,13 @@
-"""Pins and eviction: a pool that is far too small, and not one wrong page."""
+"""Pins and eviction in a pool that is far too small, without one wrong page."""
 
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
 
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import LAYOUT, Stamp, page_count, prompt
-from processes.page_process import LIMIT, PageProcess
 from processes.worker_fleet import POOL_SLOTS, Fleet, running_fleet
+from processes.worker_process import LIMIT, WorkerProcess
 
 HELD = prompt(1, 2)
 HELD_PAGES = page_count(HELD)
@@ -25,22 +24,15 @@ WORKING_SET = [
 MANY = 200
 
 
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
-
-
-def press(writers: list[PageProcess]) -> int:
-    """Have writers fill the pool several times over; return how many pages they published."""
+def press(writers: list[WorkerProcess]) -> int:
+    """Lets writers fill the pool several times. Returns the number of pages they published."""
     for each in writers:
         each.tell("churn", PRESSURE[each.name], 1)
     return sum(each.answer()["published"] for each in writers)
 
 
 def test_pinned_pages_hold_under_pressure(fleet: Fleet) -> None:
-    """While one worker holds a match, others fill the pool over and over: its bytes stay."""
+    """A held match keeps its bytes while other workers fill the pool again and again."""
     holder, *writers = (fleet.spawn(name) for name in "abc")
     for tokens in (HELD, LOOSE):
         assert holder.ask("write", tokens)["published"] == HELD_PAGES
@@ -65,9 +57,9 @@ def test_pinned_pages_hold_under_pressure(fleet: Fleet) -> None:
 
 
 def test_a_pin_protects_a_path_as_deep_as_it_goes(fleet: Fleet) -> None:
-    """Of a path that is held by its beginning the rest is evicted, and the beginning is not.
+    """A pin on the beginning of a path protects that part, and the rest is evicted.
 
-    So it is where the path was one run when it was matched, and was split since.
+    This also holds for a path that was one node at the match and was split later.
     """
     holder, *writers = (fleet.spawn(name) for name in "abc")
     holder.ask("write", HELD)
@@ -80,14 +72,14 @@ def test_a_pin_protects_a_path_as_deep_as_it_goes(fleet: Fleet) -> None:
 
 
 def test_a_reader_while_evicting_reads_only_its_own_tokens(fleet: Fleet) -> None:
-    """Matches that go on while pages come and go: hits and misses, and each hit's pages right."""
+    """Matches during eviction hit and miss, and each hit's pages are right."""
     reader, *writers = (fleet.spawn(name) for name in "abc")
     for each in writers:
         each.tell("churn", WORKING_SET, 0)
     reader.tell("read", WORKING_SET, seed=20)
 
     def enough() -> bool:
-        """Returns whether there were hits, misses and evictions, many of each."""
+        """Returns whether there were many hits, misses and evictions."""
         hits, misses = 0, 0
         for lease in fleet.leases("a"):
             hits += lease.counters.full_hit_count + lease.counters.partial_hit_count
@@ -105,7 +97,7 @@ def test_a_reader_while_evicting_reads_only_its_own_tokens(fleet: Fleet) -> None
 
 @pytest.mark.parametrize("extent_slots", [POOL_SLOTS, POOL_SLOTS // 4])
 def test_a_pool_smaller_than_the_working_set_serves_all(extent_slots: int) -> None:
-    """Workers cycle over more than fits: all pages right, all slots accounted for, none lost."""
+    """Workers with more prompts than fit find right pages only, and no slot is lost."""
     with running_fleet(extent_slots=extent_slots) as fleet:
         workers = [fleet.spawn(name) for name in "abc"]
         for each in workers:
@@ -138,13 +130,13 @@ def test_a_pool_smaller_than_the_working_set_serves_all(extent_slots: int) -> No
 
 
 def test_workers_killed_in_the_middle_of_it_leave_nothing(fleet: Fleet) -> None:
-    """Wherever three busy workers are when they are killed, all that they held goes back."""
+    """Three busy workers killed at any moment lose all their holds."""
     workers = [fleet.spawn(name) for name in "abc"]
     for each in workers:
         each.tell("churn", WORKING_SET, 0)
 
     def busy() -> bool:
-        """Returns whether there is pressure, and every worker adds to it."""
+        """Returns whether there is pressure and every worker takes part in it."""
         stats = fleet.stats()
         looking = [each for each in stats.leases if each.counters.lookup_count > 0]
         return stats.counters.evicted_page_count > POOL_SLOTS and len(looking) == len(workers)

@@ -1,22 +1,13 @@
-"""Two writers of the same prefix: one copy, named alike to both, and no slot lost."""
-
-from collections.abc import Iterator
+"""Two writers of one prefix: one copy is kept, and no slot is lost."""
 
 import pytest
 
 from pages.stamped_pages import page_count, prompt
-from processes.page_holder import Raced
-from processes.worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
+from processes.page_worker import Raced
+from processes.worker_fleet import POOL_SLOTS, Fleet, Slots
 
 ROUNDS = 12
 PAGES = page_count(prompt(0, 1))
-
-
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
 
 
 @pytest.mark.parametrize("abreast", [True, False], ids=["abreast", "free"])
@@ -24,7 +15,7 @@ def test_two_writers_of_a_prefix_make_one_copy(
     fleet: Fleet,
     abreast: bool,  # noqa: FBT001  # a parameter of pytest's
 ) -> None:
-    """Each page is one writer's, both are told the same slots, and the other's stay its own."""
+    """Two writers of a prefix get the same slots for each page, and keep their other slots."""
     barrier = fleet.barrier(2)
     writers = [fleet.spawn(name, barrier=barrier) for name in ("first", "second")]
     reader = fleet.spawn("reader")

@@ -1,12 +1,10 @@
-"""An operator evicts what another process has pinned: detached, right, and then gone."""
-
-from collections.abc import Iterator
+"""An operator evicts pages that another process has pinned: they stay readable until released."""
 
 import pytest
 
 from kvstore_client import errors
 from pages.stamped_pages import LAYOUT, PART_PAGES, PART_TOKENS, page_count, prompt
-from processes.worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
+from processes.worker_fleet import POOL_SLOTS, Fleet, Slots
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)
@@ -14,15 +12,8 @@ LONGER = prompt(1, 2, 3)
 PRESSURE = [prompt(4, number) for number in range(40)]
 
 
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
-
-
 def test_a_pinned_prefix_that_is_evicted_is_detached(fleet: Fleet) -> None:
-    """Nobody matches it any more; its holder reads it as it was until it lets go."""
+    """An evicted, pinned prefix is not matched any more, and its holder reads it unchanged."""
     holder, writer = fleet.spawn("holder"), fleet.spawn("writer")
     writer.ask("write", TOKENS)
     assert holder.ask("match", "held", TOKENS) == len(TOKENS) - 1
@@ -47,7 +38,7 @@ def test_a_pinned_prefix_that_is_evicted_is_detached(fleet: Fleet) -> None:
 
 
 def test_nothing_is_published_on_a_path_that_was_removed(fleet: Fleet) -> None:
-    """An insert under a detached path fails by name, and what it would publish is not matched."""
+    """An insert below a detached path fails by name, and is not matched."""
     holder, witness = fleet.spawn("holder"), fleet.spawn("witness")
     witness.ask("write", TOKENS)
     assert holder.ask("acquire", "open", LONGER) == len(TOKENS) - 1
@@ -70,7 +61,7 @@ def test_nothing_is_published_on_a_path_that_was_removed(fleet: Fleet) -> None:
 
 
 def test_a_writer_whose_pages_are_removed_goes_no_further(fleet: Fleet) -> None:
-    """A writer that inserts as it goes is stopped where its own inserted pages were evicted."""
+    """A writer stops when its own inserted pages are evicted during its request."""
     writer = fleet.spawn("writer")
     assert writer.ask("acquire", "open", TOKENS) == 0
     writer.ask("fill", "open")
@@ -85,7 +76,7 @@ def test_a_writer_whose_pages_are_removed_goes_no_further(fleet: Fleet) -> None:
 
 
 def test_what_is_above_stays_and_what_is_not_pinned_goes_at_once(fleet: Fleet) -> None:
-    """Evicting from the middle of a path keeps its beginning, pinned and matchable."""
+    """Evicting from the middle of a path keeps the beginning, pinned and matchable."""
     holder, writer = fleet.spawn("holder"), fleet.spawn("writer")
     writer.ask("write", TOKENS)
     assert holder.ask("match", "held", prompt(1)) == PART_TOKENS

@@ -1,6 +1,5 @@
-"""A server that is killed and started again: workers go on, and come back."""
+"""A server that is killed and restarted: its workers miss, and then use the successor."""
 
-from collections.abc import Iterator
 from threading import Thread
 
 import pytest
@@ -9,7 +8,7 @@ from kvstore_client import Client, ClientConfig, Match, errors
 from kvstore_client.config import MAX_CALL_TIMEOUT
 from kvstore_client.testing import wait_until
 from pages.stamped_pages import IDENTITY, LAYOUT, page_count, prompt
-from processes.worker_fleet import Fleet, running_fleet
+from processes.worker_fleet import Fleet
 
 HELD = prompt(1, 2)
 PROMPTS = [prompt(3, number) for number in range(8)]
@@ -17,15 +16,8 @@ LIMIT = 30.0
 FAILURES = {"StoreUnavailable", "StoreTimedOut"}
 
 
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    """Workers on a store of 64 pages."""
-    with running_fleet() as running:
-        yield running
-
-
 def test_workers_outlive_their_server(fleet: Fleet) -> None:
-    """Without the server all is a miss, with its successor all is shared; old pages stay frozen."""
+    """Workers miss without the server and share its successor. Held old pages stay readable."""
     holder, *workers = (fleet.spawn(name) for name in "abc")
     holder.ask("write", HELD)
     assert holder.ask("match", "held", HELD) == len(HELD) - 1
@@ -74,7 +66,7 @@ def test_workers_outlive_their_server(fleet: Fleet) -> None:
 
 
 def test_what_was_reserved_before_is_nothing_after(fleet: Fleet) -> None:
-    """A reservation of the old epoch publishes nothing in the new, and its slots stay its own."""
+    """A reservation of the old epoch cannot publish in the new one. Its slots stay untouched."""
     worker, other = fleet.spawn("worker"), fleet.spawn("other")
     worker.ask("acquire", "open", HELD)
     worker.ask("fill", "open")
@@ -91,7 +83,7 @@ def test_what_was_reserved_before_is_nothing_after(fleet: Fleet) -> None:
 
 
 def test_no_request_waits_for_a_server_that_is_known_to_be_dead(fleet: Fleet) -> None:
-    """A request that waits for releases to get through is a miss when the server is killed."""
+    """A request that waits for earlier releases misses as soon as the server is killed."""
     fleet.spawn("writer").ask("write", HELD)
     config = ClientConfig(call_timeout=MAX_CALL_TIMEOUT)
     with Client(fleet.store.runtime_dir, config) as client:

@@ -94,7 +94,7 @@ def test_vllm_is_told_what_its_page_says() -> None:
 
 
 def test_images_have_the_project_s_version(compose: Compose) -> None:
-    """What compose builds is called what it is."""
+    """The images that compose builds have the project's version."""
     for services in (compose["services"], read_compose("compose.vllm.yaml")["services"]):
         tags = {each["image"].rpartition(":")[2] for each in services.values() if "image" in each}
         assert tags == {kvstore.__version__}

@@ -168,7 +168,7 @@ def test_metrics_are_found_where_they_are(answer: dict[str, Any]) -> None:
 
 
 def test_the_notes_say_what_to_type(answer: dict[str, Any]) -> None:
-    """What is printed after an installation names what was installed."""
+    """The notes after an installation name the objects that were installed."""
     for case in ("as it is", "node for others"):
         manifests = answer["cases"][case]["manifests"]
         (notes,) = (text for path, text in manifests.items() if path.endswith("NOTES.txt"))

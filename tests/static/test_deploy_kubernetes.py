@@ -50,7 +50,7 @@ def test_kubernetes_knows_the_manifests(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_kustomize_builds_the_folder(folder: str) -> None:
-    """What kubectl would apply holds to the same rules, patches and all."""
+    """The manifests that kubectl would apply, with all patches, follow the same rules."""
     documents = built(KUBERNETES / folder)
     require_pods(documents)
     require_valid(documents, LATE)
@@ -89,7 +89,7 @@ def test_a_node_s_folder_is_that_of_its_workers() -> None:
     ["memory", "setting", "value", "option", "folder", "user", "grace", "image", "capability"],
 )
 def test_a_fault_is_found(fault: str) -> None:
-    """What is wrong in a manifest on purpose fails the rules."""
+    """A fault put into a manifest on purpose fails the rules."""
     documents = deepcopy(list(resources(KUBERNETES / "sidecar")))
     (pod,) = Pod.all_of(documents)
     store = pod.containers["store"].spec

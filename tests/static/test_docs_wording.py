@@ -15,7 +15,7 @@ GENERATED = frozenset(
     {"commands.md", "configuration.md", "errors.md", "metrics.md", "permissions.md", "protocol.md"}
 )
 # Folders with a page of their own.
-FOLDERS = ("benchmarks", "clients", "deploy", "docs/recordings", "proto")
+FOLDERS = ("benchmarks", "clients", "deploy", "docs/recordings", "proto", "tests")
 MOST_WORDS = 30
 # A relative clause instead of a subject. Questions begin so too, and are allowed.
 RELATIVE = re.compile(

@@ -1,4 +1,4 @@
-"""What is generated and committed is what its script writes today."""
+"""Generated files are committed as their scripts write them today."""
 
 import runpy
 import subprocess
@@ -45,44 +45,24 @@ def test_the_protocol_s_page_is_in_step_with_the_contract(generated: Path) -> No
     ), "run proto/generate.py"
 
 
-def test_the_configuration_s_page_is_in_step_with_the_settings(tmp_path: Path) -> None:
-    """docs/configuration.md is what docs/settings.py makes of the settings' descriptions."""
-    out = tmp_path / "configuration.md"
-    run("docs/settings.py", out)
-    committed = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert committed == out.read_text(encoding="utf-8"), "run docs/settings.py"
-
-
-def test_the_metrics_page_is_in_step_with_their_definitions(tmp_path: Path) -> None:
-    """docs/metrics.md is what docs/metrics.py makes of the definitions in kvstore/metrics."""
-    out = tmp_path / "metrics.md"
-    run("docs/metrics.py", out)
-    committed = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    assert committed == out.read_text(encoding="utf-8"), "run docs/metrics.py"
-
-
-def test_the_dashboard_is_in_step_with_its_panels(tmp_path: Path) -> None:
-    """deploy/grafana/kvstore.json is what dashboard.py makes of panels.toml."""
-    out = tmp_path / "kvstore.json"
-    run("deploy/grafana/dashboard.py", out)
-    committed = (ROOT / "deploy" / "grafana" / "kvstore.json").read_text(encoding="utf-8")
-    assert committed == out.read_text(encoding="utf-8"), "run deploy/grafana/dashboard.py"
-
-
-def test_the_permissions_page_is_in_step_with_their_table(tmp_path: Path) -> None:
-    """docs/permissions.md is what docs/permissions.py makes of what the tests call by."""
-    out = tmp_path / "permissions.md"
-    run("docs/permissions.py", out)
-    committed = (ROOT / "docs" / "permissions.md").read_text(encoding="utf-8")
-    assert committed == out.read_text(encoding="utf-8"), "run docs/permissions.py"
-
-
-def test_the_errors_page_is_in_step_with_the_reasons(tmp_path: Path) -> None:
-    """docs/errors.md is what docs/errors.py makes of the contract and of the client's classes."""
-    out = tmp_path / "errors.md"
-    run("docs/errors.py", out)
-    committed = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
-    assert committed == out.read_text(encoding="utf-8"), "run docs/errors.py"
+@pytest.mark.parametrize(
+    ("written", "script"),
+    [
+        ("docs/configuration.md", "docs/settings.py"),
+        ("docs/metrics.md", "docs/metrics.py"),
+        ("docs/permissions.md", "docs/permissions.py"),
+        ("docs/errors.md", "docs/errors.py"),
+        ("deploy/grafana/kvstore.json", "deploy/grafana/dashboard.py"),
+    ],
+)
+def test_a_generated_file_is_in_step_with_its_script(
+    tmp_path: Path, written: str, script: str
+) -> None:
+    """The committed file is what its script writes of settings, definitions, tables or panels."""
+    out = tmp_path / Path(written).name
+    run(script, out)
+    committed = (ROOT / written).read_text(encoding="utf-8")
+    assert committed == out.read_text(encoding="utf-8"), f"run {script}"
 
 
 def test_the_commands_page_is_in_step_with_kvstore_ctl() -> None:

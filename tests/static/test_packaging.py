@@ -1,4 +1,4 @@
-"""What the wheel carries, what importing it loads, and that its scripts exist."""
+"""The wheel's files, the modules that importing it loads, and its scripts."""
 
 import importlib.util
 import re
@@ -81,7 +81,7 @@ def wheel(archives: list[Path]) -> zipfile.ZipFile:
 
 
 def test_the_image_s_wheel_is_the_sdist_s(archives: list[Path], tmp_path: Path) -> None:
-    """What goes into images is enough for the wheel; when a file was written does not matter.
+    """The files that go into images are enough to build the wheel, whatever their times.
 
     The wheel that it is compared with was built of the sdist, which so lacks nothing either.
     """
@@ -142,7 +142,7 @@ def test_the_wheel_declares_the_scripts_and_the_licence(wheel: zipfile.ZipFile) 
 
 @pytest.mark.parametrize("script", PROJECT["scripts"])
 def test_a_script_leads_to_a_function(script: str) -> None:
-    """What a script names can be imported and called."""
+    """A script's function can be imported and called."""
     target = PROJECT["scripts"][script]
     code = (
         "from importlib.metadata import EntryPoint; "
@@ -195,7 +195,7 @@ def test_every_requirement_is_pinned() -> None:
 
 
 def test_the_version_stands_in_one_place() -> None:
-    """What --version prints is what is built, and the chart is the program's."""
+    """The version of --version, of the build and of the chart is the same."""
     assert PROJECT["dynamic"] == ["version"]
     chart = yaml.safe_load((ROOT / "deploy/helm/kvstore/Chart.yaml").read_text(encoding="utf-8"))
     assert chart["appVersion"] == kvstore.__version__

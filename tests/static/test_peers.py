@@ -1,4 +1,4 @@
-"""What the environments of peers and of vLLM are made of is pinned."""
+"""The packages of the environments of peers and of vLLM are pinned."""
 
 import re
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_lmcache_is_the_version_that_figures_name() -> None:
 
 
 def test_vllm_s_environment_has_our_versions() -> None:
-    """Where vLLM's environment and ours have the same, it is the same version."""
+    """A package in both vLLM's environment and ours has the same version."""
     ours, vllm = pins(ROOT / "constraints.txt"), pins(VLLM)
     shared = (ours.keys() & vllm.keys()) - OLDER_FOR_VLLM
     assert {"grpcio", "protobuf", "torch"} <= shared

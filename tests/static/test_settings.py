@@ -1,4 +1,4 @@
-"""What the settings tell of themselves is there: figures, events and reasons by their names."""
+"""The metrics, events and reasons that the settings' descriptions name exist."""
 
 import ast
 import re
@@ -79,5 +79,5 @@ def test_a_name_that_is_not_there_is_seen(shown: Shown) -> None:
 
 def test_every_setting_says_what_it_may_be() -> None:
     """Each has values that are allowed, and says where to start."""
-    assert [each.name for each in ABOUTS if not each.allowed] == []
+    assert [each.name for each in ABOUTS if not each.values.allowed] == []
     assert [each.name for each in ABOUTS if "Start with: " not in each.description] == []

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes away the settings of whoever runs the tests."""
+    """Removes the settings of the user who runs the tests."""
     for name in Config.model_fields:
         monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
@@ -45,12 +45,12 @@ def test_every_setting_has_a_default() -> None:
     ],
 )
 def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
-    """Sizes are bytes, or have a unit, binary or decimal."""
+    """Sizes are bytes, or have a binary or decimal unit."""
     assert load_config(["--tier1-bytes", text]).tier1_bytes == size
 
 
 def test_an_extent_is_a_quarter_of_the_tier_unless_set() -> None:
-    """Without a size of its own an extent takes a quarter of the budget, never nothing."""
+    """An extent has a quarter of the tier's bytes by default."""
     assert load_config(["--tier1-bytes", "8MiB"]).bytes_of_an_extent == 2 * MIB
     assert load_config(["--tier1-bytes", "4096"]).bytes_of_an_extent == 1024
     set_by_flag = load_config(["--tier1-bytes", "8MiB", "--extent-bytes", "1MiB"])
@@ -59,7 +59,7 @@ def test_an_extent_is_a_quarter_of_the_tier_unless_set() -> None:
 
 @pytest.mark.parametrize(("text", "number"), [("cpu", None), ("cuda:0", 0), ("cuda:11", 11)])
 def test_pages_are_on_the_host_or_on_a_device(text: str, number: int | None) -> None:
-    """A device is named as torch names it, by number."""
+    """A device is given as torch names it, by its number."""
     assert load_config(["--device", text]).cuda_device == number
     assert load_config([]).cuda_device is None
 
@@ -67,7 +67,7 @@ def test_pages_are_on_the_host_or_on_a_device(text: str, number: int | None) -> 
 def test_flags_win_over_environment_over_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each source gives what those before it leave open, and defaults give the rest."""
+    """Flags have priority over the environment, then the file, then defaults."""
     file = tmp_path / "kvstore.toml"
     file.write_text('tier1_bytes = "3MiB"\nextent_bytes = "2MiB"\ndrain_grace = 3.5\n')
     monkeypatch.setenv("KVSTORE_TIER1_BYTES", "5MiB")
@@ -87,7 +87,7 @@ def test_the_environment_can_name_the_file(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_runtime_folder_is_the_session_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a setting the folder is below XDG_RUNTIME_DIR, else a private one in /tmp."""
+    """The default folder is below XDG_RUNTIME_DIR, else a private one in /tmp."""
     assert load_config([]).runtime_dir.parent == Path("/tmp")  # noqa: S108 - it is only named
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
     assert load_config([]).runtime_dir == Path("/run/user/7/kvstore")
@@ -126,7 +126,7 @@ def test_the_runtime_folder_is_the_session_s(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_a_wrong_setting_is_named(named: str, flags: list[str]) -> None:
-    """A value that cannot be is refused, by the setting's name."""
+    """An impossible value is refused with the setting's name."""
     with pytest.raises(ValueError, match=named):
         load_config(flags)
 
@@ -136,7 +136,7 @@ def test_a_wrong_setting_is_named(named: str, flags: list[str]) -> None:
     [("tier1_byte = 1", "kvstore.toml: no such setting: tier1_byte$"), ("x", "kvstore.toml")],
 )
 def test_a_file_with_anything_else_is_refused(tmp_path: Path, text: str, named: str) -> None:
-    """A setting that is none, or a file that is no TOML, is an error and not forgotten."""
+    """An unknown setting, or a file that is not TOML, is refused."""
     file = tmp_path / "kvstore.toml"
     file.write_text(text)
     with pytest.raises(ValueError, match=named):
@@ -144,7 +144,7 @@ def test_a_file_with_anything_else_is_refused(tmp_path: Path, text: str, named: 
 
 
 def test_a_pipe_is_no_config_file(tmp_path: Path) -> None:
-    """It is refused at once: whoever is to write it may never come."""
+    """A pipe as config file is refused at once, because its writer may never come."""
     pipe = tmp_path / "kvstore.toml"
     os.mkfifo(pipe)
     with pytest.raises(SettingsError, match=r"config_file .*/kvstore.toml is no regular file$"):
@@ -152,7 +152,7 @@ def test_a_pipe_is_no_config_file(tmp_path: Path) -> None:
 
 
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """--version prints the program's name and version, and ends with status 0."""
+    """The flag --version prints the name and version, and ends with status 0."""
     with pytest.raises(SystemExit) as caught:
         load_config(["--version"])
     assert caught.value.code == 0
@@ -171,7 +171,7 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_wrong_command_line_is_said_in_a_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
 ) -> None:
-    """With status 2, what may have been meant, and where all of it is said."""
+    """A wrong command line ends with status 2 and one line with the likely flag and --help."""
     assert run(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kvstore-server: ")

@@ -1,4 +1,4 @@
-"""`kvstore-server config`: what it prints, and how it ends."""
+"""`kvstore-server config`: its output and exit status."""
 
 import json
 import tomllib
@@ -13,7 +13,7 @@ from kvstore.server import run
 
 @pytest.fixture(autouse=True)
 def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes away the settings of whoever runs the tests."""
+    """Removes the settings of the user who runs the tests."""
     for name in Config.model_fields:
         monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
@@ -21,7 +21,7 @@ def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Provides a file with settings, and one setting in the environment."""
+    """Provides a config file, and one setting in the environment."""
     path = tmp_path / "kvstore.toml"
     path.write_text('tier1_bytes = "3MiB"\ndrain_grace = 3.5\nverify_rate = 0.25\n')
     monkeypatch.setenv("KVSTORE_VERIFY_RATE", "0.5")
@@ -29,7 +29,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Returns what the command prints; it has to end with 0, and to complain of nothing."""
+    """Returns the command's output. It must end with status 0 and an empty stderr."""
     assert run(["config", *arguments]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
@@ -37,7 +37,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_the_table_says_whose_each_value_is(capsys: pytest.CaptureFixture[str], file: Path) -> None:
-    """A line a setting: the value in force, and the flag, variable or file that set it."""
+    """The table has each setting's value, and the flag, variable or file that it comes from."""
     flags = ["--config-file", str(file), "--tier1-bytes", "8MiB"]
     rows = [line.split(None, 2) for line in printed(capsys, *flags).splitlines()]
     assert [row[0] for row in rows] == list(Config.model_fields)
@@ -51,14 +51,14 @@ def test_the_table_says_whose_each_value_is(capsys: pytest.CaptureFixture[str], 
 
 
 def test_a_flag_without_a_value_of_its_own_is_known_too(capsys: pytest.CaptureFixture[str]) -> None:
-    """A switch is named as the flag that it is, and so is one that is switched off."""
+    """A switch is named by the flag that was given, also when it is switched off."""
     told = json.loads(printed(capsys, "--json", "--no-debug-poison-freed-slots"))
     assert told["debug_poison_freed_slots"]["by"] == "--debug-poison-freed-slots"
     assert told["debug_poison_freed_slots"]["value"] is False
 
 
 def test_json_has_all_that_is_known(capsys: pytest.CaptureFixture[str], file: Path) -> None:
-    """Sizes are bytes, absent is null, and what holds then stands beside it."""
+    """JSON has sizes in bytes, null for absent values, and the value in force beside them."""
     told = json.loads(printed(capsys, "--json", "--config-file", str(file)))
     assert list(told) == list(Config.model_fields)
     tier1, extent = told["tier1_bytes"], told["extent_bytes"]
@@ -74,7 +74,7 @@ def test_json_has_all_that_is_known(capsys: pytest.CaptureFixture[str], file: Pa
 def test_the_file_that_it_writes_sets_the_same(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, more: list[str]
 ) -> None:
-    """A server with the file alone has the settings that flags made."""
+    """The file written by --toml sets the same as the flags it was made of."""
     flags = ["--tier1-bytes", "5000000", "--log-level", "debug", "--insecure-tcp"]
     flags = [*flags[:4], "--eviction-policy", "lru", *more]
     text = printed(capsys, "--toml", *flags)
@@ -89,7 +89,7 @@ def test_the_file_that_it_writes_sets_the_same(
 
 @pytest.mark.parametrize("spelling", ["drain_grace", "drain-grace", "KVSTORE_DRAIN_GRACE"])
 def test_a_setting_is_explained(capsys: pytest.CaptureFixture[str], spelling: str) -> None:
-    """Its meaning, unit, range and default, by whatever name it is asked for."""
+    """--explain shows a setting's meaning, unit, range and default, however it is spelt."""
     text = printed(capsys, "--explain", spelling, "--drain-grace", "4")
     assert text.startswith("drain_grace\n\nHow long a stop waits")
     for line in (
@@ -104,19 +104,19 @@ def test_a_setting_is_explained(capsys: pytest.CaptureFixture[str], spelling: st
 
 
 def test_every_setting_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    """None of them lacks anything."""
+    """Every setting can be explained."""
     for name in Config.model_fields:
         assert printed(capsys, "--explain", name).startswith(f"{name}\n")
 
 
 def test_settings_that_can_be_used_are_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
-    """The check ends with 0."""
+    """`config check` of usable settings says so and ends with 0."""
     said = printed(capsys, "check", "--tier1-bytes", "1GiB")
     assert said == "kvstore-server: the settings can be used\n"
 
 
 def test_the_help_says_what_the_check_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its line where all is well, and both statuses."""
+    """The help of `config` shows the line and the exit statuses of `check`."""
     with pytest.raises(SystemExit):
         run(["config", "--help"])
     said = " ".join(capsys.readouterr().out.split())
@@ -146,7 +146,7 @@ def test_the_help_says_what_the_check_prints(capsys: pytest.CaptureFixture[str])
 def test_what_is_wrong_ends_with_2(
     capsys: pytest.CaptureFixture[str], said: str, arguments: list[str]
 ) -> None:
-    """One line on stderr says what, nothing is printed, and nothing was started."""
+    """A wrong setting ends with status 2 and one line on stderr, and starts nothing."""
     assert run(["config", *arguments]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -155,6 +155,6 @@ def test_what_is_wrong_ends_with_2(
 
 
 def test_an_unknown_flag_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    """As it does for the server."""
+    """An unknown flag ends with status 2, as for the server."""
     assert run(["config", "--tier9-bytes", "1"]) == 2
     assert "--tier9-bytes 1: did you mean --tier" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What the settings say of themselves."""
+"""The help texts of the settings."""
 
 import re
 
@@ -12,7 +12,7 @@ from kvstore.config.settings import Config
 def test_the_help_shows_defaults_as_one_would_write_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It has each flag with its default, no value that only the code could say, and no link."""
+    """The help shows each flag with its default, and no Python values or links."""
     with pytest.raises(SystemExit):
         load_config(["--help"])
     shown = " ".join(capsys.readouterr().out.split())
@@ -27,7 +27,7 @@ def test_the_help_shows_defaults_as_one_would_write_them(
 
 
 def test_the_help_says_what_each_flag_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    """In words of people, and by no type of Python's."""
+    """The help names the kind of each flag's value in plain words, not by Python's types."""
     with pytest.raises(SystemExit):
         load_config(["--help"])
     shown = capsys.readouterr().out
@@ -42,7 +42,7 @@ def test_the_help_says_what_each_flag_takes(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_default_is_shown_as_one_would_write_it() -> None:
-    """A size has its unit, a number is itself, and what the description says is not said again."""
+    """A default is shown with its unit. One that the description states is not repeated."""
     shown = {name: default_text(field) for name, field in Config.model_fields.items()}
     assert (shown["tier1_bytes"], shown["max_ttl"], shown["log_format"]) == (
         "1GiB",
@@ -54,7 +54,7 @@ def test_a_default_is_shown_as_one_would_write_it() -> None:
 
 
 def test_what_has_no_default_to_show_says_what_then_holds() -> None:
-    """A setting whose default cannot be shown says in words what holds without it."""
+    """A setting without a default to show says in its description what applies if it is absent."""
     fields = Config.model_fields.items()
     silent = [name for name, field in fields if not default_text(field)]
     descriptions = {name: field.description or "" for name, field in fields}

@@ -12,13 +12,13 @@ KINDS = sorted(KVStoreError.__subclasses__(), key=lambda kind: kind.__name__)
 
 
 def test_the_tree_in_the_docstring_is_the_tree() -> None:
-    """Every error is drawn in the module's docstring once, and nothing else is."""
+    """The tree in the module's docstring has each error once and nothing else."""
     drawn = re.findall(r"[├└]── (\w+)", inspect.getdoc(errors) or "")
     assert sorted(drawn) == [kind.__name__ for kind in KINDS]
 
 
 def test_every_error_is_one_level_deep() -> None:
-    """An error is of one reason: none derives from another."""
+    """Every error derives directly from KVStoreError."""
     assert all(kind.__bases__ == (KVStoreError,) for kind in KINDS)
 
 
@@ -33,13 +33,13 @@ def test_every_error_is_one_level_deep() -> None:
     ],
 )
 def test_a_reason_is_the_classes_name(kind: type[KVStoreError], reason: str) -> None:
-    """On the wire an error is called by its class's name in upper snake case."""
+    """The reason on the wire is the class's name in upper snake case."""
     assert kind.reason() == reason
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_error_can_be_told_apart(kind: type[KVStoreError]) -> None:
-    """Each has a reason and a message of its own, and a docstring that says when."""
+    """Each error has its own reason and message, and a docstring."""
     others = [each for each in KINDS if each is not kind]
     assert kind.reason() not in {each.reason() for each in others}
     assert kind.message not in {KVStoreError.message, *(each.message for each in others)}
@@ -48,27 +48,27 @@ def test_every_error_can_be_told_apart(kind: type[KVStoreError]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_messages_end_without_a_stop(kind: type[KVStoreError]) -> None:
-    """A message is a phrase that details can follow."""
+    """A message has no final stop or newline, because details follow it."""
     assert kind.message == kind.message.strip().rstrip(".")
     assert "\n" not in kind.message
 
 
 def test_an_error_names_its_values() -> None:
-    """What was given stands in the message and, as strings, in the metadata."""
+    """An error's values are in its message and, as strings, in its metadata."""
     error = InvalidField(field="tokens", value=7)
     assert error.metadata == {"field": "tokens", "value": "7"}
     assert str(error) == "a field is not valid (field=tokens, value=7)"
 
 
 def test_an_error_needs_no_values() -> None:
-    """Without values the message stands alone."""
+    """An error without values has its plain message."""
     error = PoolExhausted()
     assert error.metadata == {}
     assert str(error) == PoolExhausted.message
 
 
 def test_only_what_may_succeed_later_says_when_to_retry() -> None:
-    """A retry helps where slots come back or the store starts, and nowhere else."""
+    """Only POOL_EXHAUSTED and STORE_DRAINING have a retry delay."""
     retried = {kind: kind.retry_after_s for kind in KINDS if kind.retry_after_s is not None}
     assert set(retried) == {errors.PoolExhausted, errors.StoreDraining}
     assert all(seconds > 0 for seconds in retried.values())

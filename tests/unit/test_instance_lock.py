@@ -1,4 +1,4 @@
-"""One server a folder."""
+"""The lock by which a folder has one server at most."""
 
 import os
 import signal
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.files import RuntimeDir, UnusableRuntimeDir
-from kvstore.process import InstanceLock, InstanceRunning
+from kvstore.instance_lock import InstanceLock, InstanceRunning
+from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
 
 HOLDER = """
 import sys
 from pathlib import Path
-from kvstore.process import InstanceLock
-from kvstore.files import RuntimeDir
+from kvstore.instance_lock import InstanceLock
+from kvstore.runtime_dir import RuntimeDir
 with InstanceLock(RuntimeDir(Path(sys.argv[1]))):
     print("held", flush=True)
     sys.stdin.read()
@@ -30,7 +30,7 @@ def runtime_dir(tmp_path: Path) -> RuntimeDir:
 
 
 def test_a_second_one_is_refused_and_told_who_holds_it(runtime_dir: RuntimeDir) -> None:
-    """While one holds the folder another is refused with the holder's pid, and harms nothing."""
+    """A second server is refused with the holder's pid, and leaves the sockets as they are."""
     with InstanceLock(runtime_dir), socket.socket(socket.AF_UNIX) as living:
         living.bind(str(runtime_dir.grpc_socket))
         with (
@@ -43,7 +43,7 @@ def test_a_second_one_is_refused_and_told_who_holds_it(runtime_dir: RuntimeDir) 
 
 
 def test_it_can_be_had_again_and_leaves_no_socket(runtime_dir: RuntimeDir) -> None:
-    """After its end the folder is free for the next one, without sockets and with the file."""
+    """After the server's end the folder is free again, with the lock file and no sockets."""
     for _ in range(2):
         with InstanceLock(runtime_dir), socket.socket(socket.AF_UNIX) as living:
             living.bind(str(runtime_dir.attach_socket))
@@ -51,7 +51,7 @@ def test_it_can_be_had_again_and_leaves_no_socket(runtime_dir: RuntimeDir) -> No
 
 
 def test_a_file_in_the_way_is_told_and_the_lock_given_up(runtime_dir: RuntimeDir) -> None:
-    """What is no socket stays, and once it is gone the folder can be had."""
+    """A file at a socket's path is left there and refused. Without it the folder can be locked."""
     runtime_dir.prepare()
     runtime_dir.grpc_socket.touch()
     with pytest.raises(UnusableRuntimeDir), InstanceLock(runtime_dir):
@@ -62,7 +62,7 @@ def test_a_file_in_the_way_is_told_and_the_lock_given_up(runtime_dir: RuntimeDir
 
 
 def test_a_killed_holder_leaves_nothing_to_remove(runtime_dir: RuntimeDir) -> None:
-    """Another process's hold counts, and ends with the process, however it ends."""
+    """A killed server's lock ends with its process, and the next server removes its sockets."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(runtime_dir.path)],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Logging, in a process of its own: it is set up once for all."""
+"""Logging, tested in a process of its own, because it is configured once per process."""
 
 import json
 import os
@@ -28,19 +28,28 @@ except ZeroDivisionError:
 
 RELOAD = """
 from kvstore.logs import change_logging, configure_logging
-from kvstore.rpc.pipeline import Outcome, call_logger
+from kvstore.core import Identity, Limits, PrefixCache
+from kvstore.rpc.pipeline import Call, Method, Pipeline
 from kvstore.service.clock import MONOTONIC
+from kvstore.service.store import KVStore
+from kvstore.storage.arenas import Arenas
+from kvstore.storage.host.arena import HostMemory
+class Incoming:
+    call = Call(Identity("alice"), remaining=1.0)
+    body = b""
 configure_logging("json", "info")
-log = call_logger()
+arenas = Arenas(budget_bytes=64, extent_bytes=64, source=HostMemory())
+pipeline = Pipeline(KVStore(PrefixCache(1, Limits()), arenas=arenas, clock=MONOTONIC), MONOTONIC)
 for level in ("info", "debug", "warning"):
     change_logging("json", level)
-    with Outcome(MONOTONIC, log, "/a/" + level, "id"):
-        pass
+    serve = lambda request, call: b""
+    method = Method("/a/" + level, serve, bytes, "max_message_bytes", 9, 9.0, False, False)
+    pipeline.answer(method, "id", Incoming())
 """
 
 
 def logged(log_format: str) -> str:
-    """Returns what a process logs on stderr; its stdout has to be empty."""
+    """Returns what a process logs on stderr. Its stdout must be empty."""
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT, log_format], capture_output=True, text=True, check=True
     )
@@ -49,7 +58,7 @@ def logged(log_format: str) -> str:
 
 
 def test_json_lines_have_event_context_and_traceback() -> None:
-    """Each line is one JSON object with event, level, time and what is bound to the call."""
+    """Each JSON line has its event, level, time and the call's fields."""
     granted, failed = (json.loads(line) for line in logged("json").splitlines())
     assert granted.pop("timestamp")
     assert granted == {
@@ -62,7 +71,7 @@ def test_json_lines_have_event_context_and_traceback() -> None:
 
 
 def test_tracebacks_hold_no_local_variables() -> None:
-    """Whatever the format, the values of variables stay out of the log."""
+    """The values of local variables stay out of the log in both formats."""
     for log_format in ("json", "console"):
         text = logged(log_format)
         assert "ZeroDivisionError: why" in text
@@ -70,7 +79,7 @@ def test_tracebacks_hold_no_local_variables() -> None:
 
 
 def test_console_lines_are_plain_where_nobody_looks() -> None:
-    """Without a terminal there are no colours, and debug is left out at info."""
+    """Without a terminal lines have no colours, and debug lines are left out at level info."""
     text = logged("console")
     assert "\x1b[" not in text
     assert "page_hidden" not in text
@@ -78,7 +87,7 @@ def test_console_lines_are_plain_where_nobody_looks() -> None:
 
 
 def test_a_log_that_nobody_reads_any_more_stops_nothing() -> None:
-    """Lines that cannot be written are lost, and the process goes on."""
+    """A process goes on if its log cannot be written."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as unread:
@@ -88,7 +97,7 @@ def test_a_log_that_nobody_reads_any_more_stops_nothing() -> None:
 
 
 def test_calls_are_logged_from_when_the_level_says_so() -> None:
-    """A server's logger is made once, and its level may change: debug has a line for each call."""
+    """Calls are logged at debug as soon as the level changes to debug."""
     result = subprocess.run(
         [sys.executable, "-c", RELOAD], capture_output=True, text=True, check=True
     )

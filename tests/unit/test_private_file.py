@@ -1,11 +1,11 @@
-"""Files that others could have written are not read."""
+"""Files that others could have written are refused."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from kvstore.files import UntrustedFile, read_private
+from kvstore.operator_files import UntrustedFile, read_private
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def file(tmp_path: Path) -> Path:
     ("mode", "secret"), [(0o600, True), (0o640, True), (0o400, True), (0o644, False)]
 )
 def test_a_file_of_ours_is_read(file: Path, mode: int, *, secret: bool) -> None:
-    """The owner writes, the group may read, and others too where there is no secret."""
+    """A file is read if only its owner may write it, and others may not read its secret."""
     file.chmod(mode)
     assert read_private(file, secret=secret) == b"content"
 
@@ -38,21 +38,21 @@ def test_a_file_of_ours_is_read(file: Path, mode: int, *, secret: bool) -> None:
 def test_a_file_that_others_reach_is_refused(
     file: Path, mode: int, *, secret: bool, said: str
 ) -> None:
-    """The mode is named, and what to do."""
+    """A file that others may read or change is refused with the chmod that helps."""
     file.chmod(mode)
     with pytest.raises(UntrustedFile, match=said):
         read_private(file, secret=secret)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """The path and the system's reason."""
+    """A missing file is named with the system's reason."""
     with pytest.raises(UntrustedFile, match="nothing: No such file"):
         read_private(tmp_path / "nothing", secret=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_file_of_somebody_else_is_refused(file: Path) -> None:
-    """Whoever owns a file can write it whatever its mode."""
+    """A file of another user is refused, because its owner can write it whatever its mode."""
     os.chown(file, 12345, -1)
     with pytest.raises(UntrustedFile, match="belongs to uid 12345"):
         read_private(file, secret=False)

@@ -1,4 +1,4 @@
-"""SIGHUP's work: what changed counts, or nothing does."""
+"""The reload at SIGHUP: all changes of a valid file apply, and none of an invalid one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +17,13 @@ CAN_CHANGE = frozenset(changes(KVStore.__new__(KVStore), ()))
 
 @pytest.fixture(autouse=True)
 def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes away the settings of whoever runs the tests."""
+    """Removes the settings of the user who runs the tests."""
     for name in Config.model_fields:
         monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
 
 
 class Stage:
-    """Settings from a file, and what was told of their changes."""
+    """Settings from a file, and the changes that were reported."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self.told: dict[str, Config] = {}
@@ -39,11 +39,11 @@ class Stage:
         )
 
     def write(self, text: str) -> None:
-        """Have another file."""
+        """Replaces the file's text."""
         self._file.write_text(text)
 
     def reload(self) -> list[dict[str, object]]:
-        """Reload, and return what the log says."""
+        """Reloads the settings and returns the log's lines."""
         with own_logs() as lines:
             self.reloader.reload()
         return [{k: v for k, v in line.items() if k != "log_level"} for line in lines]
@@ -56,14 +56,14 @@ class Stage:
 
 
 def test_what_is_said_to_change_at_sighup_does() -> None:
-    """The settings' own word, and what there is to change them, agree."""
+    """The settings documented to change at SIGHUP are exactly those that do."""
     fields = Config.model_fields.items()
     promised = {name for name, field in fields if about(name, field).reload.at_sighup}
     assert promised == CAN_CHANGE
 
 
 def test_what_changed_is_told_and_named(tmp_path: Path) -> None:
-    """Each setting that changed, and none that did not."""
+    """A reload reports each setting that changed, and no other."""
     stage = Stage(tmp_path)
     stage.write("drain_grace = 3.0\nverify_rate = 0.5")
     assert stage.reload() == [
@@ -79,7 +79,7 @@ def test_what_changed_is_told_and_named(tmp_path: Path) -> None:
 
 
 def test_what_cannot_change_is_named_and_stays(tmp_path: Path) -> None:
-    """It is said each time, since it is not in force each time."""
+    """A change that needs a restart is logged at each reload and not applied."""
     stage = Stage(tmp_path)
     stage.write('tier1_bytes = "5MiB"\nlog_level = "error"\nmax_ttl = 100')
     for changed in (["log_level"], []):
@@ -91,7 +91,7 @@ def test_what_cannot_change_is_named_and_stays(tmp_path: Path) -> None:
 
 
 def test_a_flag_wins_over_the_file_as_before(tmp_path: Path) -> None:
-    """What the command line says holds whatever the file comes to say."""
+    """A flag of the command line has priority over the file, also at a reload."""
     stage = Stage(tmp_path, "--drain-grace", "7")
     stage.write("drain_grace = 3.0")
     assert stage.reload() == [{"event": "config_reloaded", "changed": []}]
@@ -107,7 +107,7 @@ def test_a_flag_wins_over_the_file_as_before(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_file_changes_nothing(tmp_path: Path, text: str, why: str) -> None:
-    """Not even what is right in it, and the log says what is wrong."""
+    """A bad file changes nothing, and the log has the reason."""
     stage = Stage(tmp_path)
     stage.write(text)
     (line,) = stage.reload()
@@ -118,7 +118,7 @@ def test_a_bad_file_changes_nothing(tmp_path: Path, text: str, why: str) -> None
 
 
 def test_tenants_that_cannot_be_used_change_nothing(tmp_path: Path) -> None:
-    """Whoever read them has said why: the settings wait for a file that is right."""
+    """Settings stay as they are, without a new message, while the tenants file is unusable."""
     stage = Stage(tmp_path)
     stage.write("drain_grace = 3.0")
     stage.tenants_usable = False
@@ -127,7 +127,7 @@ def test_tenants_that_cannot_be_used_change_nothing(tmp_path: Path) -> None:
 
 
 def test_a_bug_ends_no_store(tmp_path: Path) -> None:
-    """Whatever a reload raises is logged, and what was in force stays."""
+    """An unexpected error in a reload is logged, and the settings stay."""
     stage = Stage(tmp_path)
 
     def fail() -> Config:
@@ -141,7 +141,7 @@ def test_a_bug_ends_no_store(tmp_path: Path) -> None:
 
 
 def test_without_a_file_there_is_nothing_to_read() -> None:
-    """The log says so."""
+    """A reload without a file logs that there is nothing to reload."""
     reloader = Reloader(Config(), {}, read=Config, read_tenants=lambda: True)
     with own_logs() as lines:
         reloader.reload()

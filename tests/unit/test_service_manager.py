@@ -1,16 +1,16 @@
-"""What a service manager is told."""
+"""The messages to a service manager."""
 
 import socket
 from pathlib import Path
 
 import pytest
 
-from kvstore.process import ServiceManager
+from kvstore.service_manager import ServiceManager
 
 
 @pytest.mark.parametrize("abstract", [False, True])
 def test_it_is_told_by_datagrams(tmp_path: Path, *, abstract: bool) -> None:
-    """At a path, or at a name of no file, each message as systemd reads it."""
+    """Messages go to a socket path or an abstract name, as systemd reads them."""
     name = f"@kvstore-{tmp_path.name}" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(name.replace("@", "\0"))
@@ -23,6 +23,6 @@ def test_it_is_told_by_datagrams(tmp_path: Path, *, abstract: bool) -> None:
 
 
 def test_without_one_nothing_is_told(tmp_path: Path) -> None:
-    """Neither where there is none, nor where it does not listen."""
+    """Nothing is sent without a service manager, and a missing listener is no error."""
     ServiceManager.from_environment({}).ready()
     ServiceManager(str(tmp_path / "nobody")).ready()

@@ -1,16 +1,16 @@
-"""Signals are told to whoever waits, whichever thread the kernel hands them to."""
+"""Signals reach the waiting thread, whichever thread the kernel gives them to."""
 
 import os
 import signal
 import threading
 
-from kvstore.process import Signals
+from kvstore.signals import Signals
 
 NUMBER = signal.SIGUSR2
 
 
 def test_a_signal_to_the_process_is_told() -> None:
-    """It is there to be seen before it is taken, and then no more."""
+    """A signal is visible until it is taken once."""
     with Signals([NUMBER]) as signals:
         assert not signals.came(0.0)
         os.kill(os.getpid(), NUMBER)
@@ -21,7 +21,7 @@ def test_a_signal_to_the_process_is_told() -> None:
 
 
 def test_a_signal_that_another_thread_gets_is_told() -> None:
-    """A thread that a library started blocks nothing, and may be the one that gets it."""
+    """A signal that the kernel gives to another thread still reaches the waiting one."""
     done = threading.Event()
     with Signals([NUMBER]) as signals:
         other = threading.Thread(target=done.wait)

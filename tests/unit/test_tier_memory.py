@@ -1,4 +1,4 @@
-"""Where each tier's memory comes from, on a device that is memory of this process."""
+"""The memory of each tier, on a device that is memory of this process."""
 
 from contextlib import ExitStack, closing
 from itertools import count
@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from device.card import Card, ServerCuda
 from kvstore import tier_memory
 from kvstore.config.loading import load_config
-from kvstore.process import Signals
 from kvstore.service.tiers.disk import DiskState
+from kvstore.signals import Signals
 from kvstore.storage.cuda.arena import CudaDevice
 from kvstore.storage.errors import DeviceUnavailable
 from kvstore.storage.host.arena import HostMemory
@@ -22,12 +22,12 @@ SLOT = 64 << 10
 
 @pytest.fixture
 def card() -> Card:
-    """A device."""
+    """Provides a device."""
     return Card()
 
 
 def test_tier_2_is_registered_for_the_device_of_tier_1(card: Card) -> None:
-    """From an extent's first moment to its last."""
+    """Tier-2 memory is registered with tier 1's device from allocation to release."""
     config = load_config(["--tier2-bytes", "8MiB", "--tier2-match", "promote"])
     with closing(CudaDevice(0, lambda: ServerCuda(card))) as device:
         lower = tier_2(config, count(1), device)
@@ -44,7 +44,7 @@ def test_tier_2_is_registered_for_the_device_of_tier_1(card: Card) -> None:
 def test_tier_1_is_allocated_before_the_server_serves(
     card: Card, monkeypatch: pytest.MonkeyPatch, flags: list[str], reserved: list[int]
 ) -> None:
-    """In pieces as large as extents, unless it is to grow."""
+    """Device memory of tier 1 is allocated at the start in extents, unless it is to grow."""
     monkeypatch.setattr(
         tier_memory, "CudaDevice", lambda number: CudaDevice(number, lambda: ServerCuda(card))
     )
@@ -56,7 +56,7 @@ def test_tier_1_is_allocated_before_the_server_serves(
 
 
 def test_beside_a_tier_1_of_the_host_it_is_not(card: Card) -> None:
-    """There is nobody to register it with; and without bytes there is no tier 2."""
+    """Beside host memory in tier 1, tier 2 is not registered. Without bytes there is no tier 2."""
     lower = tier_2(load_config(["--tier2-bytes", "8MiB"]), count(1), HostMemory())
     assert lower is not None
     with closing(lower):
@@ -91,7 +91,7 @@ def machine(root: Path, has_memory: str) -> Path:
 def test_tier_2_is_near_its_device(
     tmp_path: Path, card: Card, chosen: str, has_memory: str, wanted: int | None
 ) -> None:
-    """Without a setting if there is a choice, else on the named node."""
+    """Tier 2 is on the device's NUMA node if there is a choice, or on the configured node."""
     config = load_config(["--tier2-numa-node", chosen])
     root = machine(tmp_path, has_memory)
     with closing(CudaDevice(0, lambda: ServerCuda(card))) as device, capture_logs() as lines:
@@ -100,21 +100,21 @@ def test_tier_2_is_near_its_device(
 
 
 def test_without_a_device_there_is_nothing_to_be_near(tmp_path: Path) -> None:
-    """Unless a node is named."""
+    """Without a device tier 2 has no NUMA node, unless one is configured."""
     root = machine(tmp_path, "0-1\n")
     assert tier_2_node(load_config([]), None, root) is None
     assert tier_2_node(load_config(["--tier2-numa-node", "1"]), None, root) == 1
 
 
 def test_a_node_that_the_machine_lacks_is_refused(tmp_path: Path) -> None:
-    """With those that it has."""
+    """A NUMA node that the machine lacks is refused with a list of the nodes it has."""
     config = load_config(["--tier2-numa-node", "5"])
     with pytest.raises(DeviceUnavailable, match=r"tier2_numa_node is 5.*: 0, 1\. Set one"):
         tier_2_node(config, None, machine(tmp_path, "0-1\n"))
 
 
 def test_a_device_that_does_not_tell_its_place_has_no_node(tmp_path: Path, card: Card) -> None:
-    """The log says so, and memory comes from any node."""
+    """A device without a known place is logged, and memory comes from any node."""
     with closing(CudaDevice(0, lambda: ServerCuda(card))) as device, capture_logs() as lines:
         card.fail = "pci_bus_id"
         assert tier_2_node(load_config([]), device, machine(tmp_path, "0-1\n")) is None
@@ -123,13 +123,13 @@ def test_a_device_that_does_not_tell_its_place_has_no_node(tmp_path: Path, card:
 
 @pytest.mark.parametrize("wrong", ["-1", "node0", "99999"])
 def test_a_node_is_a_number_or_a_word(wrong: str) -> None:
-    """Anything else is refused as a setting."""
+    """A NUMA node that is no number or known word is refused as a setting."""
     with pytest.raises(ValueError, match="a node's number"):
         load_config([f"--tier2-numa-node={wrong}"])
 
 
 def test_both_tiers_of_host_memory_are_of_the_pages_that_are_set() -> None:
-    """Their bytes are rounded up to whole pages."""
+    """Both host tiers use the configured page size, and their bytes are rounded to it."""
     config = load_config(["--tier2-bytes", "9MiB", "--hugepages", "2MiB"])
     with ExitStack() as stack, Signals(()) as signals:
         source = tier_1_source(config, stack, signals)
@@ -140,13 +140,13 @@ def test_both_tiers_of_host_memory_are_of_the_pages_that_are_set() -> None:
 
 
 def test_without_its_settings_there_is_no_tier_3() -> None:
-    """It is absent, and no alarm."""
+    """Without its settings tier 3 is absent."""
     assert tier_3(load_config([])).state is DiskState.ABSENT
 
 
 @pytest.mark.parametrize(("size", "segment"), [(1 << 20, 63 * 4096), (2 << 30, 256 << 20)])
 def test_a_slab_is_cut_into_four_segments_or_more(tmp_path: Path, size: int, segment: int) -> None:
-    """None is larger than what is written in large runs, and a quarter of tier 1 is queued."""
+    """A slab has four segments or more, of at most 256 MiB, and a queue of a quarter of tier 1."""
     flags = ["--tier1-bytes", "8MiB", "--tier3-path", str(tmp_path / "slab")]
     config = slab_config(load_config([*flags, "--tier3-bytes", str(size)]))
     assert config is not None

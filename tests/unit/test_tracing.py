@@ -1,4 +1,4 @@
-"""Whether calls are traced, by the environment; and what is left of it where they are not."""
+"""The environment's switch for tracing calls, and the remaining cost while it is off."""
 
 import pytest
 
@@ -22,12 +22,12 @@ def test_the_environment_says_whether_it_is_wanted(
     environment: dict[str, str],
     wanted: bool,  # noqa: FBT001 - a case
 ) -> None:
-    """By naming a collector, unless it is switched off."""
+    """Tracing is on if the environment names a collector and does not switch it off."""
     assert tracing.is_wanted(environment) == wanted
 
 
 def test_what_is_called_without_a_collector_does_nothing() -> None:
-    """Tests run without one."""
+    """Without a collector all calls of tracing do nothing."""
     assert not tracing.ON
     assert tracing.begin("request", prompt_tokens=1) is None
     assert tracing.traceparent() == ""

@@ -75,7 +75,7 @@ def digest(config: VllmConfig) -> bytes:
 
 
 def test_every_setting_is_on_the_checklist() -> None:
-    """What a new version adds is looked at: this list is changed, and the page with it."""
+    """Every setting of vLLM is on the checklist, so a new version's settings have to be judged."""
     text = PAGE_OF_THE_CHECKLIST.read_text(encoding="utf-8")
     counted = {part: names_of(config) - FIELDS_LEFT_OUT[part] for part, config in PARTS.items()}
     counted |= {"parallel_config": set(PARALLEL_FIELDS), "lora_config": set(LORA_FIELDS)}
@@ -96,7 +96,7 @@ def test_the_checklist_names_nothing_that_is_gone() -> None:
 
 
 def test_what_is_set_otherwise_is_another_namespace(model: Path) -> None:
-    """Of a real engine's arguments: those that decide over KV, and those that do not."""
+    """A real engine's arguments that decide over KV change the namespace, and others do not."""
     before = digest(configure(model))
     for same in (
         {"enforce_eager": True},

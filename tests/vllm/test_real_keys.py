@@ -96,7 +96,7 @@ def pairs(draw: st.DrawFn) -> list[list]:
 def test_what_tells_blocks_apart_tells_pages_apart(
     adapters: dict[int, LoRARequest], pair: list[list]
 ) -> None:
-    """Of any two requests: where a block's hash differs, so do salt or tokens up to its end."""
+    """Two requests whose block hashes differ also differ in salt or in tokens up to that block."""
     made = []
     for others, described, salt, number in pair:
         features, end = [], 0

@@ -88,7 +88,7 @@ class Device:
         return found == [bytes([value]) * ENDS] * 2
 
     def count(self, seconds: float, launches: int) -> None:
-        """Queue kernels that count in the first word for some seconds each; wait for none."""
+        """Queues kernels that count in the first word for some seconds each, and waits for none."""
         kernel = self._driver.counting_kernel()
         for _ in range(launches):
             self._driver.launch(kernel, self._address, int(seconds * 1e9), self._stream)
@@ -101,7 +101,7 @@ class Device:
         """Forks a child that sleeps and returns its id.
 
         The child calls nothing of CUDA. If ``closes``, it first closes the device's descriptors and
-        unmaps the device's files: the driver ends channels at the last close of a file, and a
+        unmaps the device's files. The driver ends channels at the last close of a file, and a
         mapping keeps a file open.
         """
         if (pid := os.fork()) != 0:
@@ -114,7 +114,7 @@ class Device:
             os._exit(0)
 
     def create(self, size: int) -> int:
-        """Makes memory by ``cuMemCreate``, map it and returns a descriptor of it."""
+        """Makes memory by ``cuMemCreate``, maps it and returns its descriptor."""
         number = self._driver.create(size)
         descriptor = self._driver.export(number)
         self._address, self._size = self._driver.map(number, size, READ_WRITE), size
@@ -152,7 +152,7 @@ class Device:
 
 
 def leave_device_files() -> None:
-    """Closes this process's descriptors of ``/dev/nvidia*`` and unmap these files."""
+    """Closes this process's descriptors of ``/dev/nvidia*`` and unmaps these files."""
     for each in Path("/proc/self/fd").iterdir():
         if os.path.realpath(each).startswith(DEVICE_FILES):
             os.close(int(each.name))

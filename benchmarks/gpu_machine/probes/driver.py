@@ -110,7 +110,7 @@ class Driver:
             raise DriverError(f"{name}: {(text.value or b'?').decode()} ({status})")
 
     def counting_kernel(self) -> ctypes.c_void_p:
-        """Load ``PTX`` and return its kernel."""
+        """Loads ``PTX`` and returns its kernel."""
         module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
         self.call("cuModuleLoadData", ctypes.byref(module), PTX)
         self.call("cuModuleGetFunction", ctypes.byref(kernel), module, b"count")
@@ -161,7 +161,7 @@ class Driver:
         return number
 
     def map(self, number: ctypes.c_uint64, size: int, access: int) -> int:
-        """Map physical memory, give its number back and return the address."""
+        """Maps physical memory, gives its number back and returns the address."""
         address = ctypes.c_uint64()
         none = ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_uint64(0)
         self.call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size), *none)

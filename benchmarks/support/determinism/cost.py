@@ -1,4 +1,4 @@
-"""What the deterministic mode costs, and what a second thread gains."""
+"""The cost of the deterministic mode, and the gain of a second thread."""
 
 import statistics
 import time
@@ -15,7 +15,7 @@ THREADS: Final = (1, 2)
 
 
 def work_of(context: int, texts: int) -> dict[str, Work]:
-    """Names what is timed: a prompt, and steps of decodes behind it."""
+    """Names the timed work: a prompt, and steps of decodes after it."""
 
     def decodes(count: int) -> Work:
         parts = [(text, context, context + 1) for text in range(count)]
@@ -45,7 +45,7 @@ def cost_ratios(
 
 
 def thread_ratios(rig: DeterminismRig, work: dict[str, Work], rounds: int) -> dict[str, Any]:
-    """Times each kind of work with one thread and with two, in turns: seconds that pass."""
+    """Times each kind of work with one thread and with two, in turns, in wall-clock seconds."""
     before = torch.get_num_threads()
     found: dict[str, Any] = {}
     try:

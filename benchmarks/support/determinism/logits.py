@@ -1,4 +1,4 @@
-"""By how much logits depend on the batch, on the cut and on a hit, over some hundred positions."""
+"""Differences of logits by batch, by cut and by hit, over some hundred positions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ BATCHES: Final = (2, 8, 32)
 
 @dataclass
 class Differences:
-    """What two ways to compute the same positions differ by."""
+    """The differences between two ways to compute the same positions."""
 
     positions: int = 0
     different: int = 0
     largest: float = 0.0
-    # Of positions whose best token is another, how far apart the best two were.
+    # The gaps between the best two logits, at positions whose best token changed.
     changed_gaps: list[float] = field(default_factory=list)
 
     def add(self, one: torch.Tensor, other: torch.Tensor) -> None:
@@ -31,7 +31,7 @@ class Differences:
         self.changed_gaps += (best.values[changed, 0] - best.values[changed, 1]).tolist()
 
     def plain(self) -> dict[str, Any]:
-        """Gives it as JSON has it."""
+        """Returns the figures as JSON values."""
         return {
             "positions": self.positions,
             "positions_with_other_bits": self.different,
@@ -44,12 +44,12 @@ class Differences:
 def compare_ways(
     rig: DeterminismRig, texts: int, context: int, positions: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Compares each way with a context that is computed whole, and continued alone.
+    """Compares each way with a context that is computed whole and continued alone.
 
-    Of each text ``[0, context)`` is the prompt; the next ``positions`` are decoded, forced.
+    The prompt is ``[0, context)`` of each text. The next ``positions`` are decoded, forced.
     """
     whole = range(STEP_TOKENS, context, STEP_TOKENS)
-    # Enough of both kinds, and all contexts of those that decode together.
+    # A few texts are enough for cuts and hits. Decodes in a batch use all.
     few = range(min(4, texts))
     alone = {text: _continue(rig, [text], context, positions, whole) for text in range(texts)}
     cuts = {
@@ -75,7 +75,7 @@ def compare_ways(
 def _continue(
     rig: DeterminismRig, texts: Sequence[int], context: int, positions: int, cuts: Sequence[int]
 ) -> torch.Tensor:
-    """Gives the logits from the context's last position on: ``[positions, texts, words]``."""
+    """Returns the logits from the context's last position on: ``[positions, texts, words]``."""
     first = [rig.prefill(text, context, cuts) for text in texts]
     rows = [torch.cat(first)]
     rows += [

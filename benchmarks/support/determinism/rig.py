@@ -1,4 +1,4 @@
-"""A model on pages of its own, whose contexts are computed in any cut and continued in company."""
+"""A model on pages of its own, with contexts in any cut, continued alone or together."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,12 +13,12 @@ from inference_worker.pages.layout import PageRef
 from inference_worker.pages.pool import PagePool
 
 PAGE_TOKENS: Final = 16
-# Tokens of a step that computes a context in one go, as the engine's longest.
+# Tokens of a step that computes a context at once, like the engine's longest step.
 STEP_TOKENS: Final = 512
 
 
 class DeterminismRig:
-    """Sequences of the same texts, each computed again and again. One thread uses it."""
+    """Sequences of the same texts, each computed many times. One thread uses it."""
 
     def __init__(self, model: PagedModel, texts: Sequence[torch.Tensor]) -> None:
         """Makes room for one copy of each text, ids int64 ``[tokens]``."""
@@ -35,7 +35,10 @@ class DeterminismRig:
         ]
 
     def prefill(self, text: int, end: int, cuts: Sequence[int]) -> torch.Tensor:
-        """Compute ``[0, end)`` of a text, in steps that end at ``cuts`` too; gives the last row."""
+        """Computes ``[0, end)`` of a text in steps that also end at ``cuts``.
+
+        Returns the last row.
+        """
         logits = torch.empty(0)
         bounds = [0, *(cut for cut in cuts if 0 < cut < end), end]
         for start, stop in pairwise(bounds):
@@ -43,7 +46,7 @@ class DeterminismRig:
         return logits
 
     def compute(self, parts: Sequence[tuple[int, int, int]]) -> torch.Tensor:
-        """Runs one step of ``(text, start, end)``; gives float32 ``[parts, vocabulary]``."""
+        """Runs one step of ``(text, start, end)``. Returns float32 ``[parts, vocabulary]``."""
         step = Step(
             self._pool,
             tuple(

@@ -1,4 +1,4 @@
-"""The calls of a hit by themselves, as a client makes them, without what it puts around them."""
+"""The calls of a hit alone, without the work of the client around them."""
 
 from array import array
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ class CallsAlone:
     def hit(self, pace: Pace, token_count: int) -> Times:
         """Times a whole hit: an acquire, its pages' places, and their release, each answered.
 
-        ``caller`` is the acquire with the places: a client does not wait for releases.
-        The empty reservation is aborted untimed.
+        ``caller`` is the acquire with the places, because a client does not wait for releases. The
+        empty reservation is aborted untimed.
         """
         tokens = (prompt_of(token_count) + array("I", [0])).tobytes()
         worker, page_count = self._worker, token_count // PAGE_TOKENS
@@ -45,11 +45,11 @@ class CallsAlone:
         return repeat(pace, ("whole", "caller"), once)
 
     def hits_in_a_row(self, pace: Pace, token_count: int) -> Times:
-        """Time hits one after another, each an acquire, its pages' places, and both given back.
+        """Times consecutive hits, each an acquire, its pages' places, and the release of both.
 
-        Nobody waits for the answers to what is given back, and all of them are read within
-        the time. The reservations, which have no slots, are aborted by one call at the end of
-        a row, as a client does it. ``whole`` is a hit's part of a row.
+        Nothing waits for the releases' answers, but all are read within the time. The reservations,
+        which have no slots, are aborted by one call at the end of a row, like in a client.
+        ``whole`` is a hit's part of a row.
         """
         tokens = (prompt_of(token_count) + array("I", [0])).tobytes()
         worker, page_count = self._worker, token_count // PAGE_TOKENS
@@ -74,7 +74,7 @@ class CallsAlone:
 
 @contextmanager
 def calls_alone(runtime_dir: Path, lanes: dict[str, bool]) -> Iterator[dict[str, CallsAlone]]:
-    """Attaches a lease for each name, whose calls go over lanes or over gRPC, until the end."""
+    """Attaches a lease for each name until the end. Its calls use lanes or gRPC."""
     with ExitStack() as stack:
         yield {
             name: CallsAlone(

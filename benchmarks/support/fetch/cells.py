@@ -1,4 +1,4 @@
-"""What fetch.py measures: cells of ours, of LMCache's, and a plain copy."""
+"""The cells of fetch.py: kvstore's, LMCache's, and a plain copy."""
 
 import ctypes
 import hashlib
@@ -25,7 +25,7 @@ from support.fetch.workload import BYTES_TOKENS, PAYLOAD_BYTES, TOKENS, Pace, Ti
 
 LANE, GRPC, UNCHECKED = "kvstore, hot lane", "kvstore, gRPC", "no checksums"
 AS_IT_IS = ClientConfig(call_timeout=30.0)
-# A client takes the hot lane by itself, where there is one.
+# By default a client uses the hot lane if there is one.
 HAS_LANE = "hot_lane" in {each.name for each in fields(ClientConfig)}
 WITHOUT_LANE: dict[str, Any] = {"hot_lane": False} if HAS_LANE else {}
 OURS = LANE if HAS_LANE else GRPC
@@ -34,7 +34,7 @@ CONFIGS = {
     UNCHECKED: replace(AS_IT_IS, page_checksums=False),
     OURS: AS_IT_IS,
 }
-# Whether its calls go over lanes.
+# True if the calls use lanes.
 ALONE = {f"{OURS}, calls alone": HAS_LANE, f"{GRPC}, calls alone": False}
 REFERENCES = {"hit": OURS, "fetch": "memcpy", "store": "memcpy"}
 PEERS = {
@@ -42,18 +42,18 @@ PEERS = {
     "LMCache, gRPC, 256": ("grpc", 256),
     "LMCache, ZMQ, 16": ("zmq", 16),
 }
-# Hits one after another, releases sent and not waited for, all of it timed.
+# Consecutive hits, all timed, whose releases are sent without waiting.
 IN_A_ROW = ", in a row"
 CLOSEST = "LMCache, ZMQ, 256"
 ROWS = (CLOSEST, "LMCache, gRPC, 256")
 Slice = Callable[[Pace], Times]
-# Cells that copy are measured with one thread of torch, and some with one for each core too.
+# Copies are measured with one thread of torch, and some also with one for each core.
 THREADS = len(os.sched_getaffinity(0))
 THREADED = f", {THREADS} threads"
 
 
 def threaded(slice_: Slice, use_threads: Callable[[int], None]) -> Slice:
-    """Returns the same slice with a thread for each core, as far as torch takes them."""
+    """Returns the same slice with a thread for each core, as far as torch uses them."""
 
     def measured(pace: Pace) -> Times:
         use_threads(THREADS)
@@ -68,7 +68,7 @@ def threaded(slice_: Slice, use_threads: Callable[[int], None]) -> Slice:
 def our_cells(
     workers: dict[str, OurWorker], alone: dict[str, CallsAlone], engine: EngineMemory
 ) -> dict[Cell, Slice]:
-    """Returns what is measured of ours."""
+    """Returns the cells of kvstore."""
     cells: dict[Cell, Slice] = {}
     worker, unchecked = workers[OURS], workers[UNCHECKED]
     for tokens in TOKENS:
@@ -102,7 +102,7 @@ def our_cells(
 
 
 def peer_cells(name: str, peer: lmcache_peer.LMCachePeer) -> dict[Cell, Slice]:
-    """Returns what is measured of a peer."""
+    """Returns the cells of a peer."""
     hits: dict[Cell, Slice] = {
         Cell("hit", name, tokens): partial(peer.hit, token_count=tokens) for tokens in TOKENS
     }
@@ -126,7 +126,7 @@ def memcpy_cells() -> dict[Cell, Slice]:
     source, target = (torch.ones(PAYLOAD_BYTES, dtype=torch.uint8) for _ in range(2))
 
     def once() -> list[int]:
-        # As calls do, it lets others go first: on a busy machine that is to its advantage.
+        # It yields like calls do, which helps it on a busy machine.
         time.sleep(0.001)
         began = perf_counter_ns()
         ctypes.memmove(target.data_ptr(), source.data_ptr(), PAYLOAD_BYTES)
@@ -137,11 +137,11 @@ def memcpy_cells() -> dict[Cell, Slice]:
 
 
 def started_peers(stack: ExitStack, content: bytes, left_out: dict[str, str]) -> dict[Cell, Slice]:
-    """Starts what can be had of the peers; notes in ``left_out`` why one cannot be."""
+    """Starts the available peers. Records in ``left_out`` why another one is missing."""
     cells: dict[Cell, Slice] = {}
     python = environment.interpreter("lmcache")
     if not python:
-        left_out["LMCache"] = "not set up: `make bench-peers` does it"
+        left_out["LMCache"] = "not set up: run `make bench-peers`"
         return cells
     digest = hashlib.sha256(content).hexdigest()
     with tempfile.NamedTemporaryFile() as file:
@@ -154,6 +154,6 @@ def started_peers(stack: ExitStack, content: bytes, left_out: dict[str, str]) ->
             except (OSError, RuntimeError) as error:
                 left_out[name] = str(error)
                 continue
-            assert fetched == digest, "other bytes came back"
+            assert fetched == digest, "the fetched bytes differ"
             cells |= peer_cells(name, peer)
     return cells

@@ -7,15 +7,15 @@ import torch
 
 from support.fetch.workload import LARGE, LARGE_LAYOUT, PAGE_TOKENS, PAGES
 
-# Block 0 is no one's, as in the engines that keep their KV so.
+# Block 0 is unused, as in engines with such memory.
 BLOCKS = PAGES + 1
 
 
 class EngineMemory:
-    """Two pools of an engine's own, of blocks in no order.
+    """Two pools of an engine's own, with blocks in random order.
 
-    ``pages`` has whole pages, as the store does; ``layers`` a tensor for each layer with all
-    blocks' K and then all blocks' V, as engines do that keep a layout of their own.
+    ``pages`` has whole pages, like the store. ``layers`` has a tensor for each layer, with all
+    blocks' K and then all blocks' V, like engines with a layout of their own.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class EngineMemory:
             layer[:, self.block_ids] = pages[:, number].transpose(0, 1)
 
     def clear(self) -> None:
-        """Forgets the KV, so that what is there afterwards was fetched."""
+        """Clears the KV, so that later KV must have been fetched."""
         for each in (self.pages, *self.layers):
             each.zero_()
 
@@ -46,17 +46,17 @@ class EngineMemory:
         return _digest(self.pages[self.block_ids]), _digest(stacked.permute(2, 0, 1, 3, 4, 5))
 
     def gather_pages(self, extent: torch.Tensor, slots: Sequence[int]) -> None:
-        """Copies pages, which lie in these slots of an extent, into ``pages``: one copy a page."""
+        """Copies pages from these slots of an extent into ``pages``, one copy a page."""
         for slot, block in zip(slots, self.block_ids.tolist(), strict=True):
             self.pages[block].copy_(extent[slot])
 
     def scatter_pages(self, extent: torch.Tensor, slots: Sequence[int]) -> None:
-        """Copies ``pages`` into slots of an extent: one copy a page."""
+        """Copies ``pages`` into slots of an extent, one copy a page."""
         for slot, block in zip(slots, self.block_ids.tolist(), strict=True):
             extent[slot].copy_(self.pages[block])
 
     def gather_layers(self, extent: torch.Tensor, slots: Sequence[int]) -> None:
-        """Copies pages, which lie in these slots of an extent, into ``layers``."""
+        """Copies pages from these slots of an extent into ``layers``."""
         for first, run in _runs(slots):
             blocks, source = self.block_ids[first : first + len(run)], extent[run.start : run.stop]
             for number, layer in enumerate(self.layers):
@@ -73,7 +73,7 @@ class EngineMemory:
 
 
 def _runs(slots: Sequence[int]) -> list[tuple[int, range]]:
-    """Returns the runs of slots that follow each other, each with the index of its first."""
+    """Returns the runs of consecutive slots, each with the index of its first."""
     runs: list[tuple[int, range]] = []
     for index, slot in enumerate(slots):
         if runs and runs[-1][1].stop == slot:

@@ -1,4 +1,4 @@
-"""From the times of slices to figures: medians over rounds, ratios within a round."""
+"""Figures from the times of slices: medians over rounds, ratios within a round."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -8,7 +8,7 @@ from support.fetch.workload import Times
 
 
 class Cell(NamedTuple):
-    """What is measured: a part of the benchmark, whose it is, and of how many tokens."""
+    """A measured case: a part of the benchmark, its owner, and the number of tokens."""
 
     part: str
     name: str
@@ -23,11 +23,11 @@ Rounds = dict[Cell, list[Times]]
 
 
 def cell_figures(rounds: Rounds, references: dict[str, str], moved: int) -> list[dict[str, Any]]:
-    """Returns each cell's figures, times in milliseconds, raw samples in microseconds.
+    """Returns each cell's figures. Times are milliseconds, and raw samples are microseconds.
 
-    ``fastest_ms`` is the shortest of all, which other work lengthens least. ``ratio`` is to the
+    ``fastest_ms`` is the shortest time, which other work lengthens least. ``ratio`` is to the
     part's reference in ``references``: the median of the rounds' own. ``gb_s`` is of ``moved``
-    bytes, where a part moves any; a byte read and written counts once.
+    bytes, if a part moves any. A byte that is read and written counts once.
     """
     return [_figures(cell, rounds, references, moved) for cell in rounds]
 

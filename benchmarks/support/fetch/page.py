@@ -7,8 +7,8 @@ from support.page_section import busy_lines
 
 PROGRAM = "fetch.py"
 BUSY_NOTE = (
-    "Other work had the machine too: it lengthens what takes more of the processor by more, and"
-    " makes rows with several threads say nothing. Trust ratios, and a quiet run before this one."
+    "Other work ran on the machine. It slows work of the processor most, and makes rows with"
+    " several threads meaningless. Trust ratios, and prefer a quiet run to this one."
 )
 TITLES = {"fetch": "64 MiB of KV for a hit", "store": "64 MiB of KV published"}
 
@@ -18,15 +18,15 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
     facts, load, method = document["machine"], document["load_average"], document["method"]
     yield (
         f"One run of {method['rounds']} rounds on {facts['cores']} cores of an"
-        f" {facts['processor']}, whose load average was {load['before']} before it;"
-        f" {method['peer']}."
+        f" {facts['processor']}, with {method['peer']}."
+        f" The load average was {load['before']} before it."
     )
     yield from busy_lines(load, BUSY_NOTE)
     cells = document["cells"]
     yield ""
     sizes = sorted({each["tokens"] for each in cells if each["part"] == "hit"})
     head = "".join(f" {size:,} tokens, ms | ratio |" for size in sizes)
-    yield f"| a whole hit, no bytes moved |{head}"
+    yield f"| a whole hit, no bytes copied |{head}"
     yield "| --- |" + " --- | --- |" * len(sizes)
     hits = [each for each in cells if each["part"] == "hit"]
     for name in dict.fromkeys(each["name"] for each in hits):

@@ -1,4 +1,4 @@
-"""A run of fetch.py, or of a part of it: everything in turns, and what it came to."""
+"""A run of fetch.py, or of a part of it: everything in turns, and its results."""
 
 import hashlib
 import sys
@@ -28,7 +28,7 @@ from support.fetch.figures import Rounds, cell_figures
 from support.fetch.store import our_store, our_workers
 from support.fetch.workload import PAYLOAD_BYTES, Pace, payload
 
-# Rounds, and the pace of a slice: some four minutes, and half of one.
+# Rounds, and the pace of a slice: about four minutes, or half a minute.
 FULL, QUICK = (7, Pace(0.4, 3, 40)), (3, Pace(0.1, 2, 10))
 WARM_UP = Pace(0.2, 2, 10)
 
@@ -36,9 +36,9 @@ WARM_UP = Pace(0.2, 2, 10)
 def run(
     *, quick: bool, rounds: int = 0, peers: bool = True, parts: Collection[str] = tuple(REFERENCES)
 ) -> dict[str, Any]:
-    """Measures ``parts`` of the benchmark, beside peers where they are set up.
+    """Measures ``parts`` of the benchmark, beside the peers that are set up.
 
-    Returns everything as one JSON value; says on stderr which peer was left out, and why.
+    Returns everything as one JSON value. Prints to stderr which peer was left out, and why.
     """
     planned, pace = QUICK if quick else FULL
     rounds = rounds or planned

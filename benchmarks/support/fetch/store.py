@@ -1,4 +1,4 @@
-"""What fetch.py does with a store of ours, through the client that workers use."""
+"""The store of fetch.py, used through the client that workers use."""
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +32,7 @@ from support.fetch.workload import (
 )
 
 LIMIT = 30.0
-# One extent for each layout: the prompt whose bytes are moved, a second one, and as much again.
+# One extent for each layout: the prompt whose bytes are copied, a second one, and as much again.
 EXTENT_BYTES = 4 * PAYLOAD_BYTES
 Copy = Callable[[torch.Tensor, Sequence[int]], None]
 
@@ -48,7 +48,7 @@ class OurWorker:
         self.small = self._open(SMALL_NAME, SMALL_LAYOUT)
 
     def publish(self, payload: bytes) -> None:
-        """Have all prompts cached, the KV of one of them this."""
+        """Caches all prompts, one of them with the KV of ``payload``."""
         page_bytes = LARGE_LAYOUT.page_bytes
         with self.large.reserve(start_page=0, page_count=PAGES) as reservation:
             for number, page in enumerate(reservation.pages):
@@ -66,9 +66,9 @@ class OurWorker:
     ) -> Times:
         """Times a whole hit: a match, its pages' places, and its release answered.
 
-        ``caller`` is what the caller waits for: releases are sent in the background. With
-        ``reserving`` it is an acquire, whose empty reservation is aborted too. Tokens are
-        packed, or a list as engines may have it.
+        ``caller`` is the caller's waiting time, because releases are sent in the background. With
+        ``reserving`` it is an acquire, whose empty reservation is aborted too. Tokens are packed,
+        or a list as in some engines.
         """
         packed = _one_to_run(prompt_of(token_count))
         tokens: Tokens = packed.tolist() if listed else packed
@@ -93,7 +93,7 @@ class OurWorker:
         return repeat(pace, ("whole", "caller"), once)
 
     def fetch(self, pace: Pace, copy: Copy | None = None) -> Times:
-        """Times a hit until its KV can be used: in place, or copied into an engine's memory."""
+        """Times a hit until its KV is usable: in place, or copied into an engine's memory."""
 
         def once() -> list[int]:
             began = perf_counter_ns()
@@ -108,9 +108,9 @@ class OurWorker:
         return repeat(pace, ("whole", "lookup"), once)
 
     def store(self, pace: Pace, copy: Copy | None = None) -> Times:
-        """Time publishing as many bytes: written in place before, or copied from an engine's.
+        """Times publishing as many bytes: already written in place, or copied from an engine's.
 
-        Slots are reserved, filled, inserted. What was published is removed again, untimed.
+        Slots are reserved, filled and inserted. The published pages are removed again, untimed.
         """
 
         def once() -> list[int]:
@@ -131,7 +131,7 @@ class OurWorker:
         return repeat(pace, ("whole",), once)
 
     def verify(self, engine: EngineMemory) -> tuple[str, str]:
-        """Fetches once into an engine's cleared memory; returns the digests of both its pools."""
+        """Fetches once into an engine's cleared memory. Returns the digests of both its pools."""
         engine.clear()
         with self._match() as match:
             slots, extent = self._places(match.pages)
@@ -145,7 +145,7 @@ class OurWorker:
         return match
 
     def _places(self, pages: Pages) -> tuple[Sequence[int], torch.Tensor]:
-        """Returns the slots that pages lie in, and their one extent as it is mapped."""
+        """Returns the slots of pages, and their one mapped extent."""
         [run] = pages.runs
         return run.slots, self.large.extent_tensor(run.extent_id)
 
@@ -161,13 +161,13 @@ class OurWorker:
 
 
 def _one_to_run(cached: "array[int]") -> "array[int]":
-    """Returns the tokens and one more: a match leaves one to run."""
+    """Returns the tokens and one more, because a match leaves one to run."""
     return cached + array("I", [0])
 
 
 @contextmanager
 def our_store() -> Iterator[Path]:
-    """Runs a store, as it is, and gives its folder."""
+    """Runs a store with its defaults, and returns its folder."""
     size = str(2 * EXTENT_BYTES)
     with running_store("--tier1-bytes", size, "--extent-bytes", str(EXTENT_BYTES)) as store:
         yield store.runtime_dir

@@ -6,11 +6,11 @@ from rich import box
 from rich.table import Table
 
 TITLES = {
-    "hit": "A whole hit, no bytes moved",
+    "hit": "A whole hit, no bytes copied",
     "fetch": "64 MiB of KV for a hit",
     "store": "64 MiB of KV published",
 }
-# The second column of times: what of the whole it is.
+# The second column of times: the part of the whole that it shows.
 SECOND = {"hit": ("caller_ms", "lookup_ms"), "fetch": ("lookup_ms",), "store": ()}
 
 

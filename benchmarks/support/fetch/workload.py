@@ -1,4 +1,4 @@
-"""What fetch.py moves: prompts, the KV of one of them, and the shapes of both."""
+"""The data of fetch.py: prompts, the KV of one of them, and the shapes of both."""
 
 import time
 from array import array
@@ -10,7 +10,7 @@ import numpy as np
 from kvstore_client import PagedContent, PageLayout
 
 PAGE_TOKENS = 16
-# Two prompts whose control path is timed, and the one whose bytes are moved.
+# Two prompts whose control path is timed, and the prompt whose bytes are copied.
 TOKENS = (2_048, 100_000)
 BYTES_TOKENS = 2_048
 # 64 MiB for 2,048 tokens: 16 layers, 4 KV heads of 128, bfloat16.
@@ -19,19 +19,19 @@ LARGE = PagedContent(layer_count=16, kv_head_count=4, head_dim=128, dtype="bfloa
 SMALL = PagedContent(layer_count=1, kv_head_count=1, head_dim=16, dtype="bfloat16")
 LARGE_LAYOUT = PageLayout.paged(PAGE_TOKENS, LARGE)
 SMALL_LAYOUT = PageLayout.paged(PAGE_TOKENS, SMALL)
-# Hits that follow each other and are timed together; of a peer's long ones fewer, for the time.
+# Consecutive hits that are timed together. A peer's long ones are fewer, to save time.
 ROW = 10
 PEER_ROW = {2_048: ROW, 100_000: 2}
 PAGES = BYTES_TOKENS // PAGE_TOKENS
 PAYLOAD_BYTES = PAGES * LARGE_LAYOUT.page_bytes
 SEED = 5
 
-# Nanoseconds of what was timed, by the name of the part; "whole" is all of it.
+# Nanoseconds by the name of the part. "whole" is all of it.
 Times: TypeAlias = Mapping[str, Sequence[int]]
 
 
 class Pace(NamedTuple):
-    """How long a slice is: at least ``least`` times, then until ``seconds`` or ``most`` times."""
+    """The length of a slice: ``least`` times, then until ``seconds`` or ``most`` times."""
 
     seconds: float
     least: int
@@ -44,7 +44,7 @@ def prompt_of(token_count: int) -> "array[int]":
 
 
 def payload() -> bytes:
-    """Returns the KV of the prompt whose bytes are moved: page after page, without a pattern."""
+    """Returns the KV of the prompt whose bytes are copied: page after page, without a pattern."""
     return np.random.default_rng(SEED).bytes(PAYLOAD_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""The time to the first token: cold, on a hit, and with nothing but the prompt's own end."""
+"""The time to the first token: cold, on a hit, and for the prompt's end alone."""
 
 import random
 import time
@@ -22,19 +22,19 @@ COLD, HIT, ALONE, RESIDENT = "cold", "hit", "suffix alone", "resident"
 
 
 class Prompts:
-    """Random token ids, other ones at each call and the same in each run."""
+    """Random token ids, new ones at each call and the same in each run."""
 
     def __init__(self, vocabulary: int) -> None:
         self._random = random.Random(7)
         self._vocabulary = vocabulary
 
     def fresh(self, count: int) -> list[int]:
-        """Gives ``count`` ids that nobody computed before."""
+        """Returns ``count`` ids that nobody has computed."""
         return self._random.choices(range(self._vocabulary), k=count)
 
 
 class Resident:
-    """A prefix in this process's own memory, to go on from as an engine without a store would."""
+    """A prefix in this process's own memory, from which an engine without a store continues."""
 
     def __init__(self, model: PagedModel, plan: Plan, prefix: list[int]) -> None:
         layout = model.layout(PAGE_TOKENS)
@@ -49,7 +49,7 @@ class Resident:
             self._forward(start, prefix[start : start + plan.chunk_tokens])
 
     def first_token(self, suffix: list[int]) -> float:
-        """Computes the suffix behind the prefix and choose a token; returns the seconds."""
+        """Computes the suffix after the prefix and chooses a token. Returns the seconds."""
         begin = time.perf_counter()
         int(self._forward(self._prefix_tokens, suffix)[0].argmax())
         return time.perf_counter() - begin
@@ -64,10 +64,11 @@ def measure_first_token(
 ) -> list[dict[str, Any]]:
     """Returns a row for each length of the shared prefix: milliseconds, medians over the rounds.
 
-    ``cold`` is a prompt that nobody computed, published as it goes; ``hit`` one whose prefix is
-    in the store; ``suffix alone`` the rest of such a prompt as a prompt of its own, without the
-    store; ``resident`` the rest behind a prefix in the process's own pages, without the store.
-    Ratios are the medians of the rounds' own. Raises ``RuntimeError`` where a hit is none.
+    ``cold`` is a new prompt, published as it is computed. ``hit`` is a prompt whose prefix is in
+    the store. ``suffix alone`` is the rest of such a prompt as a prompt of its own, without the
+    store. ``resident`` is the rest after a prefix in the process's own pages, without the store.
+
+    Ratios are the medians of the rounds' own. Raises ``RuntimeError`` if a hit misses.
     """
     prompts = Prompts(model.vocabulary)
     longest = max(plan.shared_tokens) + plan.suffix_tokens + 1
@@ -86,7 +87,7 @@ def _row(
 ) -> dict[str, Any]:
     prefix = prompts.fresh(shared)
     resident = Resident(model, plan, prefix)
-    # Publishes the prefix, and compiles what is compiled.
+    # Publishes the prefix, and compiles the kernels.
     engine.generate(prefix + prompts.fresh(plan.suffix_tokens), 1)
     rounds = [
         dict(_round(plan, engine, resident, prompts, prefix)) for _ in range(plan.rounds + 1)
@@ -119,8 +120,8 @@ def _round(
 
 
 def _require(generation: Generation, matched: int, prefilled: int) -> None:
-    """Raises where a request was not what it is called here."""
+    """Raises if a request was not the kind that it is measured as."""
     found = (generation.matched_tokens, generation.prefilled_tokens, generation.store_failure)
-    # Two random prompts may begin with the same few tokens.
+    # Two random prompts may share the same few first tokens.
     if not matched <= found[0] <= matched + PAGE_TOKENS or found[2] is not None:
         raise RuntimeError(f"(matched, prefilled, failure) {found}, not {(matched, prefilled)}")

@@ -1,4 +1,4 @@
-"""How fast pages are copied out of the store's memory, beside a plain copy of as many bytes."""
+"""The speed of copying pages out of the store, beside a plain copy of as many bytes."""
 
 import time
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from inference_worker.pages.pool import PagePool
 from kvstore_client import Namespace
 from support.gpu.plan import PAGE_TOKENS, Plan, synchronize
 
-# Copies timed as one, so that what it takes to launch the first of them is lost among them.
+# Copies that are timed as one, so that the launch of the first hardly counts.
 COPIES = 8
 
 
 def measure_gather(plan: Plan, model: PagedModel, namespace: Namespace) -> dict[str, Any]:
     """Returns GB/s of each way, and each way's share of the plain copy: medians over the rounds.
 
-    Pages are of the model's layout, in slots of the store in no order. ``pages`` gathers whole
-    pages, ``rows`` the keys and values of layer after layer, as attention without kernels does.
-    A byte that is read and written counts once.
+    Pages have the model's layout, in slots of the store in random order. ``pages`` gathers whole
+    pages. ``rows`` gathers the keys and values layer by layer, like attention without kernels. A
+    byte that is read and written counts once.
     """
     count = plan.gather_tokens // PAGE_TOKENS
     layout = model.layout(PAGE_TOKENS)
@@ -37,7 +37,7 @@ def measure_gather(plan: Plan, model: PagedModel, namespace: Namespace) -> dict[
         pool = PagePool(layout, model.device)
         pool.add_extent(extent, pages)
         table = BlockTable(PAGE_TOKENS, [refs[n] for n in order])
-        # In whole words, whatever the values are: only bytes move.
+        # Whole words of any value, because only bytes are copied.
         words = pages.flatten(1).view(torch.int64)
         slots = table.slots.to(model.device)
         rows = pool.page_rows(table.extents, table.slots)

@@ -1,9 +1,9 @@
-"""Models of Qwen3's shapes and random weights, made where they compute."""
+"""Models of Qwen3's shapes with random weights, made on their device."""
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
-# Shapes of Qwen3 as published, by their size; "tiny" is of no use but to run the code.
+# Shapes of Qwen3 as published, by size. "tiny" only serves to try the code.
 SHAPES: dict[str, dict[str, int]] = {
     "8b": {
         "vocab_size": 151_936,
@@ -41,7 +41,7 @@ SHAPES: dict[str, dict[str, int]] = {
 def build_model(name: str, device: str) -> PreTrainedModel:
     """Builds a model of random weights on its device: bfloat16 on a GPU, float32 on a CPU.
 
-    Raises ``KeyError`` for a name that is none of ``SHAPES``.
+    Raises ``KeyError`` for a name that is not in ``SHAPES``.
     """
     special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     config = Qwen3Config(**SHAPES[name], **special, tie_word_embeddings=False)

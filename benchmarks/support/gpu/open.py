@@ -31,14 +31,14 @@ PATIENCE = 60.0
 def measure_open(plan: Plan) -> list[dict[str, Any]]:
     """Returns a row for each size: the first process's milliseconds, and the others' median."""
     with ExitStack() as stack:
-        # All at once: a process needs seconds to start, and milliseconds to open.
+        # All at the same time: a process needs seconds to start, and milliseconds to open.
         folders = [
             stack.enter_context(
                 running_store(*plan.store_device, "--tier1-bytes", each, "--extent-bytes", each)
             ).runtime_dir
             for each in map(str, plan.open_bytes)
         ]
-        # For the first process the stores allocate and clear the memory; the others only map it.
+        # The stores allocate and clear the memory for the first process. The others only map it.
         first, *others = (
             _in_a_process(folders, plan.device) for _ in range(plan.open_processes + 1)
         )
@@ -56,7 +56,7 @@ def measure_open(plan: Plan) -> list[dict[str, Any]]:
 def _in_a_process(folders: list[Path], device: str) -> list[float]:
     command = [sys.executable, "-m", "support.gpu.open", device, *map(str, folders)]
     folder = Path(__file__).parents[2]
-    # In the folder of the benchmarks, where `support` is found.
+    # The folder of the benchmarks, which has `support`.
     answer = subprocess.run(  # noqa: S603 - our own program, our own arguments
         command, cwd=folder, capture_output=True, text=True, check=False
     )
@@ -67,7 +67,7 @@ def _in_a_process(folders: list[Path], device: str) -> list[float]:
 
 
 def open_once(runtime_dir: Path, device: str) -> float:
-    """Attaches, open a namespace and take one page as a tensor; returns the seconds."""
+    """Attaches, opens a namespace and takes one page as a tensor. Returns the seconds."""
     # Making the process's context and importing cupy takes seconds, and is not the store's cost.
     torch.zeros(1, device=device)
     if device != "cpu":

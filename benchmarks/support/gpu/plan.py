@@ -1,4 +1,4 @@
-"""What gpu.py measures, on a GPU and, as a trial of its own code, on a CPU."""
+"""The sizes that gpu.py measures, on a GPU and, to try its code, on a CPU."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ TIER_PAGE_BYTES = (32 * KIB, 288 * KIB, 2304 * KIB)
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to measure: sizes in bytes and in tokens, and how often."""
+    """The sizes to measure, in bytes and in tokens, and the numbers of rounds."""
 
     device: str
     model: str
@@ -35,7 +35,7 @@ class Plan:
 
 
 def make_plan(device: str, model: str | None, *, quick: bool) -> Plan:
-    """Chooses sizes for a device; ``model`` is one of ``gpu_models.SHAPES``."""
+    """Chooses sizes for a device. ``model`` is one of the ``SHAPES`` of models.py."""
     if device == "cpu":
         return Plan(
             device=device,
@@ -66,7 +66,7 @@ def make_plan(device: str, model: str | None, *, quick: bool) -> Plan:
 
 
 def device_facts(device: str) -> dict[str, Any]:
-    """Returns what the figures depend on besides the machine."""
+    """Returns the facts that the figures depend on besides the machine."""
     facts: dict[str, Any] = {"device": device, "torch": torch.__version__}
     if device != "cpu":
         properties = torch.cuda.get_device_properties(device)
@@ -77,6 +77,6 @@ def device_facts(device: str) -> dict[str, Any]:
 
 
 def synchronize(device: str) -> None:
-    """Waits until the device is done; a CPU always is."""
+    """Waits until the device is done, which a CPU always is."""
     if device != "cpu":
         torch.cuda.synchronize(device)

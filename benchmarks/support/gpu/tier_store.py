@@ -1,4 +1,4 @@
-"""A store of two tiers in this process, whose moves are timed one batch after another."""
+"""A store of two tiers in this process, whose moves are timed batch by batch."""
 
 import os
 from array import array
@@ -20,7 +20,7 @@ PROCESS = 1
 
 
 class TierStore:
-    """Sequences of ``pages`` pages each, written through to tier 2, promoted as they match."""
+    """Sequences of ``pages`` pages each, written through to tier 2, promoted by matches."""
 
     def __init__(self, upper: Arenas, lower: Arenas, *, page_bytes: int, pages: int) -> None:
         self._pages, self._published = pages, 0
@@ -38,7 +38,7 @@ class TierStore:
         self._store.acknowledge(PROCESS, [each.shape.extent_id for each in owed])
 
     def publish(self, number: int) -> None:
-        """Publishes a sequence, in tier 1, with whatever its pages hold."""
+        """Publishes a sequence in tier 1, with the old bytes of its pages."""
         self._renew()
         pin_id, reservation_id = next(self._ids), next(self._ids)
         sequence = self._sequence(number)
@@ -57,13 +57,13 @@ class TierStore:
         self._published += self._pages
 
     def demote(self) -> None:
-        """Have the mover copy what was published to tier 2."""
+        """Runs the mover, which copies the published pages to tier 2."""
         self._store.mover.step()
         if self._cache.counters.demoted_page_count != self._published:
             raise RuntimeError("a page was not copied to tier 2")
 
     def promote(self, number: int) -> None:
-        """Matches a sequence that is in tier 2 alone, which copies it to tier 1 first."""
+        """Matches a sequence that is in tier 2 alone, so it is first copied to tier 1."""
         before, pin_id = self._cache.counters.promoted_page_count, next(self._ids)
         options = MatchOptions(pin_id)
         self._store.match(self._caller, self._namespace_id, self._sequence(number), options)
@@ -75,6 +75,6 @@ class TierStore:
         self._store.grant(self._caller, ttl=None, display_name="benchmark", features=())
 
     def _sequence(self, number: int) -> Sequence:
-        """Returns whole pages of tokens and the one that a match leaves."""
+        """Returns whole pages of tokens and the one token that a match leaves."""
         size = self._pages * PAGE_TOKENS + 1
         return Sequence(array("I", range(number * size, (number + 1) * size)).tobytes())

@@ -1,4 +1,4 @@
-"""How fast pages go to tier 2 and come back, beside one large copy of as many bytes."""
+"""The speed of pages to tier 2 and back, beside one large copy of as many bytes."""
 
 import ctypes
 import time
@@ -21,20 +21,19 @@ from kvstore.storage.tiers import Tiers
 from support.gpu.plan import Plan, synchronize
 from support.gpu.tier_store import TierStore
 
-# Sequences of COPY_PAGES pages that are published, and demoted, in a round: all of tier 1.
+# Published and demoted sequences of COPY_PAGES pages in a round: all of tier 1.
 WRITTEN = 4
-# What tier 2 holds: what was written in the round before is there still, and in tier 1 no more.
+# Tier 2's sequences: those of the round before, which tier 1 no longer has.
 TIER_2 = 10
 
 
 def measure_tiers(plan: Plan) -> list[dict[str, Any]]:
     """Returns a row for each page size: GB/s of each way, and its share of the one large copy.
 
-    Medians over the rounds; all ways run once a round, in turns. ``copies`` are those of
-    the storage alone: a batch of pages in no order. ``store`` is all that a store does
-    for them besides: ``down`` the mover's step over some batches, deciding and finishing,
-    ``up`` the match of one batch that promotes it. A byte that is read and written
-    counts once.
+    Figures are medians over the rounds, and all ways run once a round, in turns. ``copies`` are
+    those of the storage alone: a batch of pages in random order. ``store`` adds all that a store
+    does for them. Its ``down`` is the mover's step over some batches, with its decisions, and
+    ``up`` is the match of one batch that promotes it. A byte that is read and written counts once.
     """
     return [_measure(plan, page_bytes) for page_bytes in plan.tier_page_bytes]
 
@@ -57,7 +56,7 @@ def _measure(plan: Plan, page_bytes: int) -> dict[str, Any]:
             return made
 
         upper, lower = arenas(nearest, 1, WRITTEN), arenas(host, 2, TIER_2)
-        # Before the store, which takes the rest: slots of nobody, for copies without it.
+        # Reserved before the store takes the rest: slots for copies without the store.
         first, second = (
             each.allocate(0, page_bytes, max_slots=COPY_PAGES).shape.extent_id << 32
             for each in (upper, lower)
@@ -105,7 +104,7 @@ def _figures(
 
 
 def _sources(device: str, stack: ExitStack) -> tuple[MemorySource, MemorySource]:
-    """Returns where tier 1 and tier 2 have their memory; tier 2's is registered for a device."""
+    """Returns the memory of tier 1 and of tier 2, which is registered for a device."""
     if device == "cpu":
         return HostMemory(), HostMemory()
     cuda = stack.enter_context(closing(CudaDevice(torch.device(device).index or 0)))
@@ -113,11 +112,11 @@ def _sources(device: str, stack: ExitStack) -> tuple[MemorySource, MemorySource]
 
 
 def _large_copies(device: str, size: int) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Returns one copy of many bytes down and up: of pinned memory, and on the host a memmove."""
+    """Returns one copy of many bytes down and up: of pinned memory, or on the host a memmove."""
     if device == "cpu":
         first, second = (torch.ones(size, dtype=torch.uint8) for _ in range(2))
         one, other = first.data_ptr(), second.data_ptr()
-        # They keep what they copy.
+        # The copies keep their sources alive.
         return (
             lambda: ctypes.memmove(other, one, first.nbytes),
             lambda: ctypes.memmove(one, other, second.nbytes),

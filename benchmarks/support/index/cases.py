@@ -1,4 +1,4 @@
-"""The cases of benchmarks/index.py: what is built, on each side, and what of it is timed."""
+"""The cases of benchmarks/index.py: what each side builds, and which calls are timed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,22 +14,22 @@ from support.index.trees import LEAF_PAGES, PAGE_TOKENS, WIDTH, Tree, sequence, 
 
 PROMPT = 100_000
 CACHED, FRESH = 2_048, 512
-# Memory for inserts, as often as it is wanted: 55,000 of 32 pages came within a run.
+# Memory for the inserts of a run, which were up to 55,000 of 32 pages.
 INSERTED_PAGES = 1 << 22
 Slice = Callable[[float], list[float]]
-# Of whom there is no figure, and why.
-SLOW = "building it takes minutes"
+# The sides without a figure, and the reason.
+SLOW = "the build takes minutes"
 
 
 class Size(NamedTuple):
-    """How far a run goes: what takes too long for a quick one is left out, and said."""
+    """The size of a run. A quick one reports the slow cases as left out."""
 
     quick: bool
 
 
 @dataclass
 class Case:
-    """One case: who is timed by what, who is not and why, and whether it is the index alone."""
+    """One case: the timed sides, the others with a reason, and whether it is the index alone."""
 
     name: str
     slices: dict[str, Slice]
@@ -41,9 +41,9 @@ def nothing() -> None:
 
 
 def chained_hashes() -> tuple[Callable[[bytes], int], Callable[[bytes], None]]:
-    """Returns a match and an insert by chained hashes of blocks, as vLLM's manager does them.
+    """Returns a match and an insert by chained hashes of blocks, as in vLLM's manager.
 
-    xxh3 of 128 bits over the parent's and the block's bytes, and one map.
+    They use xxh3 of 128 bits over the parent's and the block's bytes, and one map.
     """
     known: dict[bytes, int] = {}
 
@@ -66,7 +66,7 @@ def chained_hashes() -> tuple[Callable[[bytes], int], Callable[[bytes], None]]:
 
 
 def match_case(nodes: int, peers: dict[str, SGLang], size: Size) -> Case:
-    """Matches a prompt of 100,000 tokens in so many nodes."""
+    """Matches a prompt of 100,000 tokens in that many nodes."""
     name = f"match_100k_{nodes}_node" + ("s" if nodes > 1 else "")
     missing = {who: SLOW for who in peers if _walks_all(who) and nodes > 1_000 and size.quick}
     there = {who: peer for who, peer in peers.items() if who not in missing}
@@ -119,7 +119,7 @@ def insert_case(peers: dict[str, SGLang]) -> Case:
 
     def fresh() -> tuple[bytes, object]:
         tokens = cached + sequence((1 << 25) + next(numbers) * FRESH, FRESH)
-        # The peers' trees have no bound, and evict nothing.
+        # The peers' trees have no bound and evict nothing.
         if tree.arena.free_count < FRESH // PAGE_TOKENS:
             tree.add_memory(INSERTED_PAGES)
         return tokens, tree.take(FRESH // PAGE_TOKENS)
@@ -137,7 +137,7 @@ def _ask_insert(peer: SGLang, name: str, seconds: float) -> list[float]:
 
 
 def evict_case(leaves: int, peers: dict[str, SGLang], size: Size) -> Case:
-    """Evicts 64 tokens where so many leaves of 64 tokens share no page."""
+    """Evicts 64 tokens among that many leaves of 64 tokens, which share no page."""
     name = f"evict_{leaves // 1000}k_leaves" if leaves < 1_000_000 else "evict_1m_leaves"
     missing = {who: SLOW for who in peers if leaves > 100_000 and (size.quick or _walks_all(who))}
     there = {who: peer for who, peer in peers.items() if who not in missing}

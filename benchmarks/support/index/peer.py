@@ -1,4 +1,4 @@
-"""SGLang's caches in a process of their own, told what to do line by line."""
+"""SGLang's caches in a process of their own, controlled by lines."""
 
 import json
 import subprocess
@@ -15,27 +15,27 @@ class PeerEnded(RuntimeError):
 
 
 class SGLang:
-    """One process; a thing at a time, so that nothing else is measured meanwhile."""
+    """One process, with one request at a time, so that nothing else is measured meanwhile."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The id of the process."""
         return self._process.pid
 
     def ask(self, what: str, **arguments: object) -> Any:  # noqa: ANN401  # what it answers
-        """Have one thing done; raises ``PeerEnded``."""
+        """Sends a request and returns its answer. Raises ``PeerEnded``."""
         self.begin(what, **arguments)
         return self.finish()
 
     def wait(self) -> None:
-        """Waits until it does nothing any more, at first until it has loaded; as ``ask``."""
+        """Waits until the process is idle, at first until it has loaded. Raises like ``ask``."""
         self.ask("rest")
 
     def begin(self, what: str, **arguments: object) -> None:
-        """Have one thing begun, whose answer ``finish`` waits for; raises ``PeerEnded``."""
+        """Sends a request whose answer ``finish`` waits for. Raises ``PeerEnded``."""
         requests = self._process.stdin
         assert requests
         try:
@@ -45,7 +45,7 @@ class SGLang:
             raise PeerEnded(what) from error
 
     def finish(self) -> Any:  # noqa: ANN401  # what it answers
-        """Waits for the answer to what was begun; raises ``PeerEnded``."""
+        """Waits for the answer to the request that was begun. Raises ``PeerEnded``."""
         answers = self._process.stdout
         assert answers
         line = answers.readline()

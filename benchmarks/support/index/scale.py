@@ -1,9 +1,11 @@
-"""Memory and pauses at scale: each measurement in a process of its own, which this file is run as.
+"""Memory and pauses at scale, each measured by this file in a process of its own.
 
-``python index_scale.py memory PAGES PAGES_A_NODE`` prints bytes a page, and
-``python index_scale.py pauses PAGES PAGES_A_NODE default|ours`` the collector's longest pause
-in milliseconds; ``index_scale.py namespaces COUNT`` and ``index_scale.py prompt TOKENS`` print
-what a store of so many namespaces, and one prompt of so many tokens, cost. All as JSON.
+``python scale.py memory PAGES PAGES_A_NODE`` prints bytes a page. ``python scale.py pauses PAGES
+PAGES_A_NODE default
+
+ours`` prints the collector's longest pause in milliseconds. ``scale.py namespaces COUNT`` prints
+the cost of a store with that many namespaces. ``scale.py prompt TOKENS`` prints the cost of one
+prompt of that length. All print JSON.
 """
 
 import gc
@@ -23,12 +25,12 @@ from support.index.trees import PAGE_TOKENS, Tree, sequence
 STATM = Path("/proc/self/statm")
 PAGE_BYTES = 4096
 FORKS = 2
-# Nodes between two looks at whether a collection is due: what a second brings at most.
+# Nodes between two checks if a collection is due: at most those of a second.
 STEP = 1_000
 
 
 def measure(*arguments: object) -> Any:  # noqa: ANN401  # one figure or several
-    """Runs one measurement in a process of its own and returns what it printed."""
+    """Runs one measurement in a process of its own and returns its output."""
     command = [sys.executable, "-m", "support.index.scale", *map(str, arguments)]
     folder = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)  # noqa: S603
@@ -46,9 +48,9 @@ def fill(tree: Tree, pages_a_node: int, collector: Collector | None = None) -> i
             begin += pages_a_node * PAGE_TOKENS
             end = tree.grow(at, tokens)
             ends.append(end)
-            # A leaf that would have grown was cut: what is above is another node since.
+            # A leaf that would have grown was split, so its upper part is another node now.
             above = end.node.parent
-            assert above is not None  # the root is above all
+            assert above is not None  # the root is the parent of all
             at = Position(above, len(above.slots))
             made += 1
         if collector is not None and made % STEP == 0:
@@ -97,7 +99,7 @@ def pauses(pages: int, pages_a_node: int, kind: str) -> dict[str, float]:
 
 
 def namespaces(count: int) -> dict[str, float]:
-    """Returns what so many namespaces cost, with one page of their own each."""
+    """Returns the cost of that many namespaces, each with one page of its own."""
     gc.disable()
     tree = Tree(count)
     before = _resident()
@@ -120,7 +122,7 @@ def namespaces(count: int) -> dict[str, float]:
 
 
 def prompt(tokens: int) -> dict[str, float]:
-    """Returns what the longest prompt costs that limits let in, in milliseconds."""
+    """Returns the cost of the longest prompt within the limits, in milliseconds."""
     tree = Tree(tokens // PAGE_TOKENS + 1)
     tokens = min(tokens, tree.cache.limits.max_tokens)
     asked = sequence(0, tokens)

@@ -1,4 +1,4 @@
-"""A trace of chat requests, replayed again and again: does the index stay as fast as it was."""
+"""A trace of chat requests, replayed many times to see if the index stays fast."""
 
 import gc
 from array import array
@@ -16,16 +16,16 @@ from support.traces import asking
 
 BLOCK_TOKENS = 512
 LINE = 'a line is JSON with "hash_ids" and "input_length"'
-# The room there is for each request, where one takes some 750 pages.
+# Pages of room for each request, which needs about 750.
 PAGES_A_REQUEST = 30
 CONTROL_TOKENS, CONTROL_NODES, CONTROL_EVERY = 100_000, 196, 32
 
 
 def prompts(path: Path, requests: int) -> list[bytes]:
-    """Returns each request's tokens: 512 made of each of its ids, cut to its length in pages.
+    """Returns each request's tokens: 512 for each of its ids, cut to its length in pages.
 
-    Raises ``ValueError`` for a file that cannot be read or asks for nothing, and with the line's
-    number for a line.
+    Raises ``ValueError`` for a file that cannot be read or has no tokens. For a wrong line it has
+    the line's number.
     """
     return asking(path, rows_of(path, _tokens, LINE, requests), len)
 
@@ -39,17 +39,18 @@ def _tokens(line: object) -> bytes:
 
 
 def replay(asked: Sequence[bytes], passes: int, requests: int) -> dict[str, Any]:
-    """Replays prompts so many times into a cache with a fraction of the room they would take.
+    """Replays prompts that many times into a cache with a fraction of the room for them.
 
-    The room goes by ``requests``, of which ``asked`` has as many or fewer. A request is a
+    The room follows from ``requests``, of which ``asked`` has as many or fewer. A request is a
     match, an insert of the rest with room made for it, and a release.
-    Returns each pass's figures, and how often as long as in the first pass a page's match
-    takes in the last: as it is, and compared with the control's walks of the same passes.
+
+    Returns each pass's figures, and the last pass's time of a page's match over the first's. The
+    ratio is given as it is, and compared with the control's walks of the same passes.
     """
     pages = requests * PAGES_A_REQUEST
     tree, control = Tree(pages), Control()
     Collector(MONOTONIC).begin()
-    # The prompts were there before; what is collected is the cache's.
+    # The prompts existed before. Only the cache's garbage may be collected.
     gc.freeze()
     figures = [_one_pass(tree, asked, control) for _ in range(passes)]
     first, last = figures[0], figures[-1]
@@ -66,7 +67,7 @@ def replay(asked: Sequence[bytes], passes: int, requests: int) -> dict[str, Any]
 
 
 class Control:
-    """A prompt in a cache of its own that nothing changes: what the machine makes of a walk."""
+    """A prompt in an unchanged cache of its own, which shows the machine's speed of a walk."""
 
     def __init__(self) -> None:
         self._tree = Tree(2 * CONTROL_TOKENS // PAGE_TOKENS)
@@ -80,7 +81,7 @@ class Control:
 
 
 def _one_pass(tree: Tree, asked: Sequence[bytes], control: Control) -> dict[str, Any]:
-    """Replays all requests once. Walks are timed by processor time, cold as they come."""
+    """Replays all requests once. Walks are timed by processor time, with cold memory."""
     walks: list[float] = []
     controls: list[float] = []
     counters, found, started = tree.namespace.counters, 0, perf_counter()

@@ -1,4 +1,4 @@
-"""Caches of one namespace, built page by page without sockets, and the calls that are timed."""
+"""Caches of one namespace, built page by page without sockets, and their timed calls."""
 
 from array import array
 from collections.abc import Callable
@@ -24,18 +24,18 @@ PAGE_TOKENS = 16
 WIDTH = TOKEN_BYTES * PAGE_TOKENS
 LEAF_PAGES = 4
 NOW = 100.0
-# More than any prompt's tokens, so that forks and leaves begin like none of them.
+# Above all tokens of prompts, so that forks and leaves share no first token with them.
 OTHER = 1 << 24
 T = TypeVar("T")
 
 
 def sequence(begin: int, tokens: int) -> bytes:
-    """Returns the bytes of so many token ids from ``begin`` on."""
+    """Returns the bytes of ``tokens`` token ids from ``begin`` on."""
     return array("I", range(begin, begin + tokens)).tobytes()
 
 
 def timed(seconds: float, prepare: Callable[[], T], call: Callable[[T], object]) -> list[float]:
-    """Returns the microseconds of each call for so many seconds, without what prepares it."""
+    """Returns the microseconds of each call for that many seconds, without the preparation."""
     took: list[float] = []
     end = perf_counter() + seconds
     while not took or perf_counter() < end:
@@ -78,19 +78,19 @@ class Tree:
         return slots
 
     def add_memory(self, pages: int) -> None:
-        """Have memory for so many pages more."""
+        """Adds memory for that many pages."""
         extent_id = len(self.arena.extents) + 1
         self.cache.add_extent(self.arena.arena_id, extent_id, pages)
         self.cache.acknowledge(1, [extent_id])
 
     def walk(self, tokens: bytes) -> Position:
-        """Matches a prompt's whole pages, the index's part of it, and note the use."""
+        """Matches a prompt's whole pages in the index, and records the use."""
         at = self.index.descend(self.root, tokens, len(tokens) // WIDTH)
         note_use(*at, next(self._numbers))
         return at
 
     def add(self, tokens: bytes, slots: "Slots | None" = None) -> Position:
-        """Publishes what is not cached of a prompt, and note the use."""
+        """Publishes the part of a prompt that is not cached, and records the use."""
         pages = len(tokens) // WIDTH
         at = self.index.descend(self.root, tokens, pages)
         fresh = pages - at.depth
@@ -102,7 +102,7 @@ class Tree:
         return at
 
     def grow(self, at: Position, tokens: bytes) -> Position:
-        """Publishes pages after ``at`` as a node of their own, and note the use."""
+        """Publishes pages after ``at`` as a node of their own, and records the use."""
         pages = len(tokens) // WIDTH
         hold = self.hold(at)
         end = publish(self.namespace, at, tokens, self.take(pages))[0]
@@ -119,19 +119,19 @@ class Tree:
         return Pin(next(self._numbers), self.namespace, at, None, NOW)
 
     def let_go(self, hold: Pin) -> None:
-        """Releases a path, as a lease does."""
+        """Releases a path, like a lease."""
         release(hold.anchors)
 
     def add_leaf(self, pages: int = LEAF_PAGES) -> Position:
-        """Publishes a prompt that shares nothing."""
+        """Publishes a prompt without a shared prefix."""
         begin, self._next = self._next, self._next + pages * PAGE_TOKENS
         return self.add(sequence(begin, pages * PAGE_TOKENS))
 
     def add_leaves(self, leaves: int) -> None:
-        """Publishes many at once, by the index itself."""
+        """Publishes many leaves at once, by the index itself."""
         slots = self.take(leaves * LEAF_PAGES)
         self.arena.change(slots, SlotState.RESERVED, SlotState.CACHED)
-        # They part at their first token, which is all that tells them apart.
+        # They differ in their first token alone.
         rest = sequence(1, LEAF_PAGES * PAGE_TOKENS - 1)
         for first in range(0, len(slots), LEAF_PAGES):
             begin, self._next = self._next, self._next + LEAF_PAGES * PAGE_TOKENS
@@ -141,7 +141,7 @@ class Tree:
             self.arena.policy.offer(at.node)
 
     def add_chain(self, tokens: int, nodes: int) -> bytes:
-        """Publishes a prompt that others fork from, so that it is in so many nodes; returns it."""
+        """Publishes a prompt from which others fork, so that it has that many nodes. Returns it."""
         prompt = sequence(0, tokens)
         self.add(prompt)
         step = -(-tokens // nodes // PAGE_TOKENS) * WIDTH
@@ -151,17 +151,17 @@ class Tree:
         return prompt
 
     def evict(self, pages: int) -> int:
-        """Evicts so many pages, as a reservation that lacks room does."""
+        """Evicts that many pages, like a reservation that lacks room."""
         return evict(self.arena.policy.nominate(pages))
 
     def match_verb(self, tokens: bytes) -> None:
-        """Match as a caller does, pinned and answered, and release."""
+        """Matches like a caller, with pin and answer, and releases."""
         pin_id = next(self._numbers)
         options = MatchOptions(pin_id)
         self.cache.match(self.caller, self.namespace.namespace_id, Sequence(tokens), options, NOW)
 
     def release(self) -> None:
-        """Releases all pins and forget that they were."""
+        """Releases and forgets all pins."""
         lease = self.cache.table.find(self.caller)
         self.cache.release(self.caller, list(lease.pins), NOW)
         self.cache.expire(NOW)

@@ -103,9 +103,9 @@ class Timed(NamedTuple):
 
 
 def time_queued(clock: Clock, work: Callable[[], object], host_seconds: float) -> Timed:
-    """Time work that takes the host about ``host_seconds`` to launch, as if all were queued.
+    """Times work that takes the host about ``host_seconds`` to launch, as if all were queued.
 
-    An idle kernel occupies the device until everything is launched; a launch queue holds about
+    An idle kernel occupies the device until everything is launched. A launch queue holds about
     1,000 entries.
     """
     held = 2 * host_seconds + 1e-3

@@ -84,7 +84,7 @@ class LayerTiming:
 
 
 def time_layers(plan: KernelPlan, step: CellStep, how: Attend) -> LayerTiming:
-    """Time layers of a step, one after the other, whose tables are known to the device."""
+    """Times consecutive layers of a step whose tables are on the device."""
     clock, count = device_clock(plan.device), plan.layers_at_once
     found = LayerTiming()
     _attend(how(step.step), step, step.layer_count)

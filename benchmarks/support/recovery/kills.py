@@ -1,4 +1,4 @@
-"""Kill -9 of a server in the middle of its writes to tier 3, and what its successor serves."""
+"""Kill -9 of a server in the middle of its writes to tier 3, and its successor's pages."""
 
 import sys
 from collections import Counter
@@ -15,12 +15,12 @@ from support.recovery.prompts import IDENTITY, LAYOUT, bytes_of, tokens_of
 
 TIER1_BYTES = 2048 * LAYOUT.page_bytes
 TIER3_BYTES = 256 << 20
-# A server is killed once tier 3 has so many prompts more.
+# A server is killed once tier 3 has that many more prompts.
 ACKNOWLEDGED = 1, 60
-# Pages pile up over so many kills.
+# Pages accumulate over that many kills.
 KEPT = 5
 LIMIT = 60.0
-# Seconds that a successor has to serve what it has, as the first memory is mapped.
+# Seconds in which a successor has to serve its pages, since it first maps memory.
 PATIENCE = 5.0
 COUNTED = (
     *("acknowledged_pages", "served_pages", "wrong_pages", "removed_prompts", "returned_pages"),
@@ -29,7 +29,10 @@ COUNTED = (
 
 
 class Server:
-    """A store with its slab in ``folder``; a socket's path is short, so those are elsewhere."""
+    """A store with its slab in ``folder``.
+
+    The sockets are elsewhere, because their paths are short.
+    """
 
     def __init__(self, folder: Path, runtime_dir: Path) -> None:
         self.slab = folder / "slab"
@@ -43,7 +46,7 @@ class Server:
         )
 
     def client(self) -> tuple[Client, Namespace]:
-        """Returns a client, its namespace open."""
+        """Returns a client with its namespace open."""
         client = Client(self.store.runtime_dir, ClientConfig(call_timeout=LIMIT, close_timeout=1.0))
         client.start()
         namespace = client.namespace(IDENTITY, LAYOUT)
@@ -53,7 +56,7 @@ class Server:
 
 
 def run_kills(folder: Path, kills: int, seed: int) -> dict[str, Any]:
-    """Kills a server again and again, look after each time, and returns what was found in all."""
+    """Kills a server many times, checks after each, and returns the sums."""
     with TemporaryDirectory(prefix="kv-recovery-") as runtime_dir:
         return _run_kills(Server(folder, Path(runtime_dir)), kills, seed)
 
@@ -95,7 +98,7 @@ def _write_until_killed(server: Server, told: Told, numbers: "count[int]", rng: 
 
 
 def _look(server: Server, told: Told) -> Counter[str]:
-    """Matches every prompt of which tier 3 had something, and compare what is served of it."""
+    """Matches every prompt with pages in tier 3, and compares the served pages."""
     found: Counter[str] = Counter()
     client, namespace = server.client()
     for number, pages in told.acknowledged.items():
@@ -117,7 +120,7 @@ def _look(server: Server, told: Told) -> Counter[str]:
 
 
 def _served(namespace: Namespace, tokens: list[int], pages: int, found: Counter[str]) -> int:
-    """Returns how many pages of a prompt are served, after some tries if need be."""
+    """Returns how many pages of a prompt are served, with some retries."""
     most = 0
 
     def enough() -> bool:
@@ -132,7 +135,7 @@ def _served(namespace: Namespace, tokens: list[int], pages: int, found: Counter[
 
 
 def _match(namespace: Namespace, tokens: list[int]) -> tuple[int, int]:
-    """Returns how many pages of a prompt are served, and how many of them are not its own."""
+    """Returns how many pages of a prompt are served, and how many of them are wrong."""
     with namespace.match(tokens) as match:
         wrong = [
             page

@@ -1,4 +1,4 @@
-"""Writers of prompts, and what tier 3 says that it has of them, until the server is gone."""
+"""Writers of prompts, and tier 3's reports about them, until the server is killed."""
 
 from collections.abc import Iterator
 from queue import Empty, SimpleQueue
@@ -10,17 +10,17 @@ from kvstore_client.errors import StoreError
 from support.recovery.prompts import LAYOUT, bytes_of, page_count, tokens_of
 
 WRITERS = 2
-# Of prompts that tier 3 has, one in so many is removed.
+# One in that many prompts of tier 3 is removed.
 REMOVED_OF = 12
-# Seconds between two looks at what tier 3 has.
+# Seconds between two queries of tier 3.
 LOOK = 0.002
 
 
 class Told:
-    """What the store said before it was killed.
+    """The store's reports before it was killed.
 
-    ``acknowledged`` has the pages of each prompt that tier 3 has; ``leaving`` are those
-    that somebody began to remove, ``removed`` those of them of which the store said so.
+    ``acknowledged`` has the pages of each prompt in tier 3. ``leaving`` has the prompts whose
+    removal began, and ``removed`` those whose removal the store confirmed.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Told:
 
 
 class Load:
-    """Threads that insert prompts, and one that asks for them. They end as the store does."""
+    """Threads that insert prompts, and one that queries them. They end with the store."""
 
     def __init__(
         self, client: Client, namespace: Namespace, told: Told, numbers: Iterator[int], rng: Random
@@ -50,7 +50,7 @@ class Load:
             each.start()
 
     def end(self) -> None:
-        """Waits until all threads are at their ends."""
+        """Waits until all threads have ended."""
         self.ended.set()
         for each in self._threads:
             each.join()
@@ -62,7 +62,7 @@ class Load:
                 self._inserted.put(number)
 
     def _ask(self) -> None:
-        """Asks for what was inserted until tier 3 has it, and have some of it removed."""
+        """Queries inserted prompts until tier 3 has them, and removes some."""
         waiting: dict[int, list[int]] = {}
         while not self.ended.wait(LOOK):
             while True:
@@ -79,7 +79,7 @@ class Load:
                     return
 
     def _is_there(self, number: int, tokens: list[int]) -> bool:
-        """Notes how much of a prompt tier 3 has; returns whether that is all of it."""
+        """Records how much of a prompt tier 3 has. Returns whether that is all of it."""
         peeked = self._client.admin.peek_prefix(self._namespace_id, tokens)
         count = peeked.tier_3_token_count // LAYOUT.page_tokens
         if count:
@@ -88,7 +88,7 @@ class Load:
             return False
         if count > 1 and not self._rng.randrange(REMOVED_OF):
             self._told.leaving.add(number)
-            # Not its first page, which others have too.
+            # The first page stays, because other prompts share it.
             start = tokens[: 2 * LAYOUT.page_tokens]
             self._client.admin.evict_prefix(self._namespace_id, start)
             self._told.removed.add(number)
@@ -96,7 +96,7 @@ class Load:
 
 
 def _insert(namespace: Namespace, number: int) -> bool:
-    """Inserts a prompt; returns whether the store took it."""
+    """Inserts a prompt. Returns whether the store accepted it."""
     tokens, count = tokens_of(number), page_count(number)
     with namespace.acquire(tokens, total_page_count=count) as acquired:
         matched, reservation = acquired.match.page_count, acquired.reservation

@@ -1,4 +1,4 @@
-"""Prompts whose tokens and pages follow from their numbers, so that whoever reads one can tell."""
+"""Prompts whose tokens and pages follow from their numbers, so that any reader can check them."""
 
 from random import Random
 
@@ -8,7 +8,7 @@ IDENTITY = NamespaceIdentity(b"recovery", display_name="recovery")
 # 4 KiB a page of 16 tokens.
 LAYOUT = PageLayout.paged(16, PagedContent(2, 1, 16, "float32"))
 MOST_PAGES = 8
-# So many prompts in a row begin with the same page.
+# That many consecutive prompts share their first page.
 FAMILY = 8
 
 
@@ -18,7 +18,7 @@ def page_count(number: int) -> int:
 
 
 def tokens_of(number: int) -> list[int]:
-    """Returns a prompt's tokens: its whole pages', and one that a match leaves."""
+    """Returns the tokens of a prompt's whole pages, and one that a match leaves."""
     shared = Random(-1 - number // FAMILY)
     own = Random(number)
     own.randint(1, MOST_PAGES)
@@ -28,6 +28,6 @@ def tokens_of(number: int) -> list[int]:
 
 
 def bytes_of(tokens: list[int], page: int) -> bytes:
-    """Returns what a page of a prompt has to hold: by all its tokens through the page's end."""
+    """Returns the right bytes of a prompt's page, by all its tokens through the page's end."""
     end = (page + 1) * LAYOUT.page_tokens
     return Random(hash(tuple(tokens[:end]))).randbytes(LAYOUT.page_bytes)

@@ -5,7 +5,7 @@ from itertools import count
 from typing import NamedTuple
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.eviction.policy import EvictionPolicy, PolicyFactory
+from kvstore.core.eviction.protocol import EvictionPolicy, PolicyFactory
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.values.counters import Counters
@@ -26,16 +26,16 @@ from support.replay.trace import BLOCK_TOKENS, Oracle, Request
 OWNER = Identity("replay")
 NAMESPACE_ID = b"replayed as told"
 EPOCH = 1
-# What a prompt ends with besides its blocks, and nobody inserts: a match is of all
-# tokens but one at most.
+# The last token of a prompt, which nobody inserts: a match covers all tokens
+# but one at most.
 LAST = bytes(TOKEN_BYTES)
 NOTHING = Beyond()
 
 
 class Replayed(NamedTuple):
-    """What a replay came to; ``operations`` counts calls of the core.
+    """The results of a replay. ``operations`` counts calls of the core.
 
-    ``by_tier`` counts the tokens that hit by the tier that they were found in.
+    ``by_tier`` counts the tokens that hit, by the tier that had them.
     """
 
     hit_token_count: int
@@ -46,10 +46,10 @@ class Replayed(NamedTuple):
 
 
 class Replay:
-    """One cache of ``capacity`` pages in tier 1, each a block of the trace, and what is beyond.
+    """One cache of ``capacity`` pages in tier 1, each a block of the trace, and the other tiers.
 
-    A block stands for as many equal tokens as a page has, its id. Ids are chained, so
-    two blocks are one page exactly if their ids are equal, however many tokens that is.
+    A block stands for a page of equal tokens, its id. Ids are chained, so two blocks are one page
+    exactly if their ids are equal, for any page size.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Replay:
             policy,
             index=index,
             tier_policy=beyond.policy if beyond.lower else None,
-            third_tier=beyond.third > 0,
+            has_disk=beyond.third > 0,
         )
         self._caller = Caller(OWNER, b"a lease of 16 by", b"and its secret", EPOCH)
         self._page_tokens = page_tokens
@@ -101,7 +101,10 @@ class Replay:
         return Replayed(hit, operations, self._cache.counters, self._by_tier, written)
 
     def _ask(self, number: int, request: Request, oracle: Oracle | None) -> tuple[int, int]:
-        """Match a prompt, insert the rest, release; return the blocks that hit, and the calls."""
+        """Matches a prompt, inserts the rest and releases.
+
+        Returns the blocks that hit, and the calls.
+        """
         cache, caller, now = self._cache, self._caller, request.time
         width = self._page_tokens * TOKEN_BYTES
         ids = request.ids
@@ -139,7 +142,7 @@ class Replay:
         return matched, calls
 
     def _count(self, request: Request, matched: int, found: dict[int, int]) -> None:
-        """Counts the tokens of a hit by tier; a last block that is short is the nearest's."""
+        """Counts the tokens of a hit by tier. A short last block counts for the nearest tier."""
         left = request.tokens_of(matched)
         for tier in (3, 2):
             tokens = min(found.get(tier, 0) * BLOCK_TOKENS, left)

@@ -1,4 +1,4 @@
-"""The baseline: a map of whole prompts, least recently used first, nothing in part."""
+"""The baseline: a map of whole prompts, evicted in LRU order, without partial hits."""
 
 from collections import OrderedDict
 
@@ -8,9 +8,9 @@ from support.replay.trace import Request
 
 
 def replay_exact(requests: list[Request], capacity: int) -> Replayed:
-    """Replays a trace: a prompt hits whole if this very prompt is there, else not at all.
+    """Replays a trace. A prompt hits if exactly this prompt is cached.
 
-    Each prompt takes as many pages as it has blocks; one larger than all is not taken.
+    Each prompt takes as many pages as it has blocks. A prompt larger than the cache is not cached.
     """
     prompts: OrderedDict[tuple[int, ...], None] = OrderedDict()
     pages = hit = 0

@@ -1,4 +1,4 @@
-"""What no policy can do better than: Belady's, for prefixes."""
+"""The upper bound of all policies: Belady's algorithm for prefixes."""
 
 from heapq import heappop, heappush
 
@@ -6,14 +6,14 @@ from support.replay.trace import Request, next_uses
 
 
 def optimum(requests: list[Request], capacity: int) -> float:
-    """Returns the share of tokens that hit if always the block used last of all goes.
+    """Returns the share of tokens that hit if always the block with the latest next use is evicted.
 
-    A block is never used later than one that continues it, so of those used equally
-    late the deepest goes, and no block goes before what continues it. A request's own
-    blocks may go at once, which is a cache that takes in only what it will need.
+    A block's next use is never later than that of its continuation. Of blocks with equal next use
+    the deepest is evicted, and no block is evicted before its continuation. A request's own blocks
+    may be evicted at once, so the cache admits only blocks that it will need.
     """
     uses = next_uses(requests)
-    # Of cached blocks the number of the request that uses them next.
+    # The number of the next request that uses each cached block.
     cached: dict[int, int] = {}
     farthest: list[tuple[int, int, int]] = []
     hit = 0

@@ -1,4 +1,4 @@
-"""Tier 3 as the slab would have it: its admission and its order, and no file."""
+"""Tier 3 with the slab's admission and order, but without a file."""
 
 from collections import Counter
 from itertools import islice
@@ -14,15 +14,15 @@ from kvstore.storage.slab.slot_pool import SlotPool
 from kvstore.storage.slab.superblock import SegmentHeader
 
 PAGE_BYTES = ALIGNMENT
-# Touches that are remembered, as a multiple of all pages that fit the tiers.
+# Remembered first uses, as a multiple of all pages of the tiers.
 REMEMBERED = 8
 
 
 class ReplaySlab:
     """One segment of ``capacity`` slots, whose pages are named by their digests.
 
-    What the store's keeper and loader do with a slab, at once. ``remembered`` first
-    touches are known at a time.
+    It does at once what the store's keeper and loader do with a slab. It remembers at most
+    ``remembered`` first uses.
     """
 
     def __init__(self, capacity: int, remembered: int) -> None:
@@ -36,13 +36,13 @@ class ReplaySlab:
         self._policy = SlabClock()
         self._admission = SecondTouch(remembered)
         self._slots: dict[bytes, int] = {}
-        # Of each slot that is in use, its page and the page before that.
+        # The page of each used slot, and the page before that.
         self._pages: dict[int, tuple[bytes, bytes]] = {}
-        # Pages whose parent is not here, counted by that parent, as the slab's index does.
+        # Pages without their parent here, counted by parent, like in the slab's index.
         self._waiting: Counter[bytes] = Counter()
 
     def leading(self, located: Located) -> int:
-        """Returns how many of the pages that could be loaded are there, one after the other."""
+        """Returns the number of consecutive pages, from the first on, that could be loaded."""
         count = 0
         for digest in located.page_digests():
             if digest not in self._slots:
@@ -51,12 +51,15 @@ class ReplaySlab:
         return count
 
     def read(self, digests: list[bytes]) -> None:
-        """Takes note that pages were read."""
+        """Records that pages were read."""
         for each in digests:
             self._segment.touched[self._slots[each]] = 1
 
     def keep(self, keep: DiskWrite) -> int:
-        """Writes those pages of a path that are worth it; returns through which all are there."""
+        """Writes a path's pages that are worth it.
+
+        Returns the end of the pages that are all stored.
+        """
         wanted: list[tuple[bytes, bytes]] = []
         follows = True
         for page in keep.pages:
@@ -64,7 +67,7 @@ class ReplaySlab:
             there = digest in self._slots
             worth = there or self._admission.touch(digest)
             if worth and not (there or follows):
-                # Without its parent nobody finds it: its next touch is its second again.
+                # Nobody finds it without its parent, so its next use is its second again.
                 self._admission.touch(digest)
             follows = follows and worth
             if follows and not there:
@@ -111,7 +114,7 @@ class ReplaySlab:
         self.lost_count += 1
 
     def _count(self, parent: bytes, change: int) -> None:
-        """Counts a page that came or went with its parent, or with those that wait for it."""
+        """Counts an added or removed page at its parent, or among those that wait for it."""
         if parent in self._slots:
             self._segment.children[self._slots[parent]] += change
             return

@@ -1,4 +1,4 @@
-"""What is beyond tier 1 in a replay: moves made at once, and tier 3 as the slab would have it."""
+"""The tiers beyond tier 1 in a replay: moves made at once, and a slab's tier 3."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,14 +8,14 @@ from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.requests import Caller, MatchOptions, Sequence
 from support.replay.slab import REMEMBERED, ReplaySlab
 
-# As the store's mover and keeper do.
+# The same as in the store's mover and keeper.
 BATCH_PAGES = 256
 ROUNDS = 64
 
 
 @dataclass(frozen=True)
 class Beyond:
-    """The tiers beyond the first, in pages, and how tier 2 is used."""
+    """The sizes of the tiers beyond the first, in pages, and how tier 2 is used."""
 
     lower: int = 0
     third: int = 0
@@ -35,11 +35,11 @@ class ReplayTiers:
         self._slots = slots
 
     def add_slab(self, capacity: int) -> None:
-        """Have a tier 3."""
+        """Adds a tier 3."""
         self.slab = ReplaySlab(capacity, REMEMBERED * (capacity + self._slots))
 
     def bring(self, sequence: Sequence, options: MatchOptions) -> dict[int, int]:
-        """Load and promote for a match; return how many of its pages each tier has before."""
+        """Loads and promotes pages for a match. Returns how many of them each tier had before."""
         cache = self._cache
         found = Counter(
             dict(cache.peek(self._caller.identity, self._namespace_id, sequence.tokens, 0.0).tiers)
@@ -51,7 +51,7 @@ class ReplayTiers:
         return found
 
     def settle(self) -> None:
-        """Moves between tiers what is to be moved, and keep what is worth it."""
+        """Makes the moves between tiers that are due, and stores pages that are worth it."""
         cache, slab = self._cache, self.slab
         for _ in range(ROUNDS):
             before = cache.moves_wanted()
@@ -66,7 +66,7 @@ class ReplayTiers:
                 cache.forget_kept([self._digest])
 
     def _load(self, slab: ReplaySlab, sequence: Sequence) -> int:
-        """Brings what tier 3 has of a sequence beyond the index; returns how many pages."""
+        """Loads a sequence's pages from tier 3 that the index lacks. Returns their number."""
         cache, caller = self._cache, self._caller
         located = cache.locate(caller, self._namespace_id, sequence)
         count = slab.leading(located)

@@ -1,4 +1,4 @@
-"""A trace of requests as chains of block ids, and what is known of their future."""
+"""A trace of requests as chains of block ids, and the future uses of its blocks."""
 
 from enum import Enum
 from itertools import groupby
@@ -16,10 +16,10 @@ LINE = 'a line is JSON with "timestamp", "hash_ids" and "input_length"'
 
 
 class Request(NamedTuple):
-    """One prompt: ``ids`` of its blocks, each of which names all before it too.
+    """One prompt: the ``ids`` of its blocks, each of which also identifies all before it.
 
-    ``token_count`` counts its tokens, the last block's as they are. ``time`` is in
-    seconds from the trace's beginning.
+    ``token_count`` counts its tokens, with those of a partial last block. ``time`` is in seconds
+    from the trace's beginning.
     """
 
     time: float
@@ -32,10 +32,10 @@ class Request(NamedTuple):
 
 
 def load(path: Path, count: int | None = None) -> list[Request]:
-    """Returns a trace's requests, the first ``count`` of them if given; .gz or plain lines.
+    """Returns a trace's requests, or the first ``count`` of them. Files are .gz or plain lines.
 
-    Raises ``ValueError`` for a file that cannot be read or asks for nothing, and with the line's
-    number for a line.
+    Raises ``ValueError`` for a file that cannot be read or has no tokens. For a wrong line it has
+    the line's number.
     """
     rows = rows_of(path, _request, LINE, count)
     return asking(path, rows, lambda each: each.token_count)
@@ -48,9 +48,9 @@ def _request(line: object) -> Request:
 
 
 def next_uses(requests: list[Request]) -> list[list[int]]:
-    """Returns for each block of each request the number of the next request that has it.
+    """Returns the number of the next request that has each block of each request.
 
-    One beyond the last request where none has.
+    Without a next one it is the number after the last request.
     """
     never = len(requests)
     following: dict[int, int] = {}
@@ -63,7 +63,7 @@ def next_uses(requests: list[Request]) -> list[list[int]]:
 
 
 class Drawn(Enum):
-    """What a hint is wrong for as a whole."""
+    """The unit for which a wrong hint is drawn."""
 
     RUN = "run"
     """Those blocks of a request that return, or those that do not."""
@@ -76,8 +76,8 @@ class Drawn(Enum):
 class Oracle:
     """Hints of each request's blocks: whether any later request has them, or the opposite.
 
-    A request's blocks are those that return, and then those that do not. Hints are wrong
-    with the chance ``noise``, which is drawn once for each thing that ``drawn`` names.
+    A request's blocks that return come first, and then the others. Hints are wrong with the
+    probability ``noise``, drawn once for each unit of ``drawn``.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Oracle:
         return runs
 
     def _wrong(self, returns: list[bool]) -> list[bool]:
-        """Returns of each block whether its hint is wrong."""
+        """Returns whether the hint of each block is wrong."""
         if self._drawn is Drawn.BLOCK:
             return [self._draw() for _ in returns]
         of_those, of_others = self._draw(), self._draw()

@@ -1,8 +1,8 @@
-"""kvstore-server with grpc.aio in the place of gRPC's threads; all else is the server's own code.
+"""kvstore-server with grpc.aio instead of gRPC's threads. All else is the server's own code.
 
-Each method runs on the event loop from its first step to its last: the store's
-calls take microseconds and nothing else may run beside them. The interceptors
-are put around the methods once, which is less than gRPC's threads do for each call.
+Each method runs on the event loop from its first step to its last. The store's calls take
+microseconds, and nothing else may run beside them. The interceptors are put around the methods
+once, which is less work than gRPC's threads do for each call.
 """
 
 import asyncio
@@ -18,31 +18,29 @@ from grpc import aio
 
 import kvstore.server as program
 from kvstore.rpc.attach.table import SocketAccess
-from kvstore.rpc.grpc_adapter import Admission, Outcomes
 from kvstore.rpc.health.watchdog import Health
-from kvstore.rpc.identity import Callers
 from kvstore.rpc.server import MAX_CALLS, Sockets, add_services, server_options
 from kvstore.service.clock import Clock
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
-from support.rpc.handlers import CallContext, Ended, Method, Registry
+from support.rpc.handlers import CallContext, Ended, Method, Registry, adapter_of
 
 START_TIMEOUT = 30.0
 
 
 class Stopping:
-    """The end of a server, to be waited for."""
+    """The end of a server, for which a caller can wait."""
 
     def __init__(self, done: "Future[None]") -> None:
         self._done = done
 
     def wait(self) -> None:
-        """Waits for it."""
+        """Waits until the server has ended."""
         self._done.result()
 
 
 class AioServer(grpc.GenericRpcHandler):
-    """A server of ``methods`` on a thread of its own, with the face of a ``grpc.Server``."""
+    """A server of ``methods`` on a thread of its own, with the methods of a ``grpc.Server``."""
 
     def __init__(self, methods: dict[str, Method], store: KVStore, sockets: Sockets) -> None:
         self._handlers = {path: _unary(method) for path, method in methods.items()}
@@ -59,12 +57,12 @@ class AioServer(grpc.GenericRpcHandler):
         return self._handlers.get(handler_call_details.method)
 
     def start(self) -> None:
-        """Binds the socket and serve."""
+        """Binds the socket and serves."""
         self._thread.start()
         self._submit(self._start()).result(START_TIMEOUT)
 
     def stop(self, grace: float) -> Stopping:
-        """Takes no more calls, and let those under way end for ``grace`` seconds."""
+        """Accepts no more calls, and gives running ones ``grace`` seconds to end."""
         return Stopping(self._submit(self._server.stop(grace)))
 
     async def _start(self) -> None:
@@ -91,16 +89,12 @@ def build_aio_server(
     clock: Clock,
     threads: object = None,
 ) -> AioServer:
-    """Returns a server as ``kvstore.rpc.server.build_server`` does; its loop needs no threads."""
+    """Returns a server like ``kvstore.rpc.server.build_server``. Its loop needs no threads."""
     del threads
-    callers = Callers(credentials)
     registry = Registry()
-    add_services(
-        registry.as_server(), store, callers, health_state, sockets=sockets, version=version
-    )
-    admission = Admission(callers, store.limits, store.traffic)
-    interceptors = [Outcomes(clock), admission]
-    return AioServer(registry.methods(interceptors), store, sockets)
+    add_services(registry.as_server(), store, health_state, sockets=sockets, version=version)
+    methods = registry.methods(adapter_of(store, credentials, clock))
+    return AioServer(methods, store, sockets)
 
 
 def _unary(method: Method) -> "grpc.RpcMethodHandler[bytes, bytes]":

@@ -1,4 +1,4 @@
-"""What a caller does again and again, and how long each call of it took."""
+"""The cycle of calls that a caller repeats, and the time of each call."""
 
 import time
 from array import array
@@ -10,14 +10,14 @@ from support.rpc.worker import PAGE_TOKENS, Worker, page_count
 
 T = TypeVar("T")
 
-# Prompts of each caller differ from the others' from here on.
+# Prompts of different callers differ from this token on.
 CALLER_STRIDE = 1 << 24
 # Above every token of a shared prompt.
 OWN_TOKENS = 1 << 28
 
 
 class Recorder:
-    """Times of calls by name, in nanoseconds of ``clock``, and how many calls there were."""
+    """Times of calls by name, in nanoseconds of ``clock``, and the number of calls."""
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.times: dict[str, list[int]] = defaultdict(list)
@@ -25,7 +25,7 @@ class Recorder:
         self._clock = clock
 
     def call(self, name: str, function: Callable[..., T], *args: object) -> T:
-        """Makes a call and record it; with no name it is counted alone."""
+        """Makes a call and records it. Without a name it is counted only."""
         began = self._clock()
         answer = function(*args)
         took = self._clock() - began
@@ -36,15 +36,15 @@ class Recorder:
 
 
 class Cycle(Protocol):
-    """Some calls that leave the store as it was."""
+    """Some calls that leave the store unchanged."""
 
     def run(self, recorder: Recorder) -> None:
-        """Makes them once."""
+        """Makes the calls once."""
         ...
 
 
 def cycle_of(worker: Worker, token_count: int, caller_number: int) -> Cycle:
-    """Returns the cycle for prompts of this length; zero: calls that ask for nothing."""
+    """Returns the cycle for prompts of this length. With 0 its calls do nothing."""
     if token_count == 0:
         return EmptyCycle(worker)
     return PromptCycle(worker, token_count, caller_number)
@@ -56,7 +56,7 @@ def prompt_of(token_count: int) -> bytes:
 
 
 def publish_prompt(worker: Worker, token_count: int) -> None:
-    """Have the shared prompt of this length cached, whole pages of it."""
+    """Caches the whole pages of the shared prompt of this length."""
     prompt = prompt_of(token_count)
     pin_id, reservation_id, _ = worker.acquire(prompt)
     worker.insert(reservation_id, prompt[: page_count(prompt) * PAGE_TOKENS * 4], 0, 0)
@@ -65,7 +65,7 @@ def publish_prompt(worker: Worker, token_count: int) -> None:
 
 
 class EmptyCycle:
-    """Calls that ask for nothing: what gRPC costs, and what passing a request costs."""
+    """Calls that do nothing, for the cost of gRPC and of passing a request."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -79,9 +79,9 @@ class EmptyCycle:
 class PromptCycle:
     """A worker's requests for prompts of ``token_count`` tokens, a multiple of two pages.
 
-    Matches the shared prompt and releases it; then acquires a prompt whose first
-    half is the shared one's and whose second half is its own, inserts that half,
-    and gives all of it back, which is counted and not timed.
+    It matches the shared prompt and releases it. Then it acquires a prompt whose first half is the
+    shared one's and whose second half is its own, and inserts that half. At the end it gives all of
+    it back, which is counted and not timed.
     """
 
     def __init__(self, worker: Worker, token_count: int, caller_number: int) -> None:
@@ -97,13 +97,13 @@ class PromptCycle:
         self._first_own_page = self._second[: (self._half + PAGE_TOKENS) * 4]
 
     def _hit(self) -> int:
-        """Acquires what is cached as a whole, give it back, and returns the reservation."""
+        """Acquires a prompt that is cached whole and releases it. Returns the reservation."""
         pin_id, reservation_id, _ = self._worker.acquire(self._prompt)
         self._worker.release(pin_id, reservation_id + 1)
         return reservation_id
 
     def run(self, recorder: Recorder) -> None:
-        """Makes one cycle; raises ``AssertionError`` for an answer that cannot be."""
+        """Makes one cycle. Raises ``AssertionError`` for a wrong answer."""
         call, worker = recorder.call, self._worker
         pin_ids, covered = call("match", worker.match, self._prompt)
         assert covered == self._covered, covered

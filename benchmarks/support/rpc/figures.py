@@ -1,4 +1,4 @@
-"""From the times of slices to figures: medians over rounds, and ratios within a round."""
+"""Figures from the times of slices: medians over rounds, and ratios within a round."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ QUANTILES = {"p50": 0.50, "p99": 0.99}
 
 
 class Cell(NamedTuple):
-    """What is measured: a server, a prompt's tokens (0: none), and how many call at once."""
+    """A measured case: a server, a prompt's tokens (0: none), and the number of callers."""
 
     server: str
     tokens: int

@@ -1,4 +1,4 @@
-"""The store's methods as gRPC's threads would call them, for a server that is none of theirs."""
+"""The store's methods as gRPC's threads would call them, for another kind of server."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -7,8 +7,15 @@ from typing import Any, NoReturn, Protocol, TypeAlias, cast
 
 import grpc
 
+from kvstore.rpc.fair_queue import CallThreads
+from kvstore.rpc.grpc_adapter import GrpcAdapter
+from kvstore.rpc.pipeline import Pipeline
+from kvstore.service.clock import Clock
+from kvstore.service.store import KVStore
+from kvstore.service.tenancy.credentials import Credentials
+
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
-# From a request's bytes to an answer's, interceptors included.
+# From a request's bytes to an answer's, the interceptor included.
 Method: TypeAlias = Callable[[bytes, "CallContext"], bytes]
 
 
@@ -21,7 +28,7 @@ class Ended(Exception):
 
 
 class Caller(Protocol):
-    """What is known of a call: the part of a context that is the same in grpc.aio."""
+    """The facts of a call: the part of a context that grpc.aio shares."""
 
     def invocation_metadata(self) -> Metadata:
         """Returns the call's metadata."""
@@ -32,12 +39,12 @@ class Caller(Protocol):
         ...
 
     def peer(self) -> str:
-        """Returns where it came from, as gRPC names it."""
+        """Returns the address of the caller, as gRPC names it."""
         ...
 
 
 class CallContext:
-    """As much of a ServicerContext as the store's methods use."""
+    """The part of a ServicerContext that the store's methods use."""
 
     def __init__(self, caller: Caller) -> None:
         self.invocation_metadata = caller.invocation_metadata
@@ -45,29 +52,29 @@ class CallContext:
         self.peer = caller.peer
 
     def cancel(self) -> None:
-        """Does nothing: whoever waits for a request here has it already."""
+        """Does nothing, because a waiting caller already has its request."""
 
     def abort_with_status(self, status: grpc.Status) -> NoReturn:
-        """Ends the call; raises :class:`Ended`."""
+        """Ends the call. Raises :class:`Ended`."""
         raise Ended(status)
 
 
 @dataclass
 class CallDetails:
-    """What an interceptor is told before a call."""
+    """The facts that an interceptor gets before a call."""
 
     method: str
     invocation_metadata: tuple[tuple[str, str | bytes], ...] = ()
 
 
 class Registry:
-    """Stands where ``add_services`` expects a server, and keeps what it is given."""
+    """A stand-in for the server of ``add_services`` that keeps the handlers."""
 
     def __init__(self) -> None:
         self.handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Ignore: the same handlers come by their methods' names."""
+        """Ignores the handlers, because they are also added by their methods' names."""
 
     def add_registered_method_handlers(
         self, service: str, handlers: Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
@@ -76,37 +83,34 @@ class Registry:
         self.handlers |= {f"/{service}/{name}": each for name, each in handlers.items()}
 
     def as_server(self) -> grpc.Server:
-        """Returns itself as what it stands for."""
+        """Returns itself under a server's type."""
         return cast("grpc.Server", self)
 
-    def methods(self, interceptors: Iterable[grpc.ServerInterceptor]) -> dict[str, Method]:
-        """Returns every method without streams by its path, the first interceptor outermost."""
-        found = {}
-        for path, each in self.handlers.items():
-            handler: Any = each
-            if handler.unary_unary is None:
-                continue
-            for interceptor in reversed(list(interceptors)):
-                handler = interceptor.intercept_service(partial(_same, handler), CallDetails(path))
-            found[path] = _method_of(handler)
-        return found
+    def methods(self, adapter: GrpcAdapter) -> dict[str, Method]:
+        """Returns every method without streams by its path."""
+        return {
+            path: partial(_call, adapter, path, handler)
+            for path, handler in self.handlers.items()
+            if handler.unary_unary is not None
+        }
 
 
-def _same(handler: object, details: object) -> Any:  # noqa: ANN401  # handlers are untyped
-    del details
-    return handler
+def adapter_of(store: KVStore, credentials: Credentials, clock: Clock) -> GrpcAdapter:
+    """Returns an interceptor whose queues have always room, as calls run where they arrive."""
+    idle = CallThreads(1, 1024)
+    return GrpcAdapter(Pipeline(store, clock), credentials, idle, idle)
 
 
-def _method_of(handler: Any) -> Method:  # noqa: ANN401  # handlers are untyped
-    parse = handler.request_deserializer or bytes
-    serialize = handler.response_serializer
-
-    def method(request: bytes, context: CallContext) -> bytes:
-        # Behind interceptors a request is a stream of one.
-        if handler.stream_unary is not None:
-            answer: bytes = serialize(handler.stream_unary(iter((request,)), context))
-        else:
-            answer = serialize(handler.unary_unary(parse(request), context))
-        return answer
-
-    return method
+def _call(
+    adapter: GrpcAdapter,
+    path: str,
+    registered: Any,  # noqa: ANN401  # handlers are untyped
+    request: bytes,
+    context: CallContext,
+) -> bytes:
+    details: Any = CallDetails(path, tuple(context.invocation_metadata()))
+    handler: Any = adapter.intercept_service(lambda _: registered, details)
+    # Behind the interceptor a request is a stream of one.
+    answer = handler.stream_unary(iter((request,)), context)
+    serialized: bytes = (handler.response_serializer or bytes)(answer)
+    return serialized

@@ -1,7 +1,7 @@
 """A worker of a store in this process: the same requests and answers, without gRPC.
 
 What is timed around the store's methods is the core under its mutex; what is
-left of a call is messages, interceptors and servicers.
+left of a call is messages, the pipeline and servicers.
 """
 
 import itertools
@@ -16,9 +16,7 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller
 from kvstore.logs import configure_logging
-from kvstore.rpc.grpc_adapter import Admission, Outcomes
 from kvstore.rpc.health.watchdog import Health
-from kvstore.rpc.identity import Callers
 from kvstore.rpc.server import SERVICES, Sockets, add_services
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
@@ -26,7 +24,7 @@ from kvstore.service.tenancy.credentials import Credentials
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host.arena import HostMemory
 from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
-from support.rpc.handlers import CallContext, Metadata, Registry
+from support.rpc.handlers import CallContext, Metadata, Registry, adapter_of
 from support.rpc.worker import KEY, TIMEOUT, Worker
 
 EPOCH = 1
@@ -45,7 +43,7 @@ class TimedStore:
         self._store = store
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # it is whatever the store has
-        """Returns what the store has, its methods timed."""
+        """Returns the store's attributes, with its methods timed."""
         found = getattr(self._store, name)
         return self._timed(found) if callable(found) else found
 
@@ -61,7 +59,7 @@ class TimedStore:
 
 
 class LocalCaller:
-    """The only caller there is."""
+    """The only caller."""
 
     def __init__(self, credential: str) -> None:
         self._metadata = (
@@ -78,31 +76,28 @@ class LocalCaller:
         return TIMEOUT
 
     def peer(self) -> str:
-        """Returns where it came from, as gRPC names it."""
+        """Returns the address of the caller, as gRPC names it."""
         return "unix:"
 
 
 @contextmanager
 def local_worker(tier_bytes: int) -> Iterator[tuple[Worker, TimedStore]]:
-    """Provides a worker of a store of its own, one extent of ``tier_bytes``, and that store."""
+    """Provides a worker of a store of its own with one extent of ``tier_bytes``, and that store."""
     configure_logging("console", "warning")
     clock = MONOTONIC
     arenas = Arenas(budget_bytes=tier_bytes, extent_bytes=tier_bytes, source=HostMemory())
     try:
         real = KVStore(PrefixCache(EPOCH, Limits()), arenas=arenas, clock=clock)
         timed, credentials = TimedStore(real), Credentials()
-        callers = Callers(credentials)
         registry = Registry()
         add_services(
             registry.as_server(),
             cast("KVStore", timed),
-            callers,
             Health(SERVICES, {}, clock=clock),
             sockets=Sockets(Path("none"), Path("none")),
             version="benchmark",
         )
-        admission = Admission(callers, real.limits, real.traffic)
-        methods = registry.methods([Outcomes(clock), admission])
+        methods = registry.methods(adapter_of(real, credentials, clock))
         context = CallContext(LocalCaller(credentials.issue(os.geteuid())))
         paths = {
             method.name: (f"/{service.full_name}/{method.name}", method.output_type)
@@ -136,7 +131,9 @@ def local_worker(tier_bytes: int) -> Iterator[tuple[Worker, TimedStore]]:
             ),
         )
         real.acknowledge(PROCESS_ID, list(opened.extent_ids))
-        message = prefix_cache_pb2.Caller(lease_id=LEASE_ID, store_epoch=EPOCH)
+        message = prefix_cache_pb2.Caller(
+            lease_id=LEASE_ID, store_epoch=EPOCH, slot_ranges=True, packed_slots=True
+        )
         yield Worker(ask, probe, message, opened.namespace_id, itertools.count(1)), timed
     finally:
         arenas.close()

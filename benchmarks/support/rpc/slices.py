@@ -1,4 +1,4 @@
-"""Slices of measuring: for a moment, some callers do their cycles against one store."""
+"""Slices of a measurement, in which some callers repeat their cycles against one store."""
 
 import time
 from collections import defaultdict
@@ -19,7 +19,7 @@ BARRIER_TIMEOUT = 60.0
 
 
 class Slice(NamedTuple):
-    """What one slice came to; times in nanoseconds, by call."""
+    """The results of one slice, with times in nanoseconds by call."""
 
     times: dict[str, list[int]]
     calls_per_second: float | None = None
@@ -36,17 +36,17 @@ class ServedStore:
         self._threads = ThreadPoolExecutor(len(workers), thread_name_prefix="caller")
 
     def publish(self, token_counts: Iterable[int]) -> None:
-        """Have the shared prompts cached."""
+        """Caches the shared prompts."""
         for token_count in token_counts:
             publish_prompt(self._workers[0], token_count)
 
     def measure(self, token_count: int, callers: int, seconds: float) -> Slice:
-        """Let the first ``callers`` workers do cycles at the same time, at least one each."""
+        """Runs cycles of the first ``callers`` workers concurrently, at least one each."""
         cycles = [
             cycle_of(worker, token_count, number)
             for number, worker in enumerate(self._workers[:callers])
         ]
-        # The last to come is this thread.
+        # This thread arrives last.
         gate = Barrier(callers + 1)
         futures = [self._threads.submit(self._call, each, gate, seconds) for each in cycles]
         before = cpu_seconds(self._pid)
@@ -64,7 +64,7 @@ class ServedStore:
         return Slice(times, calls / took, spent / calls * 1e6)
 
     def stop(self) -> None:
-        """Let callers finish the cycle that they are in, and take no more."""
+        """Waits for callers to finish their cycles, and starts no more."""
         self._stopping.set()
         self._threads.shutdown(cancel_futures=True)
 
@@ -80,10 +80,10 @@ class ServedStore:
 
 
 class LocalStore:
-    """A store in this process: what a call takes without gRPC, and in the store alone.
+    """A store in this process: the time of a call without gRPC, and in the store alone.
 
-    Nothing in such a call waits, so its times are the thread's processor time,
-    which other processes do not lengthen.
+    Nothing in such a call waits. So its times are the thread's processor time, which other
+    processes do not lengthen.
     """
 
     def __init__(self, worker: Worker, store: TimedStore) -> None:
@@ -91,7 +91,7 @@ class LocalStore:
         self._store = store
 
     def publish(self, token_counts: Iterable[int]) -> None:
-        """Have the shared prompts cached."""
+        """Caches the shared prompts."""
         for token_count in token_counts:
             publish_prompt(self._worker, token_count)
 
@@ -106,7 +106,7 @@ class LocalStore:
 
 
 class StoreRecorder(Recorder):
-    """Records also what the store's methods took within the calls."""
+    """Also records the time of the store's methods within the calls."""
 
     def __init__(self, store: TimedStore) -> None:
         super().__init__(time.thread_time_ns)
@@ -114,7 +114,7 @@ class StoreRecorder(Recorder):
         self._store = store
 
     def call(self, name: str, function: Callable[..., T], *args: object) -> T:
-        """Makes a call and record it."""
+        """Makes a call and records it."""
         self._store.last_ns = 0
         answer = super().call(name, function, *args)
         if name and self._store.last_ns:

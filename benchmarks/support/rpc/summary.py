@@ -1,31 +1,31 @@
-"""What whole hits cost beside each other, in a few ratios: the median of the rounds' own."""
+"""The costs of whole hits in a few ratios: the median of the rounds' own."""
 
 from statistics import median
 from typing import Any
 
-# By the name that a figure has for them, the cells of a run.
+# The cells of a run, by the name of their figure.
 LANE, GRPC = "kvstore, hot lane", "kvstore, gRPC"
 PEERS = {"lmcache_zmq": "LMCache, ZMQ, 256", "lmcache_grpc": "LMCache, gRPC, 256"}
-# Acquire and release by themselves; the same by way of the client; a match instead.
+# Acquire and release alone, the same through the client, and a match through the client.
 WAYS = {
     "": ", calls alone",
     "row_": ", calls alone, in a row",
     "client_": ", acquire",
     "match_": "",
 }
-# What a peer's cell of the same way is named besides.
+# The suffix of a peer's cell for the same way.
 ROWS = {"row_": ", in a row"}
 SIZES = {2_048: "2048", 100_000: "100k"}
 
 
 def summary(hits: dict[str, Any]) -> dict[str, float]:
-    """Returns ratios of whole hits, each of times of one to those of the other.
+    """Returns ratios of whole hits, each of the times of one way to those of another.
 
-    ``hits`` is what a run of fetch.py's first part came to. A peer that was left out has
-    none. By itself a ratio is of acquire and release, each answered before what follows;
-    ``row_`` of hits one after another, whose releases nobody waits for, on either side;
-    ``client_`` of the same by way of the client, all answered; ``match_`` of a match there.
-    ``lane_hits_per_second`` are those in a row.
+    ``hits`` is the result of fetch.py's first part. A peer that was left out has no ratio. A ratio
+    without a prefix is of acquire and release, each answered before the next call. ``row_`` is of
+    consecutive hits, whose releases nobody waits for, on either side. ``client_`` is of hits
+    through the client, all answered. ``match_`` is of a match through the client.
+    ``lane_hits_per_second`` is of consecutive hits.
     """
     raw = {(cell["name"], cell["tokens"]): cell["raw_us"] for cell in hits["cells"]}
     found: dict[str, float] = {}

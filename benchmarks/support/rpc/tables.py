@@ -10,14 +10,17 @@ SHORT = {"grpc.server": "threads", "grpc.aio": "aio", "hot lane": "lane"}
 
 
 def tables(document: dict[str, Any]) -> list[Table]:
-    """Returns the times of calls, one after the other and many at a time, and what they cost."""
+    """Returns the times of calls, one caller or many at a time, and their cost."""
     callers = sorted({each["callers"] for each in document["ratios"]})
     times = [_times(document, each, key) for each in callers for key in ("p50", "p99")]
     return [*times, _load(document)]
 
 
 def _times(document: dict[str, Any], callers: int, key: str) -> Table:
-    """Returns a quantile of each call's times, with so many callers, and aio's to threads'."""
+    """Returns a quantile of each call's times with that many callers.
+
+    The last column is the ratio of aio to threads.
+    """
     servers = [*(LOCAL if callers == 1 else ()), *document["servers"]]
     title = f"{key} of a call in microseconds, {callers} at a time"
     table = _table(title, "tokens", "call")
@@ -42,7 +45,7 @@ def _times(document: dict[str, Any], callers: int, key: str) -> Table:
 
 
 def _load(document: dict[str, Any]) -> Table:
-    """Returns what each server does in a second, and what a call costs it."""
+    """Returns each server's calls a second, and its cost of a call."""
     table = _table("All calls of a cycle together", "tokens", "callers", "server")
     for heading in ("calls/s", "server's CPU,\nus a call"):
         table.add_column(heading, justify="right")

@@ -1,4 +1,4 @@
-"""A worker of the contract: its requests, over whatever answers them."""
+"""A worker of the protocol: its requests, over any transport."""
 
 import itertools
 from collections import deque
@@ -23,7 +23,7 @@ from kvstore_client.pages import Pages
 from kvstore_client.runtime_dir import RuntimeDir
 
 PAGE_TOKENS = 16
-# Pages are named, not touched: their bytes play no part.
+# Pages are named and not touched, so their bytes do not matter.
 PAGE_BYTES = 64
 KEY = NamespaceKey(
     NamespaceIdentity(b"a model of the benchmark"),
@@ -36,9 +36,9 @@ TIMEOUT = 30.0
 
 
 class Ask(Protocol):
-    """Takes the name of a method of PrefixCacheService or StoreService, and its request.
+    """A function of a method's name, of PrefixCacheService or StoreService, and its request.
 
-    ``tokens`` are its sequence's, which it does not have yet.
+    ``tokens`` are those of its sequence, which the request does not have yet.
     """
 
     def __call__(self, name: str, request: Any, tokens: bytes = b"") -> Any:  # noqa: ANN401  # untyped
@@ -47,9 +47,9 @@ class Ask(Protocol):
 
 
 class Posts:
-    """Calls that nobody waits for: over the lane, or as gRPC does it without one.
+    """Calls that nobody waits for, over the lane or over gRPC.
 
-    Answers are read with the next call's of the lane; of gRPC's before the next post.
+    Their answers are read with the lane's next call, or before gRPC's next post.
     """
 
     def __init__(self, calls: StoreCalls) -> None:
@@ -65,12 +65,12 @@ class Posts:
             self._futures.append(method.future(request, timeout=TIMEOUT, metadata=metadata))
 
     def before(self) -> None:
-        """Reads the answers of gRPC's that are there."""
+        """Reads gRPC's answers that have arrived."""
         while self._futures and self._futures[0].done():
             self._futures.popleft().result()
 
     def end(self) -> None:
-        """Waits for all answers; raises ``AssertionError`` where one was none."""
+        """Waits for all answers. Raises ``AssertionError`` for a failed one."""
         while self._futures:
             self._futures.popleft().result()
         self._calls.collect(TIMEOUT)
@@ -98,7 +98,10 @@ class Worker:
         self._ids = ids
 
     def match(self, tokens: bytes) -> tuple[tuple[int, int], int]:
-        """Matches a sequence; returns its pin and its source's, and how many tokens both cover."""
+        """Matches a sequence.
+
+        Returns its pin, its source's pin, and the number of tokens of both.
+        """
         pin_id, source_pin_id = next(self._ids), next(self._ids)
         request = pb.MatchPrefixRequest(
             caller=self._caller,
@@ -112,12 +115,12 @@ class Worker:
         return (pin_id, source_pin_id), covered
 
     def acquire(self, tokens: bytes) -> tuple[int, int, int]:
-        """Match and reserve the rest; return pin, reservation and slots reserved."""
+        """Matches and reserves the rest. Returns pin, reservation and the number of slots."""
         pin_id, reservation_id, answer = self.acquired(tokens)
         return pin_id, reservation_id, len(Pages(answer.grant.runs))
 
     def acquired(self, tokens: bytes) -> tuple[int, int, pb.AcquirePrefixResponse]:
-        """Match and reserve the rest; return pin, reservation and the answer.
+        """Matches and reserves the rest. Returns pin, reservation and the answer.
 
         The source page's pin has the id after the reservation's.
         """
@@ -135,7 +138,7 @@ class Worker:
         return pin_id, reservation_id, answer
 
     def insert(self, reservation_id: int, tokens: bytes, position: int, pin_id: int) -> int:
-        """Publishes pages after those that a pin holds; returns how many were published."""
+        """Publishes pages after those of a pin. Returns the number of published pages."""
         request = pb.InsertPrefixRequest(
             caller=self._caller,
             reservation_id=reservation_id,
@@ -147,7 +150,7 @@ class Worker:
         return answer.published_page_count
 
     def release(self, *pin_ids: int) -> None:
-        """Releases pins; with none the request passes everything and does nothing."""
+        """Releases pins. A request with none passes all layers and does nothing."""
         self._ask("ReleasePins", pb.ReleasePinsRequest(caller=self._caller, pin_ids=pin_ids))
 
     def abort(self, reservation_id: int) -> None:
@@ -158,7 +161,7 @@ class Worker:
     def give_back(
         self, *, pin_ids: Sequence[int] = (), reservation_ids: Sequence[int] = ()
     ) -> None:
-        """Releases pins or end reservations, and do not wait."""
+        """Releases pins or ends reservations, without waiting."""
         assert self.posts is not None
         self.posts.before()
         caller = self._caller
@@ -169,7 +172,7 @@ class Worker:
             self.posts.post("AbortReservation", request)
 
     def evict(self, tokens: bytes) -> None:
-        """Removes the last page of a cached prefix and all that continues it."""
+        """Removes the last page of a cached prefix and everything that continues it."""
         self._ask(
             "EvictPrefix",
             store_pb2.EvictPrefixRequest(
@@ -181,7 +184,7 @@ class Worker:
 
 
 def page_count(tokens: bytes) -> int:
-    """Returns the whole pages that packed tokens come to."""
+    """Returns the number of whole pages of packed tokens."""
     return len(tokens) // 4 // PAGE_TOKENS
 
 
@@ -191,7 +194,7 @@ def attached_worker(
 ) -> Iterator[Worker]:
     """Attaches to a store under a lease of its own, until the end.
 
-    Over a channel of its own, or with ``hot_lane`` over a lane.
+    It uses a channel of its own, or a lane with ``hot_lane``.
     """
     folder = RuntimeDir(runtime_dir)
     config = ClientConfig(

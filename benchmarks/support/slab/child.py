@@ -1,9 +1,7 @@
-"""A process that writes and removes pages of a slab until it is killed, and says what it was told.
+"""A process that writes and removes pages of a slab until it is killed, and reports.
 
-    slab_child.py PATH SIZE_BYTES FIRST PARENT
-
-Each line of stdout is a letter and a page's number: ``a`` the page is acknowledged,
-``r`` it is about to be removed, ``d`` its removal is durable.
+Its arguments are PATH SIZE_BYTES FIRST PARENT. Each line of stdout is a letter and a page's number.
+``a``: the page is acknowledged. ``r``: it is about to be removed. ``d``: its removal is durable.
 """
 
 import os
@@ -21,24 +19,24 @@ from support.slab.kills import PAGE_BYTES, settings
 from support.slab.pages import CHAIN, Writer, bytes_of, key_of, memory, page_of
 
 QUEUE_PAGES = 256
-# Of twenty sequences one loses its last page again.
+# One of twenty sequences loses its last page again.
 REMOVED = 0.05
 
 
 class Teller:
-    """Writes lines that a kill does not lose: a pipe keeps what it was given."""
+    """Writes lines that survive a kill, because a pipe keeps its data."""
 
     def __init__(self) -> None:
         self._mutex = Lock()
 
     def tell(self, letter: str, number: int) -> None:
-        """Says what happened to a page."""
+        """Reports an event of a page."""
         with self._mutex:
             os.write(sys.stdout.fileno(), f"{letter}{number}\n".encode())
 
 
 def run(slab: Slab, first: int) -> None:
-    """Writes pages from ``first`` on, for ever."""
+    """Writes pages from ``first`` on, without end."""
     teller = Teller()
     writer = Writer(slab, QUEUE_PAGES)
     rng = Random(first)

@@ -1,4 +1,4 @@
-"""Kill -9 of a slab's writer, again and again: what is there afterwards, and is it right."""
+"""Repeated kill -9 of a slab's writer, and the check of its pages afterwards."""
 
 import os
 import signal
@@ -18,17 +18,17 @@ from support.slab.pages import NAMESPACE, bytes_of, key_of, memory
 PAGE_BYTES = 64 << 10
 SEGMENT_BYTES = 32 << 20
 SIZE_BYTES = 512 << 20
-# A writer is killed after it said something so often; pages pile up over so many kills.
+# A writer is killed after that many lines. Pages accumulate over that many kills.
 TOLD = 1, 1500
 KEPT = 4
 BATCH = 64
 LIMIT = 120.0
 CHILD = Path(__file__).with_name("child.py")
-# Numbers of each writer's own, a multiple of a sequence's pages.
+# Numbers of each writer, a multiple of a sequence's pages.
 SPACING = 1 << 20
-# Pages that may be on their way beyond the last one that was told of.
+# Pages that may be in flight after the last one that was reported.
 AHEAD = 2048
-# What is counted, over all looks.
+# The counts over all checks.
 NAMES = (
     *("acknowledged_pages", "acknowledged_and_served", "served_pages", "removed_pages"),
     *("wrong_pages", "returned_pages", "corrupt_pages", "torn_slots", "orphaned_pages"),
@@ -36,12 +36,12 @@ NAMES = (
 
 
 def settings(path: Path, size_bytes: int) -> SlabConfig:
-    """Returns the settings of the slab, the same for those who are killed and for who looks."""
+    """Returns the settings of the slab, the same for the writers and for the check."""
     return SlabConfig(path, size_bytes, segment_bytes=SEGMENT_BYTES)
 
 
 class Told:
-    """What writers said before they were killed."""
+    """The writers' reports before they were killed."""
 
     def __init__(self) -> None:
         self.acknowledged: set[int] = set()
@@ -50,7 +50,7 @@ class Told:
         self._writers: list[range] = []
 
     def take(self, first: int, lines: list[str]) -> None:
-        """Takes in what the writer said that began with page ``first``."""
+        """Adds the reports of the writer that began with page ``first``."""
         kinds = {"a": self.acknowledged, "r": self.leaving, "d": self.removed}
         last = first
         for line in lines:
@@ -60,7 +60,7 @@ class Told:
         self._writers.append(range(first, last + AHEAD))
 
     def numbers(self) -> dict[PageKey, int]:
-        """Returns every page that may be there, by its key."""
+        """Returns every page that may exist, by its key."""
         return {key_of(each): each for writer in self._writers for each in writer}
 
 
@@ -71,7 +71,7 @@ def child_environment() -> dict[str, str]:
 
 
 def killed_writer(path: Path, first: int, told: int) -> list[str]:
-    """Have a writer work until it said ``told`` lines, kill it, and return all its lines."""
+    """Runs a writer until it has written ``told`` lines, kills it, and returns all its lines."""
     command = [sys.executable, str(CHILD), str(path), str(SIZE_BYTES), str(first), str(os.getpid())]
     with subprocess.Popen(  # noqa: S603 - a program of ours
         command,
@@ -84,7 +84,7 @@ def killed_writer(path: Path, first: int, told: int) -> list[str]:
         lines = [line for _, line in zip(range(told), process.stdout, strict=False)]
         process.send_signal(signal.SIGKILL)
         lines += process.stdout
-    # The last line is whole or is none: it was one write to a pipe.
+    # The last line is complete or missing, because it was one write to a pipe.
     return [line for line in lines if line.endswith("\n") and line[0] in "ard"]
 
 
@@ -104,7 +104,7 @@ def read(slab: Slab, keys: list[PageKey]) -> dict[PageKey, bytes]:
 
 
 def look(path: Path, told: Told, *, empty: bool) -> Counter[str]:
-    """Opens the slab as a server would after a crash, and count what is there and what is not."""
+    """Opens the slab like a server after a crash, and counts the pages found and missing."""
     tally: Counter[str] = Counter()
     numbers = told.numbers()
     due = told.acknowledged - told.leaving
@@ -132,7 +132,7 @@ def look(path: Path, told: Told, *, empty: bool) -> Counter[str]:
 
 
 def run_kills(folder: Path, kills: int, seed: int) -> dict[str, Any]:
-    """Kills writers of one slab, look after each, and returns what was found in all."""
+    """Kills writers of one slab, checks after each, and returns the sums."""
     path = folder / "killed.slab"
     rng = Random(seed)
     total: Counter[str] = Counter()

@@ -22,7 +22,7 @@ def key_of(number: int) -> PageKey:
 
 
 def page_of(number: int) -> SlabPage:
-    """Returns what the slab is told of page ``number``."""
+    """Returns the slab's record of page ``number``."""
     parent = key_of(number - 1).digest if number % CHAIN else NAMESPACE
     return SlabPage(key_of(number), parent, PAGE_TOKENS)
 
@@ -33,12 +33,12 @@ def bytes_of(number: int, size: int) -> bytes:
 
 
 def memory(size: int) -> memoryview:
-    """Returns memory that O_DIRECT can take, all of it there."""
+    """Returns memory for O_DIRECT, already allocated."""
     return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_POPULATE))
 
 
 class Writer:
-    """Writes pages as fast as the slab takes them; waits where its queue is full."""
+    """Writes pages as fast as the slab accepts them. Waits if its queue is full."""
 
     def __init__(self, slab: Slab, queue_pages: int) -> None:
         self._slab = slab
@@ -46,7 +46,7 @@ class Writer:
         self._queue_pages = queue_pages
 
     def write(self, page: SlabPage, content: memoryview, done: Callable[[bool], None]) -> None:
-        """Begins to write a page; ``done`` is told whether it is there for good."""
+        """Begins to write a page. ``done`` is called with whether the page is durable."""
         self._room.acquire()
 
         def finish(committed: bool) -> None:  # noqa: FBT001 - the slab's signature
@@ -57,7 +57,7 @@ class Writer:
             finish(committed=False)
 
     def drain(self) -> None:
-        """Waits until all is written."""
+        """Waits until everything is written."""
         for _ in range(self._queue_pages):
             self._room.acquire()
         self._room.release(self._queue_pages)

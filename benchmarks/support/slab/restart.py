@@ -1,4 +1,4 @@
-"""How long a slab takes to know its pages again."""
+"""The time until a slab knows its pages again."""
 
 import time
 from pathlib import Path
@@ -11,13 +11,13 @@ from support.slab.speed import Ceiling, timed, write_all
 
 PAGE_BYTES = 4096
 SEGMENT_BYTES = 64 << 20
-# What a page takes on a real slab: headers that lie with their slots are that far apart.
+# The distance of headers beside their slots, as on a real slab.
 STRIDE = 64 << 10
 SAMPLE = 4096
 
 
 def measure_restart(folder: Path, pages: int, rounds: int) -> dict[str, Any]:
-    """Returns the seconds that opening takes, and those that reading scattered headers would."""
+    """Returns the seconds to open a slab, and those to read as many scattered headers."""
     path, plain = folder / "restart.slab", folder / "plain"
     size = pages * (PAGE_BYTES + 128) + 2 * SEGMENT_BYTES
     config = SlabConfig(path, size, segment_bytes=SEGMENT_BYTES)

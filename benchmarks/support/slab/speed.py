@@ -1,4 +1,4 @@
-"""How fast a slab writes and reads, beside a file that is only copied to and from."""
+"""The write and read speed of a slab, beside plain copies of a file."""
 
 import os
 import time
@@ -18,15 +18,15 @@ from support.slab.pages import NAMESPACE, Writer, memory, page_of
 THREADS = 4
 PIECE = 4 << 20
 SEGMENT_BYTES = 64 << 20
-# Memory that is written from, and as much that is read to, for both.
+# Memory to write from, and as much to read to, for both.
 REGION = 64 << 20
-# Requests under way at once.
+# Concurrent requests.
 READS = 4
 LIMIT = 120.0
 
 
 class Ceiling:
-    """A preallocated file, copied to and from with O_DIRECT by as many threads as a slab has."""
+    """A preallocated file, copied with O_DIRECT by as many threads as a slab has."""
 
     def __init__(self, path: Path, size: int, source: memoryview, into: memoryview) -> None:
         self._size = size
@@ -37,16 +37,16 @@ class Ceiling:
         self._threads = ThreadPoolExecutor(THREADS)
 
     def write(self) -> None:
-        """Writes all of the file, and sync it once."""
+        """Writes the whole file, and syncs it once."""
         list(self._threads.map(self._write, range(THREADS)))
         os.fdatasync(self._descriptor)
 
     def read(self) -> None:
-        """Reads all of the file."""
+        """Reads the whole file."""
         list(self._threads.map(self._read, range(THREADS)))
 
     def read_places(self, count: int, stride: int) -> None:
-        """Read 4 KiB at each of ``count`` places, as headers would be that lie with their slots."""
+        """Reads 4 KiB at each of ``count`` places, like headers beside their slots."""
 
         def part(thread: int) -> None:
             view = self._into[thread * PIECE :][:4096]
@@ -70,13 +70,13 @@ class Ceiling:
 
 
 def piece(region: memoryview, at: int) -> memoryview:
-    """Returns the piece of memory that goes with a place in the file: all of it in turns."""
+    """Returns the piece of memory for a place in the file. All memory is used in turn."""
     start = at % (len(region) // PIECE * PIECE)
     return region[start : start + PIECE]
 
 
 def write_all(slab: Slab, source: memoryview, pages: list[SlabPage], page_bytes: int) -> None:
-    """Writes pages until all are acknowledged, from memory as an arena's."""
+    """Writes pages until all are acknowledged, from memory like an arena's."""
     writer = Writer(slab, (128 << 20) // page_bytes)
     slots = len(source) // page_bytes
     lost: list[int] = []
@@ -93,7 +93,7 @@ def write_all(slab: Slab, source: memoryview, pages: list[SlabPage], page_bytes:
 
 
 def read_all(slab: Slab, into: memoryview, pages: list[SlabPage], page_bytes: int) -> None:
-    """Reads every page, each checked, some requests at a time."""
+    """Reads and checks every page, some requests at a time."""
     batch = max(len(into) // READS // page_bytes, 1)
     room = Semaphore(READS)
     found: list[int] = []
@@ -125,13 +125,13 @@ def empty(slab: Slab) -> None:
 
 
 def worked(call: Callable[[], None]) -> tuple[float, float]:
-    """Returns how long a call takes, and how much processor time of this process, in seconds."""
+    """Returns the seconds of a call, and this process's processor seconds for it."""
     processor = time.process_time()
     return timed(call), time.process_time() - processor
 
 
 def timed(call: Callable[[], None]) -> float:
-    """Returns how long a call takes, in seconds."""
+    """Returns the seconds of a call."""
     begun = time.perf_counter()
     call()
     return time.perf_counter() - begun
@@ -164,7 +164,7 @@ def measure_speed(folder: Path, page_bytes: int, size: int, rounds: int) -> dict
                 else:
                     seconds, processor = worked(ours)
                     plainly = timed(theirs)
-                # The first round writes what the disk only promised so far.
+                # The first round writes blocks that the disk had only promised.
                 if number:
                     samples[name].append(total / seconds / 1e9)
                     samples.setdefault(f"plain_{name}", []).append(total / plainly / 1e9)

@@ -1,4 +1,4 @@
-"""What the engines of stall.py do: the same as light workers, with a model. Loads torch."""
+"""The engines of stall.py: light workers with a model. Loads torch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ ENGINE_TOKENS, OUTPUT_TOKENS = 200, 8
 
 
 class WithModel:
-    """An engine with a tiny model, whose tokens without the store are the right ones."""
+    """An engine with a tiny model. Its tokens without the store are the right ones."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -32,7 +32,7 @@ class WithModel:
 
 @contextmanager
 def with_model(runtime_dir: Path, name: str) -> Iterator[Load]:
-    """Attaches an engine, with the settings that ``kvstore-worker`` has."""
+    """Attaches an engine with the settings of ``kvstore-worker``."""
     use_threads(1)
     longest = ENGINE_TOKENS + OUTPUT_TOKENS
     with local_worker(

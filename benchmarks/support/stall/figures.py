@@ -1,4 +1,4 @@
-"""From what each request took to what the stall cost."""
+"""The cost of a stall, from the time of each request."""
 
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from support.stall.probe import Look
 
 SERVING = "SERVING"
-# Of the deadline of a call: what waited for less than this was not kept waiting by the stall.
+# The stall delayed a request that waited at least this share of a call's deadline.
 WAITED_SHARE = 0.1
 
 
@@ -25,29 +25,29 @@ class Request(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The time that the request took."""
         return self.end - self.begin
 
 
 class Stall(NamedTuple):
-    """When the server was stopped and went on."""
+    """The times at which the server was stopped and continued."""
 
     begin: float
     end: float
 
     def overlaps(self, request: Request) -> bool:
-        """Returns whether any of a request was within."""
+        """Returns whether any part of a request was within."""
         return request.begin < self.end and request.end > self.begin
 
 
 def cost_of(
     kind: str, requests: Iterable[Request], stall: Stall, *, call_timeout: float
 ) -> dict[str, Any]:
-    """Returns what the stall cost one kind of worker, of which there were requests within.
+    """Returns the stall's cost for one kind of worker with requests within.
 
-    What a request took is compared with the median of those that were made without the
-    store at the same time, where there are any: those computed the same, under the same
-    load. Raises ``ValueError`` where there is nothing to compare.
+    A request's time is compared with the median of those without the store at the same time, if any
+    exist. Those computed the same, under the same load. Raises ``ValueError`` if nothing can be
+    compared.
     """
     mine = [each for each in requests if each.kind == kind]
     during = [each for each in mine if stall.overlaps(each)]
@@ -85,7 +85,7 @@ def hits_after(requests: Iterable[Request], stall: Stall) -> list[float]:
 
 
 def health_of_stall(looks: Sequence[Look], stall: Stall) -> dict[str, Any]:
-    """Returns when probes saw the stall, and its end; None for what none saw."""
+    """Returns when probes saw the stall and its end, or None if none saw it."""
     silent = [each for each in looks if each.end > stall.begin and each.said != SERVING]
     back = [each for each in looks if each.begin >= stall.end and each.said == SERVING]
     return {

@@ -1,4 +1,4 @@
-"""The processes of stall.py, each with one worker that makes request after request."""
+"""The processes of stall.py, each with one worker that repeats requests."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,7 +16,7 @@ from support.stall.load import PROMPTS, Load, light, now
 LIGHT, ENGINE = "light", "engine"
 # Seconds between two requests of a worker.
 PAUSES = {LIGHT: 0.05, ENGINE: 0.2}
-# One request in so many is made without the store: what the others are compared with.
+# One in that many requests is made without the store, for comparison.
 WITHOUT_STORE_EVERY = 3
 # Seconds.
 READY_TIMEOUT = 120.0
@@ -43,12 +43,12 @@ class Fleet:
             self._processes.append(process)
 
     def wait_hits(self, since: float) -> bool:
-        """Waits until each worker had a hit after this time; False where one has none."""
+        """Waits until each worker has a hit after this time. Returns False if one has none."""
         timeout = HIT_TIMEOUT if since else READY_TIMEOUT
         return wait_until(lambda: all(each.value > since for each in self._hits), timeout)
 
     def stop(self) -> list[Request]:
-        """Ends the load, and the processes; returns what came of each request."""
+        """Ends the load and the processes. Returns the results of each request."""
         self._ending.set()
         requests = [request for pipe in self._pipes for request in pipe.recv()]
         for each in self._processes:
@@ -74,7 +74,7 @@ def _work(  # a process's main function
 ) -> None:
     requests = []
     with _attach(kind)(runtime_dir, name) as load:
-        for number in range(PROMPTS):  # the right answers, before any other
+        for number in range(PROMPTS):  # the right answers, before all others
             load.request(number, use_store=False)
         count = 0
         while not ending.wait(PAUSES[kind]):

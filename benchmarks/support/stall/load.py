@@ -1,4 +1,4 @@
-"""What light workers of stall.py do: requests whose answers are known, with the store or not."""
+"""The light workers of stall.py: requests with known answers, with the store or without."""
 
 import contextlib
 import time
@@ -28,7 +28,7 @@ ATTACH_SECONDS = 60.0
 
 
 class Answer(NamedTuple):
-    """What came of a request: all found or not, rightly or not, and how long it waited."""
+    """The result of a request: a full hit or not, wrong or not, and its wait for the store."""
 
     hit: bool
     wrong: bool
@@ -43,7 +43,7 @@ class Load(Protocol):
 
 
 class Light:
-    """Computes no model: a page's bytes are made of its tokens, and compared where it is found."""
+    """A worker without a model. A page's bytes follow from its tokens and are compared on a hit."""
 
     def __init__(self, namespace: Namespace, name: str) -> None:
         self._namespace = namespace
@@ -51,7 +51,7 @@ class Light:
         self._own = bytearray(LAYOUT.page_bytes)
 
     def request(self, number: int, *, use_store: bool) -> Answer:
-        """Makes or compare every page of a prompt."""
+        """Makes or compares every page of a prompt."""
         first = number % PROMPTS * LIGHT_TOKENS
         tokens = list(range(first, first + LIGHT_TOKENS + 1))
         keys = list(page_keys(array("I", tokens[:LIGHT_TOKENS]).tobytes(), LAYOUT.page_tokens))
@@ -70,7 +70,7 @@ class Light:
                 self._write(views[place] if views else memoryview(self._own), key)
             if reservation is not None and own:
                 start = len(matched) * LAYOUT.page_tokens
-                with contextlib.suppress(errors.StoreError):  # computed all the same
+                with contextlib.suppress(errors.StoreError):  # the page is computed anyway
                     reservation.insert(
                         tokens[start:LIGHT_TOKENS], position=start, base=acquired.match
                     )
@@ -89,7 +89,7 @@ class Light:
 
 @contextmanager
 def light(runtime_dir: Path, name: str) -> Iterator[Load]:
-    """Attaches a light worker, with the settings that a client has by default."""
+    """Attaches a light worker with a client's default settings."""
     with Client(runtime_dir, ClientConfig(display_name=name)) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
         assert namespace.wait_open(ATTACH_SECONDS), namespace.failure

@@ -1,4 +1,4 @@
-"""Looks at a store's health again and again, as a supervisor does."""
+"""Repeated health probes of a store, as by a supervisor."""
 
 from pathlib import Path
 from threading import Event, Thread
@@ -10,13 +10,13 @@ from kvstore_client.calls.health import health_of
 from kvstore_client.runtime_dir import RuntimeDir
 from support.stall.load import now
 
-# Seconds: the deadline of deploy/healthcheck.py, and between two looks.
+# Seconds: the deadline of deploy/healthcheck.py, and the time between two probes.
 DEADLINE = 2.0
 INTERVAL = 0.1
 
 
 class Look(NamedTuple):
-    """One look: when it began and ended, and what was said, or the status code of no answer."""
+    """One probe: its begin and end, and the answer or the status code of its failure."""
 
     begin: float
     end: float
@@ -24,7 +24,7 @@ class Look(NamedTuple):
 
 
 class Prober:
-    """A thread that looks; each time over a connection of its own, as a new process would."""
+    """A thread that probes, each time over a connection of its own, like a new process."""
 
     def __init__(self, runtime_dir: Path) -> None:
         self.looks: list[Look] = []

@@ -22,7 +22,7 @@ IDENTITY = NamespaceIdentity(b"start")
 # Share of an extent's slots: to reserve more than three quarters makes the arena grow.
 RESERVED = 0.9
 LIMIT = 60.0
-# Seconds of matches with nothing else under way, and matches between two checks of the log.
+# Seconds of matches without other work, and matches between two checks of the log.
 QUIET_SECONDS = 2.0
 QUICK_QUIET_SECONDS = 0.5
 MATCHES = 20
@@ -97,7 +97,7 @@ def _grows(store: RunningStore, latest: float) -> bool:
 def _time_matches(
     namespace: Namespace, tokens: list[int], go_on: Callable[[], bool]
 ) -> list[float]:
-    """Returns the milliseconds of each match with its release, while ``go_on`` says so."""
+    """Returns the milliseconds of each match with its release, while ``go_on`` returns True."""
     times: list[float] = []
     while go_on():
         for _ in range(MATCHES):

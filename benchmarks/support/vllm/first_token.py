@@ -1,4 +1,4 @@
-"""Time to first token of a server that never saw a prompt, whose neighbour did."""
+"""Time to first token of a server that never saw a prompt, but whose neighbour did."""
 
 import random
 import time
@@ -11,10 +11,10 @@ from support import machine
 from support.vllm.server import Completion, VllmServer
 from support.vllm.ways import ALONE, KVSTORE, VLLM_PYTHON, Way
 
-# Ids above those that tokenizers keep for themselves, in every model that is measured here.
+# Ids above those that tokenizers reserve, in every measured model.
 TOKENS = range(16, 250)
 ANSWER_TOKENS = 4
-# What was computed is stored beside the next steps: until it is, in seconds.
+# Seconds until computed pages are stored, which happens beside the next steps.
 SETTLING = 1.0
 TAKEN = "vllm:external_prefix_cache_hits"
 
@@ -28,11 +28,11 @@ class Samples:
     tokens: list[int] = field(default_factory=list)
     stored_bytes: list[int] = field(default_factory=list)
     loaded_bytes: list[int] = field(default_factory=list)
-    # Whether the second server's answers were the first's.
+    # True if the second server's answers were the first's.
     identical: bool = True
 
     def add(self, other: "Samples") -> None:
-        """Adds another pass's."""
+        """Adds the figures of another pass."""
         self.cold += other.cold
         self.hit += other.hit
         self.tokens += other.tokens
@@ -43,7 +43,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Setting:
-    """What servers run and are asked: ``prompt_tokens`` of them, ``rounds`` times."""
+    """The servers' configuration, and the prompts: ``prompt_tokens`` each, ``rounds`` times."""
 
     model: Path
     prompt_tokens: int
@@ -55,7 +55,7 @@ class Setting:
 def measure(
     way: Way, setting: Setting, numbers: random.Random, folder: Path, say: Callable[[str], None]
 ) -> tuple[Samples, list[float]]:
-    """Measures one way in all rounds; also the load average at each. Its servers run alone."""
+    """Measures one way in all rounds, and the load average at each. Its servers run alone."""
     samples, loads = Samples(), []
     count = 1 if way.name == ALONE else 2
     with ExitStack() as stack:
@@ -80,7 +80,7 @@ def _round(
     numbers: random.Random,
     setting: Setting,
 ) -> None:
-    """Asks the last server a prompt that nobody saw, and one that the first server computed."""
+    """Sends the last server a new prompt, and one that the first server computed."""
     last = servers[-1]
     samples.cold.append(_ask(last, _prompt(numbers, setting)).first_token_seconds)
     time.sleep(SETTLING)
@@ -98,7 +98,7 @@ def _round(
     samples.identical &= hit.tokens == first.tokens
     samples.tokens.append(round(last.counters().get(TAKEN, 0.0) - before))
     if way.files is not None:
-        # It reads what it wrote.
+        # The server reads the files that it wrote.
         loaded = stored
     samples.stored_bytes += stored
     samples.loaded_bytes += loaded
@@ -106,7 +106,7 @@ def _round(
 
 @contextmanager
 def _bytes(way: Way, server: VllmServer, what: str) -> Iterator[list[int]]:
-    """Gives what was copied in the ``with``, as far as the way tells."""
+    """Yields the bytes copied within the ``with``, as far as the way reports them."""
     found: list[int] = []
 
     def total() -> int:
@@ -121,7 +121,7 @@ def _bytes(way: Way, server: VllmServer, what: str) -> Iterator[list[int]]:
 
 
 def _ask(server: VllmServer, tokens: list[int]) -> Completion:
-    """Asks with vLLM's own prefix cache empty."""
+    """Sends a prompt with vLLM's own prefix cache empty."""
     server.forget()
     return server.complete(tokens, answer_tokens=ANSWER_TOKENS)
 
@@ -131,7 +131,7 @@ def _prompt(numbers: random.Random, setting: Setting) -> list[int]:
 
 
 def _warm_up(servers: list[VllmServer], numbers: random.Random, setting: Setting) -> None:
-    """Have everything done that a process does once, with prompts that are not measured."""
+    """Makes servers do all one-time work, with prompts that are not measured."""
     for _ in range(2):
         prompt = _prompt(numbers, setting)
         for server in servers:

@@ -1,4 +1,4 @@
-"""One of vLLM's OpenAI servers, a process of its own, and what it is asked over HTTP."""
+"""One of vLLM's OpenAI servers, in a process of its own, and requests to it over HTTP."""
 
 import http.client
 import json
@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.25
 LOG_TAIL = 3_000
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
-    # Has POST /reset_prefix_cache.
+    # Enables POST /reset_prefix_cache.
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_NO_USAGE_STATS": "1",
 }
@@ -32,14 +32,14 @@ COUNTER = re.compile(r"^([\w:]+?)_total(\{.*\})? ([-+.e\d]+)$")
 
 @dataclass(frozen=True)
 class Completion:
-    """One answer: its token ids, and seconds until its first token came."""
+    """One answer: its token ids, and the seconds until its first token."""
 
     tokens: tuple[int, ...]
     first_token_seconds: float
 
 
 class VllmServer:
-    """A server on loopback, which the ``with`` starts and ends; it takes requests when healthy.
+    """A server on loopback, started and ended by the ``with``. It serves once it is healthy.
 
     ``python`` is that of vLLM's environment.
     """
@@ -55,7 +55,7 @@ class VllmServer:
         self.log = log
         self._model = str(model)
         [self._port] = free_ports(1)
-        # The module, for the command looks for metadata that a CPU build may lack.
+        # The module is run, because the command looks for metadata that a CPU build may lack.
         self._command = [str(python), "-m", "vllm.entrypoints.openai.api_server"]
         self._command += ["--model", self._model, "--host", HOST, "--port", str(self._port)]
         self._command += arguments
@@ -69,7 +69,7 @@ class VllmServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Its engine is a process of its own, and ends with it.
+                # The engine is a process of its own, and ends with the server.
                 start_new_session=True,
             )
         return self
@@ -83,7 +83,10 @@ class VllmServer:
         self._end()
 
     def wait_healthy(self) -> None:
-        """Waits until it takes requests; raises ``RuntimeError`` with its log where it does not."""
+        """Waits until the server accepts requests.
+
+        Raises ``RuntimeError`` with its log if it never does.
+        """
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             with suppress(OSError, RuntimeError), self._request("GET", "/health"):
@@ -99,7 +102,7 @@ class VllmServer:
     def complete(
         self, tokens: Sequence[int], *, answer_tokens: int, salt: str | None = None
     ) -> Completion:
-        """Asks for a greedy answer, streamed; raises ``OSError`` and ``RuntimeError``."""
+        """Requests a greedy answer, streamed. Raises ``OSError`` and ``RuntimeError``."""
         body: dict[str, Any] = {
             "model": self._model,
             "prompt": list(tokens),
@@ -126,7 +129,7 @@ class VllmServer:
         return Completion(tuple(found), first)
 
     def counters(self) -> dict[str, float]:
-        """Return each counter's sum over its labels; with a label's value in braces, that one's."""
+        """Returns each counter's sum over its labels, and by a label's value in braces."""
         with self._request("GET", "/metrics") as answer:
             text = answer.read().decode()
         totals = dict[str, float]()
@@ -142,7 +145,7 @@ class VllmServer:
         return totals
 
     def forget(self) -> None:
-        """Empty vLLM's own prefix cache; raises ``RuntimeError`` where it stays."""
+        """Empties vLLM's own prefix cache. Raises ``RuntimeError`` if that fails."""
         for _ in range(40):
             with self._request("POST", "/reset_prefix_cache") as answer:
                 if json.loads(answer.read())["success"]:
@@ -165,7 +168,7 @@ class VllmServer:
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)
-        # What is left of its session: an engine whose server was killed.
+        # The rest of its session, such as an engine whose server was killed.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

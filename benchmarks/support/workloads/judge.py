@@ -1,4 +1,4 @@
-"""Whether all variants gave the same tokens, and where a near tie lets them differ."""
+"""Checks that all variants gave the same tokens, except at near ties."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 from inference_worker.demo.comparison import ACCEPTED_SHARE, compare
 from inference_worker.demo.reference import Reference
 
-# Of what differs, so many places are named.
+# The number of differences that are named.
 NAMED: Final = 20
 
 
@@ -25,7 +25,7 @@ class Judge:
         self._wrong: list[dict[str, Any]] = []
 
     def look(self, where: str, ids: Sequence[int], outputs: Mapping[str, Sequence[int]]) -> None:
-        """Takes in what each variant gave for one prompt; the first is what others differ from."""
+        """Adds each variant's output for one prompt. The first one is compared with the others."""
         first, *_ = outputs
         self._tokens += sum(map(len, outputs.values()))
         if all(list(each) == list(outputs[first]) for each in outputs.values()):
@@ -40,7 +40,7 @@ class Judge:
                 self._wrong.append({"request": where, "variant": name})
 
     def report(self) -> dict[str, Any]:
-        """Returns whether all were the same, near ties aside, and what was not."""
+        """Returns whether all were the same, except at near ties, and the differences."""
         few = len(self._ties) <= ACCEPTED_SHARE * self._tokens
         return {
             "identical": not self._wrong and few,

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from support.page_section import busy_lines, put_section
+from support.workloads.figures import reason
 from support.workloads.plan import FULL
 from support.workloads.plots import FILES
 from support.workloads.tables import COLUMNS, variant_row
 
 PROGRAM = "workloads.py"
 BUSY_NOTE = (
-    "Other work had the machine too: it lengthens everything, and what waits for another process"
-    " by more. Ratios are of requests made in turns, and hold better than times."
+    "Other work ran on the machine. It lengthens all times, and waits for another process most."
+    " Requests are made in turns, so ratios are more reliable than times."
 )
-SHORT_NOTE = "It was shortened, with fewer requests than above."
+SHORT_NOTE = "This was a short run, with fewer requests than above."
 IMAGES = "images"
 TITLES = {
     "chat": "Chat",
@@ -28,14 +29,14 @@ TITLES = {
 
 
 def write_section(page: Path, document: dict[str, Any], results: Path | None = None) -> None:
-    """Puts the figures into a page, in place of those that it has.
+    """Writes the figures into a page, in place of the old ones.
 
-    ``results`` is the file in which all of them are, if there is one.
+    ``results`` is the file with all figures, if one exists.
     """
     lines = list(_lines(document))
     if results is not None:
         link = os.path.relpath(results, page.parent)
-        lines += ["", f"All of it, with the raw samples of every request: [results]({link})."]
+        lines += ["", f"The [results]({link}) have the raw samples of every request."]
     put_section(page, PROGRAM, lines)
 
 
@@ -45,8 +46,8 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
     yield (
         f"One run of {method['model']} in {method['dtype']}, {document['seconds'] / 60:.0f}"
         f" minutes long, with {facts['threads']} thread{'s' * (facts['threads'] > 1)} on"
-        f" {facts['cores']} cores of an {facts['processor']}, torch {facts['torch']};"
-        f" the load average was {load['before']} before it and {load['after']} after."
+        f" {facts['cores']} cores of an {facts['processor']}, with torch {facts['torch']}."
+        f" The load average was {load['before']} before it and {load['after']} after."
     )
     if method["plan"] != json.loads(json.dumps(asdict(FULL))):
         yield SHORT_NOTE
@@ -60,18 +61,18 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield f"### {TITLES[name]}"
         yield ""
-        yield _sentence(document["summary"][name])
+        yield _sentence(document["summary"][name], each["target"])
         yield ""
         yield from _table(COLUMNS, [variant_row(*pair) for pair in each["variants"].items()])
     if "miss_overhead" in document:
         yield ""
-        yield "### Where nothing hits"
+        yield "### Overhead on a miss"
         yield ""
         yield from _misses(document["miss_overhead"])
 
 
 def _headlines(document: dict[str, Any]) -> Iterator[str]:
-    head = ("workload", "sooner by", "ideal", "of the ideal", "two workers", "hit rate")
+    head = ("workload", "speedup", "ideal", "of the ideal", "two workers", "hit rate")
     rows = []
     for name in document["workloads"]:
         each = document["summary"][name]
@@ -92,23 +93,24 @@ def _headlines(document: dict[str, Any]) -> Iterator[str]:
     yield from _table((*head, "same tokens", "beside stock", "met"), rows)
 
 
-def _sentence(head: dict[str, Any]) -> str:
+def _sentence(head: dict[str, Any], target: dict[str, float]) -> str:
     met = "Met" if head["met"] else "Not met"
-    said = f"{met}: {head['why']}."
+    said = f"{met}: {reason(head, target)}."
     if "speedup_interval" in head:
         low, high = head["speedup_interval"]
         said += (
-            f" The median's 95 % interval is {low:.2f}x to {high:.2f}x; over all"
-            f" {head['requests']} requests the median is {head['speedup_all_median']:.2f}x, and"
-            f" all their time together is shorter by {head['speedup_all_mean']:.2f}x."
+            f" The 95 % interval of the median is {low:.2f}x to {high:.2f}x."
+            f" Over all {head['requests']} requests the median is"
+            f" {head['speedup_all_median']:.2f}x, and the ratio of their total times is"
+            f" {head['speedup_all_mean']:.2f}x."
         )
     else:
         runs = ", ".join(f"{each:.2f}x" for each in head["speedup_of_runs"])
-        said += f" Its runs: {runs}."
+        said += f" Speedups of the runs: {runs}."
     said += (
-        f" Of {head['requests']} requests {head['could_hit']} could have hit;"
-        f" {head['full_hits']} did to the last known token, {head['partial_hits']} in part:"
-        f" {head['token_hit_rate']:.1%} of what was known."
+        f" {head['could_hit']} of {head['requests']} requests could have hit:"
+        f" {head['full_hits']} hit fully, {head['partial_hits']} in part."
+        f" They reused {head['token_hit_rate']:.1%} of the known tokens."
     )
     if head["near_ties"]:
         said += f" {head['near_ties']} tokens differ at a near tie."
@@ -117,7 +119,7 @@ def _sentence(head: dict[str, Any]) -> str:
 
 def _misses(miss: dict[str, Any]) -> Iterator[str]:
     met = "Met" if miss["met"] else "Not met"
-    yield f"{met}: the store may add {miss['bound']:.0%} at most, at the median."
+    yield f"{met}: the store may add at most {miss['bound']:.0%} to the median."
     yield ""
     head = (
         "tokens",
@@ -126,7 +128,7 @@ def _misses(miss: dict[str, Any]) -> Iterator[str]:
         "added",
         "95 % interval",
         "ms",
-        "waited for store, ms",
+        "store wait, ms",
     )
     rows = [
         [

@@ -1,7 +1,7 @@
-"""The shapes of the four workloads: how many requests of how many tokens.
+"""The shapes of the four workloads: numbers of requests and tokens.
 
-Where the mission is silent the numbers are those of a benchmark of the field, and the document
-says which. None was chosen for what it gives.
+Numbers that the project's goals leave open are those of a benchmark of the field, and the document
+says which. None was chosen for its result.
 """
 
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 class Chat:
     """LMCache's multi-round QA: five rounds of a short question and 100 tokens of answer.
 
-    Its system prompt has 1,000 tokens and its users a history of 2,000 each; the mission's
-    has 200, and there is no history. A conversation's questions come round by round.
+    Its system prompt has 1,000 tokens and its users a history of 2,000 each. Ours has 200 tokens
+    and no history. A conversation's questions come round by round.
     """
 
     system_tokens: int = 200
     conversations: int = 4
     rounds: int = 5
-    # As many as the questions that the demo asks, or that LMCache's driver does.
+    # The length of the demo's questions, and of those of LMCache's driver.
     question_tokens: int = 24
     answer_tokens: int = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rag:
-    """A question on one of some documents, drawn by Zipf's law with exponent 1."""
+    """A question about one of some documents, drawn by Zipf's law with exponent 1."""
 
     document_tokens: int = 1_000
     documents: int = 8
@@ -38,7 +38,7 @@ class Rag:
 class Batch:
     """All requests at once: one instruction, inputs of a sentence, answers of a few tokens.
 
-    A run's instruction is its own, so that nobody has seen it before.
+    Each run has a new instruction, so nothing of it is cached.
     """
 
     instruction_tokens: int = 50
@@ -51,7 +51,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixed:
-    """SGLang's generated shared prefixes, four times shorter, and one in five that shares none.
+    """SGLang's generated shared prefixes, four times shorter, and one in five unshared.
 
     Its prefixes have 2,048 tokens and its questions 128.
     """
@@ -74,7 +74,7 @@ class Miss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one run does."""
+    """The workloads of one run."""
 
     chat: Chat = Chat()
     rag: Rag = Rag()
@@ -112,7 +112,7 @@ QUICK = Plan(
     miss=Miss(pairs=(12, 6)),
     stock_rounds=3,
 )
-# Shows that all of it runs; its figures mean nothing.
+# Shows that everything runs. Its figures mean nothing.
 SMALLEST = Plan(
     chat=Chat(system_tokens=64, conversations=2, rounds=2, answer_tokens=4),
     rag=Rag(document_tokens=96, documents=2, requests=4, answer_tokens=2),

@@ -7,7 +7,7 @@ from typing import Any, Final
 FILES: Final = MappingProxyType(
     {
         "workloads-first-token.png": "Time to first token of every request, by variant",
-        "workloads-speedup.png": "How many times sooner than without the store, beside the ideal",
+        "workloads-speedup.png": "Speedup over the engine without a store, beside the ideal",
         "workloads-chat.png": "Time to first token over the length of a chat's prompt",
     }
 )
@@ -19,8 +19,8 @@ DPI: Final = 100
 
 
 def draw(document: dict[str, Any], folder: Path) -> None:
-    """Draws all plots into a folder, which is made where there is none."""
-    # On demand: it takes a second, and only this needs it.
+    """Draws all plots into a folder, and makes it if needed."""
+    # Imported here, because the import takes a second and only plots need it.
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,10 +75,10 @@ def _speedup(axes: Any, workloads: dict[str, Any], document: dict[str, Any]) -> 
             place + 0.42,
             "black",
             "dashed",
-            label="_" * bool(place) + "asked for",
+            label="_" * bool(place) + "target",
         )
     axes.set_xticks(range(len(workloads)), list(workloads))
-    axes.set_ylabel("times", fontsize=8)
+    axes.set_ylabel("speedup", fontsize=8)
     axes.margins(y=0.2)
     axes.legend(fontsize=7, ncols=4)
 

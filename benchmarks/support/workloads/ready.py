@@ -1,4 +1,4 @@
-"""A namespace that has a request's prefix at hand: the bound of what a cache can do here."""
+"""A namespace with a request's prefix already matched: the bound for any cache here."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,13 +8,14 @@ from kvstore_client.errors import StoreUnavailable
 
 
 class ReadyNamespace:
-    """Answers an engine at once with what was matched before the request was made.
+    """Answers an engine at once with the match that was made before the request.
 
-    The pages are the store's and used in place, as in a hit; but nothing is asked of the store
-    while a request runs, nothing reserved, and nothing published: what follows the prefix is
-    computed in the engine's own memory. So the engine does what no cache can spare it: it runs
-    the rest of the prompt, and copies a page where a prefix ends within one.
-    It stands where a ``Namespace`` does; everything else is the real one's.
+    The pages are the store's and used in place, as in a hit. But a request calls nothing of the
+    store, and reserves and publishes nothing. Tokens after the prefix are computed in the engine's
+    own memory. So the engine does only what no cache can avoid: it runs the rest of the prompt, and
+    copies a page if a prefix ends within one.
+
+    It replaces a ``Namespace``. All other calls go to the real one.
     """
 
     def __init__(self, namespace: Namespace) -> None:
@@ -25,7 +26,7 @@ class ReadyNamespace:
     def prepare(self, ids: Sequence[int], namespace: Namespace | None = None) -> int:
         """Matches a prompt now, also in another ``namespace`` of the same layout and client.
 
-        Returns how many of its tokens are ready.
+        Returns the number of its tokens that are ready.
         """
         match = (namespace or self._namespace).match(ids, accept_next_token=True)
         self._ready.pop(tuple(ids), Match()).release()
@@ -33,22 +34,22 @@ class ReadyNamespace:
         return match.token_count + (match.source.token_count if match.source else 0)
 
     def acquire(self, tokens: Sequence[int], **terms: object) -> Acquired:
-        """Returns what was prepared for these tokens; what was not is a miss."""
+        """Returns the prepared match for these tokens. Without one it is a miss."""
         del terms
         return Acquired(self._ready.pop(tuple(tokens), Match()))
 
     def reserve(self, **terms: object) -> None:
-        """Refuses, as a store that is away."""
+        """Refuses, like a store that is unavailable."""
         del terms
         raise StoreUnavailable("nothing is reserved here")
 
     def peek(self, tokens: Sequence[int]) -> int:
-        """Returns how many tokens are ready, without asking."""
+        """Returns the number of ready tokens without a call."""
         match = self._ready.get(tuple(tokens))
         return 0 if match is None else match.token_count
 
     def release(self) -> None:
-        """Gives back what was prepared and not asked for."""
+        """Releases the prepared matches that were not used."""
         while self._ready:
             self._ready.popitem()[1].release()
 

@@ -1,4 +1,4 @@
-"""The requests of the workloads: which ids, what they share, and with what before them."""
+"""The requests of the workloads: their ids, their shared prefixes, and their order."""
 
 from bisect import bisect
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ QUESTION, ANSWER = "\nQ: ", "\nA:"
 class Asked:
     """One request.
 
-    ``prefix`` names what it begins with, or is None where nobody else begins so; ``known_tokens``
-    is how many of its leading tokens a request before it computed by design: 0 means that it
-    could not hit, as the first of each prefix cannot.
+    ``prefix`` names its shared prefix, or is None for a unique beginning. ``known_tokens`` is the
+    number of its leading tokens that an earlier request computed by design. It is 0 if the request
+    could not hit, like the first of each prefix.
     """
 
     ids: list[int]
@@ -27,12 +27,12 @@ class Asked:
 
     @property
     def could_hit(self) -> bool:
-        """Whether anything of it was computed before, by design."""
+        """True if an earlier request computed some of its tokens by design."""
         return self.known_tokens > 0
 
 
 def rag_requests(shape: Rag, text: Text) -> list[Asked]:
-    """Returns questions on documents; the k-th document's share is as 1 / k (Zipf's law)."""
+    """Returns questions on documents. The k-th document's share is as 1 / k (Zipf's law)."""
     documents = [
         text.opening(shape.document_tokens, title=f"Document {number + 1}")
         for number in range(shape.documents)
@@ -73,7 +73,7 @@ def _on_prefixes(
 
 
 def batch_requests(shape: Batch, text: Text) -> list[Asked]:
-    """Returns the requests of one run: an instruction that nobody saw, and inputs of their own."""
+    """Returns the requests of one run: a new instruction, and inputs of their own."""
     instruction = text.opening(shape.instruction_tokens)
     lengths = [
         text.random.randint(shape.least_input_tokens, shape.most_input_tokens)
@@ -102,11 +102,11 @@ class Conversations:
         """Begins each with the system prompt."""
         system = self.text.opening(self.shape.system_tokens)
         self.histories = [list(system) for _ in range(self.shape.conversations)]
-        # How much of each somebody computed: of the first ones not even the system prompt.
+        # The known tokens of each. The first ones have none, not even the system prompt.
         self.computed = [0] * self.shape.conversations
 
     def ask(self, number: int) -> Asked:
-        """Returns a conversation's next request, after its last answer was told."""
+        """Returns a conversation's next request, once its last answer was added."""
         question = self.text.passage(self.shape.question_tokens, before=QUESTION, after=ANSWER)
         asked = Asked([*self.histories[number], *question], number, self.computed[number])
         self.histories[number] = asked.ids
@@ -115,11 +115,11 @@ class Conversations:
         return asked
 
     def tell(self, number: int, answer_ids: Sequence[int]) -> None:
-        """Puts an answer behind its question; its last token was given and never run."""
+        """Adds an answer after its question. Its last token was given and never run."""
         self.histories[number] = [*self.histories[number], *answer_ids]
         self.computed[number] = len(self.histories[number]) - 1
 
 
 def order_of(names: Sequence[str], random: Random) -> list[str]:
-    """Returns the names in an order of this request's own, so that nobody always comes first."""
+    """Returns the names in a random order, so that no name always comes first."""
     return random.sample(list(names), len(names))

@@ -27,10 +27,10 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Rows:
-    """What each variant made of each request, in the order in which they were made.
+    """The samples of each variant for each request, in the order of the requests.
 
-    ``seconds`` are of whole batches, by variant and run; nothing else has them. ``identity`` is
-    what a :class:`~support.workloads.judge.Judge` says of all outputs.
+    ``seconds`` are of whole batches, by variant and run, and empty otherwise. ``identity`` is the
+    report of a :class:`~support.workloads.judge.Judge` on all outputs.
     """
 
     asked: list[Asked] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Rows:
     identity: dict[str, Any] = field(default_factory=dict)
 
     def add(self, asked: Asked, found: dict[str, Sample]) -> None:
-        """Takes in one request."""
+        """Adds one request."""
         self.asked.append(asked)
         for name, sample in found.items():
             self.samples.setdefault(name, []).append(sample)
@@ -51,7 +51,10 @@ class Runner:
     def __init__(
         self, world: World, text: Text, load: Callable[[], Reference], seed: int, say: Say
     ) -> None:
-        """``load`` gives stock transformers, where outputs differ; ``say`` what is under way."""
+        """Prepares a run.
+
+        ``load`` loads stock transformers if outputs differ, and ``say`` reports progress.
+        """
         self._world = world
         self._text = text
         self._load = load
@@ -60,7 +63,7 @@ class Runner:
         self._say = say
 
     def warm_up(self, token_count: int) -> None:
-        """Have each engine compute something, and use what it computed."""
+        """Runs a prompt on each engine, and then a hit on it."""
         ids = self._text.opening(token_count)
         for name in self._world.names:
             for worker in (0, 1) if name == TWO else (0,):
@@ -69,15 +72,15 @@ class Runner:
                     self._world.one(name, ids, 2, worker)
 
     def chat(self, shape: Chat) -> Rows:
-        """Measures each round's first tokens, then have its answers given, all at once.
+        """Measures each round's first tokens, and then gets its answers, all at once.
 
-        Nobody goes on from the last round's, so those are not given.
+        Nobody continues the last round, so it has no answers.
         """
         rows = Rows()
         chat = Conversations(shape, self._text)
         for number in range(shape.rounds):
             asked = [chat.ask(each) for each in range(shape.conversations)]
-            # The worker that gives the answer is not the one that is asked next.
+            # The worker that gives the answer does not get the next question.
             whose = [(each + number) % 2 for each in range(shape.conversations)]
             for each, worker in zip(asked, whose, strict=True):
                 self._say(f"chat, round {number + 1}, {len(each.ids)} tokens")
@@ -150,20 +153,23 @@ class Runner:
         turn = count()
         for number, each in enumerate(asked):
             self._say(f"{what}, {number + 1} of {len(asked)}, {len(each.ids)} tokens")
-            # One worker computes a prefix first, and the other has all that comes after.
+            # One worker computes a prefix first, and the other gets all later requests.
             worker = next(turn) % 2 if each.prefix is None else (each.prefix + each.could_hit) % 2
             rows.add(each, self._measure(f"{what} {number + 1}", each, max_tokens, worker))
         return self._judged(rows)
 
     def _judged(self, rows: Rows) -> Rows:
-        """Puts what was seen of a workload's outputs with it."""
+        """Adds the verdict on a workload's outputs."""
         rows.identity = self._judge.report()
         self._judge = Judge(self._load)
         return rows
 
     def _measure(self, where: str, asked: Asked, max_tokens: int, worker: int) -> dict[str, Sample]:
-        """Have each variant serve a request, in a random order; gives them in theirs."""
-        # Before anybody computes it.
+        """Runs a request on each variant in a random order.
+
+        Returns the samples in the variants' order.
+        """
+        # The ideal's prefix is matched before any variant computes it.
         self._world.ready.prepare(asked.ids)
         found = {
             name: self._world.one(name, asked.ids, max_tokens, worker)

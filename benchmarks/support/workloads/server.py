@@ -1,4 +1,4 @@
-"""A server of one's own: ``kvstore-worker serve`` with a store, until the block ends."""
+"""A server for one benchmark: ``kvstore-worker serve`` with a store, until the block ends."""
 
 import subprocess
 import sys
@@ -11,16 +11,16 @@ from pathlib import Path
 from kvstore_client.testing import wait_until
 from support.loopback import HOST, free_ports
 
-# A large model is loaded once for each engine, in seconds.
+# Seconds, as a large model is loaded once for each engine.
 START_SECONDS = 300.0
 STOP_SECONDS = 60.0
 
 
 @contextmanager
 def own_server(model: str, *, workers: int, longest: int) -> Iterator[str]:
-    """Starts it and waits until it can serve; gives its base URL.
+    """Starts the server and waits until it serves. Yields its base URL.
 
-    Raises ``RuntimeError`` with its log where it does not come.
+    Raises ``RuntimeError`` with its log if it does not start.
     """
     [port] = free_ports(1)
     command = [sys.executable, "-m", "inference_worker", "serve", "--start-store"]
@@ -35,7 +35,7 @@ def own_server(model: str, *, workers: int, longest: int) -> Iterator[str]:
         try:
             wait_until(lambda: process.poll() is not None or _is_well(port), START_SECONDS)
             if process.poll() is not None or not _is_well(port):
-                raise RuntimeError(f"the server did not come:\n{log.read_text(errors='replace')}")
+                raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')}")
             yield f"http://{HOST}:{port}/v1"
         finally:
             process.terminate()

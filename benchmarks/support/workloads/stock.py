@@ -14,8 +14,8 @@ def beside_stock(
 ) -> dict[int, float]:
     """Returns the engine's time to first token over stock's, by the prompt's length in tokens.
 
-    In one process, in turns, in a random order; the median of the rounds' own ratios. The first
-    round is not counted.
+    Both run in one process, in turns, in a random order. The figure is the median of the rounds'
+    own ratios, without the first round.
     """
     order = Random(0)
     ratios = {}

@@ -1,4 +1,4 @@
-"""What a workload's rows come to."""
+"""The figures of a workload's rows."""
 
 from statistics import median
 from types import MappingProxyType
@@ -9,18 +9,19 @@ from support.workloads.figures import (
     latency_figures,
     median_interval,
     percentile,
+    reason,
     speedup,
     verdict,
 )
 from support.workloads.run import Rows
 from support.workloads.world import IDEAL, STORE, TWO, WITHOUT
 
-# What a store may add to the time to first token where nothing hits.
+# The overhead that a store may add to the time to first token on a miss.
 MISS_BOUND: Final = 0.02
 
 
 class Target(NamedTuple):
-    """What the mission asks of a workload: a speedup, and a share of hits."""
+    """The project's goals for a workload: a speedup, and a share of hits."""
 
     speedup: float
     hit_rate: float
@@ -39,8 +40,8 @@ TARGETS: Final = MappingProxyType(
 def workload_summary(name: str, rows: Rows) -> dict[str, Any]:
     """Returns a workload's figures: its headline first, then each variant's, then raw samples.
 
-    The headline is of one worker: ``speedup`` and ``ideal_speedup`` are of the time to first
-    token over the requests that could have hit, of a batch's requests per second.
+    The headline is of one worker. ``speedup`` and ``ideal_speedup`` are of the time to first token
+    over the requests that could hit, or of a batch's requests per second.
     """
     target = TARGETS[name]
     others = [each for each in rows.samples if each != WITHOUT]
@@ -58,11 +59,8 @@ def workload_summary(name: str, rows: Rows) -> dict[str, Any]:
         "identical": rows.identity["identical"],
         "near_ties": rows.identity["near_ties"],
         "met": judged["met"] and enough,
-        "why": (
-            f"{judged['why']}; hit rate {hits[STORE]['hit_rate']:.0%}, "
-            f"where {target.hit_rate:.0%} are asked for"
-        ),
     }
+    headline["why"] = reason(headline, target._asdict())
     if TWO in ratios:
         again = verdict(ratios[TWO]["speedup"], ideal, target.speedup)
         headline["two_workers"] = {**ratios[TWO], **hits[TWO], **again}
@@ -77,9 +75,9 @@ def workload_summary(name: str, rows: Rows) -> dict[str, Any]:
 
 
 def miss_summary(misses: dict[int, Rows]) -> dict[str, Any]:
-    """Returns what the store adds to prompts that nobody shares, by their length in tokens.
+    """Returns the store's overhead on unshared prompts, by their length in tokens.
 
-    ``added`` is the median of the pairs' own differences, as a share of the time without;
+    ``added`` is the median of the pairs' own differences, as a share of the time without.
     ``interval`` has its bounds.
     """
     lengths = []
@@ -113,7 +111,7 @@ def miss_summary(misses: dict[int, Rows]) -> dict[str, Any]:
 
 
 def _ratios(rows: Rows, name: str) -> dict[str, Any]:
-    """Returns how much better than without the store a variant is."""
+    """Returns the ratios of a variant to the one without the store."""
     if name in rows.seconds:
         pairs = zip(rows.seconds[WITHOUT], rows.seconds[name], strict=True)
         ratios = [a / b for a, b in pairs]
@@ -132,7 +130,7 @@ def _ratios(rows: Rows, name: str) -> dict[str, Any]:
 
 
 def _paired_share_of_ideal(rows: Rows) -> float:
-    """Returns the median of the requests' own shares, or the runs', of the ideal."""
+    """Returns the median share of the ideal, by request or by run."""
     if rows.seconds:
         pairs = zip(rows.seconds[IDEAL], rows.seconds[STORE], strict=True)
         return round(median(a / b for a, b in pairs), 4)
@@ -153,7 +151,7 @@ def _variant(rows: Rows, name: str) -> dict[str, Any]:
 
 
 def _raw(rows: Rows) -> dict[str, Any]:
-    """Returns every sample, in the order in which requests were made: milliseconds, and tokens."""
+    """Returns every sample in the order of the requests, in milliseconds and tokens."""
     return {
         "prompt_tokens": [len(each.ids) for each in rows.asked],
         "known_tokens": [each.known_tokens for each in rows.asked],

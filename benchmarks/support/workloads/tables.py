@@ -5,6 +5,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from support.workloads.figures import reason
+
 FIGURES = (
     "TTFT p50 ms",
     "p99",
@@ -13,7 +15,7 @@ FIGURES = (
     "requests/s",
     "prefilled",
     "reused",
-    "waited for store ms",
+    "store wait ms",
 )
 COLUMNS = ("variant", *FIGURES)
 
@@ -47,12 +49,12 @@ def _workload(name: str, each: dict[str, Any], document: dict[str, Any]) -> Tabl
         title=f"{name}: {head['speedup']:.2f}x, ideal {head['ideal_speedup']:.2f}x,"
         f" {head['full_hits']} of {head['could_hit']} hit, {head['partial_hits']} in part,"
         f" identical: {head['identical']}, beside stock: {head['baseline_vs_stock']}",
-        caption=head["why"],
+        caption=reason(head, each["target"]),
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
     )
-    # A variant a column: there are four of them, and twice as many figures.
+    # A variant is a column, because there are four of them and twice as many figures.
     variants, *rows = zip(*(variant_row(*pair) for pair in each["variants"].items()), strict=True)
     table.add_column("")
     for variant in variants:
@@ -63,8 +65,16 @@ def _workload(name: str, each: dict[str, Any], document: dict[str, Any]) -> Tabl
 
 
 def _miss(miss: dict[str, Any]) -> Table:
-    table = Table(title="Nothing hits", title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in ("tokens", "pairs", "without ms", "added", "of 95 %", "added ms", "waited ms"):
+    table = Table(title="Overhead on a miss", title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in (
+        "tokens",
+        "pairs",
+        "without ms",
+        "added",
+        "95 % interval",
+        "added ms",
+        "waited ms",
+    ):
         table.add_column(heading, justify="right")
     for each in miss["lengths"]:
         low, high = each["interval"]

@@ -1,4 +1,4 @@
-"""Prompts of exact lengths, in tokens, made of the text that the demo is about."""
+"""Prompts of exact lengths in tokens, made of the demo's text."""
 
 from collections.abc import Sequence
 from importlib.resources import files
@@ -7,21 +7,21 @@ from typing import Final
 
 from inference_worker.model.tokenizer import Tokenizer
 
-# What two openings do not share: a page.
+# Tokens in which two openings differ: a page.
 UNIQUE_TOKENS: Final = 16
 
 
 class Text:
-    """The demo's text in paragraphs, as ids of one tokenizer; which are drawn is the seed's.
+    """The demo's text in paragraphs, as ids of one tokenizer. The seed decides which are drawn.
 
-    Everything is cut at its length, so a text ends in the middle of a sentence.
+    Everything is cut at its length, so a text may end in the middle of a sentence.
     """
 
     def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
         source = files("inference_worker") / "data" / "demo_text.txt"
         paragraphs = source.read_text(encoding="utf-8").split("\n\n")
         self._pieces = [tokenizer.encode(f"{each.strip()}\n\n") for each in paragraphs]
-        # No headings, which begin alike.
+        # Headings are left out, because they begin alike.
         self._long = [each for each in self._pieces if len(each) > 2 * UNIQUE_TOKENS]
         self._encode = tokenizer.encode
         self._begin_ids = tokenizer.begin_ids
@@ -30,14 +30,14 @@ class Text:
 
     @property
     def random(self) -> Random:
-        """The stream that decides what is drawn."""
+        """The random stream that decides what is drawn."""
         return self._random
 
     def opening(self, token_count: int, *, title: str = "") -> list[int]:
-        """Returns what a sequence begins with: ``title``, a paragraph from some place on, others.
+        """Returns a sequence's beginning: ``title``, part of a paragraph, and others.
 
-        ``token_count`` ids with the tokenizer's own first ones; the first ``UNIQUE_TOKENS`` are
-        those of no other.
+        It has ``token_count`` ids with the tokenizer's own first ones. No other opening has the
+        same first ``UNIQUE_TOKENS``.
         """
         head = [*self._begin_ids, *(self._encode(f"{title}\n") if title else ())]
         while True:
@@ -51,9 +51,9 @@ class Text:
         return ids[:token_count]
 
     def passage(self, token_count: int, *, before: str = "", after: str = "") -> list[int]:
-        """Returns ``token_count`` ids: ``before``, a run of the text, ``after``; never one twice.
+        """Returns ``token_count`` ids: ``before``, a run of the text, ``after``. None comes twice.
 
-        Raises ``ValueError`` where there is no room for any of the text.
+        Raises ``ValueError`` if there is no room for any of the text.
         """
         head, tail = self._encode(before), self._encode(after)
         room = token_count - len(head) - len(tail)
@@ -73,7 +73,7 @@ class Text:
         return list(joined[start : start + room])
 
     def _new(self, ids: Sequence[int]) -> bool:
-        """Returns whether it gave no such ids before, and note them."""
+        """Returns whether these ids are new, and records them."""
         key = tuple(ids)
         fresh = key not in self._given
         self._given.add(key)

@@ -1,4 +1,4 @@
-"""A slice of a conversation trace as prompts of token ids, scaled down."""
+"""A part of a conversation trace as prompts of token ids, scaled down."""
 
 from collections.abc import Sequence
 from random import Random
@@ -6,15 +6,16 @@ from typing import Final, NamedTuple
 
 from support.replay.trace import BLOCK_TOKENS, Request
 
-# Letters and marks of a tokenizer of bytes; in others ordinary tokens too.
+# Letters and marks of a byte tokenizer, and ordinary tokens in others.
 FIRST_ID: Final = 32
 LAST_ID: Final = 126
 
 
 class Turn(NamedTuple):
-    """One request: when it came, in seconds from the first, and its prompt.
+    """One request: its time, in seconds from the first, and its prompt.
 
-    ``known_tokens`` is what an endless cache would have of it after all requests before it.
+    ``known_tokens`` is the part of it that an endless cache would have after all requests before
+    it.
     """
 
     time: float
@@ -25,9 +26,9 @@ class Turn(NamedTuple):
 def turns(requests: Sequence[Request], block_tokens: int, longest: int) -> list[Turn]:
     """Returns a trace's requests in time order, each block of 512 as ``block_tokens`` tokens.
 
-    A block's tokens are drawn by its id alone, so two prompts share what their ids say; a last
-    block that is not full has as large a part of them, one at least. Prompts of more than
-    ``longest`` tokens are left out.
+    A block's tokens are drawn by its id alone, so two prompts share what their ids share. A partial
+    last block has the same share of them, at least one. Prompts of more than ``longest`` tokens are
+    left out.
     """
     seen: set[int] = set()
     found = []
@@ -49,7 +50,7 @@ def turns(requests: Sequence[Request], block_tokens: int, longest: int) -> list[
             length for block, length in zip(each.ids, lengths, strict=True) if block in seen
         )
         seen.update(each.ids)
-        # The last one is run for its logits; that it may be known too is a full hit's next token.
+        # The last token is run for its logits. Only a full hit's next token would make it known.
         found.append(Turn(each.time, ids, known))
     return found
 

@@ -18,10 +18,10 @@ from support.workloads.plan import Plan
 from support.workloads.ready import ReadyNamespace
 
 WITHOUT, STORE, TWO, IDEAL = "without", "store", "two workers", "ideal"
-# What the store has, in tokens: a full run computes less, so nothing has to go.
+# Tokens of the store's memory. A full run computes fewer, so nothing is evicted.
 STORE_TOKENS: Final = 110_000
 MEBIBYTE: Final = 1 << 20
-# Of a run on a busy machine, in seconds: what a store that hangs would cost is not asked here.
+# Seconds for a busy machine. The cost of a store that hangs is not measured here.
 PATIENCE: Final = 10.0
 OPEN_SECONDS: Final = 60.0
 
@@ -34,7 +34,7 @@ class World:
     store: Driver
     ideal: Driver
     ready: ReadyNamespace
-    # Where the ideal's prefixes are published that the other variants have to compute.
+    # The ideal's namespace for prefixes, which the other variants have to compute.
     prepared: Namespace
     publisher: Driver
     workers: Sequence[Worker]
@@ -42,11 +42,11 @@ class World:
 
     @property
     def names(self) -> list[str]:
-        """The variants that there are; the first is what the others are compared with."""
+        """The names of the variants. The others are compared with the first."""
         return [WITHOUT, STORE, *([TWO] if self.workers else []), IDEAL]
 
     def one(self, name: str, ids: Sequence[int], max_tokens: int, worker: int) -> Sample:
-        """Makes one request of a variant; ``worker`` says of which of two."""
+        """Makes one request of a variant. ``worker`` is its worker's number if there are two."""
         if name == TWO:
             return self.workers[worker].one(ids, max_tokens)
         return self._driver(name).one(ids, max_tokens)
@@ -54,7 +54,7 @@ class World:
     def many(
         self, name: str, prompts: Sequence[Sequence[int]], max_tokens: int, whose: Sequence[int]
     ) -> Batch:
-        """Makes requests of a variant at once; ``whose`` says for each of which of two workers.
+        """Makes requests of a variant at once. ``whose`` has the worker of each, for two workers.
 
         Two workers share the cores then.
         """
@@ -78,7 +78,7 @@ def workload_world(
 ) -> Iterator[World]:
     """Starts a store, an engine of each kind in this process, and two workers in others.
 
-    ``name`` is what the workers load the model by, ``threads`` what each process computes with.
+    ``name`` is the model's name for the workers. Each process computes with ``threads`` threads.
     """
     longest = max(plan.longest, plan.batch_tokens // plan.batch.requests)
     size = _store_bytes(model)

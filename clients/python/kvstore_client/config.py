@@ -130,11 +130,10 @@ class ClientConfig:
             value = getattr(self, each.name)
             is_time = isinstance(value, float | int) and not isinstance(value, bool)
             if is_time and not value > 0:
-                msg = f"{each.name} is {value}: set it to more than 0 seconds"
-                raise ValueError(msg)
+                raise ValueError(f"{each.name} is {value}: set it to more than 0 seconds")
         if self.call_timeout > MAX_CALL_TIMEOUT:
-            msg = f"call_timeout is {self.call_timeout}: set at most {MAX_CALL_TIMEOUT} seconds"
-            raise ValueError(msg)
+            raise ValueError(
+                f"call_timeout is {self.call_timeout}: set at most {MAX_CALL_TIMEOUT} seconds"
+            )
         if self.first_backoff > self.longest_backoff:
-            msg = f"first_backoff is {self.first_backoff}: set at most longest_backoff"
-            raise ValueError(msg)
+            raise ValueError(f"first_backoff is {self.first_backoff}: set at most longest_backoff")

@@ -2,9 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
+from struct import unpack_from
 from typing import NamedTuple, overload
 
 from kvstore.v1 import types_pb2
+
+# Bytes of a number in a packed run.
+SLOT_INDEX_BYTES = 4
+GENERATION_BYTES = 8
 
 
 class PageRef(NamedTuple):
@@ -36,18 +41,22 @@ class DatedRun(NamedTuple):
 
 
 def slots_of(run: types_pb2.PageRun) -> Sequence[int]:
-    """Returns the slots of a run that is not empty: a range, in constant time, or a list."""
-    if not run.slot_count:
-        return run.slot_indexes[:]
-    first = run.slot_indexes[0]
-    return range(first, first + run.slot_count)
+    """Returns the slots of a run, which has some: a range if the store answered one, or a list."""
+    # Older stores do not pack. Bytes after the last whole number are ignored.
+    count = len(run.packed_slot_indexes) // SLOT_INDEX_BYTES
+    packed = unpack_from(f"<{count}I", run.packed_slot_indexes)
+    slots = list(packed) if count else run.slot_indexes[:]
+    return range(slots[0], slots[0] + run.slot_count) if run.slot_count else slots
 
 
 def generations_of(run: types_pb2.PageRun) -> tuple[int, ...]:
     """Returns the generation of each slot of a run, or none if the store named none."""
-    if run.slot_count and len(run.generations) == 1:
-        return tuple(run.generations) * run.slot_count
-    return tuple(run.generations)
+    count = len(run.packed_generations) // GENERATION_BYTES
+    packed = unpack_from(f"<{count}Q", run.packed_generations)
+    generations = packed if count else tuple(run.generations)
+    if run.slot_count and len(generations) == 1:
+        return generations * run.slot_count
+    return generations
 
 
 class Pages(Sequence[PageRef]):
@@ -64,7 +73,7 @@ class Pages(Sequence[PageRef]):
         self._runs: list[types_pb2.PageRun] = []
         self._count = 0
         for run in runs:
-            named = len(run.slot_indexes)
+            named = len(run.packed_slot_indexes) // SLOT_INDEX_BYTES or len(run.slot_indexes)
             if named:
                 self._runs.append(run)
                 self._count += run.slot_count or named
@@ -89,7 +98,7 @@ class Pages(Sequence[PageRef]):
         Yields zero for the slot of a run that lists its slots. Reads no pages.
         """
         for run in self._runs:
-            yield run.extent_id, run.slot_indexes[0] + run.slot_count if run.slot_count else 0
+            yield run.extent_id, slots_of(run)[-1] + 1 if run.slot_count else 0
 
     def __len__(self) -> int:
         return self._count
@@ -121,6 +130,6 @@ class Pages(Sequence[PageRef]):
             self._pages = []
             for run in self._runs:
                 places = zip(repeat(run.extent_id), slots_of(run), strict=False)
-                # As PageRef(...) does, but without a Python call for each page.
+                # What PageRef(...) does, without a frame of Python's for each page.
                 self._pages.extend(map(tuple.__new__, repeat(PageRef), places))
         return self._pages

@@ -29,8 +29,7 @@ def pack_tokens(tokens: Tokens) -> bytes:
     except TypeError:
         return _pack(tokens)
     if view.ndim != 1:
-        msg = f"token ids have one dimension, not {view.ndim}"
-        raise ValueError(msg)
+        raise ValueError(f"token ids have one dimension, not {view.ndim}")
     if view.format == "B":
         return _whole(view.tobytes())
     if view.itemsize == TOKEN_BYTES and view.format in ("I", "L") and sys.byteorder == "little":
@@ -47,14 +46,12 @@ def _pack(tokens: Iterable[int]) -> bytes:
     try:
         return _little_endian(array("I", tokens)).tobytes()
     except (OverflowError, TypeError) as error:
-        msg = f"token ids are integers from 0 to 2**32 - 1: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"token ids are integers from 0 to 2**32 - 1: {error}") from error
 
 
 def _whole(packed: bytes) -> bytes:
     if len(packed) % TOKEN_BYTES:
-        msg = f"{len(packed)} bytes are not a multiple of {TOKEN_BYTES}"
-        raise ValueError(msg)
+        raise ValueError(f"{len(packed)} bytes are not a multiple of {TOKEN_BYTES}")
     return packed
 
 

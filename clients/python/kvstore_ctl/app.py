@@ -16,8 +16,8 @@ from kvstore_ctl.bench.replay import replay
 from kvstore_ctl.commands import namespaces, pins, token
 from kvstore_ctl.commands.events import events
 from kvstore_ctl.commands.health import health
-from kvstore_ctl.commands.identity import identity
 from kvstore_ctl.commands.leases import leases
+from kvstore_ctl.commands.namespace_identity import identity
 from kvstore_ctl.commands.savings import savings
 from kvstore_ctl.commands.tree import tree
 from kvstore_ctl.console import AsJson, RuntimeDirOption, Wide, connected, show, show_json

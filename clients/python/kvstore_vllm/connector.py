@@ -17,10 +17,10 @@ from vllm.version import __version__ as vllm_version
 from kvstore_vllm.engine.facts import EngineFacts
 from kvstore_vllm.engine.log import log_with
 from kvstore_vllm.engine.settings import ConnectorSettings
-from kvstore_vllm.events import StoredEvents
 from kvstore_vllm.rank.role import RankRole
 from kvstore_vllm.scheduler.role import SchedulerRole
 from kvstore_vllm.stats import ConnectorPromMetrics, ConnectorStats
+from kvstore_vllm.stored_events import StoredEvents
 from kvstore_vllm.transfer import StepPlan, WorkerReport
 from kvstore_vllm.versions import require_supported
 

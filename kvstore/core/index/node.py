@@ -14,40 +14,42 @@ from kvstore.core.values.requests import NO_HINT
 from kvstore.core.values.slots import Slots
 
 
-class Chain(NamedTuple):
+class PageHashes(NamedTuple):
     """The digests of a node's first pages, one after the other, and how many pages the disk has.
 
     The disk is known to have the first ``kept`` pages, all of which have their digests here.
     That is void once the tree's ``losses`` differ from those noted here.
     """
 
-    digests: bytes
+    hashes: bytes
     kept: int
     losses: int
 
     @property
     def pages(self) -> int:
         """The number of pages with a digest here."""
-        return len(self.digests) // DIGEST_BYTES
+        return len(self.hashes) // DIGEST_BYTES
 
-    def digest(self, pages: int) -> bytes:
+    def through(self, pages: int) -> bytes:
         """Returns the digest of the last of the first ``pages`` pages."""
-        return self.digests[(pages - 1) * DIGEST_BYTES : pages * DIGEST_BYTES]
+        return self.hashes[(pages - 1) * DIGEST_BYTES : pages * DIGEST_BYTES]
 
-    def cut(self, keep: int) -> "Chain | None":
+    def cut(self, keep: int) -> "PageHashes | None":
         """Returns the part for the first ``keep`` pages."""
         if not keep:
             return None
-        return Chain(self.digests[: keep * DIGEST_BYTES], min(self.kept, keep), self.losses)
+        return PageHashes(self.hashes[: keep * DIGEST_BYTES], min(self.kept, keep), self.losses)
 
-    def divide(self, pages: int) -> "tuple[Chain | None, Chain | None]":
+    def divide(self, pages: int) -> "tuple[PageHashes | None, PageHashes | None]":
         """Returns the part for the first ``pages`` pages, and the part for the pages after them."""
-        rest = self.digests[pages * DIGEST_BYTES :]
-        lower = Chain(rest, max(self.kept - pages, 0), self.losses) if rest else None
+        rest = self.hashes[pages * DIGEST_BYTES :]
+        lower = PageHashes(rest, max(self.kept - pages, 0), self.losses) if rest else None
         return self.cut(pages), lower
 
 
-def joined(upper: Chain | None, pages: int, lower: Chain | None) -> Chain | None:
+def joined_hashes(
+    upper: PageHashes | None, pages: int, lower: PageHashes | None
+) -> PageHashes | None:
     """Returns the digests of ``pages`` pages (``upper``) followed by those of ``lower``.
 
     If ``lower`` is not None, ``upper`` has the digests of all its pages.
@@ -56,7 +58,7 @@ def joined(upper: Chain | None, pages: int, lower: Chain | None) -> Chain | None
         return upper
     goes_on = upper.kept == pages and upper.losses == lower.losses
     kept = upper.kept + lower.kept if goes_on else upper.kept
-    return Chain(upper.digests + lower.digests, kept, upper.losses)
+    return PageHashes(upper.hashes + lower.hashes, kept, upper.losses)
 
 
 # A heap may have this many depths without an anchor, besides as many as have one.
@@ -360,23 +362,23 @@ class Node(Copies):
 
     A partial page is a node of its own. Its edge is shorter than a page, and nothing continues
     it. The root has neither edge nor slots. A node out of the index is ``detached``: only its
-    anchors keep its pages. ``ends`` are the next tokens after its pages, or None. ``usage.py``
-    explains and writes ``last_use``, ``hits``, ``hint`` and ``steps``. ``chain`` has the
+    anchors keep its pages. ``next_tokens`` are those after its pages, or None. ``usage.py``
+    explains and writes ``last_use``, ``hits``, ``hint`` and ``steps``. ``page_hashes`` has the
     digests of its pages, or is None.
     """
 
     __slots__ = (
         "bare",
-        "chain",
         "children",
         "detached",
         "edge",
-        "ends",
         "hint",
         "hits",
         "last_use",
         "lower",
+        "next_tokens",
         "number",
+        "page_hashes",
         "parent",
         "start",
         "steps",
@@ -400,9 +402,9 @@ class Node(Copies):
         self.start = start
         self.children: Children[Node] = NO_CHILDREN
         self.lower: Lower | None = None
-        self.chain: Chain | None = None
+        self.page_hashes: PageHashes | None = None
         self.bare = 0
-        self.ends: NextTokens | None = None
+        self.next_tokens: NextTokens | None = None
         self.last_use = 0
         self.hits = 0
         self.hint = NO_HINT
@@ -472,16 +474,16 @@ class Node(Copies):
 
     def cut_pages(self, keep: int) -> Slots:
         """Keeps the first ``keep`` pages; returns the slots that the others had in tier 1."""
-        if self.chain is not None:
-            self.chain = self.chain.cut(keep)
+        if self.page_hashes is not None:
+            self.page_hashes = self.page_hashes.cut(keep)
         if self.lower is not None:
             self.lower.cut_pages(keep)
         return super().cut_pages(keep)
 
     def give_upper(self, upper: "Node", pages: int) -> None:
         """Gives the copies and anchors of the first ``pages`` pages to the new node above."""
-        if self.chain is not None:
-            upper.chain, self.chain = self.chain.divide(pages)
+        if self.page_hashes is not None:
+            upper.page_hashes, self.page_hashes = self.page_hashes.divide(pages)
         upper.slots, upper.missing = self.divide(pages)
         upper.bare = int(self.is_bare)
         if self.lower is not None:
@@ -499,7 +501,8 @@ class Node(Copies):
         If the node above lacks some copies in a tier, this node has none there. The node above
         keeps no pages.
         """
-        self.chain, upper.chain = joined(upper.chain, len(upper.slots), self.chain), None
+        self.page_hashes = joined_hashes(upper.page_hashes, len(upper.slots), self.page_hashes)
+        upper.page_hashes = None
         if upper.lower is not None:
             width = len(self.slots)
             lower = self.lower or Lower(self, array("Q", bytes(8 * width)), width)
@@ -562,11 +565,11 @@ class Position(NamedTuple):
 
     def find_next_token(self, tail: bytes) -> int | None:
         """Returns the next token stored at the end of ``tail`` after this place, or None."""
-        ends = self.node.ends
-        return None if ends is None else ends.find(self.depth, tail)
+        next_tokens = self.node.next_tokens
+        return None if next_tokens is None else next_tokens.find(self.depth, tail)
 
     def store_next_token(self, tail: bytes, token: int) -> None:
         """Stores a next token at the end of ``tail`` after this place, which MUST be cached."""
-        if self.node.ends is None:
-            self.node.ends = NextTokens()
-        self.node.ends.store(self.depth, tail, token)
+        if self.node.next_tokens is None:
+            self.node.next_tokens = NextTokens()
+        self.node.next_tokens.store(self.depth, tail, token)

@@ -1,10 +1,10 @@
 """The digests of a path's pages, computed on demand and remembered by the path's nodes."""
 
-from kvstore.core.index.node import Chain, Node, Position
+from kvstore.core.index.node import Node, PageHashes, Position
 from kvstore.core.values.page_hash import page_digest
 
 
-class PathDigests:
+class PathHashes:
     """The digests of the pages of one path, from page ``start`` through ``end``.
 
     They depend on tokens alone, so they can be computed outside the owner's mutex. Each page
@@ -50,7 +50,7 @@ class PathDigests:
         return self._known[begin - self.start + 1 : end - self.start + 1]
 
 
-def digests_to(at: Position, beyond: bytes = b"", *, since: int | None = None) -> PathDigests:
+def hashes_to(at: Position, beyond: bytes = b"", *, since: int | None = None) -> PathHashes:
     """Returns the digests of the pages through ``at``, from the first one that no node knows.
 
     Continues with those of ``beyond``, the tokens after ``at``. With ``since``, starts at that
@@ -62,22 +62,22 @@ def digests_to(at: Position, beyond: bytes = b"", *, since: int | None = None) -
     node: Node | None = at.node
     pages = at.pages
     while node is not None:
-        known = min(node.chain.pages, pages) if node.chain is not None else 0
+        known = min(node.page_hashes.pages, pages) if node.page_hashes is not None else 0
         if since is not None:
             known = min(known, max(since - node.start, 0))
         parts.append(node.edge[known * tree.width : pages * tree.width])
-        if node.chain is not None and known:
-            digest = node.chain.digest(known)
-            return PathDigests(node.start + known, digest, b"".join(reversed(parts)), tree.width)
+        if node.page_hashes is not None and known:
+            digest = node.page_hashes.through(known)
+            return PathHashes(node.start + known, digest, b"".join(reversed(parts)), tree.width)
         node = node.parent
         pages = 0 if node is None else len(node.slots)
     digest = tree.digest
-    return PathDigests(0, digest, b"".join(reversed(parts)), tree.width)
+    return PathHashes(0, digest, b"".join(reversed(parts)), tree.width)
 
 
-def digest_at(at: Position) -> bytes:
+def hash_at(at: Position) -> bytes:
     """Returns the digest of the page that ends at ``at``."""
-    return digests_to(at).through(at.depth)
+    return hashes_to(at).through(at.depth)
 
 
 def kept_end(at: Position) -> int:
@@ -93,28 +93,28 @@ def kept_end(at: Position) -> int:
     return 0
 
 
-def remember(at: Position, digests: PathDigests, kept: int) -> None:
+def remember(at: Position, digests: PathHashes, kept: int) -> None:
     """Stores computed digests in the nodes through ``at``, and that the disk has ``kept`` pages.
 
     ``kept`` counts pages from the beginning. Stores nothing for pages below a page whose digest
     is missing.
     """
     for node, pages in _path(at, 0 if kept else digests.start):
-        chain = node.chain or Chain(b"", 0, 0)
-        have, end = chain.pages, min(pages, digests.known_end - node.start)
+        known = node.page_hashes or PageHashes(b"", 0, 0)
+        have, end = known.pages, min(pages, digests.known_end - node.start)
         if have < pages and node.start + have < digests.start:
             return
-        known = chain.digests
+        hashes = known.hashes
         if end > have:
-            known += b"".join(digests.between(node.start + have, node.start + end))
-        if known:
-            there = max(_kept(node), min(kept - node.start, max(have, end), pages))
-            node.chain = Chain(known, there, node.tree.losses)
+            hashes += b"".join(digests.between(node.start + have, node.start + end))
+        if hashes:
+            on_disk = max(_kept(node), min(kept - node.start, max(have, end), pages))
+            node.page_hashes = PageHashes(hashes, on_disk, node.tree.losses)
 
 
 def _kept(node: Node) -> int:
-    chain = node.chain
-    return chain.kept if chain is not None and chain.losses == node.tree.losses else 0
+    known = node.page_hashes
+    return known.kept if known is not None and known.losses == node.tree.losses else 0
 
 
 def _path(at: Position, since: int) -> list[Position]:

@@ -136,8 +136,8 @@ class RadixIndex:
         node.start += pages
         node.parent = upper
         upper.add_child(node.edge[: self.width], node)
-        if node.ends is not None:
-            upper.ends = node.ends.divide(node.start)
+        if node.next_tokens is not None:
+            upper.next_tokens = node.next_tokens.divide(node.start)
         node.give_upper(upper, pages)
         node.tree.leaf_changed(upper)
         return upper
@@ -157,11 +157,11 @@ class RadixIndex:
         child.take_upper(node)
         child.start = node.start
         child.parent = parent
-        if node.ends is not None:
-            child.ends = node.ends.join(child.ends)
+        if node.next_tokens is not None:
+            child.next_tokens = node.next_tokens.join(child.next_tokens)
         parent.add_child(child.edge[: self.width], child)
         self._forget(node)
-        node.edge, node.ends, node.steps = b"", None, None
+        node.edge, node.next_tokens, node.steps = b"", None, None
         node.children = NO_CHILDREN
         node.parent, node.start = child, child.start + len(child.slots)
         node.tree.leaf_changed(child)
@@ -204,7 +204,7 @@ class RadixIndex:
         taken = list(subtree(node))
         for each in taken:
             each.detached = True
-            each.ends = None
+            each.next_tokens = None
             self.page_count -= len(each.slots)
             self._forget(each)
         return taken
@@ -235,8 +235,8 @@ def trim(leaf: Node, keep: int, width: int) -> Slots:
     Unhooks a leaf without pages left from its parent.
     """
     cut_uses(leaf, keep)
-    if leaf.ends is not None:
-        leaf.ends.cut(leaf.start + keep, leaf.start + len(leaf.slots))
+    if leaf.next_tokens is not None:
+        leaf.next_tokens.cut(leaf.start + keep, leaf.start + len(leaf.slots))
     if keep == 0 and leaf.parent is not None:
         _unhook(leaf, width)
     leaf.edge = leaf.edge[: keep * width]
@@ -250,8 +250,8 @@ def _unhook(node: Node, width: int) -> None:
     page = node.edge[:width]
     parent.children.drop(page)
     parent.forget_child(node)
-    if parent.ends is not None:
-        parent.ends.forget(node.start, page, parent.children.has_begun_by)
+    if parent.next_tokens is not None:
+        parent.next_tokens.forget(node.start, page, parent.children.has_begun_by)
 
 
 def ancestor(at: Position, depth: int) -> Position:

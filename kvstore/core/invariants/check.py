@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from kvstore.core.cache import PrefixCache
+from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Anchor, Node
 from kvstore.core.index.radix import subtree
 from kvstore.core.invariants.invariant import invariant
@@ -15,7 +16,6 @@ from kvstore.core.invariants.tiers import check_disk, check_moves
 from kvstore.core.invariants.tree import check_counts, check_joined, check_prefills, check_tree
 from kvstore.core.leases.holds import Hold
 from kvstore.core.leases.lease import Lease, LeaseState
-from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import namespace_of
 from kvstore.core.pool.placement import FIRST
@@ -246,6 +246,10 @@ def _check_leases(cache: PrefixCache) -> None:
             "a process's lease exists",
         )
         invariant(lease.processes.get(process_id) is process, "a lease knows its processes")
+    for lease in cache.table.leases.values():
+        for each in lease.reservations.values():
+            end = each.start_page + each.inserted - (each.tail_token_count > 0)
+            invariant(each.whole_end == end, "a reservation knows its last whole page", end)
 
 
 def _check_tenants(state: CacheState) -> None:

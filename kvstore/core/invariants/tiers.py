@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Iterator
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.index.node import Anchor, Chain, Node, Position
+from kvstore.core.index.node import Anchor, Node, PageHashes, Position
 from kvstore.core.index.radix import path_slots, subtree
 from kvstore.core.invariants.invariant import invariant
-from kvstore.core.pool.disk import DiskState
+from kvstore.core.pool.disk_state import DiskState
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import FIRST, LOWER
 from kvstore.core.values.page_hash import page_digests
 
-NOTHING = Chain(b"", 0, 0)
+NOTHING = PageHashes(b"", 0, 0)
 
 
 def check_moves(cache: PrefixCache) -> None:
@@ -35,8 +35,8 @@ def check_disk(cache: PrefixCache) -> None:
     """Raises ``InvariantBroken`` unless everything known of the disk is consistent."""
     for namespace in cache.namespaces.values():
         for node in list(subtree(namespace.index.root))[1:]:
-            if node.chain is not None:
-                _check_chain(node, node.chain)
+            if node.page_hashes is not None:
+                _check_hashes(node, node.page_hashes)
     if cache.state.disk is not None:
         _check_under_way(cache)
         _check_untold(cache.state.disk)
@@ -44,21 +44,21 @@ def check_disk(cache: PrefixCache) -> None:
             _check_reads(cache, namespace)
 
 
-def _check_chain(node: Node, chain: Chain) -> None:
+def _check_hashes(node: Node, hashes: PageHashes) -> None:
     parent, width = node.parent, node.tree.width
     assert parent is not None  # only the root has none
-    above = parent.chain or NOTHING
+    above = parent.page_hashes or NOTHING
     known = above.pages == len(parent.slots)
     invariant(known, "a digest is known only if its parent's is", node.number)
-    digest = above.digest(above.pages) if above.pages else node.tree.digest
-    tokens = node.edge[: chain.pages * width]
-    right = chain.digests == b"".join(page_digests(digest, tokens, width))
+    digest = above.through(above.pages) if above.pages else node.tree.digest
+    tokens = node.edge[: hashes.pages * width]
+    right = hashes.hashes == b"".join(page_digests(digest, tokens, width))
     invariant(right, "digests are those of the path's tokens", node.number)
-    known = 0 <= chain.kept <= chain.pages and 0 < chain.pages <= len(node.slots)
+    known = 0 <= hashes.kept <= hashes.pages and 0 < hashes.pages <= len(node.slots)
     sentence = "what is kept is of the node's pages, by their digests"
-    invariant(known, sentence, node.number, chain.kept)
-    if chain.kept and chain.losses == node.tree.losses:
-        whole = parent.parent is None or (above.kept, above.losses) == (above.pages, chain.losses)
+    invariant(known, sentence, node.number, hashes.kept)
+    if hashes.kept and hashes.losses == node.tree.losses:
+        whole = parent.parent is None or (above.kept, above.losses) == (above.pages, hashes.losses)
         invariant(whole, "a page is known to be kept only if its parent is", node.number)
 
 

@@ -2,13 +2,13 @@
 
 from itertools import pairwise
 
+from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.protocol import Index
 from kvstore.core.index.radix import continuation, subtree
 from kvstore.core.invariants.invariant import invariant
 from kvstore.core.leases.holds import Reservation
 from kvstore.core.leases.lease import LeaseState
-from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.namespace import Namespace
 
 
@@ -87,7 +87,7 @@ def _check_siblings(parent: Node) -> None:
 
 
 def _check_ends(index: Index, node: Node) -> None:
-    for depth, tail in node.ends or ():
+    for depth, tail in node.next_tokens or ():
         first = node.start + 1 if node.parent else 0
         here = first <= depth <= node.start + len(node.slots)
         invariant(here, "an end stands on its last whole page", node.number, depth)

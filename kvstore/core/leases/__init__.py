@@ -1,1 +1,1 @@
-"""Leases and holds: who may use which pages, and until when."""
+"""Leases and holds: the pages that a worker may use, and for how long."""

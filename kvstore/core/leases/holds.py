@@ -11,11 +11,12 @@ from collections.abc import Iterable
 
 from kvstore.core.index.node import Anchor, Position
 from kvstore.core.index.radix import ancestor, path_slots, path_tokens
-from kvstore.core.pool.in_flight import Prefill
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import Tiers, end_of_other, slots_in, tier_at
+from kvstore.core.pool.prefills import Prefill
 from kvstore.core.values.counters import Lookup
 from kvstore.core.values.slots import Slots
+from kvstore.errors import ParentNotCovered
 
 
 class Hold:
@@ -124,6 +125,19 @@ class Hold:
         return b"".join(parts)
 
 
+def covered_position(namespace: Namespace, base: Hold | None, depth: int) -> Position:
+    """Returns the place ``depth`` pages along the base's path, or the beginning.
+
+    Raises ParentNotCovered if the base does not reach that far.
+    """
+    covered = 0 if base is None else base.covered_end
+    if depth > covered:
+        raise ParentNotCovered(page_position=depth, covered=covered)
+    if base is None:
+        return Position(namespace.index.root, 0)
+    return base.position_at(depth)
+
+
 class Unanswered:
     """A match whose answer nobody got yet.
 
@@ -213,7 +227,8 @@ class Reservation(Hold):
     The first ``inserted`` of them went through an insert. Slot k of those belongs to the index
     if ``published[k]`` is set. Otherwise it is a duplicate, and stays reserved. After an insert
     the reservation also holds the path through its last inserted page. ``tail_token_count``
-    tokens of that page were inserted; zero means all. ``prefill`` is what it announced to
+    tokens of that page were inserted; zero means all. ``whole_end`` counts whole pages from the
+    sequence's beginning through the last one inserted. ``prefill`` is what it announced to
     others, or None.
     """
 
@@ -224,11 +239,13 @@ class Reservation(Hold):
         "reserved",
         "start_page",
         "tail_token_count",
+        "whole_end",
     )
 
     def __init__(self, hold_id: int, namespace: Namespace, start_page: int, now: float) -> None:
         super().__init__(hold_id, namespace, now)
         self.start_page = start_page
+        self.whole_end = start_page
         self.reserved: Slots = array("Q")
         self.published = bytearray()
         self.inserted = 0
@@ -236,13 +253,8 @@ class Reservation(Hold):
         self.prefill: Prefill | None = None
 
     @property
-    def whole_end(self) -> int:
-        """Whole pages from the sequence's beginning through the last one inserted."""
-        return self.start_page + self.inserted - (1 if self.tail_token_count else 0)
-
-    @property
     def covered_end(self) -> int:
-        """The same, once it holds its path."""
+        """Its ``whole_end``, once it holds its path."""
         return self.whole_end if self.inserted else 0
 
     @property
@@ -282,6 +294,7 @@ class Reservation(Hold):
         for flag in published:
             self.published[self.inserted] = flag
             self.inserted += 1
+        self.whole_end = self.start_page + self.inserted - (1 if tail_token_count else 0)
         self.tiers = tiers
         # All that it held is in the index, or the insert would have been refused.
         for anchor in self.anchors:

@@ -5,15 +5,17 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import NamedTuple
 
-from kvstore.core.leases.holds import Pin, Reservation, SourcePin
+from kvstore.core.leases.holds import Hold, Pin, Reservation, SourcePin
 from kvstore.core.pool.arena import Arena
+from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.pages import release
 from kvstore.core.pool.tenant import Tenant, TombstonesOf
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.limits import Limits
-from kvstore.core.values.requests import Caller, MatchOptions
+from kvstore.core.values.requests import Caller, MatchOptions, Sequence
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import (
+    InvalidField,
     LeaseExpired,
     NotAttached,
     PinNotFound,
@@ -176,6 +178,21 @@ class Lease:
             self.reservation_tombstones.require_none(reservation_id, id=reservation_id)
             raise ReservationNotFound(reservation_id=reservation_id)
         return self.reservations[reservation_id]
+
+    def base_of(self, namespace: Namespace, sequence: Sequence) -> Hold | None:
+        """Returns the pin or reservation that a sequence names as its base.
+
+        Raises PinNotFound, ReservationNotFound or Tombstoned. Raises InvalidField if the base
+        belongs to another namespace.
+        """
+        base: Hold | None = None
+        if sequence.base_pin_id is not None:
+            base = self.pin(sequence.base_pin_id)
+        elif sequence.base_reservation_id is not None:
+            base = self.reservation(sequence.base_reservation_id)
+        if base is not None and base.namespace is not namespace:
+            raise InvalidField(field="base", value=base.hold_id, why="of another namespace")
+        return base
 
     def has_all_of(self, arena: Arena) -> bool:
         """Returns True if all attached processes mapped all of ``arena``, and no extent retires."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
-from kvstore.core.eviction.policy import EvictionPolicy
+from kvstore.core.eviction.protocol import EvictionPolicy
 from kvstore.core.pool.tenant import Tenant
 from kvstore.core.values.slots import (
     FREE,

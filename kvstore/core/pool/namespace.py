@@ -4,18 +4,19 @@ from collections import ChainMap
 from collections.abc import Mapping
 from functools import cached_property
 
-from kvstore.core.eviction.policy import EvictionPolicy
+from kvstore.core.eviction.protocol import EvictionPolicy
 from kvstore.core.index.node import Node
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.arena import Arena
-from kvstore.core.pool.in_flight import Prefills
+from kvstore.core.pool.prefills import Prefills
 from kvstore.core.values.counters import Counters
-from kvstore.core.values.events import EventLog
+from kvstore.core.values.event_log import EventLog
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout
 from kvstore.core.values.page_hash import namespace_digest
 from kvstore.core.values.slots import ExtentSlots
 from kvstore.core.values.tokens import TOKEN_BYTES
+from kvstore.errors import InvalidField
 
 
 class Namespace:
@@ -71,6 +72,13 @@ class Namespace:
     def digest(self) -> bytes:
         """The namespace's name on the disk, and the parent of the digests of first pages."""
         return namespace_digest(self.tenant, self.identity, self.layout)
+
+    def page_position(self, position: int) -> int:
+        """Returns a position in pages; raises InvalidField unless it is page-aligned."""
+        pages, rest = divmod(position, self.layout.page_tokens)
+        if rest:
+            raise InvalidField(field="position", value=position, why="not at a page's start")
+        return pages
 
     @property
     def last(self) -> tuple[EvictionPolicy, int]:

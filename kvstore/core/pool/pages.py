@@ -8,16 +8,16 @@ remembers; from then on nodes remember it, as they do for the disk.
 
 from collections.abc import Iterable
 
-from kvstore.core.eviction.policy import Leaf, Victim
+from kvstore.core.eviction.protocol import Leaf, Victim
 from kvstore.core.index.children import NO_CHILDREN
 from kvstore.core.index.node import Anchor, AnyCopies, Node, Position
-from kvstore.core.index.path_hashes import digests_to, remember
+from kvstore.core.index.path_hashes import hashes_to, remember
 from kvstore.core.index.radix import subtree, trim
 from kvstore.core.index.usage import begin_pages, inherit_uses
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.placement import FIRST, LOWER
-from kvstore.core.values.events import Cause, PagesChange, PagesEvent
+from kvstore.core.values.event_log import Cause, PagesChange, PagesEvent
 from kvstore.core.values.requests import NO_HINT, Hint, Removed
 from kvstore.core.values.slots import CACHED, RESERVED, Slots, SlotState
 
@@ -28,18 +28,23 @@ _new_tuple = tuple.__new__
 
 
 def note_pages(
-    change: PagesChange, cause: Cause, node: Node, end: int, pages: int, tier: int
+    namespace: Namespace,
+    change: PagesChange,
+    cause: Cause,
+    node: Node,
+    end: int,
+    pages: int,
+    tier: int,
 ) -> None:
     """Records a change of the last ``pages`` of a node's pages through ``end``, done or imminent.
 
     They may begin in a node above. All of them are in the index, with everything above.
     """
-    namespace = namespace_of(node)
     log, tenant, namespace_id = namespace.events, namespace.tenant, namespace.namespace_id
     depth, digest = node.start + end, b""
     if log.watches and log.is_watched(tenant, namespace_id):
         at = Position(node, end)
-        digests = digests_to(at)
+        digests = hashes_to(at)
         digest = digests.through(depth)[:EVENT_DIGEST_BYTES]
         remember(at, digests, 0)
     start = depth - pages
@@ -47,11 +52,11 @@ def note_pages(
     log.note(_new_tuple(PagesEvent, event))
 
 
-def note_removed(node: Node, cause: Cause) -> None:
+def _note_removed(namespace: Namespace, node: Node, cause: Cause) -> None:
     """Records that a node's pages are about to leave the index, whatever their tiers."""
     pages = len(node.slots)
     tier = FIRST if node.copy_count == pages else LOWER
-    note_pages(PagesChange.REMOVED, cause, node, pages, pages, tier)
+    note_pages(namespace, PagesChange.REMOVED, cause, node, pages, pages, tier)
 
 
 def publish(
@@ -75,7 +80,7 @@ def publish(
     arena.change(slots, RESERVED, CACHED)
     cut = at.node if at.pages < len(at.node.slots) else None
     end = namespace.index.extend(at, tokens, slots)
-    note_pages(PagesChange.INSERTED, cause, *end, len(slots), arena.tier)
+    note_pages(namespace, PagesChange.INSERTED, cause, *end, len(slots), arena.tier)
     back = 0
     policy, slot_count = namespace.last
     for node, start in _fresh(end, len(slots)):
@@ -116,9 +121,9 @@ def supersede(at: Position, page: bytes) -> int:
     partial = node.children.beginning(page) if at.pages == len(node.slots) else None
     if partial is None:
         return 0
-    ends, node.ends = node.ends, None
+    next_tokens, node.next_tokens = node.next_tokens, None
     remove(partial, Cause.SUPERSEDED)
-    node.ends = ends
+    node.next_tokens = next_tokens
     return 1
 
 
@@ -167,7 +172,7 @@ def remove(top: Node, cause: Cause = Cause.REMOVED) -> Removed:
     assert above is not None  # the root stays
     namespace = namespace_of(top)
     for node in subtree(top):
-        note_removed(node, cause)
+        _note_removed(namespace, node, cause)
     for hold in dict.fromkeys(a.hold for node in subtree(top) for a in _anchors(node)):
         if hold.pages_leave():
             let_go(hold.anchors)
@@ -211,8 +216,8 @@ def remove_corrupt(at: Position) -> Removed:
     above, page = top.parent, top.edge[: namespace.width]
     assert above is not None  # the root has no pages
     removed = remove(top, Cause.CORRUPT)
-    if above.ends is not None:
-        above.ends.forget(top.start, page, NO_CHILDREN.has_begun_by)
+    if above.next_tokens is not None:
+        above.next_tokens.forget(top.start, page, NO_CHILDREN.has_begun_by)
     namespace.index.compact(above)
     return removed
 
@@ -320,7 +325,7 @@ def _evict_node(node: Node, pages: int) -> Node:
     namespace, above = namespace_of(node), node.parent
     assert above is not None  # only the root has none, and it has no pages
     arena = namespace.arena
-    note_pages(REMOVED, EVICTED, node, pages, pages, arena.tier)
+    note_pages(namespace, REMOVED, EVICTED, node, pages, pages, arena.tier)
     policy, slot_count = namespace.last
     policy.leave(node, pages, slot_count)
     arena.recycle(namespace.index.cut_tail(node, pages), CACHED)
@@ -338,7 +343,7 @@ def _evict_copies(leaf: Leaf, pages: int) -> int:
     keep = copies.copy_count - pages
     elsewhere = max(keep, node.copied_pages_beside(leaf.tier))
     leaving = len(node.slots) - elsewhere
-    _note_evicted(leaf, keep, elsewhere)
+    _note_evicted(namespace, leaf, keep, elsewhere)
     if leaving > 0:
         policy, slot_count = namespace.last
         policy.leave(leaf, leaving, slot_count)
@@ -355,12 +360,12 @@ def _evict_copies(leaf: Leaf, pages: int) -> int:
     return gone
 
 
-def _note_evicted(leaf: Leaf, keep: int, elsewhere: int) -> None:
+def _note_evicted(namespace: Namespace, leaf: Leaf, keep: int, elsewhere: int) -> None:
     """Records that a leaf's copies after ``keep`` go; its first ``elsewhere`` pages have others."""
     node, tier = leaf.node, leaf.tier
     pages = len(node.slots)
     if elsewhere > keep:
         end = min(elsewhere, leaf.copy_count)
-        note_pages(COPIES_REMOVED, EVICTED, node, end, end - keep, tier)
+        note_pages(namespace, COPIES_REMOVED, EVICTED, node, end, end - keep, tier)
     if pages > elsewhere:
-        note_pages(REMOVED, EVICTED, node, pages, pages - elsewhere, tier)
+        note_pages(namespace, REMOVED, EVICTED, node, pages, pages - elsewhere, tier)

@@ -9,19 +9,19 @@ from collections.abc import Sequence as Items
 from itertools import takewhile
 from typing import NamedTuple
 
+from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
-from kvstore.core.index.path_hashes import PathDigests, digests_to, kept_end, remember
+from kvstore.core.index.path_hashes import PathHashes, hashes_to, kept_end, remember
 from kvstore.core.leases.holds import Hold
 from kvstore.core.leases.lease import Lease
-from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.pages import evict, nominate, publish, release
 from kvstore.core.pool.placement import nearest
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.core.values.requests import NO_HINT, Caller, MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
-from kvstore.core.values.tokens import TOKEN_BYTES, matchable_pages
-from kvstore.core.verbs.lookup import cached_end
+from kvstore.core.values.tokens import TOKEN_BYTES
+from kvstore.core.verbs.lookup import cached_end, matchable_pages
 
 
 class ReadPage(NamedTuple):
@@ -42,7 +42,7 @@ class Located(NamedTuple):
     namespace_digest: bytes
     end: int
     page_count: int
-    digests: PathDigests
+    digests: PathHashes
 
     def page_digests(self) -> Iterator[bytes]:
         """Yields the digests of the pages that could be read, computed on demand."""
@@ -59,7 +59,7 @@ class DiskRead(Hold):
 
     __slots__ = ("callers", "digests", "losses", "removals", "start", "targets")
 
-    def __init__(self, at: Position, digests: PathDigests) -> None:
+    def __init__(self, at: Position, digests: PathHashes) -> None:
         namespace = namespace_of(at.node)
         super().__init__(0, namespace, 0.0, nearest(at))
         self.start = at.depth
@@ -137,7 +137,7 @@ class DiskReads:
         if options is not None:
             lease.require_pins_alive(options)
             count = 0 if options.pin_id in lease.pins else count
-        digests = digests_to(at, sequence.tokens[begin : begin + max(count, 0) * width])
+        digests = hashes_to(at, sequence.tokens[begin : begin + max(count, 0) * width])
         return Located(namespace.digest, at.depth, max(count, 0), digests)
 
     def begin_read(

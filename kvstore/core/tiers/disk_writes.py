@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
+from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Node, Position
-from kvstore.core.index.path_hashes import PathDigests, digests_to, kept_end, remember
+from kvstore.core.index.path_hashes import PathHashes, hashes_to, kept_end, remember
 from kvstore.core.index.radix import ancestor
 from kvstore.core.leases.holds import Hold
-from kvstore.core.leases.state import CacheState
-from kvstore.core.pool.disk import RemovedPrefix, Touch
+from kvstore.core.pool.disk_state import RemovedPrefix, Touch
 from kvstore.core.pool.namespace import namespace_of
 from kvstore.core.pool.pages import release
 from kvstore.core.pool.placement import FIRST, LOWER, Tiers, extended
@@ -46,7 +46,7 @@ class DiskWrite(Hold):
         super().__init__(0, namespace, 0.0, _lower_first(at))
         self.start = start
         self.losses = namespace.losses
-        self.digests: PathDigests = digests_to(at, since=start)
+        self.digests: PathHashes = hashes_to(at, since=start)
         self.stand_at(at)
         self.pages: list[WritePage] = list(self._find_pages())
 

@@ -9,17 +9,17 @@ from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kvstore.core.eviction.policy import Leaf, Victim
+from kvstore.core.cache_state import CacheState
+from kvstore.core.eviction.protocol import Leaf, Victim
 from kvstore.core.index.node import Lower, Node, Position
 from kvstore.core.index.radix import ancestor
 from kvstore.core.leases.holds import Hold
-from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.pages import evict, nominate, note_pages, release
 from kvstore.core.pool.placement import FIRST, LOWER, Tiers, extended, nearest
 from kvstore.core.pool.tier_policy import WritePolicy
-from kvstore.core.values.events import Cause, PagesChange
+from kvstore.core.values.event_log import Cause, PagesChange
 from kvstore.core.values.requests import Caller, MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
 from kvstore.core.verbs.lookup import longest
@@ -109,7 +109,8 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
             arena.recycle(slots, SlotState.MOVING)
     for first, last in side_by_side(published):
         pages = last - first + 1
-        note_pages(PagesChange.COPIED, Cause.MOVED, *move.position_at(last), pages, move.tier)
+        at = move.position_at(last)
+        note_pages(namespace, PagesChange.COPIED, Cause.MOVED, *at, pages, move.tier)
     touched = [move.position_at(each.end).node for each in move.transfers]
     release(move.anchors)
     for node in touched:

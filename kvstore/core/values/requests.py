@@ -94,11 +94,6 @@ class MatchOptions(NamedTuple):
     accept_next_token: bool = False
     prefill_tokens_per_second: int = 0
 
-    @property
-    def hold_count(self) -> int:
-        """The number of pins that the match may take."""
-        return 1 if self.source_pin_id is None else 2
-
 
 class ReservationRequest(NamedTuple):
     """A request for slots for pages ``start_page`` to ``start_page + page_count``, in total."""

@@ -92,15 +92,16 @@ class ExtentSlots:
         """True if all slots are FREE."""
         return len(self.available) == self.slot_count
 
-    def take(self, count: int, state: SlotState = RESERVED) -> Iterator[int]:
-        """Yields ``count`` slots and withdraws them from the free ones. FREE to ``state``."""
+    def take(self, count: int, state: SlotState = RESERVED) -> list[int]:
+        """Withdraws ``count`` slots from the free ones and returns them. FREE to ``state``."""
         base = self.extent_id << INDEX_BITS
         split = len(self.available) - count
         taken = self.available[split:]
         del self.available[split:]
-        for index in reversed(taken):
+        taken.reverse()
+        for index in taken:
             self.states[index] = state
-            yield base | index
+        return [base | index for index in taken]
 
 
 def mark(extents: Mapping[int, ExtentSlots], slots: Slots, state: SlotState) -> None:

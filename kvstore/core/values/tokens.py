@@ -19,15 +19,6 @@ def token_count(tokens: bytes) -> int:
     return len(tokens) // TOKEN_BYTES
 
 
-def matchable_pages(count: int, page_tokens: int) -> int:
-    """Returns how many whole pages of a sequence of ``count`` tokens may match.
-
-    At most ``count - 1`` tokens match, so that an engine has one left to run. Always rounds
-    down to whole pages.
-    """
-    return max(count - 1, 0) // page_tokens
-
-
 def common_tokens(left: bytes, right: bytes) -> int:
     """Returns how many leading tokens of two sequences agree.
 

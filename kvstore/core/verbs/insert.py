@@ -3,16 +3,16 @@
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
+from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
-from kvstore.core.leases.holds import Reservation
+from kvstore.core.leases.holds import Reservation, covered_position
 from kvstore.core.leases.lease import Lease
-from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.pages import publish
 from kvstore.core.pool.placement import joined, nearest
 from kvstore.core.values.requests import NO_HINT, Caller, Hint, Inserted, ReuseHint, Sequence
 from kvstore.core.values.runs import runs_of
 from kvstore.core.values.tokens import TOKEN_BYTES
-from kvstore.core.verbs.lookup import base_of, covered_position, page_position, whole_tokens
+from kvstore.core.verbs.lookup import whole_tokens
 from kvstore.core.verbs.reclaim import Reclaiming
 from kvstore.errors import (
     IdReused,
@@ -64,7 +64,10 @@ class Inserting:
         namespace = reservation.namespace
         length = self._state.length(sequence.tokens, sequence.position)
         first, end = insert_range(reservation, sequence, length)
-        require_checksums(checksums, end - first)
+        if checksums and len(checksums) != end - first:
+            why = f"{end - first} pages are inserted"
+            value = f"{len(checksums)} checksums"
+            raise InvalidField(field="page_checksums", value=value, why=why)
         known = reservation.token_end(namespace.layout.page_tokens) - sequence.position
         cut = min(max(known, 0) * TOKEN_BYTES, len(sequence.tokens))
         if cut:
@@ -123,7 +126,7 @@ def insert_range(reservation: Reservation, sequence: Sequence, length: int) -> t
     if reservation.namespace.deleted:
         raise NamespaceNotFound(namespace_id=reservation.namespace.namespace_id.hex())
     layout = reservation.namespace.layout
-    first = page_position(reservation.namespace, sequence.position)
+    first = reservation.namespace.page_position(sequence.position)
     if length % layout.page_tokens and not layout.divides_by_token:
         raise InvalidField(field="tokens", value=length, why="not in whole pages")
     end = -(-length // layout.page_tokens)
@@ -132,17 +135,9 @@ def insert_range(reservation: Reservation, sequence: Sequence, length: int) -> t
         raise InsertExceedsReservation(
             page_position=first, page_count=end - first, reserved_end=reserved_end
         )
-    begun = reservation.whole_end
-    if first > begun:
-        raise ParentNotCovered(page_position=first, covered=begun)
+    if first > reservation.whole_end:
+        raise ParentNotCovered(page_position=first, covered=reservation.whole_end)
     return first, end
-
-
-def require_checksums(checksums: Items[int], page_count: int) -> None:
-    """Raises InvalidField unless there is a checksum for each page, or none at all."""
-    if checksums and len(checksums) != page_count:
-        why = f"{page_count} pages are inserted"
-        raise InvalidField(field="page_checksums", value=f"{len(checksums)} checksums", why=why)
 
 
 def publish_next(
@@ -157,11 +152,11 @@ def publish_next(
 
     A page that is cached already stays, and so does a page that begins with the partial one.
     ``checksums`` has one entry for each page, or none; ``hint`` is that of all pages. Raises
-    ParentNotCovered or ParentDetached, besides the errors of ``base_of``.
+    ParentNotCovered or ParentDetached, besides the errors of ``Lease.base_of``.
     """
     namespace = reservation.namespace
     index = namespace.index
-    base = reservation if reservation.inserted else base_of(lease, namespace, sequence)
+    base = reservation if reservation.inserted else lease.base_of(namespace, sequence)
     begun = reservation.whole_end
     parent = covered_position(namespace, base, begun)
     if parent.node.detached:
@@ -169,7 +164,7 @@ def publish_next(
     pages, rest = divmod(len(tokens), index.width)
     slots = reservation.reserved[reservation.inserted :]
     at = index.descend(parent, tokens, pages)
-    duplicates = at.depth - begun
+    duplicates = at.node.start + at.pages - begun
     flags = [False] * duplicates + [True] * (pages - duplicates)
     superseded = returned = 0
     if duplicates < pages:
@@ -191,8 +186,11 @@ def publish_next(
     if namespace.lower_arena is not None:
         held = None if base is None else base.tiers
         tiers = joined(held, begun, nearest(at), at.depth)
-    marked = zip(slots, flags, checksums, strict=False)
-    namespace.arena.keep_checksums((slot, each) for slot, published, each in marked if published)
+    if checksums:
+        marked = zip(slots, flags, checksums, strict=False)
+        namespace.arena.keep_checksums(
+            (slot, checksum) for slot, published, checksum in marked if published
+        )
     anchors = [*reservation.anchors, *(each.other for each in reservation.anchors)]
     left = [anchor.node for anchor in anchors if anchor is not None]
     reservation.record(flags, at, rest // TOKEN_BYTES, tiers)
@@ -222,8 +220,8 @@ def note_advance(reservation: Reservation, sequence: Sequence, tokens: bytes, no
     prefill = reservation.prefill
     if prefill is None:
         return
-    end, start = reservation.whole_end, reservation.start_page
-    first = 0 < start == prefill.at
+    end = reservation.whole_end
+    first = 0 < reservation.start_page == prefill.at
     elsewhere = first and sequence.base_pin_id != prefill.pin_id
     as_announced = prefill.tokens.startswith(tokens, prefill.at * reservation.namespace.width)
     if elsewhere or not as_announced or end >= prefill.end or reservation.tail_token_count:
@@ -239,13 +237,13 @@ def store_next_token(
 
     Stores nothing if a page that the token was computed on left the index since. That page
     may have been found corrupt, and another page in its place proves nothing about the token.
-    Raises ParentNotCovered, besides the errors of ``base_of``, unless a token of ``sequence``
-    was inserted.
+    Raises ParentNotCovered, besides the errors of ``Lease.base_of``, unless a token of
+    ``sequence`` was inserted.
     """
     namespace = reservation.namespace
     length = sequence.position * TOKEN_BYTES + len(sequence.tokens)
     depth, rest = divmod(length, namespace.width)
-    base = reservation if reservation.inserted else base_of(lease, namespace, sequence)
+    base = reservation if reservation.inserted else lease.base_of(namespace, sequence)
     at = covered_position(namespace, base, depth)
     last = reservation.position_at(depth + 1) if rest else at
     if length and not last.node.detached:

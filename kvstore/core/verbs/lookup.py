@@ -4,14 +4,13 @@ from typing import NamedTuple
 
 from kvstore.core.index.node import Position
 from kvstore.core.index.radix import ancestor, path_tokens
-from kvstore.core.leases.holds import Hold
+from kvstore.core.leases.holds import Hold, covered_position
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import FIRST, Tiers, extended, nearest, nearest_usable
 from kvstore.core.values.requests import InFlight, Sequence
 from kvstore.core.values.slots import INDEX_BITS
-from kvstore.core.values.tokens import TOKEN_BYTES, matchable_pages
-from kvstore.errors import InvalidField, ParentNotCovered
+from kvstore.core.values.tokens import TOKEN_BYTES
 
 
 class Found(NamedTuple):
@@ -33,41 +32,13 @@ class Found(NamedTuple):
         return self.at if self.source is None else self.source
 
 
-def page_position(namespace: Namespace, position: int) -> int:
-    """Returns a position in pages; raises InvalidField unless it is page-aligned."""
-    pages, rest = divmod(position, namespace.layout.page_tokens)
-    if rest:
-        raise InvalidField(field="position", value=position, why="not at a page's start")
-    return pages
+def matchable_pages(count: int, page_tokens: int) -> int:
+    """Returns how many whole pages of a sequence of ``count`` tokens may match.
 
-
-def base_of(lease: Lease, namespace: Namespace, sequence: Sequence) -> Hold | None:
-    """Returns the pin or reservation that a sequence names as its base.
-
-    Raises PinNotFound, ReservationNotFound or Tombstoned. Raises InvalidField if the base
-    belongs to another namespace.
+    At most ``count - 1`` tokens match, so that an engine has one left to run. Always rounds
+    down to whole pages.
     """
-    base: Hold | None = None
-    if sequence.base_pin_id is not None:
-        base = lease.pin(sequence.base_pin_id)
-    elif sequence.base_reservation_id is not None:
-        base = lease.reservation(sequence.base_reservation_id)
-    if base is not None and base.namespace is not namespace:
-        raise InvalidField(field="base", value=base.hold_id, why="of another namespace")
-    return base
-
-
-def covered_position(namespace: Namespace, base: Hold | None, depth: int) -> Position:
-    """Returns the place ``depth`` pages along the base's path, or the beginning.
-
-    Raises ParentNotCovered if the base does not reach that far.
-    """
-    covered = 0 if base is None else base.covered_end
-    if depth > covered:
-        raise ParentNotCovered(page_position=depth, covered=covered)
-    if base is None:
-        return Position(namespace.index.root, 0)
-    return base.position_at(depth)
+    return max(count - 1, 0) // page_tokens
 
 
 def longest(
@@ -86,7 +57,10 @@ def longest(
     on there, and tells no tiers. If the base's path was removed, only the rest of that path
     counts, without a source page.
     """
-    reader = None if anywhere else lease
+    # Most leases have mapped all memory, and need no look at the extent of each page.
+    in_one_tier = namespace.lower_arena is None
+    sees_all = anywhere or (in_one_tier and lease.has_all_of(namespace.arena))
+    reader = None if sees_all else lease
     layout = namespace.layout
     wants_source = wants_source and layout.divides_by_token
     page_tokens = layout.page_tokens
@@ -98,7 +72,7 @@ def longest(
     else:
         index = namespace.index
         at = index.descend(Position(index.root, 0), sequence.tokens, pages)
-    if reader is not None and not _sees_all(reader, namespace):
+    if reader is not None:
         at, tiers = _clip(reader, namespace, at)
     if wants_next_token:
         found = _whole(reader, namespace, at, tiers, sequence, length)
@@ -119,10 +93,10 @@ def longest(
 def cached_end(lease: Lease, namespace: Namespace, sequence: Sequence, pages: int) -> Position:
     """Returns the end of the cached whole pages among the first ``pages`` of a sequence.
 
-    Looks at all memory. Raises the errors of ``base_of`` and ``covered_position``.
+    Looks at all memory. Raises the errors of ``Lease.base_of`` and ``covered_position``.
     """
-    base = base_of(lease, namespace, sequence)
-    depth = page_position(namespace, sequence.position)
+    base = lease.base_of(namespace, sequence)
+    depth = namespace.page_position(sequence.position)
     start = covered_position(namespace, base, depth)
     if base is not None and start.node.detached:
         return _attached_end(base, namespace)
@@ -147,11 +121,6 @@ def _clip(lease: Lease, namespace: Namespace, at: Position) -> tuple[Position, T
     if [first, lower][: len(lasting)] == lasting:
         return at, nearest(at)
     return nearest_usable(at, first, lower)
-
-
-def _sees_all(lease: Lease, namespace: Namespace) -> bool:
-    """Returns True if the lease has mapped all memory and all memory is of tier 1."""
-    return namespace.lower_arena is None and lease.has_all_of(namespace.arena)
 
 
 def _usable(lease: Lease, namespace: Namespace) -> tuple[set[int], set[int]]:
@@ -225,9 +194,9 @@ def _with_source(
 def _tier_of(lease: Lease | None, namespace: Namespace, page: Position) -> int | None:
     """Returns the lowest tier in which the lease can read a page, or None.
 
-    Without a lease it is tier 1.
+    Without a lease, which then can read every page, it is tier 1.
     """
-    if lease is None or _sees_all(lease, namespace):
+    if lease is None:
         return FIRST
     usable = _usable(lease, namespace)
     for copies, extents in zip(page.node.leaves(), usable, strict=False):

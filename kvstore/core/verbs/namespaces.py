@@ -4,22 +4,21 @@ from collections.abc import Iterator
 from itertools import count
 from math import inf
 
-from kvstore.core.eviction.policy import PolicyFactory
+from kvstore.core.cache_state import CacheState
+from kvstore.core.eviction.protocol import PolicyFactory
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import part_of
-from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.arena import Arena, ArenaKey, Recycled
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import FIRST, nearest, page_counts
 from kvstore.core.pool.tenant import Tenant
 from kvstore.core.values.counters import Counters
-from kvstore.core.values.events import Cause, NamespaceEvent, NamespaceStep
+from kvstore.core.values.event_log import Cause, NamespaceEvent, NamespaceStep
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout
 from kvstore.core.values.requests import Caller, Identity, Peeked, Removed, Sequence
 from kvstore.core.values.slots import ExtentSlots, Generations
-from kvstore.core.values.tokens import matchable_pages
-from kvstore.core.verbs.lookup import in_flight_beyond, rest_of
+from kvstore.core.verbs.lookup import in_flight_beyond, matchable_pages, rest_of
 from kvstore.errors import InvalidField
 
 

@@ -11,12 +11,12 @@ from array import array
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.radix import path_slots
-from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace, namespace_of
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.core.values.requests import Removed
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence as Items
 
+from kvstore.core.cache_state import CacheState
 from kvstore.core.leases.lease import LeaseChange, LeaseState
-from kvstore.core.leases.state import CacheState
 from kvstore.core.values.requests import Caller
 from kvstore.errors import LimitExceeded
 

@@ -3,9 +3,9 @@
 from array import array
 from collections.abc import Sequence as Items
 
+from kvstore.core.cache_state import CacheState
 from kvstore.core.leases.holds import Reservation
 from kvstore.core.leases.lease import Lease
-from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.pages import evict
 from kvstore.core.values.requests import (
@@ -110,7 +110,8 @@ class Reserving:
         missing = self._missing(lease, namespace, request)
         lease.require_pins_alive(options)
         if existing is None:
-            lease.require_room(1 if pin_id in lease.pins else 1 + options.hold_count)
+            pins = 0 if pin_id in lease.pins else 1 + (options.source_pin_id is not None)
+            lease.require_room(pins + 1)
         if existing is not None and pin_id not in lease.pins:
             match, inspection = Match(0, ()), None
         else:
@@ -174,8 +175,8 @@ class Reserving:
         arena.policy.now = state.events.now = now
         usable = lease.usable_extents(arena)
         missing = count - arena.free_count
-        possible = usable == arena.lasting and missing <= arena.counts[SlotState.CACHED]
-        if missing > 0 and possible:
+        enough = missing <= arena.counts[SlotState.CACHED]
+        if missing > 0 and enough and usable == arena.lasting:
             evicted = evict(arena.policy.nominate(missing))
             state.counters.evicted_page_count += evicted
             lease.counters.evicted_page_count += evicted

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
+from kvstore.core.cache_state import CacheState
 from kvstore.core.index.children import NO_CHILDREN
 from kvstore.core.index.node import Node, Position
-from kvstore.core.index.path_hashes import digest_at
+from kvstore.core.index.path_hashes import hash_at
 from kvstore.core.leases.holds import Hold, Pin
 from kvstore.core.leases.lease import Lease
-from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.namespace import namespace_of
 from kvstore.core.pool.pages import remove_corrupt
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.core.values.requests import MatchOptions
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, NO_CHECKSUM
 from kvstore.errors import LeaseNotFound, PageCorrupt
@@ -83,14 +83,14 @@ class Verifying:
         found = [page for page in corrupt if _place_of(page) is not None]
         for page in corrupt:
             if page not in found:
-                _forget_ends(lease, inspection.pin, page)
+                _forget_next_tokens(lease, inspection.pin, page)
                 self._forbid(lease, inspection.pin, page)
         # From the top, since a page leaves with everything below it.
         for page in sorted(found, key=lambda each: each.end):
             at = _place_of(page)
             if at is not None:
                 if self._state.disk is not None:
-                    self._state.disk.remove(namespace, digest_at(at))
+                    self._state.disk.remove(namespace, hash_at(at))
                 self._state.count_removed(namespace, remove_corrupt(at), Cause.CORRUPT)
         for counters in every:
             counters.corrupt_page_count += len(found)
@@ -216,7 +216,7 @@ def _checks_in(hold: Hold, node: Node, ends: list[int]) -> Iterator[PageCheck]:
             yield PageCheck(slot, generations[index], checksums[index], end, node)
 
 
-def _forget_ends(lease: Lease, pin: Pin, page: PageCheck) -> None:
+def _forget_next_tokens(lease: Lease, pin: Pin, page: PageCheck) -> None:
     """Drops the next tokens within a held page that is not in the index any more.
 
     The page was superseded or removed, and another page may begin with the same tokens.
@@ -226,9 +226,9 @@ def _forget_ends(lease: Lease, pin: Pin, page: PageCheck) -> None:
         return
     index, tokens = pin.namespace.index, hold.tokens()
     at = index.descend(Position(index.root, 0), tokens, page.page_position)
-    if at.depth == page.page_position and at.node.ends is not None:
+    if at.depth == page.page_position and at.node.next_tokens is not None:
         content = tokens[at.depth * index.width : page.end * index.width]
-        at.node.ends.forget(at.depth, content, NO_CHILDREN.has_begun_by)
+        at.node.next_tokens.forget(at.depth, content, NO_CHILDREN.has_begun_by)
 
 
 def _hold_of(lease: Lease, pin: Pin, page: PageCheck) -> Hold | None:

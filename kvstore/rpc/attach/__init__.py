@@ -1,1 +1,1 @@
-"""The attach socket: it hands out the memory of the store and sees processes die."""
+"""The attach socket, which gives processes the memory of the store and sees them die."""

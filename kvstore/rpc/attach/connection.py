@@ -1,4 +1,4 @@
-"""One connection of the attach socket: its frames in and out, and never a wait."""
+"""One connection of the attach socket. It reads and writes frames, and never waits."""
 
 import socket
 from contextlib import suppress
@@ -13,10 +13,10 @@ from kvstore.v1 import attach_pb2
 
 
 class Connection:
-    """A peer's socket, which is non-blocking. Used by the attach server's thread alone.
+    """A peer's socket, which is non-blocking. Only the attach server's thread uses it.
 
-    ``party`` is the peer's session, or, for a peer that was refused as it came,
-    the error that answers its first frame.
+    ``party`` is the peer's session. For a peer that was refused at once it is the error that
+    answers its first frame.
     """
 
     def __init__(
@@ -39,48 +39,47 @@ class Connection:
 
     @property
     def process(self) -> Process | None:
-        """The process that is bound by this connection, under a lease that goes on."""
+        """The process that this connection binds, under a lease that has not ended."""
         return self._party.process if isinstance(self._party, AttachSession) else None
 
     @property
     def welcomed(self) -> bool:
-        """Whether the peer said Hello and was accepted, and not refused since."""
+        """True if the peer said Hello, was accepted, and has not been refused since."""
         session = isinstance(self._party, AttachSession) and self._party.welcomed
         return session and not self._refused
 
     @property
     def must_write(self) -> bool:
-        """Whether something waits to be sent. Until it is, nothing more is read."""
+        """True while something waits to be sent. Until it is sent, nothing more is read."""
         return not self._flushed
 
     @property
     def finished(self) -> bool:
-        """Whether the peer was refused, and told so."""
+        """True if the peer was refused, and the refusal was sent."""
         return self._refused and self._flushed
 
     @property
     def lane_of(self) -> Party | None:
-        """Whose lane the connection is now, its peer told so; from then on ``release`` it."""
+        """The owner of the lane that the connection has become, once its peer knows."""
         if isinstance(self._party, AttachSession) and self._flushed and not self._refused:
             return self._party.party
         return None
 
     def release(self) -> socket.socket:
-        """Let go of the socket, which the caller's is, and of the peer; once."""
+        """Returns the socket, which is the caller's from now on, and drops the peer; once."""
         if isinstance(self._party, AttachSession):
             self._party.close()
         return self._socket
 
     def unbind(self) -> None:
-        """Speaks for no process any more; the peer may bind again, under another lease."""
+        """Drops the connection's process. The peer may bind again, under another lease."""
         if isinstance(self._party, AttachSession):
             self._party.process = None
 
     def advance(self) -> KVStoreError | None:
-        """Sends what waits, act on at most one frame, and hand out what is owed.
+        """Sends waiting frames, reads at most one, and announces the extents that are owed.
 
-        Returns why the peer was refused, if it was just now. Raises EOFError or
-        OSError when the peer hung up.
+        Returns the error if it refused the peer. Raises EOFError or OSError if the peer hung up.
         """
         self._flushed = self._writer.flush()
         try:
@@ -93,12 +92,12 @@ class Connection:
         return None
 
     def turn_away(self, error: KVStoreError) -> None:
-        """Refuses the peer at once; it is told so if it listens."""
+        """Refuses the peer at once, and sends the refusal if the peer reads."""
         with suppress(OSError):
             self._refuse(error)
 
     def close(self) -> None:
-        """Closes the socket, drop what waits, and let go of the peer; once."""
+        """Closes the socket, drops waiting frames, and drops the peer; once."""
         self._reader.close()
         self._writer.close()
         self._socket.close()
@@ -116,7 +115,7 @@ class Connection:
             self._push(answer)
 
     def _announce(self) -> None:
-        """Hands out what is owed, a frame at a time, so that few descriptors wait here."""
+        """Announces what is owed, a frame at a time, so that few descriptors wait here."""
         while self._flushed and isinstance(self._party, AttachSession) and not self._refused:
             announcement = self._party.announce()
             if announcement is None:

@@ -1,4 +1,4 @@
-"""A thread's wait for descriptors, moments and a wake-up, each with what to do then."""
+"""An event loop: one thread waits for descriptors, timers and wake-ups, and calls actions."""
 
 import heapq
 import os
@@ -12,18 +12,18 @@ import structlog
 
 from kvstore.service.clock import Clock
 
-# The longest wait, in seconds: ``last_tick`` shows that the thread gets round.
+# The longest wait, in seconds. After each wait ``last_tick`` shows that the thread runs.
 HEARTBEAT = 1.0
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-# Of fewer cancelled timers than that no heap is made anew.
+# The heap is made anew only for more cancelled timers than this.
 SWEEP_FROM = 64
 
 
 class Timer:
-    """An action that comes once, unless it is cancelled before. The loop's thread alone."""
+    """An action that is called once, unless it is cancelled before. For the loop's thread."""
 
     __slots__ = ("action",)
 
@@ -34,13 +34,13 @@ class Timer:
 class EventLoop:
     """Calls actions, one at a time, in the thread that calls ``run``.
 
-    It outlives what an action raises: that is logged and counted in
-    ``failure_count``; ``last_tick`` is when it last got round, by the clock. Only
-    ``wake`` and ``stop`` may be called from other threads.
+    It outlives an exception of an action, which it logs and counts in ``failure_count``.
+    ``last_tick`` is the time of the last round, by the clock. Only ``wake`` and ``stop`` may be
+    called from other threads.
     """
 
     def __init__(self, clock: Clock, woken: Callable[[], None]) -> None:
-        """``woken`` is called, once for any number of ``wake``, in the loop's thread."""
+        """Calls ``woken`` in the loop's thread, once for any number of ``wake``."""
         self.failure_count = 0
         self.last_tick = clock()
         self._clock = clock
@@ -57,9 +57,9 @@ class EventLoop:
     def watch(
         self, descriptor: int, action: Callable[[], None], events: int = selectors.EVENT_READ
     ) -> None:
-        """Calls ``action`` whenever ``descriptor`` is ready, or hung up; replaces what was there.
+        """Calls ``action`` whenever ``descriptor`` is ready or hung up; replaces its old action.
 
-        An action of a descriptor that was forgotten meanwhile may still come, once.
+        The action of a descriptor that was just forgotten may still be called, once.
         """
         if descriptor in self._selector.get_map():
             self._selector.modify(descriptor, events, action)
@@ -67,7 +67,7 @@ class EventLoop:
             self._selector.register(descriptor, events, action)
 
     def forget(self, descriptor: int) -> None:
-        """Watches a descriptor no more, if it was; before it is closed."""
+        """Stops to watch a descriptor, if it was watched. Must be called before it is closed."""
         with suppress(KeyError):
             self._selector.unregister(descriptor)
 
@@ -78,10 +78,10 @@ class EventLoop:
         return timer
 
     def cancel(self, timer: Timer) -> None:
-        """Let a timer's action not come, if it has not yet.
+        """Cancels a timer whose action has not been called yet.
 
-        Those cancelled are never more than those to come, or a few: whoever makes
-        timers fast leaves no memory behind.
+        The heap keeps at most as many cancelled timers as active ones, or a few. So a fast
+        succession of timers leaves no memory behind.
         """
         if timer.action is None:
             return
@@ -93,18 +93,18 @@ class EventLoop:
             self._cancelled = 0
 
     def wake(self) -> None:
-        """Have ``woken`` called soon. Any thread; nothing after ``close``."""
+        """Makes the loop call ``woken`` soon. Any thread; does nothing after ``close``."""
         with self._mutex:
             if self._event is not None:
                 os.eventfd_write(self._event, 1)
 
     def stop(self) -> None:
-        """Have ``run`` return. Any thread."""
+        """Makes ``run`` return. Any thread."""
         self._stopping = True
         self.wake()
 
     def run(self) -> None:
-        """Waits and call actions until ``stop``."""
+        """Waits and calls actions until ``stop``."""
         while not self._stopping:
             self.last_tick = self._clock()
             moment = self._timers[0][0] if self._timers else self.last_tick + HEARTBEAT
@@ -115,7 +115,7 @@ class EventLoop:
                 self._ring(heapq.heappop(self._timers)[2])
 
     def close(self) -> None:
-        """Releases what the loop holds, after ``run`` returned; once."""
+        """Closes the loop's descriptors, after ``run`` returned; once."""
         with self._mutex:
             assert self._event is not None  # closed once
             os.close(self._event)

@@ -1,7 +1,7 @@
 """Frames of the attach socket: a length, a message, and descriptors with its first byte.
 
-The length is a little-endian uint32. Works on blocking and non-blocking sockets
-alike; not thread-safe, one reader and one writer a connection.
+The length is a little-endian uint32. Sockets may be blocking or not. Not thread-safe: a connection
+has one reader and one writer.
 """
 
 import os
@@ -18,23 +18,23 @@ MAX_FRAME_BYTES = 16 << 20
 # Descriptors with a frame; the kernel takes up to 253.
 MAX_DESCRIPTORS = 64
 LENGTH = struct.Struct("<I")
-# Read at a time: what a peer announced takes memory only as it comes.
+# Bytes read at a time. A frame takes memory only as it arrives, whatever length it announced.
 CHUNK_BYTES = 1 << 16
 ITEM_BYTES = array("i").itemsize
 
 
 class Frame(NamedTuple):
-    """One message, with the descriptors that came with it: the receiver's to close."""
+    """One message, and the descriptors that came with it, which the receiver closes."""
 
     payload: bytes
     descriptors: tuple[int, ...]
 
 
 class FrameReader:
-    """Takes frames from a socket, whatever pieces they come in.
+    """Reads frames from a socket, in whatever pieces they arrive.
 
-    ``max_descriptors`` is how many a frame may bring. With zero the kernel drops
-    what a peer sends along, and nothing has to be closed.
+    A frame may bring ``max_descriptors``. With zero the kernel drops all descriptors that a peer
+    sends, and nothing has to be closed.
     """
 
     def __init__(
@@ -51,13 +51,12 @@ class FrameReader:
         self._descriptors: list[int] = []
 
     def read(self) -> Frame | None:
-        """Returns the next frame, or None where the rest of it has yet to come.
+        """Returns the next frame, or None if its rest has not arrived yet.
 
-        Never reads beyond the frame, so that descriptors belong to the frame they
-        came with. Raises :class:`EOFError` when the peer hung up, between frames
-        or within one, :class:`LimitExceeded` for a frame or descriptors beyond
-        the bounds (the stream is of no use after that), and OSError as the
-        socket does.
+        Never reads beyond the frame, so that descriptors belong to the frame they came with.
+        Raises :class:`EOFError` if the peer hung up, between frames or within one. Raises
+        :class:`LimitExceeded` for a frame or descriptors beyond the bounds; the stream is useless
+        then. Raises OSError as the socket does.
         """
         while (missing := self._missing()) > 0:
             if not self._receive(min(missing, CHUNK_BYTES)):
@@ -68,12 +67,12 @@ class FrameReader:
         return frame
 
     def close(self) -> None:
-        """Closes the descriptors of a frame that did not come whole."""
+        """Closes the descriptors of a frame that is not complete."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
     def _missing(self) -> int:
-        """Returns how many bytes the frame lacks, its length first."""
+        """Returns the number of bytes that the frame lacks; at first those of its length."""
         if len(self._buffer) < LENGTH.size:
             return LENGTH.size - len(self._buffer)
         (length,) = LENGTH.unpack_from(self._buffer)
@@ -82,7 +81,7 @@ class FrameReader:
         return LENGTH.size + int(length) - len(self._buffer)
 
     def _receive(self, count: int) -> bool:
-        """Reads up to ``count`` bytes; False where none are there yet."""
+        """Reads up to ``count`` bytes; returns False if none are there yet."""
         try:
             if self._max_descriptors == 0:
                 data = self._connection.recv(count)
@@ -110,14 +109,14 @@ class FrameReader:
 
 
 class FrameWriter:
-    """Sends frames as the socket takes them; what it does not take yet waits in order."""
+    """Sends frames as the socket takes them; the others wait in order."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._waiting: deque[tuple[memoryview, tuple[int, ...]]] = deque()
 
     def push(self, payload: bytes, descriptors: Iterable[int] = ()) -> None:
-        """Puts a frame in line. The descriptors are duplicated until they are sent.
+        """Adds a frame to those that wait. Its descriptors are duplicated until they are sent.
 
         ``payload`` MUST be at most 16 MiB, with at most 64 descriptors.
         """
@@ -131,9 +130,9 @@ class FrameWriter:
         self._waiting.append((memoryview(frame), tuple(copies)))
 
     def flush(self) -> bool:
-        """Sends what the socket takes and returns whether nothing waits any more.
+        """Sends as much as the socket takes; returns True if nothing waits any more.
 
-        Raises OSError as the socket does, when the peer is gone above all.
+        Raises OSError as the socket does, most often because the peer is gone.
         """
         while self._waiting:
             data, descriptors = self._waiting[0]
@@ -152,7 +151,7 @@ class FrameWriter:
         return True
 
     def close(self) -> None:
-        """Drops what waits, and its descriptors."""
+        """Drops waiting frames and closes their descriptors."""
         while self._waiting:
             _close_all(self._waiting.popleft()[1])
 

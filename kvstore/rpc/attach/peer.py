@@ -1,4 +1,4 @@
-"""Who is at the other end of a unix socket: what the kernel says, and whom we refuse."""
+"""The process at the other end of a unix socket, as the kernel reports it."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kvstore.errors import PeerRefused
 
-# asm-generic/socket.h; Python has no name for it yet. Linux 6.5.
+# From asm-generic/socket.h of Linux 6.5; Python has no name for it yet.
 SO_PEERPIDFD = 77
 # struct ucred: pid, uid, gid.
 UCRED = struct.Struct("iII")
@@ -18,10 +18,10 @@ OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 
 @dataclass(frozen=True)
 class Peer:
-    """A process that connected. ``pid`` is 0 where this pid namespace does not see it.
+    """A process that connected. Its ``pid`` is 0 if this pid namespace does not see it.
 
-    ``pidfd`` is this object's own, and names the process whatever becomes of its
-    pid; ``close`` it.
+    The peer owns its ``pidfd``, which names the process even if its pid is used again. ``close``
+    closes it.
     """
 
     pid: int
@@ -34,15 +34,15 @@ class Peer:
 
 
 def overflow_uid() -> int:
-    """Returns the uid that stands for all uids which this user namespace does not map."""
+    """Returns the uid that the kernel reports for all uids outside this user namespace."""
     return int(OVERFLOW_UID.read_text(encoding="ascii"))
 
 
 def identify(connection: socket.socket, *, overflow: int) -> Peer:
-    """Returns who connected, by what the kernel noted when it did.
+    """Returns the peer of a connection, as the kernel recorded it when it connected.
 
-    Raises :class:`PeerRefused` for a peer with the ``overflow`` uid, which might
-    be anybody, and for one whose process cannot be watched.
+    Raises :class:`PeerRefused` for a peer with the ``overflow`` uid, which may be anybody's, and
+    for one whose process cannot be watched.
     """
     pid, uid, _ = UCRED.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size)
@@ -59,7 +59,7 @@ def identify(connection: socket.socket, *, overflow: int) -> Peer:
 
 
 def watch(pid: int) -> int:
-    """Returns a pidfd by number, for kernels that know no pidfd of a peer.
+    """Returns a pidfd of a pid, for kernels without the pidfd of a peer.
 
     Raises :class:`PeerRefused` for a process that is gone or not visible here.
     """

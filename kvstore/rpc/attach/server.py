@@ -1,4 +1,4 @@
-"""The attach socket's server: one thread that waits for sockets and for deaths."""
+"""The attach socket's server: one thread waits for sockets, and for the deaths of processes."""
 
 import selectors
 import socket
@@ -24,19 +24,18 @@ from kvstore.service.tenancy.credentials import Credentials
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Three descriptors each, so that the usual limit of 1024 is not reached.
+# Each takes three descriptors, so that the usual limit of 1024 is not reached.
 MAX_CONNECTIONS = 256
-# Seconds for a peer to say Hello, and to read why it was refused.
+# Seconds for a peer to say Hello, and to read its refusal.
 PATIENCE = 10.0
-# Seconds without accepting after the process ran out of descriptors.
+# Seconds until the server accepts again after the process ran out of descriptors.
 PAUSE = 1.0
 
 
 class AttachServer:
     """Serves the attach socket at ``path``, from ``start`` to ``close``.
 
-    Everything but these two runs in one thread, which never waits for a peer and
-    outlives every exception.
+    All else runs in one thread, which never waits for a peer and outlives every exception.
     """
 
     def __init__(
@@ -51,9 +50,9 @@ class AttachServer:
         max_connections: int = MAX_CONNECTIONS,
         patience: float = PATIENCE,
     ) -> None:
-        """``patience`` is how long a peer may take to say Hello, in seconds.
+        """A peer has ``patience`` seconds to say Hello.
 
-        ``lanes`` serve the connections that are to be lanes; without them none may be.
+        ``lanes`` serve the connections that become lanes. Without it none may become one.
         """
         self._path = path
         self._access = access
@@ -66,7 +65,7 @@ class AttachServer:
         self._lanes = lanes
         self._connections: ConnectionTable[Connection] = ConnectionTable(max_connections)
         self._by_process: dict[int, Connection] = {}
-        # Of those that have yet to say Hello, or were refused.
+        # Those of peers that have not said Hello yet, or were refused.
         self._timers: dict[Connection, Timer] = {}
         self._loop = EventLoop(clock, self._look_around)
         self._lines = LogBudget(clock)
@@ -75,12 +74,12 @@ class AttachServer:
 
     @property
     def failure_count(self) -> int:
-        """How many exceptions the thread outlived: bugs, each with a line in the log."""
+        """The number of exceptions that the thread outlived. Each is a bug, and in the log."""
         return self._loop.failure_count
 
     @property
     def last_tick(self) -> float:
-        """When the thread last got round, by the clock."""
+        """The time of the thread's last round, by the clock."""
         return self._loop.last_tick
 
     def is_alive(self) -> bool:
@@ -88,10 +87,10 @@ class AttachServer:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Listen, and start the thread; once. Replaces a socket file left behind at ``path``.
+        """Listens, and starts the thread; once. Replaces a socket file left behind at ``path``.
 
-        The caller MUST hold the file lock beside it: a live server's socket would
-        be replaced too. Raises OSError.
+        The caller MUST hold the file lock beside it, because the socket of a live server would be
+        replaced too. Raises OSError.
         """
         self._path.unlink(missing_ok=True)
         self._listener.bind(str(self._path))
@@ -103,7 +102,7 @@ class AttachServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends all connections, stop the thread and removes the socket; once, after ``start``."""
+        """Ends all connections, stops the thread and removes the socket; once, after ``start``."""
         self._store.announcer.unsubscribe(self._loop.wake)
         self._loop.stop()
         self._thread.join()
@@ -117,7 +116,7 @@ class AttachServer:
         self._listener.close()
         self._loop.close()
 
-    # Peers come.
+    # Peers that connect.
 
     def _resume_accepting(self) -> None:
         self._loop.watch(self._listener.fileno(), self._accept)
@@ -128,7 +127,7 @@ class AttachServer:
         except BlockingIOError:
             return
         except OSError as error:
-            # Out of descriptors, most likely: look again later instead of at once, for ever.
+            # Most likely out of descriptors: without a pause this would repeat at once, for ever.
             log.warning("accept_failed", why=str(error))
             self._loop.forget(self._listener.fileno())
             self._loop.at(self._clock() + PAUSE, self._resume_accepting)
@@ -152,7 +151,7 @@ class AttachServer:
         self._loop.watch(connection.fileno(), partial(self._serve, connection))
 
     def _admit(self, accepted: socket.socket) -> AttachSession | PeerRefused:
-        """Returns the session of a new peer, or why it gets none."""
+        """Returns the session of a new peer, or the error that refuses it."""
         try:
             peer = identify(accepted, overflow=self._overflow_uid)
         except PeerRefused as error:
@@ -166,13 +165,13 @@ class AttachServer:
         )
 
     def _end_in_time(self, connection: Connection) -> None:
-        """Gives a peer some time to say Hello, or to read why it was refused."""
+        """Ends a connection after a while, unless its peer says Hello."""
         self._cancel(connection)
         later = partial(self._end_unless_welcome, connection)
         self._timers[connection] = self._loop.at(self._clock() + self._patience, later)
 
     def _cancel(self, connection: Connection) -> None:
-        """Drops a connection's timer, and with it what that keeps of the connection."""
+        """Drops a connection's timer, which would keep the connection in memory."""
         timer = self._timers.pop(connection, None)
         if timer is not None:
             self._loop.cancel(timer)
@@ -183,10 +182,10 @@ class AttachServer:
             self._lines.write(log.info, "peer_timed_out")
             self._hang_up(connection)
 
-    # Peers speak.
+    # Peers that send frames.
 
     def _serve(self, connection: Connection) -> None:
-        """Let a connection go on, and look at what came of it."""
+        """Advances a connection, and acts on its new state."""
         if connection not in self._connections:
             return
         try:
@@ -201,7 +200,7 @@ class AttachServer:
             reason = refusal.reason()
             self._lines.write(log.warning, "peer_refused", reason=reason, **refusal.metadata)
             self._end_in_time(connection)
-            # A process whose bind failed is not known to the store.
+            # The store does not know a process whose bind failed.
             self._loop.wake()
         if connection.finished:
             self._hang_up(connection)
@@ -216,20 +215,20 @@ class AttachServer:
         self._loop.watch(connection.fileno(), partial(self._serve, connection), events)
 
     def _hand_over(self, connection: Connection, party: Party) -> None:
-        """Let the lanes' threads serve a connection; it is none of this thread's any more."""
-        assert self._lanes is not None  # the session asked them
+        """Gives a connection to the lanes' threads; this thread has it no more."""
+        assert self._lanes is not None  # the session asked it
         self._connections.discard(connection)
         self._cancel(connection)
         self._loop.forget(connection.fileno())
         self._lanes.take(connection.release(), party)
 
     def _adopt(self, connection: Connection) -> None:
-        """Watches the process that a connection bound; its older connection, if any, is over."""
+        """Watches the process that a connection bound, and drops its older connection, if any."""
         process = connection.process
         if process is None or self._by_process.get(process.process_id) is connection:
             return
         older = self._by_process.get(process.process_id)
-        # Of a lease that ended; what was given under it goes back when the process is dead.
+        # It was bound under a lease that ended. The death of that process returns its memory.
         for bound in [key for key, each in self._by_process.items() if each is connection]:
             del self._by_process[bound]
         self._by_process[process.process_id] = connection
@@ -238,9 +237,9 @@ class AttachServer:
             self._drop(older)
 
     def _look_around(self) -> None:
-        """Hands out extents that are owed now, and ask for those that go away.
+        """Announces extents to map and extents to unmap.
 
-        Forgets processes whose leases ended, but for those with memory mapped.
+        Forgets processes whose leases ended, except those that still map memory.
         """
         watched = self._store.watched_process_ids()
         for process in self._processes:
@@ -249,10 +248,10 @@ class AttachServer:
         for connection in list(self._by_process.values()):
             self._serve(connection)
 
-    # Peers go.
+    # Peers that leave or die.
 
     def _hang_up(self, connection: Connection) -> None:
-        """End a connection whose peer hung up or was refused, and look whether its process died."""
+        """Ends a connection whose peer hung up or was refused, and checks if its process died."""
         process = connection.process
         self._drop(connection)
         if process is None or process.process_id not in self._processes:
@@ -260,13 +259,13 @@ class AttachServer:
         if self._processes.died(process.process_id):
             self._look_at(process)
         else:
-            # Also where the connection broke while it was bound: its death is still to be seen.
+            # The connection may have broken while it was bound: its death has still to be seen.
             self._loop.watch(process.pidfd, partial(self._look_at, process))
             log.info("process_disconnected", pid=process.pid, lease_id=process.lease_id.hex())
             self._store.disconnected(process.process_id)
 
     def _look_at(self, process: Process) -> None:
-        """Takes note of a process's death, if it is dead; its connection may well be open."""
+        """Tells the store that a process died, if it did. Its connection may still be open."""
         if process.process_id not in self._processes or not self._processes.died(
             process.process_id
         ):
@@ -279,7 +278,7 @@ class AttachServer:
         self._store.process_died(process.process_id)
 
     def _forget(self, process: Process) -> None:
-        """Drops a process that died, or has neither lease nor memory; its connection is unbound."""
+        """Drops a process that died or has neither lease nor memory; unbinds its connection."""
         connection = self._by_process.pop(process.process_id, None)
         if connection is not None:
             connection.unbind()
@@ -289,7 +288,7 @@ class AttachServer:
             self._lanes.end(process.process_id)
 
     def _drop(self, connection: Connection) -> None:
-        """Closes a connection, whatever becomes of its process."""
+        """Closes a connection. Its process may live on."""
         self._connections.discard(connection)
         self._cancel(connection)
         process = connection.process

@@ -1,4 +1,4 @@
-"""What one peer of the attach socket says and is told; knows no sockets."""
+"""The protocol of the attach socket for one peer, without its sockets."""
 
 from typing import NamedTuple
 
@@ -9,9 +9,9 @@ from kvstore.core import Caller
 from kvstore.errors import FeatureUnsupported, InvalidField, NotAttached, PeerRefused
 from kvstore.rpc.attach.frames import MAX_DESCRIPTORS
 from kvstore.rpc.attach.peer import Peer
-from kvstore.rpc.identity import MAX_SECRET_BYTES, MIN_SECRET_BYTES
 from kvstore.rpc.lane.connection import Party
 from kvstore.rpc.lane.server import FEATURE, HotLanes
+from kvstore.rpc.pipeline import MAX_SECRET_BYTES, MIN_SECRET_BYTES
 from kvstore.rpc.wire import fields
 from kvstore.rpc.wire.report import exported_extents
 from kvstore.service.processes import Process, Processes
@@ -22,25 +22,24 @@ from kvstore.v1 import attach_pb2
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 PROTOCOL_VERSION = 1
-# An extent brings its memory's descriptor and its generation table's.
+# An extent takes two descriptors: of its memory, and of its generation table.
 MAX_EXTENTS = MAX_DESCRIPTORS // 2
 
 
 class Announcement(NamedTuple):
-    """What a process is told, with the descriptors that go along, which stay the store's."""
+    """A frame for a process, and the descriptors that go with it, which stay the store's."""
 
     frame: attach_pb2.ServerFrame
     descriptors: tuple[int, ...]
 
 
 class AttachSession:
-    """One peer's side of the protocol. Used by the attach server's thread alone.
+    """One peer's side of the protocol. Only the attach server's thread uses it.
 
-    ``peer`` is the session's own from now on.
-    ``process`` is the peer as attached under a lease; the server sets it to None
-    when the lease ended and all is unmapped, or another connection of the process
-    took over. ``party`` is whose lane the connection is, once it was asked to be one;
-    without ``lanes`` none is.
+    The session owns ``peer`` from now on. ``process`` is the peer as attached under a lease. The
+    server sets it to None when the lease ended and all is unmapped, or when another connection of
+    the process took over. ``party`` is the owner of the lane that the connection was asked to
+    become. Without ``lanes`` it cannot become one.
     """
 
     def __init__(
@@ -65,11 +64,11 @@ class AttachSession:
 
     @property
     def uid(self) -> int:
-        """The peer's uid, as the kernel named it."""
+        """The peer's uid, as the kernel reports it."""
         return self._peer.uid
 
     def receive(self, payload: bytes) -> attach_pb2.ServerFrame | None:
-        """Acts on a frame of the peer's and returns the answer, if it has one.
+        """Acts on a frame of the peer and returns the answer, if it has one.
 
         Raises a KVStoreError to refuse the peer.
         """
@@ -97,11 +96,11 @@ class AttachSession:
         raise InvalidField(field="frame", value=kind, why="unknown")
 
     def close(self) -> None:
-        """Let go of the peer; once, when its connection ended."""
+        """Drops the peer; once, when its connection ended."""
         self._peer.close()
 
     def announce(self) -> Announcement | None:
-        """Returns what the process is to be told next: extents to map, or to unmap; or None."""
+        """Returns the next frame for the process, about extents to map or to unmap, or None."""
         if self.process is None:
             return None
         process_id, frame = self.process.process_id, attach_pb2.ServerFrame()
@@ -175,7 +174,7 @@ class AttachSession:
         return attach_pb2.ServerFrame(lane_opened=opened)
 
     def _caller_of(self, name: str, frame: attach_pb2.Bind | attach_pb2.OpenLane) -> Caller:
-        """Returns who calls under the lease that a frame names."""
+        """Returns the caller under the lease that a frame names."""
         lease_id = fields.random_id(f"{name}.lease_id", frame.lease_id)
         least, most = MIN_SECRET_BYTES, MAX_SECRET_BYTES
         secret = fields.checked_bytes(
@@ -190,7 +189,7 @@ class AttachSession:
         return self.process.process_id in self._store.attached_process_ids()
 
     def _acknowledge(self, acknowledge: attach_pb2.Acknowledge) -> attach_pb2.ServerFrame:
-        """Count on what was given and is mapped; nothing after the lease ended."""
+        """Notes which given extents are mapped; none after the lease ended."""
         counted: list[int] = []
         if self.process is not None:
             given = [each for each in acknowledge.extent_ids if each in self._offered]

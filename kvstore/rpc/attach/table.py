@@ -1,4 +1,4 @@
-"""The connections of a socket: how many there may be, and whose they are."""
+"""The connections of a socket, with bounds for each uid."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ UNCHANGED = -1
 
 
 class SocketAccess(NamedTuple):
-    """The owner alone may connect, or with ``group_id`` that group's members too."""
+    """Lets the owner connect, and with ``group_id`` that group's members too."""
 
     group_id: int | None = None
 
@@ -30,13 +30,12 @@ T = TypeVar("T")
 
 
 class ConnectionTable(Generic[T]):
-    """Open connections by uid. Used by one thread alone, or guarded by who uses it.
+    """Open connections by uid. For one thread, or under its user's mutex.
 
-    A uid may have another one while it has less than three times as many as there is
-    room left for: alone three quarters of ``maximum``, and however many uids take what
-    they can, the next one finds room. Of those that have yet to say Hello it has at
-    most a quarter: they shut out nobody at all. A peer whom nobody knows has the uid
-    None. ``name`` is what is too many, in errors.
+    A uid may open another connection while it has less than three times as many as room is left
+    for. Alone it gets three quarters of ``maximum``, and there is always room for the next uid. At
+    most a quarter of ``maximum`` are a uid's connections without a Hello, so that they shut out
+    nobody. An unknown peer has the uid None. Errors say ``name`` for what is too many.
     """
 
     def __init__(self, maximum: int, name: str = "attach_connections") -> None:
@@ -59,12 +58,12 @@ class ConnectionTable(Generic[T]):
         return len(self._uids)
 
     def too_silent(self, uid: int | None) -> T | None:
-        """Returns the connection of a uid that is to go before another may come, if any."""
+        """Returns the connection of a uid that has to end before it may open another, if any."""
         silent = self._silent.get(uid, {})
         return next(iter(silent)) if len(silent) >= self.most_silent else None
 
     def require_room(self, uid: int | None) -> None:
-        """Raises QuotaExceeded where another connection of a uid would be one too many."""
+        """Raises QuotaExceeded if another connection of a uid would be one too many."""
         count, room = self._counts.get(uid, 0), self._maximum - len(self._uids)
         if count >= min(self.most_of_a_uid, 3 * room) > 0:
             raise QuotaExceeded(quota=f"{self._name}_of_uid", maximum=self.most_of_a_uid)
@@ -72,7 +71,7 @@ class ConnectionTable(Generic[T]):
             raise QuotaExceeded(quota=self._name, maximum=self._maximum)
 
     def add(self, connection: T, uid: int | None) -> None:
-        """Takes a connection in, which is yet to speak; raises QuotaExceeded."""
+        """Adds a connection that has not said Hello yet; raises QuotaExceeded."""
         self.require_room(uid)
         self._uids[connection] = uid
         self._counts[uid] = self._counts.get(uid, 0) + 1

@@ -1,9 +1,4 @@
-"""One lane: a connection of an attached process that carries calls, one at a time."""
-
-# A request that ends with its sequence's tokens, taken apart without a copy of them. Clients
-# write ``sequence.tokens`` of a match or an acquire last (sequence { tokens }), and protobuf
-# joins it with what the request says of its sequence before. A body like that needs not be
-# parsed, which copies a long prompt's tokens twice: what is before them is.
+"""A lane: a connection of an attached process that carries calls, one at a time."""
 
 import select
 import socket
@@ -12,7 +7,7 @@ from typing import NamedTuple, NoReturn
 
 from kvstore.core import Identity
 from kvstore.errors import LimitExceeded
-from kvstore.rpc.wire.packed import varint
+from kvstore.service.tenancy.tenant_lookup import Tenants
 from kvstore.v1 import prefix_cache_pb2 as pb
 
 # Wire types.
@@ -20,22 +15,28 @@ VARINT, FIXED64, LENGTH_DELIMITED = 0, 1, 2
 # The field of every request that has a sequence.
 SEQUENCE_KEY = pb.AcquirePrefixRequest.SEQUENCE_FIELD_NUMBER << 3 | LENGTH_DELIMITED
 TOKENS_KEY = pb.Sequence.TOKENS_FIELD_NUMBER << 3 | LENGTH_DELIMITED
-# Bytes of a body that are looked at: what is before the tokens is shorter.
+# Bytes of a body in which the tokens have to begin.
 FRONT_BYTES = 256
+# Bits of a number in each byte of a varint.
+BITS = 7
 
 
 class Tail(NamedTuple):
-    """Where the field with the tokens begins in a body, and where they do, which end it."""
+    """The places in a body where the field with the tokens begins, and where the tokens do."""
 
     field: int
     tokens: int
 
 
 def tail_of(front: bytes, length: int) -> Tail | None:
-    """Returns where the tokens are that end a body, or None where none end it so.
+    """Returns where the tokens are that end a body, or None if none end it.
 
-    ``front`` is its beginning, of ``length`` bytes in all. Whatever comes, nothing is
-    raised. That the body is of a request with a sequence is the caller's to check.
+    Clients write ``sequence.tokens`` of a match or an acquire last, and protobuf joins that field
+    with the sequence before it. To parse such a body would copy a long prompt's tokens twice. So
+    only the part before the tokens is parsed.
+
+    ``front`` is the beginning of a body of ``length`` bytes. Raises nothing, whatever it is. The
+    caller has to know that the body is of a request with a sequence.
     """
     place = 0
     try:
@@ -45,11 +46,12 @@ def tail_of(front: bytes, length: int) -> Tail | None:
             if key & 7 == LENGTH_DELIMITED:
                 size, place = _varint(front, place)
                 if place + size == length and key == SEQUENCE_KEY:
+                    outer = size
                     inner, place = _varint(front, place)
                     size, place = _varint(front, place)
                     ends = inner == TOKENS_KEY and place + size == length
-                    # Numbers of more bytes than they need are protobuf's to read, or to refuse.
-                    shortest = place - field == len(_keys(size))
+                    # protobuf reads or refuses numbers of more bytes than they need.
+                    shortest = place - field == 2 + _varint_bytes(outer) + _varint_bytes(size)
                     return Tail(field, place) if ends and shortest else None
                 place += size
             elif key & 7 == VARINT:
@@ -59,15 +61,9 @@ def tail_of(front: bytes, length: int) -> Tail | None:
             else:
                 return None
     except IndexError:
-        # It goes on beyond what is looked at.
+        # The part before the tokens is longer than ``front``.
         return None
     return None
-
-
-def _keys(size: int) -> bytes:
-    """Returns what clients write before so many bytes of tokens."""
-    inner = bytes((TOKENS_KEY,)) + varint(size)
-    return bytes((SEQUENCE_KEY,)) + varint(len(inner) + size) + inner
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
@@ -78,28 +74,34 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:  # noqa: PLR2004  # the bit that says that more follow
             return value, place
-        shift += 7
+        shift += BITS
+
+
+def _varint_bytes(value: int) -> int:
+    """Returns the least number of bytes of a number."""
+    return max(-(-value.bit_length() // BITS), 1)
 
 
 # Bytes of a call's head: three small fields.
 MAX_HEAD_BYTES = 1 << 10
 # Two lengths: of the head and of the body.
 LENGTHS = struct.Struct("<II")
-# Up to this many bytes head and body are received together, and then parted: it is cheaper to
-# copy them than to ask the kernel twice.
+# Up to this many bytes head and body are received together: a copy of them is cheaper than a
+# second system call.
 SMALL_BYTES = 1 << 14
-# Seconds for the rest of what began to come, and for an answer to be taken: whoever is slower
-# than that over a unix socket is stopped, and would keep a thread.
+# Seconds for the rest of a call that has begun, and for an answer to be read. A peer that is
+# slower than that over a unix socket is stopped, and would keep a thread.
 PATIENCE = 1.0
-# struct timeval, as SO_RCVTIMEO and SO_SNDTIMEO want it.
+# struct timeval, for SO_RCVTIMEO and SO_SNDTIMEO.
 TIMEVAL = struct.Struct("@ll")
-# So that the answer to a long prompt does not wait for its reader; the kernel bounds it.
+# The answer to a long prompt does not wait for its reader; the kernel bounds this.
 BUFFER_BYTES = 1 << 20
-_new_tuple = tuple.__new__
+# The field of a sequence that is there and empty.
+EMPTY_SEQUENCE = bytes((SEQUENCE_KEY, 0))
 
 
 class Party(NamedTuple):
-    """Whose lane it is: the peer's uid, and the lease and process for which it was opened."""
+    """The owner of a lane: the peer's uid, and the lease and process for which it was opened."""
 
     uid: int
     lease_id: bytes
@@ -108,10 +110,10 @@ class Party(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A call as it came. Its body is ``body``, ``key`` and ``tokens``, one after the other.
+    """A call as it was received. Its body is ``body``, ``key`` and ``tokens`` in this order.
 
-    ``tokens`` are those of its sequence, where it ends with them and they are many, and
-    ``key`` are the keys and lengths that say so; else both are empty.
+    ``tokens`` are those of its sequence if it ends with them and they are many, and ``key`` has the
+    keys and lengths before them. Otherwise both are empty.
     """
 
     head: bytes
@@ -121,31 +123,28 @@ class Frame(NamedTuple):
 
     @property
     def whole_body(self) -> bytes:
-        """All of the body, a copy of it where it is in parts."""
+        """All of the body, a copy of it if it is in parts."""
         return b"".join((self.body, self.key, self.tokens)) if self.tokens else self.body
-
-    @property
-    def body_bytes(self) -> int:
-        """Length of all of the body."""
-        return len(self.body) + len(self.key) + len(self.tokens)
 
 
 class HotLane:
-    """A lane's socket, which is its own. One thread at a time uses it.
+    """A lane's socket, which it owns. One thread at a time uses it.
 
-    ``came_at`` is when the call came that is read next, by the store's clock, and
-    ``identity`` whose it is; both are the server's to set. ``descriptor`` is the socket's.
+    The server sets ``came_at``, the time when the call that is read next arrived, by the store's
+    clock, and ``identity``, the caller's. ``known_by`` are the tenants by which it is known.
+    ``descriptor`` is the socket's.
     """
 
     __slots__ = (
         *("_held", "_max_body_bytes", "_poll", "_socket", "came_at", "descriptor", "identity"),
-        "party",
+        *("known_by", "party"),
     )
 
     def __init__(self, connection: socket.socket, party: Party, *, max_body_bytes: int) -> None:
         self.party = party
         self.came_at = 0.0
         self.identity = Identity("")
+        self.known_by: Tenants | None = None
         self.descriptor = connection.fileno()
         self._socket = connection
         self._held = b""
@@ -159,11 +158,11 @@ class HotLane:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
 
     def read(self) -> Frame:
-        """Returns the call that began to come.
+        """Returns the call that has begun to arrive.
 
-        Raises :class:`LimitExceeded` for lengths over the bounds, before anything is
-        made of them, and EOFError or OSError where the rest does not come in time; the
-        lane is of no use then.
+        Raises :class:`LimitExceeded` for lengths over the bounds, before anything is allocated for
+        them. Raises EOFError or OSError if the rest does not arrive in time. The lane is useless
+        then.
         """
         lengths = self._socket.recv(LENGTHS.size, socket.MSG_WAITALL)
         if len(lengths) < LENGTHS.size:
@@ -176,24 +175,24 @@ class HotLane:
         both = self._socket.recv(head_bytes + body_bytes, socket.MSG_WAITALL)
         if len(both) < head_bytes + body_bytes:
             raise EOFError
-        return _new_tuple(Frame, (both[:head_bytes], both[head_bytes:], b"", b""))
+        return Frame(both[:head_bytes], both[head_bytes:])
 
     def has_next(self) -> bool:
-        """Returns whether another call began to come, and its client is there."""
+        """Returns whether another call has begun to arrive, and its client is there."""
         events = self._poll.poll(0)
         return bool(events) and events[0][1] == select.POLLIN
 
     def hold(self, head: bytes, body: bytes) -> None:
-        """Keeps an answer, to be sent with the next one."""
+        """Keeps an answer to send it with the next one."""
         self._held += LENGTHS.pack(len(head), len(body)) + head + body
 
     def write(self, head: bytes, body: bytes) -> None:
-        """Sends an answer; raises OSError where the peer is gone or does not take it in time."""
+        """Sends an answer. Raises OSError if the peer is gone or does not read it in time."""
         held, self._held = self._held, b""
         self._socket.sendall(held + LENGTHS.pack(len(head), len(body)) + head + body)
 
     def shut(self) -> None:
-        """Have whoever reads or waits find the end of it. Any thread, before ``close``."""
+        """Ends the connection, so that its reader finds the end. Any thread, before ``close``."""
         self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -207,7 +206,7 @@ class HotLane:
         raise LimitExceeded(limit=limit, maximum=maximum, value=value)
 
     def _large(self, head: bytes, body_bytes: int) -> Frame:
-        """Receives a long body, so that its tokens are in bytes of their own at once."""
+        """Receives a long body, its tokens into bytes of their own."""
         tail = tail_of(self._socket.recv(FRONT_BYTES, socket.MSG_PEEK), body_bytes)
         if tail is None:
             return Frame(head, self._receive(body_bytes))
@@ -216,7 +215,7 @@ class HotLane:
         return Frame(head, front[: tail.field], front[tail.field :], tokens)
 
     def _receive(self, count: int) -> bytes:
-        """Returns so many bytes. Memory is touched as they come, whatever was announced."""
+        """Returns ``count`` bytes. Memory is touched as they arrive, not as they are announced."""
         data = self._socket.recv(count, socket.MSG_WAITALL) if count else b""
         if len(data) < count:
             raise EOFError

@@ -1,4 +1,4 @@
-"""The threads that serve all lanes; one that says nothing costs none."""
+"""The threads that serve all lanes; an idle lane costs none."""
 
 import os
 import select
@@ -6,44 +6,66 @@ import socket
 from collections import Counter
 from contextlib import suppress
 from threading import Lock, Thread
-from typing import Self
+from typing import NamedTuple, NoReturn, Self
 
 import structlog
+from google.protobuf.message import DecodeError
 
-from kvstore.errors import KVStoreError, QuotaExceeded
+from kvstore.core import Limits
+from kvstore.errors import InvalidField, KVStoreError, QuotaExceeded
 from kvstore.rpc.attach.table import ConnectionTable
-from kvstore.rpc.fair_queue import Turns
-from kvstore.rpc.lane.calls import METHODS, LaneCalls
-from kvstore.rpc.lane.connection import HotLane, Party
+from kvstore.rpc.fair_queue import FairQueue
+from kvstore.rpc.lane.connection import EMPTY_SEQUENCE, Frame, HotLane, Party
+from kvstore.rpc.pipeline import Call, Method, Pipeline, method_of
+from kvstore.rpc.servicers.lease import LeaseServicer
+from kvstore.rpc.servicers.prefix_cache import PrefixCacheServicer
 from kvstore.rpc.wire import status
 from kvstore.service.clock import Clock
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
-from kvstore.v1.attach_pb2 import LaneAnswer
+from kvstore.v1.attach_pb2 import LaneAnswer, LaneCall
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# What a lease declares, and a server that has lanes offers.
+# The feature that a lease declares, and that a server with lanes offers.
 FEATURE = "hot_lane"
-# Calls take turns at the store's mutex; some may be reading pages, and the others go on.
+# Calls wait for the store's mutex. Some may be reading pages while the others go on.
 THREAD_COUNT = 8
 MAX_LANES = 256
-# A process makes few calls at the same time; whoever makes more of them has gRPC besides.
+# A process makes few calls at the same time. One that makes more of them has gRPC besides.
 MAX_LANES_OF_PROCESS = 8
-# Calls that came behind one whose answer is empty are served at once where nobody stands in
-# line, and the empty answers sent with the last one.
+# Calls that arrived behind one whose answer is empty are served at once if no other lane waits,
+# and the empty answers are sent with the last one.
 MOST_AT_ONCE = 8
-# A lane is watched for one call at a time. Whoever hung up wants no answer any more.
+# A lane is watched for one call at a time. A client that hung up wants no answer.
 EVENTS = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLONESHOT
 HUNG_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+MICROSECONDS = 1e-6
+# By path, in the order of their numbers in a lane's calls.
+METHODS = (
+    *(
+        f"/kvstore.v1.PrefixCacheService/{name}"
+        for name in (
+            "MatchPrefix",
+            "AcquirePrefix",
+            "ReservePages",
+            "InsertPrefix",
+            "ReleasePins",
+            "AbortReservation",
+        )
+    ),
+    "/kvstore.v1.LeaseService/RenewLease",
+)
+# The methods whose servicers take tokens beside the message.
+TOKENS_BESIDE = frozenset(METHODS[:2])
+SUCCEEDED = b""
 
 
 class HotLanes:
-    """Serves lanes from ``start`` to ``close``, or in a ``with`` block, tenants taking turns.
+    """Serves lanes from ``start`` to ``close``, or in a ``with`` block, tenants in turns.
 
-    ``take`` and ``end`` are the attach server's; ``look`` is the watchdog's. All
-    threads wait together for whatever comes next, and whichever wakes reads the call,
-    makes it, and answers.
+    The attach server calls ``take`` and ``end``, the watchdog ``look``. All threads wait together
+    for the next call. The one that wakes up reads it, makes it, and answers.
     """
 
     methods = METHODS
@@ -61,20 +83,21 @@ class HotLanes:
         self.last_tick = clock()
         self._clock = clock
         self._max_body_bytes = store.limits.max_message_bytes
-        self._calls = LaneCalls(store, credentials, clock)
-        self._identity_of = credentials.identity_of
-        self._turns: Turns[HotLane] = Turns(thread_count)
+        self._pipeline = Pipeline(store, clock, store.call_times.get("lane"))
+        self._methods = _methods(store)
+        self._credentials = credentials
+        self._fair: FairQueue[HotLane] = FairQueue(thread_count)
         self._mutex = Lock()
         self._table: ConnectionTable[HotLane] = ConnectionTable(max_lanes, "lanes")
         self._lanes: dict[int, HotLane] = {}
         self._of_process: Counter[int] = Counter()
         self._stopping = False
-        self._errand_under_way = False
+        self._probe_under_way = False
         self._epoll = select.epoll()
         self._stop_event = os.eventfd(0, os.EFD_CLOEXEC)
-        self._errand = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._probe = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._stop_event, select.EPOLLIN)
-        self._epoll.register(self._errand, EVENTS)
+        self._epoll.register(self._probe, EVENTS)
         self._threads = [
             Thread(target=self._run, name=f"kvstore-lane-{number}", daemon=True)
             for number in range(thread_count)
@@ -86,7 +109,7 @@ class HotLanes:
             each.start()
 
     def close(self) -> None:
-        """Let calls under way end, and end all lanes; once, after ``start``."""
+        """Waits for the calls under way, and ends all lanes; once, after ``start``."""
         self._stopping = True
         os.eventfd_write(self._stop_event, 1)
         for each in self._threads:
@@ -95,7 +118,7 @@ class HotLanes:
             self._drop(lane)
         self._epoll.close()
         os.close(self._stop_event)
-        os.close(self._errand)
+        os.close(self._probe)
 
     def __enter__(self) -> Self:
         self.start()
@@ -104,33 +127,35 @@ class HotLanes:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    # The watchdog's.
+    # For the watchdog.
 
     def is_alive(self) -> bool:
         """Returns whether all threads run."""
         return all(each.is_alive() for each in self._threads)
 
     def look(self) -> None:
-        """Sends an errand, unless one is under way: ``last_tick`` is when one was taken up last.
+        """Sends a probe, unless one is under way. ``last_tick`` is when a thread took the last.
 
         It waits for a thread as a call does.
         """
-        if not self._errand_under_way and not self._stopping:
-            self._errand_under_way = True
-            os.eventfd_write(self._errand, 1)
+        if not self._probe_under_way and not self._stopping:
+            self._probe_under_way = True
+            os.eventfd_write(self._probe, 1)
 
-    # The attach server's.
+    # For the attach server.
 
     def require_room(self, party: Party) -> None:
-        """Raises :class:`QuotaExceeded` where another lane would be one too many."""
+        """Raises :class:`QuotaExceeded` if another lane would be one too many."""
         with self._mutex:
             if self._of_process[party.process_id] >= MAX_LANES_OF_PROCESS:
                 raise QuotaExceeded(quota="lanes_of_process", maximum=MAX_LANES_OF_PROCESS)
             self._table.require_room(party.uid)
 
     def take(self, connection: socket.socket, party: Party) -> None:
-        """Serves a connection from now on; there MUST be room. It is closed here."""
+        """Serves a connection from now on, and closes it at its end. There MUST be room."""
         lane = HotLane(connection, party, max_body_bytes=self._max_body_bytes)
+        # For its first place in a queue. Each call looks whether the tenants changed.
+        lane.identity = self._credentials.identity_of(party.uid)
         with self._mutex:
             self._table.add(lane, party.uid)
             self._table.welcome(lane)
@@ -146,7 +171,7 @@ class HotLanes:
                     with suppress(OSError):
                         lane.shut()
 
-    # The threads'.
+    # In the threads.
 
     def _run(self) -> None:
         while not self._stopping:
@@ -161,51 +186,49 @@ class HotLanes:
             return self.failure_count
 
     def _round(self) -> None:
-        """Waits for a lane that has a call, and serve whose turn it is."""
+        """Waits for a lane that has a call, and serves the lanes that are next."""
         for descriptor, events in self._epoll.poll(maxevents=1):
             if descriptor == self._stop_event:
                 return
-            if descriptor == self._errand:
-                self._run_errand()
+            if descriptor == self._probe:
+                self._take_probe()
                 continue
             lane = self._lanes[descriptor]
             if events & HUNG_UP:
                 self._drop(lane)
                 continue
             lane.came_at = self._clock()
-            lane.identity = self._identity_of(lane.party.uid)
-            turn = self._turns.enter(lane.identity.tenant, lane)
-            while turn is not None:
-                tenant, lane = turn
+            following = self._fair.enter(lane.identity.tenant, lane)
+            while following is not None:
+                tenant, lane = following
                 try:
                     self._serve(lane)
                 except Exception:
-                    # Who stands in line behind it is served all the same.
+                    # The lanes that wait behind it are served all the same.
                     log.exception("lane_failed", failure_count=self._count_failure())
                 finally:
-                    turn = self._turns.end(tenant)
+                    following = self._fair.end(tenant)
 
-    def _run_errand(self) -> None:
-        os.eventfd_read(self._errand)
+    def _take_probe(self) -> None:
+        os.eventfd_read(self._probe)
         self.last_tick = self._clock()
-        self._errand_under_way = False
-        self._epoll.modify(self._errand, EVENTS)
+        self._probe_under_way = False
+        self._epoll.modify(self._probe, EVENTS)
 
     def _serve(self, lane: HotLane) -> None:
         try:
-            answer = self._calls.answer(lane, lane.read())
+            answer = self.answer(lane, lane.read())
             for _ in range(MOST_AT_ONCE):
-                # What has something to say is waited for; behind what has not more may come.
-                if answer[1] or self._turns.has_line or not lane.has_next():
+                # A client waits for an answer with a body. Behind an empty one more may come.
+                if answer[1] or self._fair.has_waiting or not lane.has_next():
                     break
-                # Sent one by one they would wake who waits for the last.
+                # Sent one by one they would wake a client that waits for the last.
                 lane.hold(*answer)
                 lane.came_at = self._clock()
-                lane.identity = self._identity_of(lane.party.uid)
-                answer = self._calls.answer(lane, lane.read())
+                answer = self.answer(lane, lane.read())
             lane.write(*answer)
         except KVStoreError as error:
-            # What comes after it cannot be told from what it was.
+            # Where the next call begins is not known.
             with suppress(OSError):
                 lane.write(LaneAnswer(status=status.to_status(error)).SerializeToString(), b"")
             self._drop(lane)
@@ -217,6 +240,38 @@ class HotLanes:
         else:
             self._epoll.modify(lane.descriptor, EVENTS)
 
+    def answer(self, lane: HotLane, frame: Frame) -> tuple[bytes, bytes]:
+        """Makes a call that arrived over a lane; returns the head and the body of its answer.
+
+        The tenants of now say whose it is. Raises :class:`InvalidField` if the head cannot be
+        parsed.
+        """
+        try:
+            head = LaneCall.FromString(frame.head)
+        except DecodeError as error:
+            raise InvalidField(field="head", why="not a LaneCall") from error
+        tenants = self._credentials.tenants
+        if lane.known_by is not tenants:
+            lane.identity = self._credentials.identity_of(lane.party.uid)
+            lane.known_by = tenants
+        known = head.method < len(METHODS)
+        method = (
+            self._methods[head.method] if known else _unknown(head.method, self._pipeline.limits)
+        )
+        body, tokens, remaining = frame.body, None, None
+        if frame.tokens:
+            if method.path in TOKENS_BESIDE:
+                body, tokens = body + EMPTY_SEQUENCE, frame.tokens
+            else:
+                body = frame.whole_body
+        if head.timeout_us:
+            remaining = head.timeout_us * MICROSECONDS - (self._clock() - lane.came_at)
+        call = Call(lane.identity, lane.party.lease_secret, remaining, tokens)
+        response, failure = self._pipeline.answer(method, head.request_id, _Incoming(call, body))
+        if failure is not None:
+            return LaneAnswer(status=failure).SerializeToString(), b""
+        return SUCCEEDED, response
+
     def _drop(self, lane: HotLane) -> None:
         with self._mutex:
             self._table.discard(lane)
@@ -226,3 +281,41 @@ class HotLanes:
             del self._lanes[lane.descriptor]
             self._epoll.unregister(lane.descriptor)
             lane.close()
+
+
+class _Incoming(NamedTuple):
+    """A call whose request is there already, without tokens that came beside it."""
+
+    call: Call
+    body: bytes
+
+
+def _methods(store: KVStore) -> list[Method]:
+    """Returns the methods of ``METHODS``."""
+    servicers = PrefixCacheServicer(store), LeaseServicer(store)
+    found = []
+    for path in METHODS:
+        name = path.rpartition("/")[2]
+        [serve] = [getattr(each, name) for each in servicers if hasattr(each, name)]
+        found.append(method_of(path, serve, store.limits))
+    return found
+
+
+def _unknown(number: int, limits: Limits) -> Method:
+    """Returns what stands for a method of an unknown number, and refuses its calls."""
+
+    def refuse(request: bytes, call: Call) -> NoReturn:
+        del request, call
+        raise InvalidField(field="method", value=number, why="unknown")
+
+    limit, longest = "max_message_bytes", limits.max_deadline
+    return Method(
+        "unknown",
+        refuse,
+        bytes,
+        limit,
+        limits.max_message_bytes,
+        longest,
+        giving_back=False,
+        has_stream=False,
+    )

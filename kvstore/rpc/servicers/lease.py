@@ -1,29 +1,23 @@
 """LeaseService: each method reads the request, makes one call, and answers."""
 
-import grpc
-
-from kvstore.rpc.identity import Callers
+from kvstore.rpc.pipeline import Call
 from kvstore.rpc.wire import fields
 from kvstore.rpc.wire.fields import PageTokens, fresh_key, page_size_of
 from kvstore.rpc.wire.report import duration, hold_message, lease_message
 from kvstore.service.store import KVStore
 from kvstore.v1 import lease_pb2 as pb
-from kvstore.v1 import lease_pb2_grpc
 
 
-class LeaseServicer(lease_pb2_grpc.LeaseServiceServicer):
-    """Membership over gRPC. Raises KVStoreError, which the interceptors turn into statuses."""
+class LeaseServicer:
+    """Membership. Raises KVStoreError, which the pipeline turns into statuses."""
 
-    def __init__(self, store: KVStore, callers: Callers) -> None:
+    def __init__(self, store: KVStore) -> None:
         self._store = store
-        self._callers = callers
         self._page_key = fresh_key()
 
-    def GrantLease(
-        self, request: pb.GrantLeaseRequest, context: grpc.ServicerContext
-    ) -> pb.GrantLeaseResponse:
+    def GrantLease(self, request: pb.GrantLeaseRequest, call: Call) -> pb.GrantLeaseResponse:
         """Grants a lease."""
-        caller = self._callers.member(context, request.lease_id, None)
+        caller = call.caller(request.lease_id, None)
         limits = self._store.limits
         ttl = self._store.grant(
             caller,
@@ -33,29 +27,22 @@ class LeaseServicer(lease_pb2_grpc.LeaseServiceServicer):
         )
         return pb.GrantLeaseResponse(ttl=duration(ttl), store_epoch=self._store.epoch)
 
-    def RenewLease(
-        self, request: pb.RenewLeaseRequest, context: grpc.ServicerContext
-    ) -> pb.RenewLeaseResponse:
+    def RenewLease(self, request: pb.RenewLeaseRequest, call: Call) -> pb.RenewLeaseResponse:
         """Extends a lease by its TTL."""
-        caller = self._callers.member(context, request.lease_id, request.store_epoch)
+        caller = call.caller(request.lease_id, request.store_epoch)
         return pb.RenewLeaseResponse(ttl=duration(self._store.renew(caller)))
 
-    def RevokeLease(
-        self, request: pb.RevokeLeaseRequest, context: grpc.ServicerContext
-    ) -> pb.RevokeLeaseResponse:
-        """Ends a lease, or, for an admin without its secret, expire it."""
+    def RevokeLease(self, request: pb.RevokeLeaseRequest, call: Call) -> pb.RevokeLeaseResponse:
+        """Ends a lease, or expires it for an admin without its secret."""
         epoch = request.store_epoch or None
-        self._store.revoke(self._callers.revoker(context, request.lease_id, epoch))
+        self._store.revoke(call.revoker(request.lease_id, epoch))
         return pb.RevokeLeaseResponse()
 
-    def ListLeases(
-        self, request: pb.ListLeasesRequest, context: grpc.ServicerContext
-    ) -> pb.ListLeasesResponse:
-        """List leases by time of granting."""
-        identity = self._callers.identity(context)
-        tokens = PageTokens(self._page_key, b"leases", identity)
+    def ListLeases(self, request: pb.ListLeasesRequest, call: Call) -> pb.ListLeasesResponse:
+        """Lists leases by time of granting."""
+        tokens = PageTokens(self._page_key, b"leases", call.who)
         rows, last = self._store.listing.leases(
-            identity,
+            call.who,
             after=tokens.number(request.page_token),
             count=page_size_of(request.page_size),
         )
@@ -63,15 +50,12 @@ class LeaseServicer(lease_pb2_grpc.LeaseServiceServicer):
             leases=[lease_message(each) for each in rows], next_page_token=tokens.after(last)
         )
 
-    def ListHolds(
-        self, request: pb.ListHoldsRequest, context: grpc.ServicerContext
-    ) -> pb.ListHoldsResponse:
+    def ListHolds(self, request: pb.ListHoldsRequest, call: Call) -> pb.ListHoldsResponse:
         """Lists what one lease holds, by time of taking."""
-        identity = self._callers.identity(context)
         lease_id = fields.random_id("lease_id", request.lease_id)
         tenant = fields.name("tenant", request.tenant, self._store.limits)
-        holds = self._store.holds(identity, lease_id, tenant)
-        page = PageTokens(self._page_key, b"holds of " + lease_id, identity).page(
+        holds = self._store.holds(call.who, lease_id, tenant)
+        page = PageTokens(self._page_key, b"holds of " + lease_id, call.who).page(
             holds,
             lambda hold: hold.number,
             page_size=request.page_size,

@@ -16,7 +16,6 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
 from kvstore.core import Identity, Limits
-from kvstore.core.values.tokens import token_count
 from kvstore.errors import InvalidField, LimitExceeded
 
 ID_BYTES = 16
@@ -82,14 +81,6 @@ def seconds(field: str, value: Duration) -> float:
     if not whole or not 0 <= value.nanos < NANOSECONDS:
         raise InvalidField(field=field, value=f"{value.seconds} s", why="not a span of time")
     return value.seconds + value.nanos / NANOSECONDS
-
-
-def tokens(value: bytes, position: int, limits: Limits) -> bytes:
-    """Returns the token bytes of a sequence that start at ``position`` (in tokens)."""
-    count = position + token_count(value)
-    if count > limits.max_tokens:
-        raise LimitExceeded(limit="max_tokens", maximum=limits.max_tokens, value=count)
-    return value
 
 
 def require_batch(items: Sized, limits: Limits) -> None:

@@ -12,7 +12,7 @@ from kvstore.core.pool.arena import Arena
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import PoolExhausted
 from kvstore.service.clock import Clock
-from kvstore.service.events import Announcer
+from kvstore.service.event_watches import Announcer
 from kvstore.service.memory.fair_share import Shares
 from kvstore.service.memory.reclaim import ExtentReclaim
 from kvstore.storage.arenas import Arenas
@@ -79,7 +79,7 @@ class Growth:
 
     @property
     def takes_its_time(self) -> bool:
-        """Whether an allocation or a free is under way, and within its allowed time."""
+        """True if an allocation or a free is under way, and within its allowed time."""
         since = self._allocating_since
         return since is not None and self._clock() - since < ALLOCATION_LIMIT
 

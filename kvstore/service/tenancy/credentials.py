@@ -5,12 +5,20 @@ import secrets
 from collections.abc import Sequence
 from hashlib import sha256
 from threading import Lock
+from typing import NamedTuple
 
 from kvstore.core import Identity
 from kvstore.errors import CredentialRequired
-from kvstore.service.tenancy.tenants import Tenants
+from kvstore.service.tenancy.tenant_lookup import Tenants
 
 ROOT_UID = 0
+
+
+class Known(NamedTuple):
+    """The tenant of a credential. A ``local_only`` one counts for calls over a unix socket only."""
+
+    identity: Identity
+    local_only: bool
 
 
 class Credentials:
@@ -18,8 +26,8 @@ class Credentials:
 
     Thread-safe. A uid belongs to the tenant that names it, else it is the tenant
     ``uid-N``; the store's own uid and root are admins. The table is bounded by the
-    uids that reach the attach socket. ``tenants`` may be replaced at any time: what a
-    credential stands for is looked up at each call.
+    uids that reach the attach socket. ``tenants`` may be replaced at any time: callers that keep
+    an identity ask again once it is another one.
     """
 
     def __init__(
@@ -31,21 +39,10 @@ class Credentials:
         self._mutex = Lock()
         self._by_uid: dict[int, str] = {}
         self._uid_by_digest: dict[bytes, int] = {}
-        # Of each uid, by the tenants that it was found with: asked with each call over a lane.
-        self._known: dict[int, tuple[Tenants, Identity]] = {}
 
     def identity_of(self, uid: int) -> Identity:
         """Returns the identity of a uid."""
-        tenants = self.tenants
-        known = self._known.get(uid)
-        if known is not None and known[0] is tenants:
-            return known[1]
-        identity = self._identity_of(tenants, uid)
-        self._known[uid] = tenants, identity
-        return identity
-
-    def _identity_of(self, tenants: Tenants, uid: int) -> Identity:
-        tenant = tenants.of_uid(uid)
+        tenant = self.tenants.of_uid(uid)
         admin = uid in self._admin_uids
         if tenant is None:
             return Identity(f"uid-{uid}", admin=admin)
@@ -61,26 +58,24 @@ class Credentials:
                 self._uid_by_digest[_digest(credential)] = uid
             return credential
 
-    def identify(self, credential: str, *, local: bool = True) -> Identity:
+    def identify(self, credential: str) -> Known:
         """Returns whose credential or token it is; raises :class:`CredentialRequired`.
 
-        A uid's credential counts only where the call is ``local``, over a unix socket:
-        the kernel vouched for a process of this host, which one elsewhere is not,
-        whoever told it the credential. A token counts anywhere.
+        A uid's credential counts only over a unix socket: the kernel vouched for a process of
+        this host. A token counts anywhere.
 
-        Looked up by digest, so that the time it takes says nothing about how much
-        of a guess was right: here the table has random credentials alone, whose digests
-        nobody can work towards; :meth:`Tenants.of_token` says it of tokens.
+        The lookup is by digest, so its time reveals nothing about a valid credential: this table
+        has random credentials only, and nobody can work towards their digests.
+        :meth:`Tenants.of_token` says why the same holds for tokens.
         """
-        if local:
-            with self._mutex:
-                uid = self._uid_by_digest.get(_digest(credential))
-            if uid is not None:
-                return self.identity_of(uid)
+        with self._mutex:
+            uid = self._uid_by_digest.get(_digest(credential))
+        if uid is not None:
+            return Known(self.identity_of(uid), local_only=True)
         tenant = self.tenants.of_token(credential)
         if tenant is None:
             raise CredentialRequired
-        return tenant.identity
+        return Known(tenant.identity, local_only=False)
 
     def identify_certificate(self, names: Sequence[str]) -> Identity | None:
         """Returns whose certificate it is, by its names; None for nobody's.

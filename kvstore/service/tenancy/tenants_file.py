@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from kvstore.core import Quotas, QuotaTable
-from kvstore.service.tenancy.tenants import Tenant, Tenants, canonical_name
+from kvstore.service.tenancy.tenant_lookup import Tenant, Tenants, canonical_name
 
 # A tenant's name appears in logs and statistics.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -106,7 +106,7 @@ class Disk:
 
     @property
     def state(self) -> DiskState:
-        """Whether tier 3 takes and gives pages, and whether its removals are reliable."""
+        """The state of tier 3: if it takes and gives pages, and if its removals are reliable."""
         if self.slab is None:
             return DiskState.FAILED if self._why else DiskState.ABSENT
         usable = self.slab.state is SlabState.OPEN and not self._kept

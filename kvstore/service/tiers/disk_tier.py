@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kvstore.core import Identity, PrefixCache
 from kvstore.core.pool.arena import Arena
-from kvstore.core.pool.disk import RemovedPrefix
+from kvstore.core.pool.disk_state import RemovedPrefix
 from kvstore.core.values.page_hash import page_digests
 from kvstore.service.clock import Clock
 from kvstore.service.tiers.disk import REMOVAL_PATIENCE, Disk, DiskUse
@@ -104,7 +104,7 @@ class Tier3:
 
     @property
     def present(self) -> bool:
-        """Whether tier 3 exists. It may fail later."""
+        """True if tier 3 exists. It may fail later."""
         return self._disk.slab is not None
 
     def leading_tokens(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> int:

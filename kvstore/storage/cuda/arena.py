@@ -9,7 +9,7 @@ import structlog
 from kvstore.storage.copies import DeviceBytes
 from kvstore.storage.cuda.copier import CudaCopier
 from kvstore.storage.cuda.reserve import DeviceReserve
-from kvstore.storage.cuda.runtime import CudaRuntime, CupyRuntime
+from kvstore.storage.cuda.runtime import CupyRuntime
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable, NotEnoughMemory
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, ExtentShape, SlotReader
 
@@ -98,7 +98,7 @@ class CudaDevice:
 
     granularity = GRANULARITY
 
-    def __init__(self, number: int, load: Callable[[], CudaRuntime] = CupyRuntime) -> None:
+    def __init__(self, number: int, load: Callable[[], CupyRuntime] = CupyRuntime) -> None:
         """Selects the device, which takes up to a second; ``load`` makes the runtime."""
         self._number = number
         self._name = f"cuda:{number}"

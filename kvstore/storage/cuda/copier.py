@@ -9,7 +9,7 @@ import structlog
 
 from kvstore.storage.copies import DeviceCopy
 from kvstore.storage.cuda.copy_stream import CopyStream
-from kvstore.storage.cuda.runtime import CudaRuntime, address_of
+from kvstore.storage.cuda.runtime import CupyRuntime, address_of
 from kvstore.storage.errors import CudaFailed
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -25,7 +25,7 @@ class CudaCopier:
     copies do not wait for it.
     """
 
-    def __init__(self, number: int, runtime: CudaRuntime) -> None:
+    def __init__(self, number: int, runtime: CupyRuntime) -> None:
         """Prepares for device ``number``. Threads and streams are made with the first call."""
         self._number = number
         self._runtime = runtime

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import structlog
 
 from kvstore.storage.copies import DeviceCopy
-from kvstore.storage.cuda.runtime import CudaRuntime
+from kvstore.storage.cuda.runtime import CupyRuntime
 from kvstore.storage.errors import CudaFailed
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -31,7 +31,7 @@ class CopyStream:
     still copied. Batches end in the order in which they began.
     """
 
-    def __init__(self, number: int, runtime: CudaRuntime, name: str) -> None:
+    def __init__(self, number: int, runtime: CupyRuntime, name: str) -> None:
         """Prepares for device ``number``. Threads and stream are made with the first batch."""
         self._number = number
         self._runtime = runtime

@@ -25,7 +25,7 @@ PCI_BUS_ID_BYTES = 32
 
 
 class Allocation(NamedTuple):
-    """The start of an allocation, and its number of bytes."""
+    """The address of an allocation, and its size in bytes."""
 
     base: int
     size_bytes: int

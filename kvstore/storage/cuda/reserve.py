@@ -2,7 +2,7 @@
 
 import structlog
 
-from kvstore.storage.cuda.runtime import CudaRuntime
+from kvstore.storage.cuda.runtime import CupyRuntime
 from kvstore.storage.errors import CudaFailed
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -24,7 +24,7 @@ class DeviceReserve:
     """
 
     def __init__(
-        self, runtime: CudaRuntime, budget_bytes: int, piece_bytes: int, granularity: int
+        self, runtime: CupyRuntime, budget_bytes: int, piece_bytes: int, granularity: int
     ) -> None:
         """Allocates the budget in pieces. Raises :class:`CudaFailed` with nothing allocated."""
         self._runtime = runtime

@@ -1,8 +1,8 @@
-"""The CUDA calls that the server needs, and their implementation by cupy."""
+"""The CUDA calls that the server needs, by cupy."""
 
 import ctypes
 from collections.abc import Sequence as Items
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,97 +36,10 @@ class DeviceMemoryInfo(NamedTuple):
     total_bytes: int
 
 
-class CudaRuntime(Protocol):
-    """Calls on one device, from threads that selected it. Each raises CudaFailed."""
-
-    def select(self, device: int) -> bytes:
-        """Creates a device's context, as ``use`` does, and returns its UUID.
-
-        Raises :class:`DeviceUnavailable`.
-        """
-        ...
-
-    def use(self, device: int) -> None:
-        """Makes a device current on this thread, after ``select`` has prepared it."""
-        ...
-
-    def pci_bus_id(self, device: int) -> str:
-        """Returns where a device is attached, such as ``0000:3B:00.0``."""
-        ...
-
-    def room(self) -> DeviceMemoryInfo:
-        """Returns the memory that the device has left and in all."""
-        ...
-
-    def allocate(self, size_bytes: int) -> int:
-        """Returns the address of fresh memory with undefined content."""
-        ...
-
-    def fill(self, address: int, size_bytes: int, value: int, stream: int) -> None:
-        """Writes one value into all bytes of memory, and waits for the stream."""
-        ...
-
-    def read(self, address: int, size_bytes: int, stream: int) -> memoryview:
-        """Returns a copy of memory's bytes, after waiting for the stream.
-
-        It includes writes of other streams only if the caller waited for them first.
-        """
-        ...
-
-    def make_stream(self) -> int:
-        """Returns a stream that waits for none of the others."""
-        ...
-
-    def begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
-        """Begins all copies by one call, in any order. Returns False if that is not possible.
-
-        If it raises, some or all of them may have begun.
-        """
-        ...
-
-    def begin_write(self, address: int, content: memoryview, stream: int) -> None:
-        """Begins to copy host bytes to a device. They are written once ``wait`` returns."""
-        ...
-
-    def begin_read(self, address: int, into: memoryview, stream: int) -> None:
-        """Begins to copy device bytes to the host. They are written once ``wait`` returns."""
-        ...
-
-    def wait(self, stream: int) -> None:
-        """Waits until all work begun on a stream is done."""
-        ...
-
-    def record_event(self, stream: int) -> int:
-        """Returns an event that happens once all work queued on the stream so far is done."""
-        ...
-
-    def wait_for_event(self, event: int) -> None:
-        """Waits for an event, once: the wait destroys it."""
-        ...
-
-    def synchronize(self) -> None:
-        """Waits for all work of this process on the device."""
-        ...
-
-    def register(self, address: int, size_bytes: int) -> None:
-        """Pins host memory, so that the device can read and write it directly."""
-        ...
-
-    def unregister(self, address: int) -> None:
-        """Undoes ``register``, by the same address."""
-        ...
-
-    def export(self, address: int) -> Exported:
-        """Returns the export with which other processes map the memory."""
-        ...
-
-    def give_back(self, address: int) -> None:
-        """Frees memory that no other process maps."""
-        ...
-
-
 class CupyRuntime:
     """CUDA's runtime through cupy. Raises :class:`DeviceUnavailable` if it is missing.
+
+    Methods are for threads that selected the device, and raise CudaFailed.
 
     Memory is plain ``cudaMalloc``. Memory from a pool of cupy or torch cannot be exported, or
     exports the pool's whole segment.
@@ -181,7 +94,10 @@ class CupyRuntime:
         self.wait(stream)
 
     def read(self, address: int, size_bytes: int, stream: int) -> memoryview:
-        """Returns a copy of memory's bytes, after waiting for the stream."""
+        """Returns a copy of memory's bytes, after waiting for the stream.
+
+        It includes writes of other streams only if the caller waited for them first.
+        """
         copy = memoryview((ctypes.c_ubyte * size_bytes)()).cast("B")
         try:
             self.begin_read(address, copy, stream)
@@ -191,7 +107,7 @@ class CupyRuntime:
         return copy
 
     def make_stream(self) -> int:
-        """Returns a stream of ``cudaStreamCreateWithFlags``."""
+        """Returns a stream that waits for no other, of ``cudaStreamCreateWithFlags``."""
         stream: int = self._call("streamCreateWithFlags", STREAM_NON_BLOCKING)
         return stream
 
@@ -209,7 +125,10 @@ class CupyRuntime:
         self._call("memcpyAsync", address_of(into), address, into.nbytes, kind, stream)
 
     def begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
-        """Begins copies by ``cuMemcpyBatchAsync``, if the driver and the device allow it."""
+        """Begins all copies by ``cuMemcpyBatchAsync``, in any order. Returns False without it.
+
+        If it raises, some or all of them may have begun.
+        """
         if not self._batches:
             return False
         plain = []
@@ -225,7 +144,10 @@ class CupyRuntime:
         self._call("streamSynchronize", stream)
 
     def record_event(self, stream: int) -> int:
-        """Returns an event of ``cudaEventRecord``, one for each call."""
+        """Returns an event of ``cudaEventRecord``, which ``wait_for_event`` destroys.
+
+        It happens once all work queued on the stream so far is done.
+        """
         event: int = self._call("eventCreateWithFlags", EVENT_FLAGS)
         try:
             self._call("eventRecord", event, stream)
@@ -246,7 +168,7 @@ class CupyRuntime:
         self._call("deviceSynchronize")
 
     def register(self, address: int, size_bytes: int) -> None:
-        """Registers by ``cudaHostRegister``, portable; a tenth of a second a GB.
+        """Pins host memory for the device by ``cudaHostRegister``, portable; 0.1 s a GB.
 
         After a refusal cupy clears the error by ``cudaGetLastError``, so no later call reports it
         again.

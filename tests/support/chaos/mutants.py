@@ -10,9 +10,9 @@ from chaos.load import PAGE_TOKENS
 from kvstore.core.cache import PrefixCache
 from kvstore.core.index.node import Node
 from kvstore.core.leases.lease import Lease, LeaseChange
-from kvstore.core.leases.lifecycle import Lifecycle
 from kvstore.core.values.requests import Caller, Grant, Match, MatchOptions, Sequence
 from kvstore.core.values.tokens import TOKEN_BYTES
+from kvstore.core.verbs.lease_lifecycle import Lifecycle
 from kvstore.core.verbs.verify import Inspection
 from kvstore.errors import KVStoreError
 from kvstore.service.leases import Leases

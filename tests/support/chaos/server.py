@@ -12,7 +12,7 @@ from typing import Any
 from chaos.control import SERVER_STEPS, Control
 from chaos.cuts import cut_connections
 from chaos.mutants import MUTANTS
-from kvstore.files import RuntimeDir
+from kvstore.runtime_dir import RuntimeDir
 from kvstore.server import run as run_server
 from kvstore.service.store import KVStore
 from support.child import die_with_parent

@@ -166,7 +166,7 @@ class CoreWorld:
         divides_by_token: bool = False,
         lower_slots: int = 0,
         tier_policy: TierPolicy | None = None,
-        third_tier: bool = False,
+        has_disk: bool = False,
     ) -> None:
         self.now = 100.0
         self.page_tokens = page_tokens
@@ -177,7 +177,7 @@ class CoreWorld:
             quotas=QuotaTable(quotas or Quotas()),
             index=Backend.index,
             tier_policy=tier_policy,
-            third_tier=third_tier,
+            has_disk=has_disk,
         )
         self.laws = Invariants(self.cache)
         self._numbers = count(1)

@@ -1,7 +1,7 @@
 """Leaves planted for a policy, and what it has go, in a few letters."""
 
 from core.core_builders import TENANT, letters_of, make_namespace, make_tenant, plant
-from kvstore.core.eviction.policy import EvictionPolicy
+from kvstore.core.eviction.protocol import EvictionPolicy
 from kvstore.core.pool.arena import Arena, ArenaKey
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.pages import evict

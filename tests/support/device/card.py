@@ -112,7 +112,7 @@ class Card:
 
 
 class ServerCuda:
-    """``kvstore.storage.cuda.runtime.CudaRuntime`` on a card."""
+    """``kvstore.storage.cuda.runtime.CupyRuntime`` on a card."""
 
     def __init__(self, card: Card) -> None:
         self._card = card
@@ -246,7 +246,7 @@ class ServerCuda:
 
 
 class ClientCuda:
-    """``kvstore_client.memory.cuda.runtime.CudaRuntime`` on cards, in this process's order."""
+    """``kvstore_client.memory.cuda.runtime.CupyRuntime`` on cards, in this process's order."""
 
     def __init__(self, *cards: Card) -> None:
         self._cards = cards

@@ -1,6 +1,6 @@
 """As much of cupy as both sides call, with cupy's signatures, on a card of this process."""
 
-from types import ModuleType, SimpleNamespace, TracebackType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,12 +47,7 @@ class Device:
     def __enter__(self) -> None:
         self.card.note(f"enter {self.number}")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.card.note(f"exit {self.number}")
 
 

@@ -53,7 +53,7 @@ CASES = {
 
 
 class Outcome(NamedTuple):
-    """What attending came to: the answer, and all that is in the extents afterwards."""
+    """The result of attending: the answer, and the extents' contents afterwards."""
 
     answer: torch.Tensor
     extents: list[torch.Tensor]

@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 from device.pages import page_count, prompt
-from device.process import DeviceProcess
+from device.process import OPENING, device_process
 from device.scenarios import LIMIT, OTHERS, TOKENS, slots, store_and_workers
 from kvstore_client import connect_admin
 from kvstore_client.testing import RunningStore, wait_until
@@ -52,14 +52,14 @@ def a_worker_killed_as_it_opens_leaves_nothing(torch_device: str) -> None:
         worker.ask("write", TOKENS)
         assert worker.ask("hold", TOKENS) == len(TOKENS) - 1
         for _ in range(OPENINGS):
-            with DeviceProcess(store.runtime_dir, wait_open=False, announces_open=True) as opening:
-                opening.await_opening()
+            with device_process(store.runtime_dir, wait_open=False, announces_open=True) as opening:
+                assert opening.answer() == OPENING
                 opening.kill()
         assert wait_until(lambda: _lease_count(store) == 1, LIMIT)
         assert (worker.ask("reads_right"), worker.ask("device_type")) == (True, torch_device)
         worker.ask("release")
         others = prompt(8)
-        with DeviceProcess(store.runtime_dir) as later:
+        with device_process(store.runtime_dir) as later:
             later.ask("write", others)
             assert worker.ask("hold", others) == len(others) - 1
             assert worker.ask("reads_right")

@@ -3,14 +3,11 @@
 ``torch_device`` is as in ``device_scenarios``.
 """
 
-from contextlib import ExitStack
 from typing import Any
 
-from device.pages import EXTENT_BYTES, LAYOUT, SLOTS, prompt
-from device.process import DeviceProcess
-from device.scenarios import LIMIT, OTHERS, TOKENS, stats, store_and_workers
-from device.uid_by_environment import PROGRAM, as_uid
-from kvstore_client.testing import running_store, wait_until
+from device.pages import LAYOUT, SLOTS, prompt
+from device.scenarios import LIMIT, OTHERS, TOKENS, stats, store_and_workers, store_of_tenants
+from kvstore_client.testing import wait_until
 
 
 def an_insert_waits_for_its_own_stream(torch_device: str) -> None:
@@ -47,14 +44,7 @@ def a_page_written_over_is_handed_to_nobody(torch_device: str) -> None:
 
 def memory_is_freed_after_its_last_view(torch_device: str) -> None:
     """The store frees no extent that a worker still maps, and frees it once it does not."""
-    sizes = ("--extent-bytes", str(EXTENT_BYTES), "--tier1-bytes", str(2 * EXTENT_BYTES))
-    with ExitStack() as stack:
-        store = stack.enter_context(running_store("--device", "cuda:0", *sizes, program=PROGRAM))
-
-        def worker(uid: int) -> DeviceProcess:
-            with as_uid(uid):
-                return stack.enter_context(DeviceProcess(store.runtime_dir, wait_open=False))
-
+    with store_of_tenants() as (store, worker):
         giver = worker(5001)
         assert giver.ask("wait_open")
         sequences = [prompt(number) for number in range(10, 10 + SLOTS // 4 + 4)]

@@ -1,21 +1,22 @@
-"""What has to hold for pages in a device's memory: real stores, real processes.
+"""Scenarios for pages in a device's memory: real stores, real processes.
 
 Each scenario starts a store on ``cuda:0`` and workers on it. ``torch_device`` is what
 torch calls the device there: "cuda", or "cpu" where files stand in for one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
 from device.pages import EXTENT_BYTES, LAYOUT, SLOTS, page_count, prompt
-from device.process import DeviceProcess
+from device.process import device_process
 from device.uid_by_environment import PROGRAM, as_uid
 from kvstore.v1 import store_pb2
 from kvstore_client import connect_admin
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from processes.worker_process import WorkerProcess
 
 LIMIT = 60.0
 TOKENS = prompt(1, 2)
@@ -30,7 +31,7 @@ def store_and_workers(
     *settings: str,
     extent_bytes: int = EXTENT_BYTES,
     config: Mapping[str, Any] | None = None,
-) -> Iterator[tuple[RunningStore, list[DeviceProcess]]]:
+) -> Iterator[tuple[RunningStore, list[WorkerProcess]]]:
     """Runs a store of two extents, and workers whose namespaces are open.
 
     ``settings`` are further ones of the store, ``config`` has settings of the workers' clients.
@@ -39,13 +40,27 @@ def store_and_workers(
     with ExitStack() as stack:
         store = stack.enter_context(running_store("--device", "cuda:0", *sizes, *settings))
         workers = [
-            DeviceProcess(store.runtime_dir, wait_open=False, config=config) for _ in range(count)
+            device_process(store.runtime_dir, wait_open=False, config=config) for _ in range(count)
         ]
         for each in workers:
             stack.enter_context(each)
         for each in workers:
             assert each.ask("wait_open")
         yield store, workers
+
+
+@contextmanager
+def store_of_tenants() -> Iterator[tuple[RunningStore, Callable[[int], WorkerProcess]]]:
+    """Runs a store of two extents, and gives a starter of workers of a uid each."""
+    sizes = ("--extent-bytes", str(EXTENT_BYTES), "--tier1-bytes", str(2 * EXTENT_BYTES))
+    with ExitStack() as stack:
+        store = stack.enter_context(running_store("--device", "cuda:0", *sizes, program=PROGRAM))
+
+        def worker(uid: int) -> WorkerProcess:
+            with as_uid(uid):
+                return stack.enter_context(device_process(store.runtime_dir, wait_open=False))
+
+        yield store, worker
 
 
 def stats(store: RunningStore) -> store_pb2.GetStatsResponse:
@@ -120,7 +135,7 @@ def a_killed_writer_leaves_what_it_published(torch_device: str) -> None:
         assert wait_until(lambda: slots(store, "reserved") == 0)
         assert (two.ask("reads_right"), two.ask("peek", OTHERS)) == (True, 0)
         two.ask("write", OTHERS)
-        with DeviceProcess(store.runtime_dir) as three:
+        with device_process(store.runtime_dir) as three:
             for tokens in (TOKENS, OTHERS):
                 assert three.ask("hold", tokens) == len(tokens) - 1
                 assert (three.ask("reads_right"), three.ask("device_type")) == (True, torch_device)
@@ -206,7 +221,7 @@ def a_hidden_device_is_a_closed_namespace(torch_device: str) -> None:
     """A worker that does not see the device says so, misses, and keeps nobody else from it."""
     with store_and_workers(1) as (store, (worker,)):
         hidden = {"CUDA_VISIBLE_DEVICES": ""}
-        with DeviceProcess(store.runtime_dir, environment=hidden, wait_open=False) as blind:
+        with device_process(store.runtime_dir, environment=hidden, wait_open=False) as blind:
             assert blind.ask("failure") == ("DeviceUnavailable", "DeviceUnavailable")
             worker.ask("write", TOKENS)
             assert worker.ask("hold", TOKENS) == len(TOKENS) - 1
@@ -226,14 +241,7 @@ def a_budget_beyond_the_device_is_refused(torch_device: str) -> None:
 
 def memory_moves_between_tenants(torch_device: str) -> None:
     """An extent goes back to the device when its tenant's workers unmapped it, and only then."""
-    sizes = ("--extent-bytes", str(EXTENT_BYTES), "--tier1-bytes", str(2 * EXTENT_BYTES))
-    with ExitStack() as stack:
-        store = stack.enter_context(running_store("--device", "cuda:0", *sizes, program=PROGRAM))
-
-        def worker(uid: int) -> DeviceProcess:
-            with as_uid(uid):
-                return stack.enter_context(DeviceProcess(store.runtime_dir, wait_open=False))
-
+    with store_of_tenants() as (_, worker):
         giver = worker(5001)
         assert giver.ask("wait_open")
         giver.ask("write", TOKENS)

@@ -11,7 +11,7 @@ from kvstore_client.testing import RunningStore, wait_until
 
 
 def pages_go_down_and_come_back(torch_device: str) -> None:
-    """What tier 1 has no room for comes back from tier 2 onto the device, with its bytes."""
+    """Pages that tier 1 has no room for come back from tier 2 onto the device, with their bytes."""
     working_set = [prompt(number) for number in range(10, 10 + SLOTS)]
     pages = sum(map(page_count, working_set))
     settings = ("--tier2-bytes", str(2 * pages * LAYOUT.page_bytes), "--tier2-match", "promote")

@@ -23,7 +23,7 @@ PROGRAM = (str(Path(__file__)),)
 
 @contextmanager
 def as_uid(uid: int) -> Iterator[None]:
-    """Have processes that are started in the block pass for a user's."""
+    """Makes processes that are started in the block pass for a user's."""
     with patch.dict(os.environ, {VARIABLE: str(uid)}):
         yield
 

@@ -1,4 +1,4 @@
-"""What a worker process of the tests on a device can be asked for."""
+"""The commands of a worker process in the tests on a device."""
 
 import os
 import signal
@@ -30,6 +30,9 @@ class DeviceWorker:
         self._tokens: list[int] = []
         self._view: torch.Tensor | None = None
         self._views: list[torch.Tensor] = []
+
+    def settle(self) -> None:
+        """Leaves nothing to wait for: the tests say when to release."""
 
     # The whole of a request.
 

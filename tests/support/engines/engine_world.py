@@ -1,8 +1,8 @@
 """Engines with tiny models on a real store, what they answer, and what is left of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from inference_worker.demo.comparison import compare
@@ -15,6 +15,7 @@ from inference_worker.engine.scheduler import MAX_RUNNING
 from inference_worker.model.model import PagedModel
 from inference_worker.pages.private_arena import PRIVATE_EXTENT
 from kvstore_client import Client, ClientConfig, connect_admin
+from kvstore_client.testing import RunningStore
 
 LIMIT = 30.0
 # A deadline that passed is noticed later on a machine that has other work.
@@ -106,13 +107,32 @@ class EngineWorld:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.client.close()
+
+
+@contextmanager
+def engine_worlds(
+    store: RunningStore, model: PagedModel, *, longest: int, max_step_tokens: int
+) -> Iterator[list[EngineWorld]]:
+    """Runs two engines on a store, which have to hold nothing at the end."""
+    with ExitStack() as stack:
+        made = [
+            stack.enter_context(
+                EngineWorld(
+                    model, store.runtime_dir, longest=longest, max_step_tokens=max_step_tokens
+                )
+            )
+            for _ in range(2)
+        ]
+        for world in made:
+            world.wait_open()
+        yield made
+        for world in made:
+            assert world.engine.stats.held_sequences == world.engine.private_slots_used == 0
+            assert world.client.flush(LIMIT)
+        # All of them first: the store counts what any of them holds.
+        assert left_at(store.runtime_dir) == NOTHING
 
 
 class Judge:

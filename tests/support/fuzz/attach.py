@@ -7,10 +7,9 @@ from collections import Counter, deque
 from pathlib import Path
 from random import Random
 
-from google.rpc import error_details_pb2
-
 from fuzz.messages import Messages
-from kvstore.v1 import attach_pb2, errors_pb2
+from fuzz.reasons import WRONG, reason_of
+from kvstore.v1 import attach_pb2
 from kvstore_client.calls.frames import BrokenFrames, close_all, receive_frame
 
 # Connections that say nothing, or stop within a frame, and stay open.
@@ -109,15 +108,7 @@ class AttachPeers:
         if kind != "refused":
             self.outcomes[str(kind)] += 1
             return
-        infos = [
-            each
-            for each in frame.refused.details
-            if each.Is(error_details_pb2.ErrorInfo.DESCRIPTOR)
-        ]
-        info = error_details_pb2.ErrorInfo()
-        if len(infos) == 1:
-            infos[0].Unpack(info)
-        known = f"ERROR_REASON_{info.reason}" in errors_pb2.ErrorReason.keys()  # noqa: SIM118  # no dict
-        if info.domain != "kvstore" or not known or info.reason == "INTERNAL":
+        reason = reason_of(frame.refused.details)
+        if reason in WRONG:
             self.faults.append(f"refused without a reason of ours: {frame.refused}")
-        self.outcomes[f"refused {info.reason}"] += 1
+        self.outcomes[f"refused {reason}"] += 1

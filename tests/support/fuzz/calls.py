@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, TypeAlias
 import grpc
 from google.protobuf import message_factory
 from google.protobuf.message import Message
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import status_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from fuzz.messages import Messages
+from fuzz.reasons import UNKNOWN, reason_of
 from kvstore.v1 import (
-    errors_pb2,
     lease_pb2,
     named_pin_pb2,
     prefix_cache_pb2,
@@ -192,12 +192,5 @@ def _reason(ended: Any) -> tuple[str | None, str]:  # noqa: ANN401  # grpc's cla
     status = status_pb2.Status.FromString(values[0])
     if status.code != ended.code().value[0]:
         return None, f"the status says {status.code}"
-    infos = [each for each in status.details if each.Is(error_details_pb2.ErrorInfo.DESCRIPTOR)]
-    if len(infos) != 1:
-        return None, f"{len(infos)} ErrorInfo"
-    info = error_details_pb2.ErrorInfo()
-    infos[0].Unpack(info)
-    known = f"ERROR_REASON_{info.reason}" in errors_pb2.ErrorReason.keys()  # noqa: SIM118  # no dict
-    if info.domain != "kvstore" or not known:
-        return None, f"the reason is {info.domain}/{info.reason}"
-    return info.reason, ""
+    reason = reason_of(status.details)
+    return (None, f"the details are {status.details}") if reason == UNKNOWN else (reason, "")

@@ -9,10 +9,10 @@ from typing import Any
 
 from google.protobuf import descriptor_pool
 from google.protobuf.message_factory import GetMessageClass
-from google.rpc import error_details_pb2
 
 from fuzz.messages import Messages
-from kvstore.v1 import attach_pb2, errors_pb2
+from fuzz.reasons import WRONG, reason_of
+from kvstore.v1 import attach_pb2
 from kvstore_client.calls.frames import close_all, receive_frame, send_frame
 
 LENGTHS = struct.Struct("<II")
@@ -112,21 +112,10 @@ class LanePeers:
         if not answer.HasField("status"):
             self.outcomes[f"lane {name} OK"] += 1
             return
-        infos = []
-        for detail in answer.status.details:
-            info = error_details_pb2.ErrorInfo()
-            if detail.Unpack(info):
-                infos.append(info)
-        known = errors_pb2.ErrorReason.keys()
-        if (
-            len(infos) != 1
-            or infos[0].domain != "kvstore"
-            or f"ERROR_REASON_{infos[0].reason}" not in known
-            or infos[0].reason == "INTERNAL"
-            or body
-        ):
+        reason = reason_of(answer.status.details)
+        if reason in WRONG or body:
             self.faults.append(f"lane {name}: refused without a reason of ours: {answer.status}")
-        self.outcomes[f"lane {name} {infos[0].reason if infos else 'NONE'}"] += 1
+        self.outcomes[f"lane {name} {reason}"] += 1
 
 
 def _receive(peer: socket.socket, count: int) -> bytes:

@@ -130,7 +130,7 @@ class CacheMachine(MachineState):
             for tier in (FIRST, LOWER):
                 now = self.cached_now(tier)
                 assert now == self.model.in_tier(tier), "the index is not the model's"
-            assert self.ends_now() == self.model.ends, "next tokens are not the model's"
+            assert self.ends_now() == self.model.next_tokens, "next tokens are not the model's"
             assert self.cache.counters.superseded_page_count == self.model.superseded
             for tier in self.cache.state.tiers:
                 free = self.cache.arenas[tier].free_count

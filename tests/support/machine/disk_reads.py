@@ -1,4 +1,4 @@
-"""The cache machine's rules about pages that are loaded from tier 3."""
+"""The cache machine's rules about disk reads."""
 
 from itertools import takewhile
 from zlib import crc32
@@ -15,8 +15,8 @@ from machine.moves import finish_all, pair, plan_once
 from machine.reservations import acquire_one, reserve_and_check
 from machine.state import COUNTS, OWNER, PAGES, SELDOM, MachineState
 from naive.copies import FIRST, Path
+from naive.disk import ModelDiskRead
 from naive.holds import ModelLease
-from naive.third import ModelLoad
 
 # What happens while pages are read.
 MEANWHILE = st.sampled_from(
@@ -27,7 +27,7 @@ MEANWHILE = st.sampled_from(
 @precondition(lambda machine: machine.model.leases)
 @rule(data=st.data(), pages=PAGES, meanwhile=MEANWHILE)
 def load(machine: MachineState, data: st.DataObject, pages: list[int], meanwhile: str) -> None:
-    """What comes after the cached pages of a sequence is read, well or not."""
+    """Reads the pages after the cached ones of a sequence, well or not."""
     pages = pages or [0, 1]
     COUNTS["load"] += 1
     lease = machine.member(data)
@@ -48,7 +48,7 @@ def load(machine: MachineState, data: st.DataObject, pages: list[int], meanwhile
     assert located.page_count == max(matchable - len(path), 0)
     if machine.cache.state.disk is not None and machine.cache.state.disk.removed:
         args = (caller, machine.namespace_id, sequence, located.page_count, located)
-        assert machine.cache.begin_read(*args) is None, "loaded before the disk was told"
+        assert machine.cache.begin_read(*args) is None, "read before the disk was told"
     tell(machine)
     beyond = machine.model.prefixes(tokens)[len(path) : matchable]
     assert list(located.page_digests()) == [digest_of(machine, each) for each in beyond]
@@ -70,7 +70,7 @@ def let_happen(
     lease: ModelLease,
     asked: tuple[bytes, int],
 ) -> None:
-    """Let something happen to what is loaded, or to what is above it."""
+    """Changes something about the pages that are read, or about those above them."""
     (tokens, depth), width = asked, machine.model.width
     if meanwhile == "an operator removes":
         machine.model.remove(tokens[:width])
@@ -79,7 +79,7 @@ def let_happen(
     elif meanwhile == "others insert":
         acquire_one(machine, lease, tokens[: (depth + 1) * width], machine.page_tokens - 1)
     elif meanwhile == "its path retires":
-        [*_, known] = machine.model.disk.loads.values()
+        [*_, known] = machine.model.disk.reads.values()
         copies = [*machine.model.first.items(), *machine.model.lower.items()]
         above = {prefix for prefix, _ in known.path}
         apart = {slot[0] for prefix, slot in copies if prefix in above}
@@ -90,7 +90,7 @@ def let_happen(
 
 
 def copy_down(machine: MachineState, tokens: bytes) -> None:
-    """Have what is cached of a sequence copied to tier 2, where it is in another extent."""
+    """Copies the cached part of a sequence to tier 2, where it is in another extent."""
     index = machine.cache.namespaces[machine.namespace_id].index
     at = index.descend(Position(index.root, 0), tokens, len(tokens) // machine.model.width)
     if machine.cache.state.wanted is not None:
@@ -108,47 +108,47 @@ def begin_one(
     path: Path,
     there: list[bytes],
 ) -> None:
-    """Begins to load pages that are there, and judge what went for them."""
+    """Begins to read pages that are there, and judges what went for them."""
     free = machine.model.free_slots()
     lasting = machine.model.lasting_in(FIRST)
     usable = lease.usable(lasting)
-    load = machine.cache.begin_read(
+    read = machine.cache.begin_read(
         machine.caller(lease), machine.namespace_id, sequence, len(there), located
     )
-    under_way = {p for known in machine.model.disk.loads.values() for p, _ in known.pages}
+    under_way = {p for known in machine.model.disk.reads.values() for p, _ in known.pages}
     fresh = list(takewhile(lambda each: each not in under_way, there))
-    if load is not None and load.callers > 1:
-        assert not fresh, "a load that is under way was to be waited for"
-        assert there[0] in {p for p, _ in machine.model.disk.loads[id(load)].pages}
+    if read is not None and read.callers > 1:
+        assert not fresh, "a read that is under way was to be waited for"
+        assert there[0] in {p for p, _ in machine.model.disk.reads[id(read)].pages}
         return
-    assert bool(fresh) == bool(there), "a page is loaded twice"
-    count = 0 if load is None else len(load.targets)
+    assert bool(fresh) == bool(there), "a page is read twice"
+    count = 0 if read is None else len(read.targets)
     assert count <= len(fresh)
-    targets = [] if load is None else [pair(slot) for slot in load.targets]
+    targets = [] if read is None else [pair(slot) for slot in read.targets]
     held = machine.model.held(FIRST) | machine.model.held_in([path], FIRST)
     gone = machine.model.judge_dropped(machine.cached_now(), FIRST, held)
     machine.model.forget_ends()
     most = max(len(fresh) - len(free), 0) if len(usable) == len(lasting) else 0
-    assert len(gone) <= most, "more was evicted than a load needs"
+    assert len(gone) <= most, "more was evicted than a read needs"
     if count < len(fresh):
         left = {slot for slot in machine.model.free_slots() if slot[0] in usable}
-        assert left <= set(targets), "fewer pages are loaded than could be"
-    if load is None:
+        assert left <= set(targets), "fewer pages are read than could be"
+    if read is None:
         return
-    assert set(targets) <= machine.model.free_slots(), "a slot in use is loaded into"
+    assert set(targets) <= machine.model.free_slots(), "a slot in use is read into"
     assert {slot[0] for slot in targets} <= usable
     pages = list(zip(fresh[:count], targets, strict=True))
     good = data.draw(st.sampled_from([count, count, 0, count // 2]))
-    known = ModelLoad(path, pages, good, machine.model.disk.removals)
-    machine.model.disk.loads[id(load)] = known
-    machine.reads.append(load)
+    known = ModelDiskRead(path, pages, good, machine.model.disk.removals)
+    machine.model.disk.reads[id(read)] = known
+    machine.reads.append(read)
     COUNTS["pages loading"] += count
 
 
 @precondition(lambda machine: bool(machine.model.leases and whole(machine)))
 @rule(data=st.data(), then=st.sampled_from(["nothing", "a split", "a cut"]))
 def offer_what_is_not_there(machine: MachineState, data: st.DataObject, then: str) -> None:
-    """What is matched and not on the disk is offered to it, however often it was before."""
+    """Offers matched pages that are not on the disk to it, however often it was offered them."""
     COUNTS["offer_what_is_not_there"] += 1
     lease = machine.member(data)
     if lease is None:
@@ -182,15 +182,15 @@ def offer_what_is_not_there(machine: MachineState, data: st.DataObject, then: st
 @precondition(lambda machine: machine.reads)
 @rule()
 def finish_loads(machine: MachineState) -> None:
-    """What was begun before is read."""
+    """Finishes the reads that were begun before."""
     COUNTS["finish_loads"] += 1
     finish_loading(machine)
 
 
 def finish_loading(machine: MachineState) -> None:
-    """Finishes all loads under way, and compare."""
-    for load in machine.reads:
-        known = machine.model.disk.loads.pop(id(load))
+    """Finishes all reads under way, and compares."""
+    for read in machine.reads:
+        known = machine.model.disk.reads.pop(id(read))
         intact = machine.model.attached(known.path) == known.path
         may = intact and known.removals == machine.model.disk.removals
         good = known.pages[: known.good] if may else []
@@ -201,7 +201,7 @@ def finish_loading(machine: MachineState) -> None:
             machine.digests[slot] = crc32(prefix, slot[1]) + 1
             machine.flipped.discard(slot)
             checksums.append(machine.digests[slot])
-        published = machine.cache.finish_read(load, known.good, checksums)
+        published = machine.cache.finish_read(read, known.good, checksums)
         fresh = [each for each in good if each[0] not in machine.model.cached]
         for prefix, slot in fresh:
             machine.model.publish(prefix, slot)

@@ -1,4 +1,4 @@
-"""The cache machine's rules about pages that are kept in tier 3, which is a disk here."""
+"""The cache machine's rules about disk writes, to a disk that is a set here."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
@@ -6,7 +6,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from kvstore.core.values.page_hash import page_digests
 from machine.moves import pair
 from machine.state import COUNTS, SELDOM, MachineState
-from naive.third import ModelKeep
+from naive.disk import ModelDiskWrite
 
 # What a disk has from before the start.
 FROM_BEFORE = ([0, 1, 2, 3], [0, 0], [2, 0, 1], [3, 3, 3])
@@ -73,28 +73,28 @@ def whole(machine: MachineState) -> list[bytes]:
 
 
 def plan(machine: MachineState, data: st.DataObject, most: int) -> set[bytes]:
-    """Let the core name what to keep, write some of it, and return what was named."""
+    """Plans disk writes, writes some of their pages, and returns the plan."""
     machine.just_written = set()
     offered: set[bytes] = set()
-    keeps = machine.cache.plan_writes(most)
-    assert sum(len(keep.pages) for keep in keeps) <= most
-    for keep in keeps:
-        prefixes = machine.model.pages_of(keep.tokens())
-        path = [(p, pair(slot)) for p, slot in zip(prefixes, keep.slots(), strict=True)]
-        assert machine.model.attached(path) == path, "what is not there is to be kept"
-        end = data.draw(st.sampled_from([keep.held_end, keep.held_end, keep.start]))
-        for page in keep.pages:
+    writes = machine.cache.plan_writes(most)
+    assert sum(len(write.pages) for write in writes) <= most
+    for write in writes:
+        prefixes = machine.model.pages_of(write.tokens())
+        path = [(p, pair(slot)) for p, slot in zip(prefixes, write.slots(), strict=True)]
+        assert machine.model.attached(path) == path, "what is not there is to be written"
+        end = data.draw(st.sampled_from([write.held_end, write.held_end, write.start]))
+        for page in write.pages:
             prefix = prefixes[page.end - 1]
             copy = machine.model.lower.get(prefix, machine.model.cached[prefix])
-            assert pair(page.slot) == copy, "another copy than the best is to be kept"
+            assert pair(page.slot) == copy, "another copy than the best is to be written"
             above = prefix[: -machine.model.width]
-            assert keep.digests.through(page.end - 1) == digest_of(machine, above)
-            assert keep.digests.through(page.end) == digest_of(machine, prefix)
+            assert write.digests.through(page.end - 1) == digest_of(machine, above)
+            assert write.digests.through(page.end) == digest_of(machine, prefix)
             offered.add(prefix)
             if page.end <= end:
                 machine.just_written.add(prefix)
-        machine.model.disk.keeps[id(keep)] = ModelKeep(path, end)
-        machine.writes.append(keep)
+        machine.model.disk.writes[id(write)] = ModelDiskWrite(path, end)
+        machine.writes.append(write)
     machine.model.disk.prefixes |= machine.just_written
     COUNTS["pages offered"] += len(offered)
     return offered
@@ -103,19 +103,19 @@ def plan(machine: MachineState, data: st.DataObject, most: int) -> set[bytes]:
 @precondition(lambda machine: machine.writes)
 @rule(data=st.data())
 def finish_writes(machine: MachineState, data: st.DataObject) -> None:
-    """What was written before is known to be now, the later ones perhaps first."""
+    """Finishes the disk writes that were begun before, perhaps the later ones first."""
     COUNTS["finish_keeps"] += 1
     finish_keeping(machine, data.draw(st.permutations(range(len(machine.writes)))))
 
 
 def finish_keeping(machine: MachineState, order: range | list[int]) -> None:
-    """Finishes all keeps under way."""
+    """Finishes all writes under way."""
     for number in order:
-        keep = machine.writes[number]
-        known = machine.model.disk.keeps.pop(id(keep))
+        write = machine.writes[number]
+        known = machine.model.disk.writes.pop(id(write))
         stale = machine.model.attached(known.path) != known.path
-        assert machine.cache.write_is_stale(keep) == stale
-        machine.cache.finish_writes([keep], [known.written])
+        assert machine.cache.write_is_stale(write) == stale
+        machine.cache.finish_writes([write], [known.written])
     machine.writes.clear()
 
 
@@ -142,18 +142,18 @@ def what_is_kept_is_on_the_disk(machine: MachineState) -> None:
     space = machine.cache.namespaces.get(machine.namespace_id)
     above = {0: b""}
     for node in [] if space is None else space.index.nodes.values():
-        chain = node.chain
-        if chain is None or not chain.kept or chain.losses != node.tree.losses:
+        known = node.page_hashes
+        if known is None or not known.kept or known.losses != node.tree.losses:
             continue
         prefix = _tokens_through(machine, node.number, above)
         first = len(prefix) - len(node.edge) + machine.model.width
-        ends = range(first, first + chain.kept * machine.model.width, machine.model.width)
+        ends = range(first, first + known.kept * machine.model.width, machine.model.width)
         kept = {prefix[:end] for end in ends}
         untold = bool(machine.model.disk.forbidden)
         assert untold or kept <= machine.model.disk.prefixes, "a page that is lost is kept"
-    for known in machine.model.disk.keeps.values():
+    for known in machine.model.disk.writes.values():
         for prefix, slot in known.path:
-            assert machine.model.memory[slot] == prefix, "a page was recycled while it is kept"
+            assert machine.model.memory[slot] == prefix, "a page was recycled while it is written"
 
 
 def _tokens_through(machine: MachineState, number: int, above: dict[int, bytes]) -> bytes:

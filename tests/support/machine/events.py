@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 
 from kvstore.core.pool.pages import EVENT_DIGEST_BYTES
-from kvstore.core.values.events import (
+from kvstore.core.values.event_log import (
     Event,
     LeaseEvent,
     LeaseStep,

@@ -1,4 +1,4 @@
-"""How the cache machine writes and inserts, and its rules about it."""
+"""The cache machine's writes and inserts, and its rules about them."""
 
 from zlib import crc32
 

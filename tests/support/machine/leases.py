@@ -40,7 +40,7 @@ def attach_one(machine: MachineState, lease: ModelLease) -> None:
 
 
 def acknowledge_all(machine: MachineState, lease: ModelLease) -> None:
-    """Let every process of a lease map what it is owed."""
+    """Maps the extents that each process of a lease is owed."""
     for process_id, mapped in lease.processes.items():
         owed = machine.cache.extents_owed(process_id)
         machine.cache.give_extents(process_id, owed)

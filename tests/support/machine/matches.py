@@ -42,8 +42,8 @@ def match(
     if lease is None:
         return
     tokens = machine.sequence(data, pages, tail)
-    if machine.model.ends and data.draw(st.booleans()):
-        tokens = data.draw(st.sampled_from(sorted(machine.model.ends)))
+    if machine.model.next_tokens and data.draw(st.booleans()):
+        tokens = data.draw(st.sampled_from(sorted(machine.model.next_tokens)))
     path = machine.model.longest(tokens, len(tokens) // machine.model.width)
     whole = path[: max(len(tokens) // 4 - 1, 0) // machine.page_tokens]
     peeked = machine.cache.peek(OWNER, machine.namespace_id, tokens, machine.now)

@@ -44,7 +44,7 @@ def plan_moves(machine: MachineState, most: int, *, late: bool, idle: bool) -> N
 
 
 def let_go(machine: MachineState) -> None:
-    """Have all engines give back what they hold."""
+    """Releases everything that engines hold."""
     for lease in machine.model.leases.values():
         machine.cache.release(machine.caller(lease), [*lease.pins, *lease.sources], machine.now)
         machine.cache.abort(machine.caller(lease), [*lease.reservations], machine.now)
@@ -55,7 +55,7 @@ def let_go(machine: MachineState) -> None:
 
 
 def sink(machine: MachineState) -> None:
-    """Have all pages that nobody holds copied down, whatever the policy, and room made."""
+    """Copies all pages that nobody holds down, whatever the policy, and makes room."""
     finish_all(machine, copied=True)
     wanted = machine.cache.state.wanted
     assert wanted is not None  # there are two tiers
@@ -71,7 +71,7 @@ def sink(machine: MachineState) -> None:
 def promote_for_a_match(
     machine: MachineState, data: st.DataObject, cut: int, *, late: bool, sunk: bool
 ) -> None:
-    """What a match would find in tier 2 is copied first, the source page too if one is wished.
+    """Copies the pages of tier 2 that a match would find, and its source page if it wants one.
 
     Perhaps after all pages went down. The sequence may end within a page. With slots for
     all of it nothing of the answer is in tier 2.
@@ -107,7 +107,7 @@ def promote_for_a_match(
 @precondition(lambda machine: bool(far(machine) and machine.model.leases))
 @rule(data=st.data(), again=st.booleans())
 def read_in_place(machine: MachineState, data: st.DataObject, *, again: bool) -> None:
-    """What lies in tier 2 is matched, once or twice, and released; the mover looks."""
+    """Matches and releases pages of tier 2 once or twice; then the mover looks."""
     COUNTS["read_in_place"] += 1
     lease = machine.member(data)
     if lease is None:
@@ -135,7 +135,7 @@ def far(machine: MachineState) -> list[bytes]:
 
 
 def plan_once(machine: MachineState, most: int) -> list[Move]:
-    """Let the mover plan; return what it began."""
+    """Plans moves, and returns those that began."""
     moves = machine.cache.plan_moves(most)
     assert sum(len(move.transfers) for move in moves) <= most
     judge_plan(machine, moves)

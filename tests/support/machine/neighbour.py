@@ -15,7 +15,7 @@ LAYOUT = PageLayout(2, 64, 1, OpaqueContent(b"theirs"))
 
 
 class Neighbour:
-    """What the neighbour holds, by its own count: the pages of each lease's reservations."""
+    """The neighbour's holds by its own count: the pages of each lease's reservations."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self.leases: dict[bytes, dict[int, int]] = {}
@@ -45,7 +45,7 @@ class Neighbour:
         self._cache.acknowledge(process_id, [EXTENT_ID])
 
     def reserve(self, lease_id: bytes, reservation_id: int, pages: int, now: float) -> None:
-        """Have slots of its own arena, and as many reservations as its quota says."""
+        """Reserves slots of its own arena, up to its quota of reservations."""
         held = sum(sum(each.values()) for each in self.leases.values())
         count = sum(map(len, self.leases.values()))
         request = ReservationRequest(reservation_id, 0, pages)

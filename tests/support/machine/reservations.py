@@ -191,7 +191,7 @@ def go_on_in_a_partial_page(
 @precondition(lambda machine: any(each.reservations for each in machine.model.leases.values()))
 @rule(data=st.data(), seldom=SELDOM)
 def come_back_from_another(machine: MachineState, data: st.DataObject, *, seldom: bool) -> None:
-    """What was inserted is removed and inserted anew; then the first one stores an end."""
+    """Removes inserted pages and inserts them anew; then the first one stores a next token."""
     COUNTS["come_back_from_another"] += 1
     lease, reservation_id, known = machine.reservation(data)
     if lease.expired or not lease.processes or not (known.inserted and seldom):

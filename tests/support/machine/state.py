@@ -17,7 +17,7 @@ from kvstore.core.invariants.check import Invariants
 from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.tiers.disk_writes import DiskWrite
 from kvstore.core.tiers.moves import Move
-from kvstore.core.values.events import EventWatch
+from kvstore.core.values.event_log import EventWatch
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import (
     Caller,
@@ -72,7 +72,7 @@ class MachineState(RuleBasedStateMachine):
             POLICIES[self.policy],
             quotas=quotas,
             index=type(self).index,
-            third_tier=True,
+            has_disk=True,
         )
         self.neighbour = Neighbour(self.cache)
         self.core_invariants = Invariants(self.cache)
@@ -241,9 +241,9 @@ class MachineState(RuleBasedStateMachine):
         found: dict[bytes, int] = {}
         for node in subtree(index.root):
             base = path_tokens(Position(node, 0), index.width)
-            for depth, tail in node.ends or ():
+            for depth, tail in node.next_tokens or ():
                 tokens = base + node.edge[: (depth - node.start) * index.width] + tail
-                token = node.ends.find(depth, tail) if node.ends else None
+                token = node.next_tokens.find(depth, tail) if node.next_tokens else None
                 assert token is not None
                 found[tokens] = token
         return found

@@ -45,8 +45,8 @@ def verify_a_match(
     if lease is None:
         return
     tokens = machine.sequence(data, pages, tail)
-    if machine.model.ends and data.draw(st.booleans()):
-        tokens = data.draw(st.sampled_from(sorted(machine.model.ends)))
+    if machine.model.next_tokens and data.draw(st.booleans()):
+        tokens = data.draw(st.sampled_from(sorted(machine.model.next_tokens)))
     path = machine.model.longest(tokens, len(tokens) // machine.model.width)
     near = [slot for _, slot in path]
     near += [machine.model.cached[each] for each in machine.model.covering(tokens) if tokens]
@@ -131,9 +131,9 @@ def judge(
 def forget_ends_within(machine: MachineState, prefix: bytes) -> None:
     """Forgets all next tokens within a page, whoever else's page begins alike."""
     above = (len(prefix) - 1) // machine.model.width * machine.model.width
-    for end in list(machine.model.ends):
+    for end in list(machine.model.next_tokens):
         if prefix.startswith(end) and len(end) > above:
-            del machine.model.ends[end]
+            del machine.model.next_tokens[end]
 
 
 def _slot_of(page: PageCheck) -> Slot:

@@ -1,34 +1,34 @@
 """Looks for a fault of the core with the cache machine: each look is a process of its own."""
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from compileall import compile_dir
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import kvstore
+from mutants.checksums import CHECKSUM_MUTANTS
 from mutants.core import MUTANTS
-from mutants.event import EVENT_MUTANTS, OF_TWO_TIERS
+from mutants.disk import DISK_AND_HOST_MUTANTS, DISK_MUTANTS
+from mutants.events import EVENT_MUTANTS, OF_TWO_TIERS
 from mutants.index import INDEX_MUTANTS
 from mutants.mutant import Mutant, put_in
-from mutants.prefill import PREFILL_MUTANTS
-from mutants.third import THIRD_MUTANTS, THIRD_TIER_MUTANTS
-from mutants.tier import TIER_MUTANTS
-from mutants.verifying import VERIFYING_MUTANTS
-from processes.preloaded import Preloaded
-
-if TYPE_CHECKING:
-    import subprocess
+from mutants.prefills import PREFILL_MUTANTS
+from mutants.tiers import TIER_MUTANTS
+from processes.forked_programs import ANEW, FORKERS, ForkedPrograms, Forker
 
 SUPPORT = Path(__file__).parents[1]
-WITH_TIERS = [*TIER_MUTANTS, *THIRD_TIER_MUTANTS]
+RUNNER = "mutants.mutant_runner"
+WITH_TIERS = [*TIER_MUTANTS, *DISK_AND_HOST_MUTANTS]
 ALL = [
     *MUTANTS,
     *INDEX_MUTANTS,
     *WITH_TIERS,
-    *VERIFYING_MUTANTS,
-    *THIRD_MUTANTS,
+    *CHECKSUM_MUTANTS,
+    *DISK_MUTANTS,
     *PREFILL_MUTANTS,
     *EVENT_MUTANTS,
 ]
@@ -38,7 +38,7 @@ BY_ONE: Mapping[str, Sequence[str]] = {
     **{mutant.name: ["TwoTiers"] for mutant in WITH_TIERS},
     **{
         mutant.name: ["CacheMachine"]
-        for mutant in [*THIRD_MUTANTS, *PREFILL_MUTANTS, *EVENT_MUTANTS]
+        for mutant in [*DISK_MUTANTS, *PREFILL_MUTANTS, *EVENT_MUTANTS]
     },
     **{name: ["TwoTiers"] for name in OF_TWO_TIERS},
 }
@@ -70,35 +70,38 @@ class Hunt:
             shutil.copy2(source / name, self._core / name)
         compile_dir(self._core, quiet=1)
         # What a seed comes to depends on the order of sets of bytes.
-        self._preloaded = Preloaded("hypothesis.stateful", environment={"PYTHONHASHSEED": "0"})
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(SUPPORT)}
+        self._environment = {**environment, ANEW: "kvstore"}
+        self._programs = ForkedPrograms(Forker.start(FORKERS[RUNNER], environment))
+        self._programs.install()
 
-    def look(self, mutant: Mutant, look: Look) -> "subprocess.CompletedProcess[str]":
+    def look(self, mutant: Mutant, look: Look) -> subprocess.CompletedProcess[str]:
         """Runs machines on a copy with the mutant's change: 1 and a traceback if it is found."""
         self._copies += 1
         folder = self._folder / str(self._copies)
         shutil.copytree(self._core, folder / "kvstore")
         put_in(mutant, folder)
-        outcome = self._preloaded.run(
-            "mutants.mutant_runner",
-            *(str(each) for each in (look.seed, look.examples, look.turns, *look.machines)),
-            path=[folder],
-            environment={},
-            folder=folder,
+        arguments = (look.seed, look.examples, look.turns, *look.machines)
+        self._programs.on = True
+        outcome = subprocess.run(
+            [sys.executable, "-m", RUNNER, *map(str, arguments)],
+            cwd=folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
             timeout=240,
+            check=False,
         )
+        self._programs.on = False
         shutil.rmtree(folder)
         return outcome
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._preloaded.__exit__(kind, error, traceback)
+    def __exit__(self, *_: object) -> None:
+        self._programs.close()
 
 
 def machines_for(mutant: Mutant) -> Sequence[str]:
@@ -106,6 +109,6 @@ def machines_for(mutant: Mutant) -> Sequence[str]:
     return BY_ONE.get(mutant.name, MACHINES)
 
 
-def is_found(outcome: "subprocess.CompletedProcess[str]") -> bool:
+def is_found(outcome: subprocess.CompletedProcess[str]) -> bool:
     """Returns whether a rule or an invariant failed after a step, not code that does not load."""
     return outcome.returncode == 1 and "state.teardown()" in outcome.stderr

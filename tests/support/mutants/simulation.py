@@ -87,7 +87,7 @@ CORE = [each for each in core_mutants.MUTANTS if each.name not in NOT_FOUND]
 STORE = [
     Mutant(
         "lease-left-before-its-use-is-kept",
-        "kvstore.core.leases.lifecycle",
+        "kvstore.core.verbs.lease_lifecycle",
         "Lifecycle._expire_lease",
         "not lease.processes or lease.forsaken",
         "not lease.processes",

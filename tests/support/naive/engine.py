@@ -242,7 +242,7 @@ class NaiveEngine:
         request.num_in_flight_tokens += count
 
     def _recompute(self, step: Step) -> set[str]:
-        """Have blocks that failed to load computed; returns whose tokens of the step are void."""
+        """Computes blocks that failed to load; returns the requests whose tokens are void."""
         found = set()
         for request in [*self.running, *(each for each, _ in self.loading.values())]:
             for index, block in enumerate(request.blocks):

@@ -1,4 +1,4 @@
-"""What the naive model's leases hold, and its named pins."""
+"""The holds of the naive model's leases, and its named pins."""
 
 from dataclasses import dataclass, field
 
@@ -25,7 +25,7 @@ class ModelPin(ModelHold):
 
 @dataclass
 class Expected:
-    """What a match has to find.
+    """The result that a match must have.
 
     ``sources`` are the slots of the pages that agree longest, for ``valid`` tokens;
     one of them is answered, unless ``may_lack`` says that it may be unmapped.

@@ -14,8 +14,8 @@ from math import inf
 
 from kvstore.core.values.requests import MatchOptions, Sequence
 from naive.copies import FIRST, LOWER, Copies, Held, Path, Slot
+from naive.disk import Disk
 from naive.holds import Expected, ModelLease, ModelNamedPin
-from naive.third import Disk
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Model(Copies):
     # What the last writer of a slot wrote into it.
     memory: dict[Slot, bytes] = field(default_factory=dict)
     # Next tokens by all the tokens that they follow.
-    ends: dict[bytes, int] = field(default_factory=dict)
+    next_tokens: dict[bytes, int] = field(default_factory=dict)
     superseded: int = 0
     # What was published since the events were last looked at, still cached or not.
     published: set[bytes] = field(default_factory=set)
@@ -93,14 +93,14 @@ class Model(Copies):
         path = self._usable_path(path[: len(tokens) // self.width], usable)
         depth = len(tokens) // self.width
         tail = tokens[depth * self.width :]
-        if options.accept_next_token and tokens in self.ends and len(path) == depth:
+        if options.accept_next_token and tokens in self.next_tokens and len(path) == depth:
             if not tail:
-                return Expected(path, next_token=self.ends[tokens])
+                return Expected(path, next_token=self.next_tokens[tokens])
             first = min(self.covering(tokens))
             slot = self.usable_copy(first, usable)
             if options.source_pin_id is not None and slot is not None:
                 sources = {slot: first}
-                return Expected(path, sources, len(tail) // 4, next_token=self.ends[tokens])
+                return Expected(path, sources, len(tail) // 4, next_token=self.next_tokens[tokens])
         path = path[: max(len(tokens) - 4, 0) // self.width]
         start = len(path) * self.width
         if options.source_pin_id is None or start < len(above):
@@ -129,11 +129,13 @@ class Model(Copies):
     def store_end(self, tokens: bytes, token: int) -> None:
         """Stores what follows ``tokens``, if they are cached; the first stays."""
         if tokens and self.covering(tokens):
-            self.ends.setdefault(tokens, token)
+            self.next_tokens.setdefault(tokens, token)
 
     def forget_ends(self) -> None:
         """Drops the next tokens of what is cached no more."""
-        self.ends = {each: token for each, token in self.ends.items() if self.covering(each)}
+        self.next_tokens = {
+            each: token for each, token in self.next_tokens.items() if self.covering(each)
+        }
 
     def publish(self, prefix: bytes, slot: Slot) -> None:
         """Caches a page that is not there; the partial page that it begins with goes."""
@@ -159,8 +161,8 @@ class Model(Copies):
         return [
             *(hold for lease in self.leases.values() for hold in lease.every_hold()),
             *self.moves.values(),
-            *self.disk.keeps.values(),
-            *self.disk.loads.values(),
+            *self.disk.writes.values(),
+            *self.disk.reads.values(),
         ]
 
     def in_flight(
@@ -207,7 +209,7 @@ class Model(Copies):
     def targets(self) -> set[Slot]:
         """Returns the slots that moves and loads under way fill."""
         targets = {target for move in self.moves.values() for _, _, target in move.pages}
-        return targets | {slot for load in self.disk.loads.values() for _, slot in load.pages}
+        return targets | {slot for load in self.disk.reads.values() for _, slot in load.pages}
 
     def free_slots(self, tier: int = FIRST, *, retiring: bool = False) -> set[Slot]:
         """Returns the slots that nothing has, of a tier's lasting extents or of any that retire."""
@@ -224,17 +226,21 @@ class Model(Copies):
         self.forget_ends()
 
     def remove(self, prefix: bytes) -> int:
-        """Removes a prefix's last page and all that continues it; returns how many pages.
+        """Removes a prefix's last page and all that continues it; returns how many pages."""
+        gone = {each for each in self.cached if each.startswith(prefix)}
+        self.remove_pages(gone)
+        return len(gone)
 
-        Named pins that reach into what goes end.
+    def remove_pages(self, gone: set[bytes]) -> None:
+        """Removes pages, with which all must go that continue them.
+
+        Named pins that reach into them end.
         """
-        gone = [each for each in self.cached if each.startswith(prefix)]
         for name, pin in list(self.named.items()):
-            if {each for each, _ in pin.path}.intersection(gone):
+            if gone.intersection(each for each, _ in pin.path):
                 del self.named[name]
         self.take_out(gone, self.every_hold())
         self.forget_ends()
-        return len(gone)
 
     def expel(self) -> int:
         """Removes the pages of extents that retire; returns how many pages went."""

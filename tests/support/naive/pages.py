@@ -38,17 +38,17 @@ class NaiveMatch:
 
     @property
     def pages(self) -> NaivePlaces:
-        """Where it is."""
+        """The slots of its pages."""
         return NaivePlaces(self.slots)
 
     @property
     def page_count(self) -> int:
-        """How long it is."""
+        """The number of its pages."""
         return len(self.slots)
 
     @property
     def token_count(self) -> int:
-        """How long it is, in tokens."""
+        """The number of its tokens."""
         return len(self.prefix)
 
     def release(self) -> None:
@@ -67,12 +67,12 @@ class NaiveReservation:
 
     @property
     def pages(self) -> NaivePlaces:
-        """Where they are."""
+        """The slots of its pages."""
         return NaivePlaces(self.slots)
 
     @property
     def page_count(self) -> int:
-        """How many."""
+        """The number of its pages."""
         return len(self.slots)
 
 
@@ -122,7 +122,7 @@ class NaivePages:
     def acquire(
         self, key: object, token_ids: Sequence[int], *, yielding: bool
     ) -> NaiveAcquired | None:
-        """Pins the longest prefix and reserve what is missing, or what can be had of it."""
+        """Pins the longest prefix, and reserves as many of the missing pages as there are slots."""
         del key
         if self.down:
             return None

@@ -8,7 +8,7 @@ from naive.pages import Prefix
 
 @dataclass(eq=False)
 class NaiveRequest:
-    """Of vLLM's ``Request`` what the half reads."""
+    """The part of vLLM's ``Request`` that the scheduler's half reads."""
 
     request_id: str
     all_token_ids: list[int]

@@ -13,11 +13,11 @@ from typing import Any
 
 from kvstore.__main__ import main
 from kvstore.core.leases.lease import Lease, LeaseChange
-from kvstore.core.leases.lifecycle import Lifecycle
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.requests import Caller, Grant, Match, Sequence
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
 from kvstore.core.verbs.insert import publish_next
+from kvstore.core.verbs.lease_lifecycle import Lifecycle
 from kvstore.core.verbs.reserve import Reserving
 from kvstore.core.verbs.verify import Inspection
 from kvstore.service.processes import Process, Processes
@@ -29,7 +29,7 @@ def program(fault: str) -> tuple[str, ...]:
 
 
 def recycle_pinned_slots() -> None:
-    """Have a reserve that lacks slots take all cached ones, pinned or not; they stay matchable."""
+    """Makes a reserve that lacks slots take all cached ones, even pinned. They stay matchable."""
     take = Reserving._take
 
     def take_anything(
@@ -49,7 +49,7 @@ def recycle_pinned_slots() -> None:
 
 
 def publish_slots_of_the_dead() -> None:
-    """Have a lease's end publish what it reserved and did not insert, as LMCache's reaper does."""
+    """Makes a lease's end publish its reserved and uninserted slots, as LMCache's reaper does."""
     acquire, end = Reserving.acquire_with_checks, Lifecycle.end
     asked: dict[int, Sequence] = {}
 
@@ -79,7 +79,7 @@ def publish_slots_of_the_dead() -> None:
 
 
 def watch_no_deaths() -> None:
-    """Have the store watch itself in the place of each process: no death is seen before its own."""
+    """Makes the store watch itself instead of each process, so that it sees no worker's death."""
     attach = Processes.attach
 
     def attach_to_self(
@@ -100,7 +100,7 @@ def watch_no_deaths() -> None:
 
 
 def end_leases_at_their_ttl() -> None:
-    """Have a lease past its TTL give everything back, whether its processes live or not."""
+    """Makes a lease past its TTL give everything back, even if its processes live."""
 
     def end_at_once(lifecycle: Lifecycle, lease: Lease, now: float) -> list[LeaseChange]:
         return [lifecycle.end(lease, now)]
@@ -108,11 +108,17 @@ def end_leases_at_their_ttl() -> None:
     Lifecycle._expire_lease = end_at_once  # type: ignore[method-assign]
 
 
+def forget_reservations() -> None:
+    """Makes a lease's end leave its reservations' slots as they are."""
+    Lease.drop_reservation = lambda *_: None  # type: ignore[method-assign,assignment]
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     "pinned-slots-recycled": recycle_pinned_slots,
     "slots-of-the-dead-published": publish_slots_of_the_dead,
     "deaths-not-watched": watch_no_deaths,
     "leases-end-at-their-ttl": end_leases_at_their_ttl,
+    "reservations-forgotten": forget_reservations,
 }
 
 

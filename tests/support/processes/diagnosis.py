@@ -1,4 +1,4 @@
-"""What kvstore-ctl doctor says of a store."""
+"""The findings of kvstore-ctl doctor about a store."""
 
 import json
 from pathlib import Path

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,6 +49,7 @@ FORKERS: Mapping[str, Sequence[str]] = {
     "generate_with_transformers": WORKER,
     "gpu": WORKER,
     "support.gpu.open": WORKER,
+    "mutants.mutant_runner": ("hypothesis.stateful",),
 }
 TIED = "inference_worker.store.tied_process"
 OURS = ("kvstore", "kvstore_client", "inference_worker")
@@ -77,8 +79,12 @@ class Forker:
         self._environment = environment
 
     @classmethod
-    def start(cls, modules: Sequence[str]) -> Self:
-        """Starts one that imports ``modules``; it ends when this process does, or before."""
+    def start(cls, modules: Sequence[str], environment: Mapping[str, str] | None = None) -> Self:
+        """Starts one that imports ``modules``; it ends when this process does, or before.
+
+        ``environment`` takes the place of this process's own.
+        """
+        environment = dict(os.environ if environment is None else environment)
         ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             process = subprocess.Popen(
@@ -86,8 +92,9 @@ class Forker:
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                env=environment,
             )
-        return cls(ours, dict(os.environ), process)
+        return cls(ours, environment, process)
 
     def knows(self, environment: Mapping[str, str]) -> bool:
         """Returns whether a program with such an environment is one that imported the same."""
@@ -100,7 +107,7 @@ class Forker:
         )
 
     def fork(self, order: Mapping[str, object], descriptors: Sequence[int]) -> int:
-        """Have a program forked that is this process's child, and return its id."""
+        """Orders a fork that becomes this process's child, and returns its id."""
         prctl = ctypes.CDLL(None, use_errno=True).prctl
         with self._mutex:
             assert prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
@@ -136,6 +143,7 @@ class ForkedPrograms:
     def install(self) -> None:
         """Takes that place."""
 
+        @wraps(self._execute)
         def start(process: "subprocess.Popen[Any]", *given: Any) -> None:  # noqa: ANN401
             named = dict(zip(self._names[1:], given, strict=True))
             if not (self.on and self._fork(process, named)):
@@ -199,7 +207,7 @@ installed: list[ForkedPrograms] = []
 
 
 def install(connection: socket.socket, environment: Mapping[str, str]) -> None:
-    """Have what this process starts forked at the other end of a connection."""
+    """Makes the process at the other end of a connection fork the programs that this one starts."""
     programs = ForkedPrograms(Forker(connection, environment))
     programs.install()
     programs.on = True

@@ -1,4 +1,4 @@
-"""How much of what is made in this process is still there."""
+"""The number of live instances of a class in this process."""
 
 import gc
 

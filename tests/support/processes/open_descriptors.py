@@ -1,4 +1,4 @@
-"""Which files a process has open."""
+"""The files that a process has open."""
 
 import gc
 from collections.abc import Iterator

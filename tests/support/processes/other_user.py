@@ -1,4 +1,4 @@
-"""What another user of the host may do, tried in a thread that is that user. Needs root."""
+"""Another user of the host, as which a thread of this process acts. Needs root."""
 
 import ctypes
 import os

@@ -18,7 +18,7 @@ MAX_DESCRIPTORS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """What becomes of bytes on their way, in both directions; by itself they pass.
+    """The faults of a line, in both directions. By default all bytes pass.
 
     ``delay`` is in seconds for each piece, ``piece_bytes`` how many go at a time.
     ``silent``: nothing passes, and nothing is lost. ``cut_after`` so many bytes of
@@ -57,7 +57,7 @@ class SocketProxy:
 
     @property
     def line(self) -> Line:
-        """How the line is; connections that there are get a new one at once."""
+        """The line's faults. A change applies to open connections at once."""
         return self._line
 
     @line.setter

@@ -1,4 +1,4 @@
-"""What a process has in its page tables."""
+"""The memory in a process's page tables."""
 
 from pathlib import Path
 

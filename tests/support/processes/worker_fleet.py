@@ -12,7 +12,8 @@ from kvstore.v1 import lease_pb2, store_pb2
 from kvstore_client import connect_admin
 from kvstore_client.testing import VARIABLE, RunningStore, running_store, wait_until
 from pages.stamped_pages import LAYOUT
-from processes.page_process import LONG_TTL, PageProcess
+from processes.page_worker import LONG_TTL, page_process
+from processes.worker_process import WorkerProcess
 
 POOL_SLOTS = 64
 ACTIVE = lease_pb2.LeaseInfo.STATE_ACTIVE
@@ -28,7 +29,7 @@ def pool_arguments(extent_slots: int = POOL_SLOTS) -> tuple[str, ...]:
 
 
 class Slots(NamedTuple):
-    """How many slots of the pool are in each state."""
+    """The number of the pool's slots in each state."""
 
     free: int = 0
     reserved: int = 0
@@ -58,7 +59,7 @@ class Fleet:
 
     def __init__(self, store: RunningStore) -> None:
         self.store = store
-        self._processes: list[PageProcess] = []
+        self._processes: list[WorkerProcess] = []
 
     def spawn(
         self,
@@ -68,14 +69,16 @@ class Fleet:
         ttl: float = LONG_TTL,
         barrier: Barrier | None = None,
         join: bytes | None = None,
-    ) -> PageProcess:
+    ) -> WorkerProcess:
         """Starts a worker, with ``faults`` planned as ``kvstore_client.fault_points`` reads them.
 
         With ``join`` it is under the lease of the worker that shared it.
         """
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(VARIABLE, faults)
-            process = PageProcess(self.store.runtime_dir, name, ttl=ttl, barrier=barrier, join=join)
+            process = page_process(
+                self.store.runtime_dir, name, ttl=ttl, barrier=barrier, join=join
+            )
         self._processes.append(process)
         return process
 

@@ -16,7 +16,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -186,12 +186,7 @@ class Device:
     def __enter__(self) -> None:
         """Select."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Selects what was selected before."""
 
 

@@ -27,7 +27,7 @@ COLLECTION = 500
 
 
 class Totals:
-    """What came of a run, summed."""
+    """The sums of a run's results."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

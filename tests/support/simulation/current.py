@@ -6,7 +6,7 @@ _kernels: list[Kernel] = []
 
 
 def begin(kernel: Kernel) -> None:
-    """Have all that follows run in this schedule."""
+    """Makes this schedule the current one."""
     _kernels[:] = [kernel]
 
 

@@ -49,7 +49,7 @@ class Process:
         return thread
 
     def stop(self, seconds: float) -> None:
-        """Let no thread of it run for some time, as SIGSTOP and SIGCONT do."""
+        """Stops all threads of the process for some time, as SIGSTOP and SIGCONT do."""
         self.stopped_until = max(self.stopped_until, self._kernel.now + seconds)
 
     def kill(self) -> None:
@@ -104,12 +104,15 @@ class Kernel:
     def after(
         self, seconds: float, action: Callable[[], None], process: Process | None = None
     ) -> None:
-        """Have something done later; by a process: not while it is stopped, nor once it is dead."""
+        """Plans an action for later.
+
+        An action of a process waits while the process is stopped, and is dropped if it dies.
+        """
         self._number += 1
         heappush(self._events, (self.now + seconds, self._number, process, action))
 
     def run(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Let time pass until something holds; False if it does not within ``seconds``."""
+        """Advances time until a condition holds; returns False if ``seconds`` pass before."""
         end = self.now + seconds
         while not until():
             if not self._events or self._events[0][0] > end:
@@ -138,7 +141,7 @@ class Kernel:
             self._switch(thread)
 
     def sleep(self, seconds: float) -> None:
-        """Have the running thread wait for some time."""
+        """Suspends the running thread for some time."""
         self.park(seconds)
 
     def preempt(self) -> None:
@@ -149,7 +152,7 @@ class Kernel:
                 self.park(self.turn())
 
     def park(self, timeout: float | None = None) -> bool:
-        """Have the running thread wait; return whether it was woken before the timeout."""
+        """Suspends the running thread. Returns whether it was woken before the timeout."""
         thread = self.running
         if thread is None:
             raise Violation("something waits that must not: no thread runs")
@@ -165,7 +168,7 @@ class Kernel:
         return woken
 
     def wake(self, thread: SimThread) -> None:
-        """Have a thread that waits go on soon."""
+        """Lets a waiting thread continue soon."""
         again = partial(self._resume, thread, thread.turns, woken=True)
         self.after(self.turn(), again, thread.process)
 
@@ -175,7 +178,7 @@ class Kernel:
             raise Killed
 
     def unwind(self, thread: SimThread) -> None:
-        """Have a thread of a dead process leave."""
+        """Ends a thread of a dead process."""
         if thread.begun and not thread.done:
             self.running = thread
             try:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -18,25 +17,17 @@ from kvstore.core.leases.lease import Lease
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.slots import SlotState
 from kvstore.rpc.attach.server import AttachServer
-from kvstore.rpc.grpc_adapter import Admission, Outcomes
-from kvstore.rpc.identity import Callers
-from kvstore.rpc.servicers.lease import LeaseServicer
-from kvstore.rpc.servicers.named_pin import NamedPinServicer
-from kvstore.rpc.servicers.prefix_cache import PrefixCacheServicer
-from kvstore.rpc.servicers.store import StoreServicer
+from kvstore.rpc.fair_queue import CallThreads
+from kvstore.rpc.grpc_adapter import GrpcAdapter
+from kvstore.rpc.pipeline import Pipeline
+from kvstore.rpc.server import Sockets, add_contract
 from kvstore.service.ids import random_ids
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.service.threads import Grower, Reaper
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host.arena import HostMemory
-from kvstore.v1 import (
-    lease_pb2_grpc,
-    named_pin_pb2_grpc,
-    prefix_cache_pb2,
-    prefix_cache_pb2_grpc,
-    store_pb2_grpc,
-)
+from kvstore.v1 import prefix_cache_pb2
 from simulation import sockets
 from simulation.kernel import Kernel, Violation
 from simulation.wire import Call, Metadata
@@ -84,18 +75,13 @@ class _Ended(Exception):
 
 @dataclass
 class Executed:
-    """What came of a call."""
+    """The result of a call."""
 
     code: grpc.StatusCode
     payload: bytes = b""
     text: str = ""
     trailing: Metadata = ()
     reason: str = "OK"
-
-
-def _given(handler: Any, details: object) -> Any:  # noqa: ANN401 - as in grpc
-    del details
-    return handler
 
 
 class _Handlers:
@@ -149,29 +135,14 @@ class StoreNode:
         self._tick()
 
     def _serve(self, credentials: Credentials, path: Path) -> dict[str, Any]:
-        handlers, store, callers = _Handlers(), self.store, Callers(credentials)
+        handlers, store = _Handlers(), self.store
         server: Any = handlers
-        lease_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseServicer(store, callers), server)
-        prefix_cache_pb2_grpc.add_PrefixCacheServiceServicer_to_server(
-            PrefixCacheServicer(store, callers), server
-        )
-        named_pin_pb2_grpc.add_NamedPinServiceServicer_to_server(
-            NamedPinServicer(store, callers), server
-        )
-        store_pb2_grpc.add_StoreServiceServicer_to_server(
-            StoreServicer(store, callers, path, "simulated"), server
-        )
-        found: dict[str, Any] = handlers.by_method
-        interceptors = (
-            Admission(callers, LIMITS, store.traffic),
-            Outcomes(self._kernel.clock),
-        )
-        for method, handler in found.items():
-            details: Any = SimpleNamespace(method=method)
-            for each in interceptors:
-                handler = each.intercept_service(partial(_given, handler), details)  # noqa: PLW2901
-            found[method] = handler
-        return found
+        add_contract(server, store, Sockets(path, path), "simulated")
+        # Calls run where they arrive: none is submitted to the threads.
+        idle = CallThreads(1, 1024)
+        pipeline = Pipeline(store, self._kernel.clock)
+        self._adapter = GrpcAdapter(pipeline, credentials, idle, idle)
+        return handlers.by_method
 
     def _tick(self) -> None:
         if self.alive:
@@ -189,7 +160,7 @@ class StoreNode:
         sockets.stir()
 
     def when_gone(self, call: Call, action: Callable[[], None]) -> None:
-        """Have something done if the store dies before a call ended."""
+        """Registers an action for the store's death before a call has ended."""
         self._gone[id(call)] = action
 
     def execute(self, call: Call, remaining: float) -> Executed:
@@ -198,7 +169,10 @@ class StoreNode:
         context = Context(call.metadata, remaining)
         before = self._state()
         try:
-            handler = self._handlers[method]
+            details: Any = SimpleNamespace(method=method, invocation_metadata=call.metadata)
+            handler: Any = self._adapter.intercept_service(
+                lambda _: self._handlers[method], details
+            )
             response = handler.stream_unary(iter((call.request,)), context)
         except _Ended as ended:
             reason = _reason_of(ended.trailing)
@@ -207,7 +181,7 @@ class StoreNode:
             if self._state() != before and not method.endswith("/OpenNamespace"):
                 raise Violation(f"{method} was refused ({reason}) and changed something") from None
         else:
-            executed = Executed(grpc.StatusCode.OK, handler.response_serializer(response))
+            executed = Executed(grpc.StatusCode.OK, response)
             self._compare(method, call.request, executed.payload)
         name = method.rpartition("/")[2]
         self.outcomes[name, executed.reason] += 1

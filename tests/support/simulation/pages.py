@@ -1,4 +1,4 @@
-"""What stands on pages, and who may touch them: the oracle."""
+"""The oracle: the contents of pages, and the workers that may touch them."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -60,7 +60,7 @@ class User:
 
 
 class Oracle:
-    """Who may touch which slot, by what the store answered; counts what was looked at."""
+    """Knows from the store's answers which worker may touch which slot. Counts its checks."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.pages_checked = 0

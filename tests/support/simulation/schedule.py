@@ -27,7 +27,7 @@ CLOSED = 0.5
 
 @dataclass
 class Outcome:
-    """What came of a schedule. ``violation`` is None where all is as it should be."""
+    """The result of a schedule. ``violation`` is None if nothing is wrong."""
 
     seed: int
     violation: str | None = None
@@ -104,7 +104,7 @@ class Schedule:
     # The schedule.
 
     def run(self) -> None:
-        """Let it all happen; raises :class:`Violation`."""
+        """Runs the whole schedule; raises :class:`Violation`."""
         chance, kernel = self.kernel.random, self.kernel
         trouble = Trouble(self)
         if chance.random() < 0.9:
@@ -136,7 +136,7 @@ class Schedule:
             raise Violation(otherwise)
 
     def _recover(self) -> None:
-        """Whoever is well is served again, and finds what another published."""
+        """Checks that every healthy worker is served again, and finds the pages of others."""
         if not self.workers:
             self.start_worker()
         self._require(
@@ -178,7 +178,7 @@ class Schedule:
         self._dead.append(process)
 
     def end(self) -> None:
-        """Let go of everything, whatever came of it."""
+        """Releases everything, whatever the result."""
         for worker in self.workers:
             worker.process.kill()
             self._dead.append(worker.process)

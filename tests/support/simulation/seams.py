@@ -1,4 +1,4 @@
-"""Where the simulation takes the place of the machine. Import this before the client.
+"""The places at which the simulation replaces the machine. Import this before the client.
 
 Nothing of the store or the client is replaced but what they take from the
 machine: time, chance, threads, sockets, gRPC's wire, and who is at a socket's

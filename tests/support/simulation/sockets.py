@@ -27,7 +27,7 @@ listeners: list[Callable[[], None]] = []
 
 
 def stir() -> None:
-    """Have those who wait for a socket look, each in its own time."""
+    """Wakes all threads that wait for a socket, each in its own time."""
     for each in listeners:
         each()
 
@@ -57,7 +57,7 @@ class SimProcess(Process):
             each.cut()
 
     def close(self) -> None:
-        """Let go of the descriptor; nobody watches the process any more."""
+        """Closes the descriptor, so nobody watches the process any more."""
         os.close(self.pidfd)
 
 
@@ -180,7 +180,7 @@ class Loop:
         return timer
 
     def cancel(self, timer: Timer) -> None:
-        """Let it not come."""
+        """Cancels the timer."""
         timer.action = None
 
     def _ring(self, timer: Timer) -> None:
@@ -188,7 +188,7 @@ class Loop:
             timer.action()
 
     def wake(self) -> None:
-        """Have ``woken`` called soon."""
+        """Calls ``woken`` soon."""
         self._wake_due = True
         self._stirred()
 
@@ -200,7 +200,7 @@ class Loop:
         """Return: what is to be done is done by events."""
 
     def close(self) -> None:
-        """Let go."""
+        """Closes the loop."""
         listeners.remove(self._stirred)
 
     def _stirred(self) -> None:

@@ -1,4 +1,4 @@
-"""What the client takes from ``threading`` and ``queue``, on simulated threads.
+"""The names that the client uses of ``threading`` and ``queue``, on simulated threads.
 
 Each does what the one of its name does, as far as the client uses it. Outside of
 any simulated thread nothing may wait.
@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from queue import Empty
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from simulation import current
@@ -47,7 +46,7 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Let it go."""
+        """Releases it once."""
         self._depth -= 1
         if self._depth == 0:
             self._owner = None
@@ -58,7 +57,7 @@ class Lock:
         return self._depth > 0
 
     def let_go(self) -> int:
-        """Let go of it whole, and return how deep it was."""
+        """Releases it completely, and returns how often it was acquired."""
         depth, self._depth, self._owner = self._depth, 0, None
         self._wake_one()
         return depth
@@ -80,12 +79,7 @@ class Lock:
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -146,12 +140,7 @@ class Condition:
         self._mutex.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._mutex.locked():  # not where a killed thread leaves a wait
             self._mutex.release()
 

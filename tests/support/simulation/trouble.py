@@ -1,4 +1,4 @@
-"""What goes wrong, when, and how often: by chance, other in each schedule."""
+"""The faults of a schedule, drawn by chance: which, when and how often."""
 
 from kvstore.core.values.requests import Caller, Identity
 from simulation.world import World
@@ -89,7 +89,7 @@ class Trouble:
         kernel.after(kernel.random.expovariate(1 / 0.3), mend)
 
     def _expire(self) -> None:
-        """Have an admin end a lease without its secret, which is an expiry."""
+        """Ends a lease as an admin, without its secret, which is an expiry."""
         world = self._world
         node = world.store()
         leases = [] if node is None else node.leases()

@@ -22,7 +22,7 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 class Answer(Protocol):
-    """What came of an execution: bytes, or a status with its details."""
+    """The result of an execution: bytes, or a status with its details."""
 
     code: grpc.StatusCode
     text: str
@@ -31,7 +31,7 @@ class Answer(Protocol):
 
 
 class Faults:
-    """How likely it is that a call meets a fault; all zero is a network that is well."""
+    """The probability of each fault of a call. With all zero the network works."""
 
     def __init__(self) -> None:
         self.lost_request = 0.0
@@ -43,7 +43,7 @@ class Faults:
 
 
 class Network(Protocol):
-    """What lies between: the schedule's own."""
+    """The network between workers and store, of one schedule."""
 
     faults: Faults
 
@@ -60,7 +60,7 @@ _networks: list[Network] = []
 
 
 def begin(network: Network) -> None:
-    """Have all calls go by this network."""
+    """Sends all calls through this network."""
     _networks[:] = [network]
 
 

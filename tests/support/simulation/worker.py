@@ -70,19 +70,19 @@ class Worker:
 
     @property
     def idle(self) -> bool:
-        """Whether all its requests ended."""
+        """Returns whether all its requests have ended."""
         return self._client is not None and all(each.idle for each in self._engines)
 
     @property
     def connected(self) -> bool:
-        """Whether its client works with the store, as far as there is memory for its tenant."""
+        """Returns whether its client is connected, and its namespace open if there is memory."""
         if self._client is None:
             return False
         return self._client.connected and (self._failure is None or self.has_no_memory)
 
     @property
     def has_no_memory(self) -> bool:
-        """Whether all memory is another tenant's."""
+        """Returns whether all memory belongs to another tenant."""
         return self._failure is not None and "POOL_EXHAUSTED" in str(self._failure)
 
     @property

@@ -12,7 +12,7 @@ from simulation.wire import Faults
 
 
 class World(Protocol):
-    """What a part of a schedule reads and counts. ``busy`` says whether more requests come."""
+    """The state that parts of a schedule share. ``busy`` is true while more requests come."""
 
     kernel: Kernel
     oracle: Oracle

@@ -8,13 +8,14 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvstore.core.values.requests import Identity
-from kvstore.metrics.collector import METRICS, StoreCollector
-from kvstore.metrics.view import ThreadView, View, Views
+from kvstore.metrics.collector import StoreCollector
+from kvstore.metrics.definitions import METRICS
+from kvstore.metrics.view import ThreadView, View
 from kvstore.service.store import KVStore
 from kvstore.service.timing import DurationCounts
 
 # Of each metric, by the name that a parser knows it by.
-ORDER = {metric.name.removesuffix("_total"): metric.labels for metric in METRICS}
+ORDER = {metric.name.removesuffix("_total"): metric.source.labels for metric in METRICS}
 
 
 def view_of(store: KVStore) -> View:
@@ -47,7 +48,7 @@ class Scraped:
     def __init__(self, view: View) -> None:
         self.view = view
         self._registry = CollectorRegistry()
-        self._registry.register(StoreCollector(Views(lambda: self.view, lambda: 0.0, lifetime=0)))
+        self._registry.register(StoreCollector(lambda: self.view))
 
     def text(self) -> str:
         """Returns Prometheus' text."""

@@ -14,8 +14,8 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from kvstore.rpc.lane.calls import METHODS as LANE_METHODS
 from kvstore.rpc.lane.connection import Party
+from kvstore.rpc.lane.server import METHODS as LANE_METHODS
 from kvstore.v1 import named_pin_pb2, prefix_cache_pb2, store_pb2
 from stores.permission_table import CACHED, NAMED_PIN, OK, PERMISSIONS, Names
 from stores.rpc_world import Server, Worker, lane_call
@@ -33,7 +33,7 @@ RANDOM = frozenset({"arena_id", "arena_ids", "extent_id", "extent_ids", "namespa
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call ended: what a caller can tell of it, with the names that it gave taken out."""
+    """The end of a call as its caller sees it, without the names that the caller gave."""
 
     reason: str
     message: str

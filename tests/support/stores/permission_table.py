@@ -1,4 +1,4 @@
-"""Who may call what: one entry for each method of the server and each frame of a client.
+"""The callers of every method of the server and every frame of a client, one entry each.
 
 The one table. tests/unit/rpc/test_permissions.py calls a server as it says, and fails for a
 method that is not in it; docs/permissions.py writes it out.
@@ -34,7 +34,7 @@ NO_NAMESPACE = "NAMESPACE_NOT_FOUND"
 
 @dataclass(frozen=True)
 class Names:
-    """What a request may name."""
+    """The names in a request."""
 
     lease_id: bytes
     namespace_id: bytes
@@ -53,7 +53,7 @@ Build: TypeAlias = Callable[[Names], Message]
 
 @dataclass(frozen=True)
 class Permission:
-    """How a call ends, by its reason, for each of those who may make it.
+    """The reason with which a call ends, for each kind of caller.
 
     ``other``: all that it names, the lease with its secret included, is another tenant's.
     ``under_own_lease``: the lease is the caller's, what else is named another tenant's;
@@ -70,7 +70,7 @@ class Permission:
 
 
 def anybody(build: Build, means: str) -> Permission:
-    """Who reaches the address may call it."""
+    """Returns the permission of a method that everybody who reaches the address may call."""
     return Permission(build, OK, OK, "", OK, OK, means)
 
 
@@ -85,7 +85,7 @@ def of_namespace(build: Build, means: str) -> Permission:
 
 
 def of_lease(build: Build, means: str, under_own_lease: str = "") -> Permission:
-    """Whoever has the lease's secret may, of its tenant alone."""
+    """Returns the permission of a method for holders of the lease's secret, of its tenant only."""
     return Permission(build, OK, NO_LEASE, under_own_lease, NOBODY, NO_LEASE, means)
 
 
@@ -248,7 +248,7 @@ PERMISSIONS: Mapping[str, Permission] = {
 
 @dataclass(frozen=True)
 class FramePermission:
-    """How a frame of the attach socket is answered; "refused" by its reason."""
+    """The answer to a frame of the attach socket. A refusal is given by its reason."""
 
     own: str
     other: str

@@ -1,7 +1,7 @@
 """A server of the real thing, and workers that call it over its socket."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
@@ -16,9 +16,8 @@ from grpc_status import rpc_status
 
 from kvstore.core.values.requests import Caller
 from kvstore.rpc.health.watchdog import Health
-from kvstore.rpc.lane.calls import METHODS
 from kvstore.rpc.lane.connection import LENGTHS, Party
-from kvstore.rpc.lane.server import HotLanes
+from kvstore.rpc.lane.server import METHODS, HotLanes
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import (
@@ -160,23 +159,52 @@ class Worker:
 
     def publish(self, namespace_id: bytes, token_bytes: bytes, reservation_id: int) -> None:
         """Reserves and insert the whole pages that the tokens are."""
-        page_count = len(token_bytes) // 4 // PAGE_TOKENS
+        self.reserve(namespace_id, reservation_id, len(token_bytes) // 4 // PAGE_TOKENS)
+        self.insert(token_bytes, reservation_id)
+
+    def reserve(self, namespace_id: bytes, reservation_id: int, page_count: int) -> None:
+        """Reserves slots for so many pages."""
         pb = prefix_cache_pb2
-        reservation = pb.ReservationRequest(reservation_id=reservation_id, page_count=page_count)
-        self.ask(
-            self.prefix_cache.ReservePages,
-            pb.ReservePagesRequest(
-                caller=self.caller(), namespace_id=namespace_id, reservations=[reservation]
-            ),
+        request = pb.ReservePagesRequest(caller=self.caller(), namespace_id=namespace_id)
+        request.reservations.add(reservation_id=reservation_id, page_count=page_count)
+        self.ask(self.prefix_cache.ReservePages, request)
+
+    def insert(
+        self, token_bytes: bytes, reservation_id: int
+    ) -> prefix_cache_pb2.InsertPrefixResponse:
+        """Inserts the whole pages that the tokens are."""
+        pb = prefix_cache_pb2
+        request = pb.InsertPrefixRequest(
+            caller=self.caller(),
+            reservation_id=reservation_id,
+            sequence=pb.Sequence(tokens=token_bytes),
         )
-        self.ask(
-            self.prefix_cache.InsertPrefix,
-            pb.InsertPrefixRequest(
-                caller=self.caller(),
-                reservation_id=reservation_id,
-                sequence=pb.Sequence(tokens=token_bytes),
-            ),
+        answer: pb.InsertPrefixResponse = self.ask(self.prefix_cache.InsertPrefix, request)
+        return answer
+
+    def acquire(
+        self,
+        namespace_id: bytes,
+        token_bytes: bytes,
+        *,
+        total_page_count: int = 4,
+        **fields: Any,  # noqa: ANN401  # a message's
+    ) -> prefix_cache_pb2.AcquirePrefixResponse:
+        """Matches the tokens under pin 1, and reserves the rest under reservation 2."""
+        pb = prefix_cache_pb2
+        request = pb.AcquirePrefixRequest(
+            caller=self.caller(),
+            namespace_id=namespace_id,
+            sequence=pb.Sequence(tokens=token_bytes),
+            total_page_count=total_page_count,
+            **({"pin_id": 1, "reservation_id": 2} | fields),
         )
+        answer: pb.AcquirePrefixResponse = self.ask(self.prefix_cache.AcquirePrefix, request)
+        return answer
+
+
+# Opens a lane of a worker, and gives the client's end.
+OpenLane = Callable[[Worker], socket.socket]
 
 
 def watch(
@@ -216,12 +244,17 @@ def reason(answer: attach_pb2.LaneAnswer) -> str:
     return refusal_of_status(answer.status).reason if answer.HasField("status") else "OK"
 
 
+def lane_frame(method: int, body: bytes, *, timeout_us: int = 30_000_000) -> bytes:
+    """Returns a call's bytes on a lane."""
+    head = attach_pb2.LaneCall(method=method, timeout_us=timeout_us).SerializeToString()
+    return LENGTHS.pack(len(head), len(body)) + head + body
+
+
 def lane_call(
     lane: socket.socket, method: int, body: bytes, *, timeout_us: int = 30_000_000
 ) -> tuple[attach_pb2.LaneAnswer, bytes]:
     """Make a call over a lane and return the answer's head and body; raises EOFError at its end."""
-    head = attach_pb2.LaneCall(method=method, timeout_us=timeout_us).SerializeToString()
-    lane.sendall(LENGTHS.pack(len(head), len(body)) + head + body)
+    lane.sendall(lane_frame(method, body, timeout_us=timeout_us))
     return lane_answer(lane)
 
 

@@ -133,7 +133,7 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
         quotas=quotas,
         recycled=arenas.poison if poison else None,
         tier_policy=tier_policy,
-        third_tier=disk is not None,
+        has_disk=disk is not None,
     )
     layout = PageLayout(
         PAGE_TOKENS, PAGE_BYTES, 1, OpaqueContent(b"fingerprint", divides_by_token=True)

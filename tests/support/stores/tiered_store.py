@@ -57,7 +57,7 @@ class Tiered:
         store.abort(self.caller, [reservation_id])
 
     def move(self) -> None:
-        """Let the mover look, if it is due, and memory grow."""
+        """Runs the mover's check if it is due, and grows memory."""
         if self.world.store.mover.due.is_set():
             self.world.store.mover.due.clear()
             self.world.store.mover.step()

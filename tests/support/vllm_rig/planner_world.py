@@ -1,4 +1,4 @@
-"""What can happen to an engine with a connector: actions of the property test."""
+"""The actions of the property test on an engine with a connector."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -71,7 +71,7 @@ class PlannerWorld:
             self.engine.preempt(running[number % len(running)])
 
     def time_out(self, number: int) -> None:
-        """Whoever waits for a lookup has waited long enough."""
+        """Ends the time of every request that waits for a lookup."""
         del number
         self.engine.now += LOOKUP_TIMEOUT
 
@@ -89,7 +89,7 @@ class PlannerWorld:
         self.engine.planner.forget()
 
     def end(self) -> None:
-        """Let everything end: then nothing is held, reserved or kept."""
+        """Ends every request, and checks that nothing is held, reserved or kept."""
         engine = self.engine
         self.store.down = False
         for request in self._unfinished():

@@ -88,14 +88,20 @@ class AttachRig:
 
     def spawn(self, caller: Caller) -> subprocess.Popen[str]:
         """Returns a process that is bound to a lease."""
+        child = self.start(caller, str(PEER))
+        assert line_of(child) == "bound\n"
+        return child
+
+    def start(self, caller: Caller, *program: str) -> subprocess.Popen[str]:
+        """Starts a program of Python that can import the peer; its arguments name a lease."""
         child = subprocess.Popen(
-            [sys.executable, str(PEER), str(self.path), caller.lease_id.hex(), caller.secret.hex()],
+            [sys.executable, *program, str(self.path), caller.lease_id.hex(), caller.secret.hex()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(PEER.parent), *sys.path])},
         )
         self._children.append(child)
-        assert line_of(child) == "bound\n"
         return child
 
     def processes(self, *, connected: bool | None = None) -> list[int]:

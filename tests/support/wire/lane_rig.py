@@ -41,13 +41,13 @@ class LaneRig:
         return self.lanes.call(METHOD, pieces or (b"request",), timeout)
 
     def open_one(self) -> None:
-        """Have a lane that is idle."""
+        """Opens one lane and leaves it idle."""
         self.store.answer(b"")
         assert self.call() == b""
         assert self.store.came.acquire(timeout=LIMIT)
 
     def open_two(self) -> None:
-        """Have two lanes that are idle, and no more."""
+        """Opens exactly two lanes and leaves them idle."""
         threads = [Thread(target=self.call, daemon=True) for _ in range(2)]
         for each in threads:
             each.start()

@@ -1,4 +1,4 @@
-"""What the thread of a test logs itself."""
+"""The lines that a test's own thread logs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

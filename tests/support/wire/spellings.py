@@ -1,4 +1,4 @@
-"""How a secret may be written in a log: whatever a program makes of bytes or of token ids."""
+"""The spellings of a secret in a log: all that a program makes of bytes or token ids."""
 
 import struct
 from base64 import b64encode, urlsafe_b64encode

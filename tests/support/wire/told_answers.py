@@ -13,7 +13,7 @@ class ToldAnswers:
 
     @property
     def under_way(self) -> int:
-        """What was asked for and not handed over."""
+        """Returns how many questions were asked and not yet answered."""
         return len(self.asked) + len(self._done)
 
     def ask(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:

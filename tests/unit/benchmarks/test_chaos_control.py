@@ -1,4 +1,4 @@
-"""What the processes of a chaos run share."""
+"""The state that the processes of a chaos run share."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from stores.store_world import make_world
 
 
 def test_words_are_shared(tmp_path: Path) -> None:
-    """What one side writes the other reads."""
+    """Each side reads the values that the other wrote."""
     ours, theirs = Control(tmp_path / "control"), Control(tmp_path / "control")
     assert (theirs.phase, theirs.clock_offset, theirs.begun) == (Phase.FAULTS, 0.0, 0)
     ours.phase = Phase.END
@@ -21,7 +21,7 @@ def test_words_are_shared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("point", SERVER_POINTS)
 def test_the_server_takes_its_fault_once_and_where_it_is_meant(tmp_path: Path, point: str) -> None:
-    """At another point, and a second time, nothing happens."""
+    """A fault happens once, at its own point."""
     ours, theirs = Control(tmp_path / "control"), Control(tmp_path / "control")
     assert theirs.take(point) is None
     ours.arm(point, "stop")
@@ -35,7 +35,7 @@ def test_the_server_takes_its_fault_once_and_where_it_is_meant(tmp_path: Path, p
 
 
 def test_a_fault_can_be_taken_back(tmp_path: Path) -> None:
-    """A server that did not come to its point passes it later."""
+    """A server that did not reach its point in time passes it without the fault."""
     control = Control(tmp_path / "control")
     control.arm(SERVER_POINTS[0], "kill")
     control.disarm()

@@ -1,4 +1,4 @@
-"""Cuts of the network from within a process."""
+"""Network cuts from within a process."""
 
 import socket
 from pathlib import Path
@@ -22,7 +22,7 @@ def connected(path: Path) -> socket.socket:
 
 
 def test_both_ends_of_a_connection_are_cut_and_no_other(tmp_path: Path) -> None:
-    """Reading ends on a cut connection; another socket's and the listening one go on."""
+    """Reading ends on a cut connection. Another connection and the listening socket still work."""
     one, other = tmp_path / "one", tmp_path / "other"
     with listening(one) as first, listening(other) as second:
         with connected(one) as ours, connected(other) as kept:
@@ -40,6 +40,6 @@ def test_both_ends_of_a_connection_are_cut_and_no_other(tmp_path: Path) -> None:
 
 
 def test_without_connections_nothing_is_cut(tmp_path: Path) -> None:
-    """A listening socket is none."""
+    """A listening socket is not cut."""
     with listening(tmp_path / "one"):
         assert cut_connections(tmp_path / "one") == 0

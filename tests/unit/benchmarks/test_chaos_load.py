@@ -1,4 +1,4 @@
-"""What the light workers of a chaos run ask for."""
+"""The requests of the light workers of a chaos run."""
 
 import gzip
 import random
@@ -12,7 +12,7 @@ TRACE = Path(__file__).parents[2] / "support" / "traces" / "conversation_cut.jso
 
 
 def test_a_trace_is_read_plain_and_gzipped(tmp_path: Path) -> None:
-    """The chunks of each request are its hash ids, cut where they are too many."""
+    """A request's chunks are its hash ids, cut to a maximum."""
     zipped = tmp_path / "trace.jsonl.gz"
     zipped.write_bytes(gzip.compress(TRACE.read_bytes()))
     requests = read_trace(TRACE, 1_000)
@@ -38,7 +38,7 @@ def test_requests_that_begin_alike_have_tokens_that_do() -> None:
 
 
 def test_synthetic_requests_share_prefixes() -> None:
-    """Most requests begin with chunks that an earlier one had."""
+    """Most requests begin with chunks of an earlier request."""
     requests = synthetic(1, 200)
     assert requests == synthetic(1, 200)
     seen: set[int] = set()
@@ -51,7 +51,7 @@ def test_synthetic_requests_share_prefixes() -> None:
 
 
 def test_a_draw_is_of_the_window() -> None:
-    """Only requests of the window are drawn, cut or with some tokens more."""
+    """A draw returns only requests of the window, cut or with some more tokens."""
     requests = [(number,) for number in range(4 * WINDOW)]
     load, chosen = Load(requests), random.Random(3)
     allowed = {tokens_of(chunks): number for number, chunks in enumerate(requests)}

@@ -1,4 +1,4 @@
-"""Which fault each worker of a chaos run has."""
+"""The schedule of faults for each worker of a chaos run."""
 
 import random
 from itertools import islice
@@ -10,7 +10,7 @@ from kvstore_client.fault_points import STEPS, FaultPlan
 
 
 def test_every_point_is_killed_and_stopped_in_each_round() -> None:
-    """In turn: no kind comes again before all others came."""
+    """No kind of fault repeats before all others have happened."""
     kinds = kinds_of("")
     rounds = faults(kinds, random.Random(1))
     for _ in range(2):
@@ -33,7 +33,7 @@ def test_a_fault_is_one_that_a_client_understands() -> None:
 
 
 def test_kinds_can_be_named() -> None:
-    """Only those that are named happen."""
+    """Only the named kinds happen."""
     assert kinds_of("write.half=kill,insert.after=cut-grpc") == [
         ("write.half", "kill"),
         ("insert.after", "cut-grpc"),
@@ -42,6 +42,6 @@ def test_kinds_can_be_named() -> None:
 
 @pytest.mark.parametrize("text", ["write.half", "write.half=burn", "nowhere.after=kill"])
 def test_an_unknown_kind_is_refused(text: str) -> None:
-    """A misspelt fault would never happen."""
+    """An unknown kind is refused, because a misspelt fault would never happen."""
     with pytest.raises(ValueError, match="POINT=ACTION"):
         kinds_of(text)

@@ -1,4 +1,4 @@
-"""What a chaos run counts and finds."""
+"""The counts and findings of a chaos run."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from chaos.tally import BROKEN, COUNTED, WRONGS, Tally
 
 @pytest.mark.parametrize("figure", [*WRONGS, *BROKEN])
 def test_one_finding_is_one_too_many(figure: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is counted, told with the run that it is of, and the run is not clean."""
+    """A finding is counted and printed with its run, and the run is not clean."""
     tally = Tally("seed 5")
     tally.wrong(figure, "nothing", 0)
     assert tally.clean
@@ -18,13 +18,13 @@ def test_one_finding_is_one_too_many(figure: str, capsys: pytest.CaptureFixture[
 
 
 def test_figures_are_there_from_the_beginning() -> None:
-    """What is asked for is zero before anything happens, and stands first."""
+    """All counted figures exist from the start with 0, and come first."""
     names = [*COUNTED, *WRONGS, *BROKEN]
     assert list(Tally("").figures().items()) == [*((each, 0) for each in names), ("faults", {})]
 
 
 def test_messages_of_workers_add_up() -> None:
-    """Counts are added, faults counted by kind, and wrong pages are findings."""
+    """Counts are added, faults are counted by kind, and wrong pages are findings."""
     tally = Tally("")
     for number in range(100):
         tally.take({"counts": {"hits": 2}, "seconds": [number / 1_000]})
@@ -42,7 +42,7 @@ def test_messages_of_workers_add_up() -> None:
 
 
 def test_what_has_not_happened_is_named() -> None:
-    """Until it is counted, unless it cannot happen."""
+    """A figure is listed as missing until it is counted, unless it cannot happen."""
     tally = Tally("")
     assert "hits" in tally.without()
     assert "answers" not in tally.without("answers")

@@ -25,7 +25,7 @@ from support.kernels.tables import kernel_tables
 
 
 def test_each_mix_is_measured_once() -> None:
-    """Batches of one sequence, or of one context, have no mix with one long context."""
+    """Batches of one sequence or of one context have no mix with one long context."""
     found = {(each.mix, each.batch, each.context): each.parts for each in cells((1, 3), (8, 32), 5)}
     assert found == {
         (UNIFORM, 1, 8): ((7, 1),),
@@ -41,7 +41,7 @@ def test_each_mix_is_measured_once() -> None:
 
 
 def test_a_step_counts_the_bytes_that_it_moves() -> None:
-    """Each key and value is read once; a token written is read and written."""
+    """Each key and value is read once, and a written token is read and written."""
     cell = next(cells((2,), (40,), 1))
     step = CellStep(cell, TOY, 2, "cpu")
     row = 2 * 32 * 4  # heads, values, bytes
@@ -53,13 +53,13 @@ def test_a_step_counts_the_bytes_that_it_moves() -> None:
 
 
 def test_a_quick_run_fits_a_small_card() -> None:
-    """Pages, two copies and the model take less than 40 GB."""
+    """Pages, two copies and the model take less than 24 GiB."""
     plan = make_kernel_plan("cuda:0", quick=True)
     assert plan.page_bytes + 2 * 2 * GIB + 5 * GIB < 24 * GIB
 
 
 def test_what_does_not_fit_is_left_out() -> None:
-    """The row has the reason: memory, or time."""
+    """The row of a case without memory or time has the reason."""
     plan = make_kernel_plan("cpu", quick=True)
     assert plan.left_out(plan.page_bytes) is None
     assert plan.left_out(plan.page_bytes + 1) == "needs 16 MiB, has room for 16 MiB"
@@ -68,20 +68,20 @@ def test_what_does_not_fit_is_left_out() -> None:
 
 
 class HeldClock(WallClock):
-    """A device that is held for too short a time at first."""
+    """A device whose first holds are too short."""
 
     def __init__(self, enough: float) -> None:
         self.held: list[float] = []
         self._enough = enough
 
     def hold(self, seconds: float) -> Callable[[], bool]:
-        """Notes the hold."""
+        """Records the hold."""
         self.held.append(seconds)
         return lambda: seconds >= self._enough
 
 
 def test_a_hold_that_was_too_short_is_tried_again() -> None:
-    """Each try is twice as long, and the number of tries is bounded."""
+    """Each attempt is twice as long, and the number of attempts is bounded."""
     done: list[int] = []
     clock = HeldClock(enough=10.0)
     timed = time_queued(clock, lambda: done.append(1), 1.0)
@@ -92,7 +92,7 @@ def test_a_hold_that_was_too_short_is_tried_again() -> None:
 
 
 def test_busy_time_is_counted_once() -> None:
-    """Kernels of two streams may overlap."""
+    """The overlap of kernels on two streams counts once."""
     assert covered([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 2.5)]) == 4.0
     assert covered([]) == 0.0
 
@@ -115,7 +115,7 @@ SHAPE = {"batch": 8, "context": 8192, "programs": 4, "warps": 8, "stages": 3, "k
 
 
 def test_tables_have_what_was_measured() -> None:
-    """A cell that was left out has its reason; the fastest shape comes first."""
+    """A cell that was left out has its reason, and the fastest shape comes first."""
     document = {
         "kernels": [ROW, LEFT_OUT, {**ROW, "queued": False}],
         "engine": [
@@ -146,7 +146,7 @@ FAST = {"us": {"attend": 70.0, "merge": 9.0}, "layer_us": 85.0, "gb_s": 3800.0, 
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_cpu_tries_every_part(*, quick: bool) -> None:
-    """With sizes of its own, whether quick or not."""
+    """A CPU runs every part with sizes of its own, quick or not."""
     plan = make_kernel_plan("cpu", quick=quick)
     assert plan.room() == plan.page_bytes
     assert plan.sweep_cells

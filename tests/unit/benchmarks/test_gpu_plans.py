@@ -15,14 +15,14 @@ from gpu_machine.probes.__main__ import ON_THE_DEVICE, ON_THE_HOST
 from gpu_machine.steps import Stage, Step
 
 ROOT = Path(__file__).parents[3]
-# The limits of a lender of GPU machines: files that come back, and minutes of one command.
+# Limits of a lender of GPU machines: the size of returned files, and the minutes of a command.
 MOST_FILES = 8
 MOST_MINUTES = 10
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    """This checkout, with no earlier results."""
+    """This checkout, without earlier results."""
     return Place(checkout=ROOT, work=tmp_path / "work", earlier=tmp_path / "earlier")
 
 
@@ -41,17 +41,20 @@ def earlier(place: Place, *lines: dict[str, Any]) -> Place:
 
 @pytest.mark.parametrize("script", PLANS)
 def test_a_script_fits_into_one_command(place: Place, script: str) -> None:
-    """Its steps have names of their own, its files come back, its time is less than a command's."""
+    """A script's steps have distinct names, and its files come back.
+
+    It fits into a command's time.
+    """
     found = steps(PLANS[script](place))
     names = [step.name for step in found]
     assert len(set(names)) == len(names)
-    # Beside them the records, the log and Triton's cache.
+    # The records, the log and Triton's cache are returned beside them.
     assert len([step for step in found if step.output]) + 3 <= MOST_FILES
     assert MINUTES[script] < MOST_MINUTES
 
 
 def test_every_probe_and_every_test_is_run_once(place: Place) -> None:
-    """By look and prove together, for all files of tests/gpu."""
+    """The scripts look and prove together run every probe and every file of tests/gpu."""
     found = steps([*PLANS["look"](place), *PLANS["prove"](place)])
     assert {f"probe {name}" for name in ON_THE_DEVICE} <= {step.name for step in found}
     assert {*ON_THE_HOST} <= {step.name for step in found}
@@ -63,7 +66,7 @@ def test_every_probe_and_every_test_is_run_once(place: Place) -> None:
 
 
 def test_again_repeats_what_failed(place: Place) -> None:
-    """The failed tests by their ids, also one that never ended, and probes without an answer."""
+    """The script repeats failed and unfinished tests by id, and probes without an answer."""
     earlier(
         place,
         {"kind": "test", "test": "tests/gpu/test_a.py::test_x[a b]", "outcome": "started"},
@@ -82,13 +85,13 @@ def test_again_repeats_what_failed(place: Place) -> None:
 
 
 def test_again_runs_everything_if_nothing_is_known(place: Place) -> None:
-    """It is useful even if the results of the others were lost."""
+    """The script runs everything if the earlier results were lost."""
     found = {step.name: step for step in steps(again(place))}
     assert found["tests again"].command[-1] == "tests/gpu"
 
 
 def test_again_measures_if_nothing_failed(place: Place) -> None:
-    """No test is repeated."""
+    """The script repeats no test if none failed."""
     earlier(place, {"kind": "test", "test": "tests/gpu/test_a.py::test_x", "outcome": "passed"})
     assert [step.name for step in steps(again(place))] == ["gpu --json"]
 
@@ -114,7 +117,10 @@ def test_a_wheel_that_fits_is_not_downloaded_again(
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a checkout of git")
 def test_what_is_packed_is_what_is_tracked(tmp_path: Path) -> None:
-    """The files as they are; twice the same bytes; no file that git ignores."""
+    """The bundle has the tracked files and none that git ignores.
+
+    Packing it twice gives the same bytes.
+    """
     one, two = tmp_path / "one.tar.gz", tmp_path / "two.tar.gz"
     bundle.pack(one)
     bundle.pack(two)
@@ -128,7 +134,7 @@ def test_what_is_packed_is_what_is_tracked(tmp_path: Path) -> None:
 def test_too_large_a_bundle_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The program prints the size and ends with status 1; the scripts are executable."""
+    """The program prints the size and ends with status 1. The scripts are executable."""
     out = tmp_path / "out"
     monkeypatch.setattr("sys.argv", ["bundle.py", "--out", str(out)])
     monkeypatch.setattr(bundle, "fetch", lambda *_: [])
@@ -143,5 +149,5 @@ def test_too_large_a_bundle_is_refused(
 
 
 def _content(path: Path) -> bytes:
-    """Returns what was compressed, without the file's name, which gzip notes."""
+    """Returns the uncompressed content, without the file name that gzip records."""
     return gzip.decompress(path.read_bytes())

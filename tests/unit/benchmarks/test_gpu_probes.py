@@ -1,4 +1,4 @@
-"""The raw probes without a GPU: their answers, and that they are right on a stand-in."""
+"""The raw probes without a GPU: their answers, and their results on a stand-in device."""
 
 import errno
 import json
@@ -37,7 +37,7 @@ print(json.dumps([copies.registration(), copies.transfer()]))
 
 @pytest.fixture
 def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives processes a device that is a folder of files, and the probes sizes that fit."""
+    """Gives processes a device that is a folder of files, and the probes small sizes."""
     folder = tmp_path / "card"
     folder.mkdir()
     monkeypatch.setenv("KVSTORE_TEST_CARD", str(folder))
@@ -52,7 +52,7 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_probe_says_that_there_is_no_device(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit status and one line say it, before the probe starts any process."""
+    """The exit status and one line say so before the probe starts any process."""
     assert program.main([name]) == NO_DEVICE_STATUS
     (line,) = capsys.readouterr().out.splitlines()
     answer = json.loads(line)
@@ -63,7 +63,7 @@ def test_a_probe_says_that_there_is_no_device(
 def test_memory_needs_no_device(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It shows what the machine had before and after."""
+    """The answer has the machine's memory before and after."""
     monkeypatch.setenv("KVSTORE_TOUCH_GIB", "0")
     assert program.main(["memory"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -71,7 +71,7 @@ def test_memory_needs_no_device(
 
 
 def test_this_kernel_does_what_the_store_asks_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each use is tried; the store's own tests run on this kernel."""
+    """Each use is tried. The store's own tests pass on this kernel, so all must work."""
     assert program.main(["kernel"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["answer"], answer["sees_a_death"], answer["seals_memory"]) == ("yes",) * 3
@@ -80,7 +80,7 @@ def test_this_kernel_does_what_the_store_asks_of_it(capsys: pytest.CaptureFixtur
 def test_what_a_kernel_refuses_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the error, and the other uses are tried all the same."""
+    """A refused use is named with its error, and the other uses are still tried."""
 
     def refused(_: int) -> int:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -96,21 +96,21 @@ def test_what_a_kernel_refuses_is_named(
 def test_what_a_probe_raises_is_its_answer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line, and status 1."""
+    """An exception of a probe gives one line and status 1."""
     monkeypatch.setenv("KVSTORE_TOUCH_GIB", "many")
     assert program.main(["memory"]) == 1
     assert "ValueError" in json.loads(capsys.readouterr().out)["why"]
 
 
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the names that there are."""
+    """The error lists the existing names."""
     assert program.main(["nothing"]) == program.USAGE
     assert "mapped" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("card")
 def test_memory_is_shared_on_the_stand_in() -> None:
-    """The importer reads the exporter's bytes, and its own are seen."""
+    """The importer reads the exporter's bytes, and the exporter reads the importer's."""
     answer = sharing.mapped()
     assert answer["answer"] == "yes"
     assert answer["reads"]
@@ -119,7 +119,7 @@ def test_memory_is_shared_on_the_stand_in() -> None:
 
 @pytest.mark.usefixtures("card")
 def test_a_mapping_outlives_its_exporter_on_the_stand_in() -> None:
-    """The memory comes back with the last mapping, and not before."""
+    """The memory is freed with the last mapping, and not before."""
     answer = sharing.exporter_killed()
     assert answer["answer"] == "yes"
     assert answer["gib_back_at_the_kill"] == 0
@@ -128,7 +128,7 @@ def test_a_mapping_outlives_its_exporter_on_the_stand_in() -> None:
 
 @pytest.mark.usefixtures("card")
 def test_a_handle_that_cannot_be_opened_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the reason that CUDA gives; here it takes the handle for the importer's own."""
+    """The answer has CUDA's reason. Here the handle looks like the importer's own."""
     monkeypatch.setattr(Actor, "ask", _with_a_wrong_handle(Actor.ask))
     answer = sharing.mapped()
     assert answer["answer"] == "no"
@@ -147,7 +147,7 @@ def _with_a_wrong_handle(ask: Any) -> Any:  # noqa: ANN401 - a method of Actor
 @pytest.mark.usefixtures("card")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_namespaces_of_processes_are_told_apart() -> None:
-    """Like CUDA, the stand-in takes a handle of its own process id for its own."""
+    """Like CUDA, the stand-in treats a handle with its own process id as its own."""
     apart, equal = sharing.importer_in_a_pid_namespace(), sharing.equal_pids()
     assert apart["answer"] == "yes"
     assert apart["pids"][1] == 1
@@ -159,14 +159,14 @@ def test_namespaces_of_processes_are_told_apart() -> None:
 @pytest.mark.usefixtures("card")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_process_becomes_another_user() -> None:
-    """Before it uses CUDA, and for good."""
+    """A process changes its user before it uses CUDA, permanently."""
     with Actor() as actor:
         assert actor.ask("become") == NOBODY
 
 
 @pytest.mark.usefixtures("card")
 def test_copies_are_measured_on_the_stand_in() -> None:
-    """Each way has a figure."""
+    """Each kind of copy has a figure."""
     done = subprocess.run(
         [sys.executable, "-c", SMALL_COPIES], capture_output=True, text=True, check=True
     )
@@ -178,7 +178,7 @@ def test_copies_are_measured_on_the_stand_in() -> None:
 
 @pytest.mark.usefixtures("card")
 def test_an_actor_that_dies_is_an_error() -> None:
-    """Not a hang, and the probe goes on."""
+    """An actor's death raises instead of blocking, and the probe continues."""
     with Actor() as actor:
         actor.ask("start")
         actor.kill()
@@ -187,7 +187,7 @@ def test_an_actor_that_dies_is_an_error() -> None:
 
 
 class Counting:
-    """An actor whose word counts up by one at each look, ``looks`` times after the kill."""
+    """An actor whose word grows by one at each look, ``looks`` times after the kill."""
 
     looks = 0
     killed = False
@@ -200,7 +200,7 @@ class Counting:
         """Ends nothing."""
 
     def ask(self, operation: str, **arguments: object) -> object:
-        """Answers as an actor does."""
+        """Answers like an actor."""
         del arguments
         if operation != "counted":
             return 0
@@ -210,7 +210,7 @@ class Counting:
         return Counting.value
 
     def kill(self) -> None:
-        """Be killed."""
+        """Records the kill."""
         Counting.killed = True
 
 
@@ -218,7 +218,7 @@ class Counting:
 def test_writes_after_a_kill_are_a_no(
     looks: int, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The word still changes after the process is reaped, or does not."""
+    """The answer is no if the word still changes after the process is reaped."""
     monkeypatch.setattr(kills, "Actor", Counting)
     monkeypatch.setattr(kills, "LOOK_SECONDS", 0)
     monkeypatch.setattr(Counting, "looks", looks)

@@ -17,7 +17,7 @@ from gpu_machine.results import (
 
 
 def test_a_step_that_never_stops_talking_fills_no_disk(tmp_path: Path) -> None:
-    """The log keeps the beginning, and says that it is one."""
+    """The log keeps the beginning of a long output, and says that the rest is missing."""
     results = Results(tmp_path, "try")
     for _ in range(3):
         results.log("loud", "x" * (MOST_STEP_BYTES // 2))
@@ -29,7 +29,7 @@ def test_a_step_that_never_stops_talking_fills_no_disk(tmp_path: Path) -> None:
 
 
 def test_a_log_is_as_large_as_may_come_back(tmp_path: Path) -> None:
-    """In bytes, of which a character may take three, and however many steps there are."""
+    """A log's limit is in bytes, as a character may take three, and for all steps together."""
     results = Results(tmp_path, "try")
     for step in range(3 * MOST_BYTES // MOST_STEP_BYTES):
         for _ in range(MOST_STEP_BYTES // (3 * 4096)):
@@ -38,7 +38,7 @@ def test_a_log_is_as_large_as_may_come_back(tmp_path: Path) -> None:
 
 
 def test_what_triton_compiled_travels(tmp_path: Path) -> None:
-    """What one machine compiled another one need not."""
+    """Kernels that Triton compiled on one machine are used on another one."""
     results, first, second = tmp_path / "results", tmp_path / "first", tmp_path / "second"
     results.mkdir()
     assert "compiled nothing" in save_triton(first, results)
@@ -50,7 +50,7 @@ def test_what_triton_compiled_travels(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_came_back_broken_stops_no_script(tmp_path: Path) -> None:
-    """The kernels are compiled anew, and the reason is said."""
+    """A broken cache is reported, and the kernels are compiled anew."""
     cache = tmp_path / "cache"
     (cache / "kernel").mkdir(parents=True)
     (cache / "kernel" / "attend.cubin").write_bytes(os.urandom(1 << 16))
@@ -63,7 +63,7 @@ def test_a_cache_that_came_back_broken_stops_no_script(tmp_path: Path) -> None:
 
 
 def test_a_cache_appears_whole_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that still runs removes its temporary files: that costs the cache alone."""
+    """The cache is not saved if a running compiler removes its temporary files meanwhile."""
     cache, results = tmp_path / "cache", tmp_path / "results"
     results.mkdir()
     (cache / "kernel").mkdir(parents=True)

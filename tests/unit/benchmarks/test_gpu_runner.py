@@ -26,7 +26,7 @@ from gpu_machine.steps import (
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 PATIENCE = 60.0
-# Steps start as programs of a user do.
+# Steps start like programs of a user.
 pytestmark = pytest.mark.usefixtures("executed")
 NO_DRIVER = "libcuda.so.1 is missing"
 RECORDED = ("-p", "gpu_machine.pytest_record", "-p", "no:cacheprovider", "-W", "default")
@@ -42,7 +42,7 @@ def python(name: str, code: str, **settings: Any) -> Step:  # noqa: ANN401 - tho
 def run(
     folder: Path, *lanes: tuple[Step, ...], no_device: str | None = None, seconds: float = PATIENCE
 ) -> list[Outcome]:
-    """Runs lanes at once as one stage of a script named "try"."""
+    """Runs lanes at the same time as one stage of a script named "try"."""
     runner = Runner(
         Results(folder, "try"),
         folder=folder,
@@ -54,12 +54,12 @@ def run(
 
 
 def verdicts(outcomes: list[Outcome]) -> dict[str, str]:
-    """Returns the verdicts by the steps."""
+    """Returns the verdicts by step."""
     return {each.step: each.verdict for each in outcomes}
 
 
 def test_a_failing_step_stops_no_other(tmp_path: Path) -> None:
-    """The steps after one that fails, hangs or is missing still run, and the records list all."""
+    """Steps after one that fails, hangs or is missing still run, and the records list all."""
     steps = (
         python("fails", "raise SystemExit(3)"),
         python("hangs", "print('began', flush=True); import time; time.sleep(600)", seconds=4.0),
@@ -81,19 +81,19 @@ def test_a_failing_step_stops_no_other(tmp_path: Path) -> None:
 
 
 def test_what_a_step_left_running_ends_with_it(tmp_path: Path) -> None:
-    """A step that times out takes its children along, and does not delay the others."""
+    """A step that times out takes its children along and does not delay the others."""
     child = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '600'])"
     step = python("parent", f"{child}; print(p.pid, flush=True); time.sleep(600)", seconds=4.0)
     (outcome,) = run(tmp_path, (step,))
     assert outcome.verdict == TIMED_OUT
     pid = int(outcome.why.rpartition(" ")[2])
     status = Path(f"/proc/{pid}/stat")
-    # Dead, if not yet reaped by the machine's first process.
+    # Dead, although the machine's first process may not have reaped it yet.
     assert not status.exists() or ") Z " in status.read_text(encoding="utf-8")
 
 
 def test_what_a_step_left_running_ends_also_where_the_step_ended_first(tmp_path: Path) -> None:
-    """A test process that dies leaves its stores, which have the device's memory."""
+    """A dead step's children are ended too, such as stores that hold the device's memory."""
     child = "import os, subprocess; p = subprocess.Popen(['sleep', '600'])"
     begin = time.monotonic()
     (outcome,) = run(tmp_path, (python("dies", f"{child}; print(p.pid, flush=True); os._exit(9)"),))
@@ -104,7 +104,7 @@ def test_what_a_step_left_running_ends_also_where_the_step_ended_first(tmp_path:
 
 
 def test_a_step_ends_with_the_session_of_its_script(tmp_path: Path) -> None:
-    """Whoever runs a script ends its session with it: a step has a group of its own and no more."""
+    """A step has its own group in the script's session, so ending the session ends it."""
     (outcome,) = run(
         tmp_path, (python("which", "import os; print(os.getsid(0), os.getpgid(0) == os.getpid())"),)
     )
@@ -112,7 +112,7 @@ def test_a_step_ends_with_the_session_of_its_script(tmp_path: Path) -> None:
 
 
 def test_lanes_run_at_once(tmp_path: Path) -> None:
-    """Each of two steps waits for what the other one makes."""
+    """Each of two steps waits for a file of the other one."""
     waits = (
         "import time; from pathlib import Path\n"
         "Path({!r}).touch()\n"
@@ -126,7 +126,7 @@ def test_lanes_run_at_once(tmp_path: Path) -> None:
 
 
 def test_what_has_no_time_is_left_out(tmp_path: Path) -> None:
-    """The record says so, and the step is not started."""
+    """A step without time is not started, and the record says so."""
     (outcome,) = run(tmp_path, (python("late", "print(1)"),), seconds=LEAST_SECONDS / 2)
     assert outcome.verdict == LEFT_OUT
 
@@ -153,7 +153,7 @@ def test_only_a_step_that_says_so_needs_a_device(
 
 
 def test_a_program_that_is_missing_beside_a_device_is_no_failure(tmp_path: Path) -> None:
-    """A machine without a device lacks the device's tools too."""
+    """A machine without a device lacks the device's tools too, so this is no failure."""
     step = Step(name="nvidia-smi", command=("no-such-program",), seconds=PATIENCE)
     (outcome,) = run(tmp_path, (step,), no_device=NO_DRIVER)
     assert outcome.verdict == NO_DEVICE
@@ -167,7 +167,7 @@ def test_an_answer_is_the_verdict(tmp_path: Path) -> None:
 
 
 def test_output_appears_whole_or_not(tmp_path: Path) -> None:
-    """A result file is from a program that ended with status 0; its errors are in the log."""
+    """A result file appears only if its program ended with status 0. Its errors are in the log."""
     says = "import sys; print('{}', file=sys.stderr); print(1); raise SystemExit({})"
     steps = (
         python("good", says.format("fine", 0), output="good.json"),
@@ -193,7 +193,7 @@ def test_is_skipped(): pass
 
 
 def running(tmp_path: Path, name: str, source: str) -> Step:
-    """Returns a step that runs tests out of a file."""
+    """Returns a step that runs a file of tests."""
     (tmp_path / f"test_{name}.py").write_text(source, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     command = (sys.executable, "-m", "pytest", *RECORDED, f"test_{name}.py")
@@ -201,7 +201,7 @@ def running(tmp_path: Path, name: str, source: str) -> Step:
 
 
 def test_each_test_is_recorded(tmp_path: Path) -> None:
-    """With its id, as `again` asks for it, and the reason."""
+    """Each test is recorded with its reason and the id that `again` needs."""
     (outcome,) = run(tmp_path, (running(tmp_path, "some", TESTS),))
     assert outcome.verdict == FAILED
     assert {k: v for k, v in outcome.facts.items() if k != "why"} == {
@@ -217,7 +217,7 @@ def test_each_test_is_recorded(tmp_path: Path) -> None:
 
 
 def test_a_test_that_ends_its_process_is_found(tmp_path: Path) -> None:
-    """It started, and never ended."""
+    """A test that started and never ended is found."""
     source = "import os\ndef test_first(): pass\ndef test_dies(): os._exit(9)\n"
     (outcome,) = run(tmp_path, (running(tmp_path, "dying", source),))
     assert outcome.verdict == FAILED
@@ -230,7 +230,7 @@ def test_a_test_that_ends_its_process_is_found(tmp_path: Path) -> None:
     [("needs a CUDA device: no driver", NO_DEVICE), ("needs another moon", SKIPPED)],
 )
 def test_tests_that_all_skip_have_passed_nothing(tmp_path: Path, reason: str, verdict: str) -> None:
-    """For a missing device or for another reason."""
+    """Skipped tests are not passed, whether for a missing device or another reason."""
     source = f"import pytest\n@pytest.mark.skip(reason={reason!r})\ndef test_it(): pass\n"
     (outcome,) = run(tmp_path, (running(tmp_path, "idle", source),))
     assert outcome.verdict == verdict

@@ -1,4 +1,4 @@
-"""benchmarks/in_flight.py, so quickly that its figures mean nothing."""
+"""benchmarks/in_flight.py with sizes so small that its figures mean nothing."""
 
 import json
 
@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 
 def test_each_case_is_measured_beside_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of a case differs from itself by nothing; a prefill is announced and is not."""
+    """Each case is compared with its first way, which differs from itself by 0."""
     monkeypatch.setattr(in_flight, "QUICK", 1)
     monkeypatch.setattr(in_flight, "OPEN", 10)
     monkeypatch.setattr(in_flight, "OPEN_LONG", 3)
@@ -27,7 +27,7 @@ def test_each_case_is_measured_beside_one_without(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_asked_for_is_in_flight_there() -> None:
-    """The match that is measured finds one that agrees with it to the end."""
+    """The measured match finds a prefill in flight that agrees with it to the end."""
     world = in_flight.World()
     asked = in_flight.prompt(in_flight.SHORT, 2, in_flight.SHORT // 2)
     for number in range(4):

@@ -1,4 +1,4 @@
-"""What the clients of a replay saw, from answers that are written down."""
+"""The figures of a replay's clients, from given answers."""
 
 from multiturn import figures
 
@@ -7,7 +7,7 @@ from support.workloads.trace import Turn
 
 
 def test_shares_are_of_the_tokens_that_were_answered() -> None:
-    """What failed counts as an error, and nowhere else."""
+    """A failed request counts as an error and in no other figure."""
     asked = [Turn(0, [1] * 100, 0), Turn(1, [1] * 100, 80), Turn(2, [1] * 50, 50)]
     served = [
         Served(100, 0, 4, first_token_s=0.3, whole_s=0.4, late_s=0.0),
@@ -22,6 +22,6 @@ def test_shares_are_of_the_tokens_that_were_answered() -> None:
 
 
 def test_a_replay_of_which_nothing_was_answered_has_no_shares() -> None:
-    """Zero, and all of them errors."""
+    """A replay without answers has shares of 0, and only errors."""
     found = figures([Turn(0, [1], 0)], [Served(1, 0, 0, 0.0, 0.0, 0.0, "APIConnectionError")])
     assert (found["errors"], found["cached_share"], found["ideal_share"]) == (1, 0.0, 0.0)

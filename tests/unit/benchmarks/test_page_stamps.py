@@ -1,4 +1,4 @@
-"""Pages whose bytes say what they are of."""
+"""Pages whose bytes identify their tokens."""
 
 import pytest
 
@@ -19,13 +19,13 @@ def keys(*ids: int) -> list[PageKey]:
 
 
 def test_a_page_is_its_own() -> None:
-    """What was written for a key is recognised, with its writer and its number."""
+    """A page is recognised by its key, with its writer and its number."""
     for key in keys(1, 2, 3, 4, 5):
         assert stamp_of(stamped(key, STAMP, SIZE), key) == STAMP
 
 
 def test_a_key_depends_on_all_before_it() -> None:
-    """The same tokens behind other tokens are another page."""
+    """The same tokens after other tokens are another page."""
     first, second = keys(1, 2, 3, 4)[1], keys(1, 9, 3, 4)[1]
     assert first.tokens == second.tokens
     with pytest.raises(WrongPage, match="another prefix"):
@@ -33,7 +33,7 @@ def test_a_key_depends_on_all_before_it() -> None:
 
 
 def test_other_tokens_are_seen() -> None:
-    """A page of the same place with other tokens is wrong, a fuller and a shorter one too."""
+    """A page with other, more or fewer tokens at the same place is wrong."""
     key, other, partial = keys(1, 2)[0], keys(1, 9)[0], keys(1)[0]
     for there, wanted in ((other, key), (key, partial), (partial, key)):
         with pytest.raises(WrongPage, match="other tokens"):
@@ -41,7 +41,7 @@ def test_other_tokens_are_seen() -> None:
 
 
 def test_a_page_to_copy_from_has_to_begin_alike() -> None:
-    """Of a source page the valid tokens have to be the sequence's, and no others."""
+    """A source page is right if its valid tokens are the sequence's, whatever follows them."""
     key, other = keys(1, 2)[0], keys(1, 9)[0]
     assert stamp_of(stamped(other, STAMP, SIZE), key, token_count=1) == STAMP
     with pytest.raises(WrongPage, match="other tokens"):

@@ -1,4 +1,4 @@
-"""A cut of a public trace through the core, beside policies that look at every page."""
+"""A part of a public trace through the core, beside naive policies."""
 
 import json
 from itertools import count as count_from
@@ -10,7 +10,7 @@ import pytest
 import replay
 from typer.testing import CliRunner
 
-from kvstore.core.eviction import order
+from kvstore.core.eviction import leaf_order
 from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.values.requests import ExpectedReuse
 from naive.policies import NAIVE
@@ -24,7 +24,7 @@ REQUESTS = 150
 CAPACITY = 300
 TIERS = ["--tier2", "600", "--tier3", "2000"]
 WRONG = ("noisy:2", "noisy:", "noisy:0.3:day", "oracle:0.3", "best")
-# The real ones know runs where the naive ones know pages.
+# The real policies order runs, and the naive ones order pages.
 APART = {"lru": 0.0, "lfu": 0.0, "level": 0.0, "slru": 0.01, "gdsf": 0.01, "auto": 0.01}
 
 
@@ -48,7 +48,7 @@ def conversations(count: int, seed: int) -> list[Request]:
 
 
 def share(requests: list[Request], tokens: int) -> float:
-    """Returns tokens as a share of all that were asked for."""
+    """Returns tokens as a share of all requested tokens."""
     return tokens / sum(each.token_count for each in requests)
 
 
@@ -56,8 +56,8 @@ def share(requests: list[Request], tokens: int) -> float:
 def test_a_policy_hits_what_its_naive_twin_hits(
     name: str, requests: list[Request], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In heaps with lazy deletion and by runs of pages, as by looking at all of them."""
-    monkeypatch.setattr(order, "HOT_HITS", 1 << 40)
+    """A policy with heaps and runs of pages hits what its naive version hits."""
+    monkeypatch.setattr(leaf_order, "HOT_HITS", 1 << 40)
     for asked, capacity in ((requests, CAPACITY), (conversations(400, 3), 90)):
         done = Replay(capacity, POLICIES[name], page_tokens=1).run(asked)
         naive = NAIVE[name](capacity).replay(asked)
@@ -66,14 +66,14 @@ def test_a_policy_hits_what_its_naive_twin_hits(
 
 
 def test_tokens_that_stand_for_a_block_change_nothing(requests: list[Request]) -> None:
-    """A block is a page, of however many tokens."""
+    """A block is one page, for any number of tokens."""
     one, four = (Replay(CAPACITY, POLICIES["auto"], each).run(requests) for each in (1, 4))
     assert one.hit_token_count == four.hit_token_count
     assert one.counters.evicted_page_count == four.counters.evicted_page_count
 
 
 def test_no_policy_is_better_than_the_optimum() -> None:
-    """Neither any of the policies, nor with all that can be known of the future."""
+    """No policy beats the optimum, not even one with perfect hints of the future."""
     requests, capacity = conversations(400, 4), 90
     best = optimum(requests, capacity)
     hits = {
@@ -87,7 +87,7 @@ def test_no_policy_is_better_than_the_optimum() -> None:
 
 
 def replayed(*arguments: str, trace: Path = TRACE) -> dict[str, Any]:
-    """Returns what a replay prints last."""
+    """Returns the last line that a replay prints."""
     outcome = CliRunner().invoke(replay.app, ["--trace", str(trace), *arguments])
     assert outcome.exit_code == 0, outcome.output
     result: dict[str, Any] = json.loads(outcome.output.splitlines()[-1])
@@ -96,7 +96,7 @@ def replayed(*arguments: str, trace: Path = TRACE) -> dict[str, Any]:
 
 @pytest.mark.parametrize("more", [[], ["--promote"]])
 def test_tiers_hit_together_what_one_of_them_would_not(more: list[str], tmp_path: Path) -> None:
-    """Each hit is of the tier that it was found in, and each page that came there was written."""
+    """Each hit counts for the tier that has it, and each page that entered a tier was written."""
     trace = tmp_path / "trace.jsonl"
     rows = [
         {"timestamp": 0, "hash_ids": each.ids, "input_length": each.token_count}
@@ -117,7 +117,7 @@ def test_tiers_hit_together_what_one_of_them_would_not(more: list[str], tmp_path
 
 
 def test_the_table_for_people_has_the_tiers_where_there_are_some() -> None:
-    """Before the one line of JSON, which has everything."""
+    """The table has the tiers in use, and the one line of JSON has everything."""
     for more, shown in (([], False), (["--tier2", "10"], True)):
         outcome = CliRunner().invoke(replay.app, ["--trace", str(TRACE), "--requests", "20", *more])
         *lines, last = outcome.output.splitlines()
@@ -129,7 +129,7 @@ def test_the_table_for_people_has_the_tiers_where_there_are_some() -> None:
 
 
 def test_a_slab_writes_at_the_second_touch_and_spares_what_was_read() -> None:
-    """Of conversations that come twice all are there the third time, as far as there is room."""
+    """A slab writes pages at their second use, so the third use hits, as far as there is room."""
     asked = [chain(*range(10 * k, 10 * k + 5)) for k in range(8)] * 3
     room = Replay(10, POLICIES["lru"], 1, beyond=Beyond(0, 400)).run(asked)
     assert (room.slab_write_count, room.by_tier[3]) == (40, 40 * 512)
@@ -142,7 +142,7 @@ def test_a_slab_writes_at_the_second_touch_and_spares_what_was_read() -> None:
 def test_a_slab_may_lose_a_page_and_write_what_continues_it(
     seed: int, lower: int, third: int
 ) -> None:
-    """Pages whose parent went while they were on their way are counted as it comes back."""
+    """A page is counted again when its lost parent returns."""
     asked = conversations(800, seed)
     done = Replay(12, POLICIES["auto"], 1, beyond=Beyond(lower, third)).run(asked)
     assert done.slab_write_count > third
@@ -154,7 +154,7 @@ def chain(*ids: int) -> Request:
 
 
 def test_the_optimum_keeps_what_is_used_next() -> None:
-    """Of two that fit one at a time, the one that returns first; none before its continuation."""
+    """The optimum keeps the page that is used next, and evicts none before its continuation."""
     requests = [chain(1), chain(2), chain(1), chain(2)]
     assert next_uses(requests) == [[2], [3], [4], [4]]
     assert optimum(requests, 1) == 0.25
@@ -163,7 +163,7 @@ def test_the_optimum_keeps_what_is_used_next() -> None:
 
 
 def test_hints_are_right_or_as_often_wrong_as_told() -> None:
-    """The oracle parts a request's blocks by whether they return; noise of one inverts it."""
+    """The oracle splits a request by whether its blocks return. Noise of 1 inverts it."""
     requests = [chain(1, 2, 3), chain(1, 2)]
     assert Oracle(requests, 0.0).runs(0, 0) == [(2, 1), (3, 2)]
     assert Oracle(requests, 0.0).runs(0, 2) == [(3, 2)]
@@ -172,7 +172,10 @@ def test_hints_are_right_or_as_often_wrong_as_told() -> None:
 
 
 def test_what_is_wrong_is_drawn_for_a_block_a_run_or_a_request() -> None:
-    """Of as many blocks in any case; a request's are wrong all together, a block's alone."""
+    """The share of wrong blocks is the same for each kind.
+
+    A request's blocks are wrong all together.
+    """
     requests = [chain(*range(9 * k, 9 * k + 4), *range(900 + k, 905 + k)) for k in range(40)] * 2
     wrong = {}
     for drawn in Drawn:
@@ -197,7 +200,7 @@ def _each(runs: list[tuple[int, ExpectedReuse]]) -> list[ExpectedReuse]:
     [["--backend", "exact"], ["--hints", "noisy:0.3"], ["--hints", "noisy:0.3:block"], TIERS],
 )
 def test_the_last_line_is_the_result(more: list[str]) -> None:
-    """Whatever is replayed, one JSON object at the end."""
+    """The last line is one JSON object for every kind of replay."""
     result = replayed("--capacity", "300", "--requests", "40", "--page-tokens", "1", *more)
     assert 0 <= result["hit_rate"] <= result["optimum"] <= 1
     assert result["writes"] - result["evictions"] <= 300 + result.get("tier2", 0)
@@ -205,15 +208,15 @@ def test_the_last_line_is_the_result(more: list[str]) -> None:
 
 @pytest.mark.parametrize("tier", ["--tier2", "--tier3"])
 def test_a_map_of_whole_prompts_has_one_tier(tier: str) -> None:
-    """It is there to compare with, and what it would find below is not known."""
+    """The map of whole prompts is a baseline with one tier, so more tiers are refused."""
     outcome = CliRunner().invoke(replay.app, ["--backend", "exact", tier, "10"])
     assert (outcome.exit_code, outcome.stdout) == (2, "")
-    assert "exact has one tier" in outcome.output
+    assert "exact has one tier" in " ".join(outcome.output.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("line", [None, "{", '{"hash_ids": [1], "input_length": 9}', "[1]"])
 def test_a_trace_that_cannot_be_read_is_a_line(tmp_path: Path, line: str | None) -> None:
-    """With its path, and the line's number where one is wrong."""
+    """The error is one line with the path, and with the line's number if a line is wrong."""
     trace = tmp_path / "trace.jsonl"
     if line is not None:
         trace.write_text(f"{line}\n")
@@ -227,21 +230,21 @@ def test_a_trace_that_cannot_be_read_is_a_line(tmp_path: Path, line: str | None)
     "text", ["", "\n", '{"timestamp": 0, "hash_ids": [], "input_length": 0}\n'], ids=range(3)
 )
 def test_a_trace_that_asks_for_nothing_is_a_line(tmp_path: Path, text: str) -> None:
-    """There is nothing that could hit, and no share of it."""
+    """A trace without tokens is refused, because nothing could hit."""
     trace = tmp_path / "trace.jsonl"
     trace.write_text(text)
     result = CliRunner().invoke(replay.app, ["--trace", str(trace)])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == f"{trace}: it asks for no tokens\n"
+    assert result.stderr == f"{trace}: no request has tokens\n"
 
 
 @pytest.mark.parametrize(
     "wrong", [["--policy", "best"], ["--backend", "best"], *(["--hints", each] for each in WRONG)]
 )
 def test_what_there_is_not_is_said(wrong: list[str]) -> None:
-    """A policy, backend or kind of hints that there is not: it is named, and those there are."""
+    """An unknown policy, backend or kind of hints is named, with the existing ones."""
     arguments = ["--trace", str(TRACE), "--capacity", "1", *wrong]
     outcome = CliRunner().invoke(replay.app, arguments)
     assert outcome.exit_code == 2
     said = " ".join(outcome.output.replace("│", " ").split())
-    assert f": {wrong[1]}; there are " in said
+    assert f"{wrong[1]}: use " in said

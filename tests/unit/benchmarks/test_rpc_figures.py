@@ -12,13 +12,13 @@ THREADS, AIO = Cell("grpc.server", 2048, 2), Cell("grpc.aio", 2048, 2)
     ("fraction", "expected"), [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0), (0.001, 1.0)]
 )
 def test_a_quantile_is_a_time_that_was_measured(fraction: float, expected: float) -> None:
-    """Of one hundred calls the p99 is the 99th, in microseconds, whatever their order."""
+    """The p99 of a hundred calls is the 99th time, in microseconds, in any order."""
     times = [each * 1000 for each in range(100, 0, -1)]
     assert quantile(times, fraction) == expected
 
 
 def test_a_figure_is_the_median_of_the_rounds() -> None:
-    """One round under another's load does not move a figure."""
+    """One round under foreign load does not change a figure."""
     rounds = [
         Slice({"match": [1000]}, 10.0, 5.0),
         Slice({"match": [3000, 3000]}, 30.0, 7.0),
@@ -33,13 +33,13 @@ def test_a_figure_is_the_median_of_the_rounds() -> None:
 
 
 def test_a_slice_without_a_server_has_no_load() -> None:
-    """In this process there is nobody else's processor time, nor calls at the same time."""
+    """A slice within this process has no server time and no concurrent calls."""
     figures = cell_figures(Cell("in process", 0, 1), [Slice({"empty": [1000]})])
     assert (figures["calls_per_second"], figures["server_cpu_us_per_call"]) == (None, None)
 
 
 def test_a_ratio_is_taken_within_each_round() -> None:
-    """Rounds of a busy machine, slow for both, say the same as the others."""
+    """Rounds on a busy machine, slow for both, give the same ratio."""
     rounds = {
         THREADS: [Slice({"match": [1000 * busy]}, 100 / busy, 4.0 * busy) for busy in (1, 5, 9)],
         AIO: [Slice({"match": [1500 * busy]}, 50 / busy, 8.0 * busy) for busy in (1, 5, 9)],

@@ -1,4 +1,4 @@
-"""The few ratios of whole hits that a run of rpc.py ends with."""
+"""The summary of a run of rpc.py: a few ratios of whole hits."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from support.rpc.summary import GRPC, LANE, PEERS, SIZES, WAYS, summary
 
 
 def hits(peers: dict[str, int]) -> dict[str, Any]:
-    """Returns a run of two rounds in which the lane takes 2 us, gRPC 8, and peers what is given."""
+    """Returns a run of two rounds with 2 us for the lane, 8 for gRPC, and the given peers."""
     times = {LANE + suffix: 2 for suffix in WAYS.values()}
     times |= {GRPC + suffix: 8 for suffix in WAYS.values()}
     times |= {name + way: us for name, us in peers.items() for way in ("", ", in a row")}
@@ -22,7 +22,7 @@ def hits(peers: dict[str, int]) -> dict[str, Any]:
 
 
 def test_each_way_to_the_store_is_compared_with_its_own() -> None:
-    """The lane's time to gRPC's, and each peer's to the lane's, for both prompts."""
+    """The lane is compared with gRPC, and each peer with the lane, for both prompts."""
     found = summary(hits({PEERS["lmcache_zmq"]: 20, PEERS["lmcache_grpc"]: 50}))
     assert found["lane_over_grpc_2048"] == found["client_lane_over_grpc_100k"] == 0.25
     assert found["lmcache_zmq_over_lane_100k"] == found["lmcache_zmq_over_match_lane_2048"] == 10
@@ -35,7 +35,7 @@ def test_each_way_to_the_store_is_compared_with_its_own() -> None:
 
 @pytest.mark.parametrize("peers", [{}, {PEERS["lmcache_grpc"]: 50}])
 def test_a_peer_that_was_left_out_has_no_ratio(peers: dict[str, int]) -> None:
-    """The others have theirs."""
+    """A peer that was left out has no ratio, and the others have theirs."""
     found = summary(hits(peers))
     assert not [name for name in found if name.startswith("lmcache_zmq")]
     assert ("lmcache_grpc_over_lane_2048" in found) == bool(peers)
@@ -43,7 +43,7 @@ def test_a_peer_that_was_left_out_has_no_ratio(peers: dict[str, int]) -> None:
 
 
 def test_ratios_are_the_median_of_the_rounds_own() -> None:
-    """A round in which the machine did other things moves them little."""
+    """A round under foreign load changes the ratios little."""
     run = hits({})
     for cell in run["cells"]:
         cell["raw_us"] += [[cell["raw_us"][0][0] * (9 if cell["name"].startswith(LANE) else 1)]]

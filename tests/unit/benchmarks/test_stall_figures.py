@@ -1,4 +1,4 @@
-"""What a stall cost, from requests and looks that are written down."""
+"""The cost of a stall, from given requests and health probes."""
 
 import pytest
 
@@ -9,7 +9,7 @@ STALL = Stall(100.0, 130.0)
 
 
 def request(begin: float, end: float, *, worker: str = "a", **more: float | bool) -> Request:
-    """Returns a request with the store that missed, unless told."""
+    """Returns a request that used the store and missed, by default."""
     fields: dict[str, float | bool] = {
         "use_store": True,
         "hit": False,
@@ -21,7 +21,7 @@ def request(begin: float, end: float, *, worker: str = "a", **more: float | bool
 
 
 def test_what_is_added_is_over_requests_without_the_store_at_the_same_time() -> None:
-    """The baseline is the median of those within the stall; requests outside play no part."""
+    """The baseline is the median of requests without the store within the stall."""
     requests = [
         request(90.0, 99.0, store_s=0.5),
         request(50.0, 59.0, use_store=False),
@@ -42,20 +42,20 @@ def test_what_is_added_is_over_requests_without_the_store_at_the_same_time() -> 
 
 
 def test_a_short_stall_is_compared_with_the_whole_run() -> None:
-    """Where none was made without the store during the stall, the others serve."""
+    """The whole run is the baseline if no request without the store fell into the stall."""
     requests = [request(50.0, 50.25, use_store=False), request(100.0, 101.0)]
     cost = cost_of("light", requests, STALL, call_timeout=1.0)
     assert cost["largest_added_s"] == 0.75
 
 
 def test_without_requests_there_is_no_figure() -> None:
-    """No request within the stall is an error, and not a cost of nothing."""
+    """A stall without requests is an error, and not a cost of 0."""
     with pytest.raises(ValueError, match="light"):
         cost_of("light", [request(1.0, 2.0)], STALL, call_timeout=1.0)
 
 
 def test_each_worker_s_first_hit_counts() -> None:
-    """A hit that ended before the stall did is none, nor is a worker's second."""
+    """A worker's first hit that ended after the stall counts, and no other."""
     requests = [
         request(99.0, 99.5, hit=True),
         request(130.0, 130.25),
@@ -67,7 +67,10 @@ def test_each_worker_s_first_hit_counts() -> None:
 
 
 def test_a_stall_is_seen_when_a_look_has_ended() -> None:
-    """A look that ends with anything else has seen it, one that begins later sees its end."""
+    """A probe that ends without SERVING has seen the stall.
+
+    A probe that begins later sees its end.
+    """
     looks = [
         Look(98.0, 98.1, "SERVING"),
         Look(99.9, 101.9, "DEADLINE_EXCEEDED"),

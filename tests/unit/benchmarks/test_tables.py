@@ -1,4 +1,4 @@
-"""Tables of benchmarks where they are read: in a terminal of 80 columns, and in a file."""
+"""Tables of benchmarks, in a terminal of 80 columns and in a file."""
 
 import io
 from collections.abc import Iterable
@@ -16,12 +16,12 @@ from support.workloads import tables as workload_tables
 
 SERVERS = ["grpc.server", "grpc.aio", "hot lane"]
 OPERATIONS = ("match", "acquire", "release")
-# Of no table are any larger on a machine that is worth measuring on.
+# The largest times of any table on a machine that is fast enough for measurements.
 P50, P99 = 23_456.0, 123_456.0
 
 
 def printed(tables: Iterable[Table]) -> str:
-    """Returns what is seen of some tables in 80 columns."""
+    """Returns the output of some tables in 80 columns."""
     console = Console(file=io.StringIO(), width=80)
     for each in tables:
         console.print(each)
@@ -30,7 +30,7 @@ def printed(tables: Iterable[Table]) -> str:
 
 
 def cell(server: str, tokens: int, callers: int) -> dict[str, Any]:
-    """Returns what rpc.py measured of one server."""
+    """Returns the figures of one server by rpc.py."""
     return {
         "server": server,
         "tokens": tokens,
@@ -43,7 +43,10 @@ def cell(server: str, tokens: int, callers: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("callers", [1, 4])
 def test_the_times_of_calls_can_be_read(callers: int) -> None:
-    """Each server's, and the store's own where there is one caller, and the ratios."""
+    """The tables have each server's times and the ratios.
+
+    With one caller they also have the store's own time.
+    """
     local = ["store alone", "in process"] if callers == 1 else []
     document = {
         "servers": SERVERS,
@@ -83,7 +86,7 @@ def test_hits_fetches_and_stores_can_be_read() -> None:
 
 
 def test_workloads_can_be_read() -> None:
-    """A figure a row, a variant a column."""
+    """Each figure is a row, and each variant is a column."""
     figures = {
         "ttft_p50_ms": 27_627.1,
         "ttft_p99_ms": 114_915.2,
@@ -96,15 +99,19 @@ def test_workloads_can_be_read() -> None:
         "store_p50_ms": 1_234.56,
     }
     head = {
-        **dict.fromkeys(("speedup", "ideal_speedup"), 1.0),
+        **dict.fromkeys(("speedup", "ideal_speedup", "hit_rate"), 1.0),
         **dict.fromkeys(("full_hits", "partial_hits", "could_hit"), 1),
         "identical": True,
         "baseline_vs_stock": 1.0,
-        "why": "it is made up",
     }
     variants = ("without", "store", "two workers", "ideal")
     document = {
-        "workloads": {"chat": {"variants": dict.fromkeys(variants, figures)}},
+        "workloads": {
+            "chat": {
+                "variants": dict.fromkeys(variants, figures),
+                "target": {"speedup": 10, "hit_rate": 0.98},
+            }
+        },
         "summary": {"chat": head},
     }
     text = printed(workload_tables.tables(document))
@@ -124,7 +131,7 @@ def test_workloads_can_be_read() -> None:
 
 
 def test_how_far_bits_differ_can_be_read() -> None:
-    """The headings of determinism.py too."""
+    """The headings of determinism.py are whole too."""
     ways = {f"behind a hit of all but {count} tokens": count for count in (30, 300)}
     plain = {
         "positions": 123_456,
@@ -143,7 +150,7 @@ def test_how_far_bits_differ_can_be_read() -> None:
 
 
 def test_a_file_has_lines_as_long_as_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    """It has no width of its own, and its reader may scroll."""
+    """A table in a file has its full width, because readers can scroll."""
     long = " ".join(["figure"] * 25)
     table_console().print(Table(long))
     assert long in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Medians, their intervals, hit rates and verdicts, from samples that are written down."""
+"""Medians, intervals, hit rates and verdicts, from given samples."""
 
 from math import comb
 
@@ -10,6 +10,7 @@ from support.workloads.figures import (
     latency_figures,
     median_interval,
     percentile,
+    reason,
     speedup,
     verdict,
 )
@@ -22,19 +23,22 @@ def sample(first: float, *, matched: int = 0, copied: int = 0, prompt: int = 100
 
 
 def asked(known: int, length: int = 100) -> Asked:
-    """Returns a request of which ``known`` tokens were computed before."""
+    """Returns a request with ``known`` tokens that were computed before."""
     return Asked(list(range(length)), None, known)
 
 
 def test_percentiles_lie_between_samples() -> None:
-    """As numpy has them, linear."""
+    """Percentiles are interpolated linearly, as in numpy."""
     assert percentile([4.0, 1.0, 2.0, 3.0], 50) == 2.5
     assert percentile([1.0, 3.0], 99) == pytest.approx(2.98)
 
 
 @pytest.mark.parametrize(("count", "rank"), [(6, 0), (9, 1), (20, 5), (60, 21)])
 def test_a_medians_interval_is_two_order_statistics(count: int, rank: int) -> None:
-    """The ranks that tables of the sign test have; that they hold enough, and no fewer would."""
+    """The interval's ranks are those of a sign test's tables.
+
+    They are enough, and fewer would not be.
+    """
     samples = [float(each) for each in range(count)]
     assert median_interval(samples[::-1]) == (rank, count - 1 - rank)
 
@@ -45,14 +49,17 @@ def test_a_medians_interval_is_two_order_statistics(count: int, rank: int) -> No
 
 
 def test_too_few_samples_have_all_of_them_as_interval() -> None:
-    """Of one, two and five no pair holds 95 %."""
+    """No pair of one, two or five samples has 95 %, so the interval has all."""
     assert median_interval([3.0]) == (3.0, 3.0)
     assert median_interval([3.0, 1.0]) == (1.0, 3.0)
     assert median_interval([3.0, 1.0, 2.0, 5.0, 4.0]) == (1.0, 5.0)
 
 
 def test_hits_are_counted_among_those_that_could() -> None:
-    """Full to the last known token, at most all but one; the first of a prefix is left out."""
+    """Only requests that could hit are counted.
+
+    A full hit reaches the last known token, less the one that always runs.
+    """
     requests = [asked(0), asked(50), asked(50), asked(50), asked(50), asked(100)]
     samples = [
         sample(1, matched=16),
@@ -76,7 +83,10 @@ def test_hits_are_counted_among_those_that_could() -> None:
 
 
 def test_a_speedup_is_the_median_of_requests_own_ratios() -> None:
-    """Over those that could hit; beside it all of them, and all their time."""
+    """The speedup is over requests that could hit.
+
+    Beside it are one over all and one of the total time.
+    """
     without = [sample(1.0), sample(1.0), sample(1.0), sample(4.0)]
     store = [sample(1.0), sample(0.1), sample(0.2), sample(1.0)]
     found = speedup(without, store, [False, True, True, True])
@@ -87,7 +97,7 @@ def test_a_speedup_is_the_median_of_requests_own_ratios() -> None:
 
 
 def test_a_variants_figures_are_of_all_its_requests_and_of_those_that_could_hit() -> None:
-    """Milliseconds; requests a second are of whole requests."""
+    """Times are milliseconds, and the rate counts whole requests a second."""
     samples = [sample(1.0, matched=32, copied=3), sample(3.0)]
     found = latency_figures(samples, [True, False])
     assert found["ttft_p50_ms"] == 2_000.0
@@ -105,7 +115,19 @@ def test_a_variants_figures_are_of_all_its_requests_and_of_those_that_could_hit(
 def test_a_target_beyond_the_ideal_is_a_share_of_it(
     measured: float, ideal: float, *, met: bool
 ) -> None:
-    """10x where the ideal has them, else 85 % of what it has."""
+    """The target is 10x if the ideal reaches it, and otherwise 85 % of the ideal."""
     found = verdict(measured, ideal, 10.0)
     assert found["met"] is met
     assert f"{ideal:.2f}x" in found["why"]
+
+
+def test_a_reason_has_the_figures_and_their_targets() -> None:
+    """The reason says which targets apply to the speedup and to the hit rate."""
+    head, target = {"speedup": 4.5, "ideal_speedup": 5.0, "hit_rate": 0.97}, {"hit_rate": 0.98}
+    assert reason(head, target | {"speedup": 10}) == (
+        "speedup 90% of the ideal, target 85%, as the ideal 5.00x is below 10x;"
+        " hit rate 97%, target 98%"
+    )
+    assert reason(head, target | {"speedup": 5}) == (
+        "speedup 4.50x, target 5x, ideal 5.00x; hit rate 97%, target 98%"
+    )

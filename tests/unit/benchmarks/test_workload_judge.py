@@ -1,4 +1,4 @@
-"""When outputs are the same: all equal, or different at near ties of the reference."""
+"""Outputs are the same if they are equal, or differ at near ties of the reference."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -10,7 +10,7 @@ from support.workloads.judge import Judge
 
 
 class Written:
-    """A reference whose tokens and gaps are written down; forced ids are taken as they are."""
+    """A reference with given tokens and gaps, which accepts forced ids."""
 
     def __init__(self, ids: list[int], gaps: list[float]) -> None:
         self.asked = 0
@@ -19,7 +19,7 @@ class Written:
     def answer(
         self, prompt_ids: Sequence[int], max_tokens: int, forced_ids: Sequence[int] = ()
     ) -> dict[str, Any]:
-        """Goes on as written."""
+        """Answers with the given tokens."""
         del prompt_ids
         self.asked += 1
         ids = [*forced_ids, *self._ids[len(forced_ids) :]][:max_tokens]
@@ -27,12 +27,12 @@ class Written:
 
 
 def judge(reference: Written) -> Judge:
-    """Returns a judge that loads a written reference."""
+    """Returns a judge that loads the given reference."""
     return Judge(lambda: cast("Reference", reference))
 
 
 def test_equal_outputs_ask_nobody() -> None:
-    """Stock transformers is not even loaded."""
+    """Equal outputs do not even load stock transformers."""
     written = Written([], [])
     looking = judge(written)
     looking.look("first", [1], {"without": [5, 6], "store": [5, 6]})
@@ -42,7 +42,10 @@ def test_equal_outputs_ask_nobody() -> None:
 
 
 def test_another_token_is_wrong() -> None:
-    """Where the reference's best two are far apart; it says whose and where."""
+    """Another token is wrong if the reference's best two are far apart.
+
+    The report has its place.
+    """
     looking = judge(Written([5, 6], [3.0, 3.0]))
     looking.look("first", [1], {"without": [5, 6], "store": [5, 7]})
     report = looking.report()
@@ -52,7 +55,7 @@ def test_another_token_is_wrong() -> None:
 
 @pytest.mark.parametrize(("others", "identical"), [(200, True), (10, False)])
 def test_near_ties_are_counted_and_few(others: int, *, identical: bool) -> None:
-    """One token in a hundred at most may come of one."""
+    """At most one token in a hundred may differ by a near tie."""
     looking = judge(Written([5, 6], [3.0, 1e-5]))
     looking.look("all", [1], {"without": [1] * others, "store": [1] * others})
     looking.look("tied", [1], {"without": [5, 6], "store": [5, 7]})

@@ -1,4 +1,4 @@
-"""What the workloads ask: exact lengths, shares by design, the same for a seed."""
+"""The requests of the workloads: exact lengths, planned shares, equal for equal seeds."""
 
 from collections import Counter
 from dataclasses import replace
@@ -24,7 +24,7 @@ def text(seed: int = 3) -> Text:
 
 
 def known_by_looking(asked: list[Asked]) -> list[int]:
-    """Returns how much of each an endless store would know, by comparing with all before it."""
+    """Returns the tokens of each request that an endless store would know, by comparison."""
     computed, known = ComputedPrompts(), []
     for each in asked:
         known.append(computed.shared(each.ids))
@@ -34,7 +34,7 @@ def known_by_looking(asked: list[Asked]) -> list[int]:
 
 @pytest.mark.parametrize("plan", [FULL, QUICK, SMALLEST])
 def test_a_document_and_its_question_have_exactly_their_tokens(plan: Plan) -> None:
-    """Each prompt is one of the documents, and a question that no other has."""
+    """Each prompt is one of the documents and a question of its own, in exact lengths."""
     asked = rag_requests(plan.rag, text())
     assert {len(each.ids) for each in asked} == {
         plan.rag.document_tokens + plan.rag.question_tokens
@@ -45,7 +45,7 @@ def test_a_document_and_its_question_have_exactly_their_tokens(plan: Plan) -> No
 
 
 def test_popular_documents_are_asked_about_more_often() -> None:
-    """By Zipf's law: the first twice as often as the second, about."""
+    """Documents follow Zipf's law, so the first has about twice as many questions as the second."""
     drawn = Counter(
         each.prefix for each in rag_requests(Rag(document_tokens=32, requests=2_000), text())
     )
@@ -56,7 +56,7 @@ def test_popular_documents_are_asked_about_more_often() -> None:
 
 @pytest.mark.parametrize("plan", [FULL, QUICK, SMALLEST])
 def test_the_share_that_begins_alike_is_exact(plan: Plan) -> None:
-    """Of mixed prompts; the others begin like nobody else."""
+    """An exact share of mixed prompts has a shared prefix. The others begin uniquely."""
     asked = mixed_requests(plan.mixed, text())
     shared = [each for each in asked if each.prefix is not None]
     assert len(shared) == round(plan.mixed.requests * plan.mixed.shared_share)
@@ -72,17 +72,17 @@ def test_the_share_that_begins_alike_is_exact(plan: Plan) -> None:
     "asked", [rag_requests(Rag(), text()), mixed_requests(Mixed(), text())], ids=["rag", "mixed"]
 )
 def test_the_first_of_each_prefix_could_not_hit(asked: list[Asked]) -> None:
-    """What is said of a prompt's known tokens is what comparing all of them finds, or less."""
+    """A prompt's known tokens are at most those that comparing all prompts finds."""
     prefixes = {each.prefix for each in asked if each.prefix is not None}
     assert sum(not each.could_hit for each in asked if each.prefix is not None) == len(prefixes)
     for each, known in zip(asked, known_by_looking(asked), strict=True):
-        # Questions and openings may have their first letters in common.
+        # Questions and openings may share their first letters.
         assert each.known_tokens <= known < each.known_tokens + 24
         assert known < len(each.ids)
 
 
 def test_a_batch_has_one_instruction_and_inputs_of_their_own() -> None:
-    """Each run's instruction is another one."""
+    """A batch shares one instruction, and each run has another one."""
     shape, source = Batch(), text()
     runs = [batch_requests(shape, source) for _ in range(2)]
     instructions = {tuple(each.ids[: shape.instruction_tokens]) for run in runs for each in run}
@@ -95,7 +95,10 @@ def test_a_batch_has_one_instruction_and_inputs_of_their_own() -> None:
 
 
 def test_a_conversation_goes_on_from_its_answers() -> None:
-    """A request is all before it, the answer and a question; its known tokens are computed ones."""
+    """A request is the conversation so far and a question.
+
+    Its known tokens were computed before.
+    """
     shape = Chat(conversations=2)
     chat = Conversations(shape, text())
     first, second = chat.ask(0), chat.ask(1)
@@ -111,20 +114,20 @@ def test_a_conversation_goes_on_from_its_answers() -> None:
 
 
 def test_the_seed_says_what_is_asked() -> None:
-    """The same for the same one, and other prompts for another."""
+    """The same seed gives the same prompts, and another seed gives others."""
     first, again, other = (rag_requests(SMALLEST.rag, text(seed)) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
 def test_a_passage_needs_room_for_its_text() -> None:
-    """A length that the words around it take up is refused."""
+    """A length without room for any text is refused."""
     with pytest.raises(ValueError, match="no room"):
         text().passage(4, before="\nQ:", after="\n")
 
 
 def test_the_longest_sequence_is_that_of_the_longest_workload() -> None:
-    """Chat, with all its rounds, where nothing else is longer."""
+    """The longest sequence is a chat with all its rounds, if no other is longer."""
     chat = replace(FULL.chat, rounds=50)
     longest = replace(FULL, chat=chat).longest
     assert longest == chat.system_tokens + 50 * (chat.question_tokens + chat.answer_tokens)

@@ -1,4 +1,4 @@
-"""Blocks of a trace as tokens: what is shared, how long, and what could be known."""
+"""A trace's blocks as tokens: shared prefixes, lengths and known tokens."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ CUT = Path(__file__).parents[2] / "data" / "conversation_300.jsonl.gz"
 
 
 def test_a_blocks_tokens_are_its_own() -> None:
-    """The same at each call and for any number of them, and others for another block."""
+    """A block's tokens are equal at each call and for any number, and differ between blocks."""
     assert block_ids(7, 16) == block_ids(7, 16) == block_ids(7, 32)[:16]
     assert block_ids(7, 16) != block_ids(8, 16)
     assert {32 <= each <= 126 for each in block_ids(7, 500)} == {True}
 
 
 def test_a_last_block_has_its_part() -> None:
-    """Of 512 tokens 256 are half of them; one is one at least."""
+    """A partial block gets the same share of tokens, at least one."""
     requests = [Request(0, (1, 2), 768), Request(1, (1, 3), 513), Request(2, (1, 4), 1024)]
     found = turns(requests, 16, 100)
     assert [len(each.ids) for each in found] == [24, 17, 32]
@@ -26,7 +26,7 @@ def test_a_last_block_has_its_part() -> None:
 
 
 def test_prompts_come_in_time_and_none_is_too_long() -> None:
-    """What is left out is not known to others either."""
+    """Prompts that are too long are left out, and their blocks are not known to others."""
     requests = [Request(5, (1, 2), 1024), Request(3, (1,), 512), Request(1, (1, 2, 3), 1536)]
     found = turns(requests, 8, 16)
     assert [each.time for each in found] == [3, 5]
@@ -34,9 +34,9 @@ def test_prompts_come_in_time_and_none_is_too_long() -> None:
 
 
 def test_what_is_known_of_the_cut_is_what_comparing_finds() -> None:
-    """By its ids, and by its tokens one by one."""
+    """Known tokens by ids are the known tokens by comparing tokens one by one."""
     computed = ComputedPrompts()
     for each in turns(load(CUT, 40), 16, 1_000):
-        # By chance a block may begin with its sibling's first tokens.
+        # A block may by chance begin with its sibling's first tokens.
         assert each.known_tokens - 1 <= computed.shared(each.ids) <= each.known_tokens + 4
         computed.add(each.ids)

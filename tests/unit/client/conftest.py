@@ -1,4 +1,4 @@
-"""What the client's unit tests share: a folder short enough for sockets, and scripted ones."""
+"""Fixtures of the client's unit tests: a folder short enough for sockets, and scripted peers."""
 
 import tempfile
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from wire.sending import Sending
 
 @pytest.fixture
 def runtime_dir() -> Iterator[RuntimeDir]:
-    """A folder for sockets, gone afterwards."""
+    """Provides a folder for sockets, and removes it afterwards."""
     with tempfile.TemporaryDirectory(prefix="kv-") as folder:
         yield RuntimeDir(Path(folder))
 
 
 @pytest.fixture
 def scripted(runtime_dir: RuntimeDir) -> Iterator[ScriptedCalls]:
-    """A gRPC server that answers what the test writes down."""
+    """Provides a gRPC server that gives the answers that the test sets."""
     calls = ScriptedCalls(runtime_dir.path / "kvstore.sock")
     yield calls
     calls.close()
@@ -30,7 +30,7 @@ def scripted(runtime_dir: RuntimeDir) -> Iterator[ScriptedCalls]:
 
 @pytest.fixture
 def sending(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Sending]:
-    """A sender with a scripted wire, ended afterwards."""
+    """Provides a sender with a scripted store, and ends it afterwards."""
     assert scripted.requests == {}
     sending = Sending(runtime_dir)
     yield sending
@@ -41,7 +41,7 @@ def sending(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Sendin
 
 @pytest.fixture
 def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
-    """A session whose calls have time, attached, without a namespace yet."""
+    """Provides an attached session with long timeouts and no namespace yet."""
     attached = ScriptedSession(runtime_dir, scripted)
     yield attached
     attached.close()
@@ -49,7 +49,7 @@ def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Scrip
 
 @pytest.fixture
 def rig(runtime_dir: RuntimeDir) -> Iterator[LaneRig]:
-    """Lanes to a scripted socket, closed afterwards."""
+    """Provides lanes to a scripted socket, and closes them afterwards."""
     made = LaneRig(runtime_dir)
     yield made
     made.lanes.close()

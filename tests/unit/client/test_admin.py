@@ -1,4 +1,4 @@
-"""Administration against a scripted wire: lists come whole."""
+"""The admin client against a scripted store."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from wire.scripted_store import ScriptedAttach, ScriptedCalls, refusal
 
 @pytest.fixture
 def admin(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Admin]:
-    """An administration that is connected to scripted sockets."""
+    """Provides an admin client that is connected to scripted sockets."""
     assert scripted.requests == {}
     peer = ScriptedAttach(runtime_dir.attach_socket, [(WELCOME, ())])
     with connect_admin(runtime_dir.path, timeout=30) as admin:
@@ -22,7 +22,7 @@ def admin(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Admin]:
 
 
 def test_the_credential_is_the_sockets(scripted: ScriptedCalls, admin: Admin) -> None:
-    """What the attach socket gave goes with each call, and can be shown."""
+    """The credential from the attach socket is sent with each call and can be read."""
     scripted.answer("GetStats", store_pb2.GetStatsResponse(pin_count=3))
     scripted.answer("GetCapabilities", store_pb2.GetCapabilitiesResponse(server_version="9"))
     assert admin.credential == "c"
@@ -33,7 +33,7 @@ def test_the_credential_is_the_sockets(scripted: ScriptedCalls, admin: Admin) ->
 
 
 def test_lists_go_on_to_their_end(scripted: ScriptedCalls, admin: Admin) -> None:
-    """Each page of a list is asked for by the one before, until there is none."""
+    """A list is read page by page to its end."""
     leases = [lease_pb2.ListLeasesResponse(leases=[{"pin_count": n}]) for n in (1, 2)]
     spaces = [store_pb2.ListNamespacesResponse(namespaces=[{"arena_id": n}]) for n in (1, 2)]
     prefixes = [store_pb2.ListPrefixesResponse(prefixes=[{"node_id": n}]) for n in (1, 2)]
@@ -61,7 +61,7 @@ def test_lists_go_on_to_their_end(scripted: ScriptedCalls, admin: Admin) -> None
 
 
 def test_a_prefix_is_evicted_by_its_tokens(scripted: ScriptedCalls, admin: Admin) -> None:
-    """An eviction sends packed tokens and answers what was removed."""
+    """An eviction sends packed tokens and returns the counts of removed pages."""
     scripted.answer("EvictPrefix", store_pb2.EvictPrefixResponse(evicted_page_count=4))
     assert admin.evict_prefix(b"space", [1]).evicted_page_count == 4
     request = store_pb2.EvictPrefixRequest.FromString(scripted.requests["EvictPrefix"][0])
@@ -69,7 +69,7 @@ def test_a_prefix_is_evicted_by_its_tokens(scripted: ScriptedCalls, admin: Admin
 
 
 def test_a_prefix_is_pinned_by_name(scripted: ScriptedCalls, admin: Admin) -> None:
-    """A pin sends name, packed tokens and what was asked for; a time to live only if there is."""
+    """A pin sends its name, packed tokens and options. It has a TTL only if one is given."""
     answer = named_pin_pb2.PinPrefixResponse(pinned_token_count=4)
     scripted.answer("PinPrefix", answer, answer, refusal("PREFIX_NOT_CACHED"))
     scripted.answer("UnpinPrefix", named_pin_pb2.UnpinPrefixResponse())
@@ -89,13 +89,13 @@ def test_a_prefix_is_pinned_by_name(scripted: ScriptedCalls, admin: Admin) -> No
 
 
 def test_refusals_are_raised(scripted: ScriptedCalls, admin: Admin) -> None:
-    """Nothing is hidden from an operator."""
+    """A refusal is raised to the operator."""
     scripted.answer("ListPrefixes", refusal("NAMESPACE_NOT_FOUND"))
     with pytest.raises(errors.NamespaceNotFound):
         list(admin.prefixes(b"space"))
 
 
 def test_without_a_store_there_is_no_administration(runtime_dir: RuntimeDir) -> None:
-    """Connecting to nothing is unavailable."""
+    """Connecting without a store raises StoreUnavailable."""
     with pytest.raises(errors.StoreUnavailable), connect_admin(runtime_dir.path):
         pass

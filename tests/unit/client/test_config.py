@@ -9,7 +9,7 @@ from kvstore_client.config import ClientConfig, declared_cuda_mps
 
 
 def test_the_defaults_are_valid() -> None:
-    """A configuration needs nothing, and its lease outlives a slow call."""
+    """The defaults are valid, and the lease's TTL is longer than a call's timeout."""
     config = ClientConfig()
     assert config.call_timeout < config.ttl
     assert config.wait_for_device is None
@@ -20,13 +20,13 @@ def test_the_defaults_are_valid() -> None:
 )
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
 def test_a_time_has_to_be_positive(name: str, value: float) -> None:
-    """A time of zero, below zero or of no value is refused by name."""
+    """A time that is zero, negative or NaN is refused by its name."""
     with pytest.raises(ValueError, match=name):
         ClientConfig(**{name: value})
 
 
 def test_times_have_an_order() -> None:
-    """A deadline beyond what a store allows and backoffs in the wrong order are refused."""
+    """A call timeout above the store's limit, and backoffs in the wrong order, are refused."""
     assert ClientConfig(call_timeout=60).call_timeout == 60
     with pytest.raises(ValueError, match="at most 60"):
         ClientConfig(call_timeout=61)
@@ -35,7 +35,7 @@ def test_times_have_an_order() -> None:
 
 
 def test_cuda_mps_is_seen_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that CUDA would make a client of MPS declares so, unless it is told not to."""
+    """A process declares MPS if its environment makes it an MPS client. The setting can deny it."""
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
     assert not ClientConfig().cuda_mps
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/mps")
@@ -46,7 +46,7 @@ def test_cuda_mps_is_seen_in_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 def test_cuda_mps_is_seen_by_the_daemon_s_pipe(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Without the variable a control pipe in the default folder is a daemon."""
+    """Without the environment variable, a control pipe in the default folder means MPS."""
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "")
     assert not declared_cuda_mps(tmp_path)
     os.mkfifo(tmp_path / "control")

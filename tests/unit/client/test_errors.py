@@ -1,4 +1,4 @@
-"""Errors of the wire as types."""
+"""The store's errors as exception types."""
 
 import re
 
@@ -20,7 +20,7 @@ REASONS = [
 
 
 def error_of_call(runtime_dir: RuntimeDir) -> errors.StoreError:
-    """Returns what a call raises for the scripted answer."""
+    """Returns the error that a call raises for the scripted answer."""
     calls = StoreCalls(runtime_dir.grpc_target, "c")
     with pytest.raises(errors.StoreError) as raised:
         calls.call(calls.store.GetStats, store_pb2.GetStatsRequest(), 10)
@@ -34,7 +34,7 @@ def test_every_reason_of_the_contract_has_one_class() -> None:
 
 
 def test_the_docstring_draws_the_tree() -> None:
-    """Every exception of the module is in the docstring's tree, and nothing else is."""
+    """The module's docstring draws a tree of exactly its exceptions."""
     drawn = re.findall(r"^    [│├└─ ]*(\w+) {2,}", errors.__doc__ or "", re.MULTILINE)
     defined = [
         name
@@ -48,7 +48,7 @@ def test_the_docstring_draws_the_tree() -> None:
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_a_status_becomes_the_class_of_its_reason(reason: str) -> None:
-    """Reason, message, metadata and delay of a status are in the error of its class."""
+    """A status becomes an error of its reason's class, with message, metadata and delay."""
     details = refusal(reason, retry_after_s=0.25, field="tokens")
     error = errors.error_of_status(status_pb2.Status.FromString(details))
     assert type(error) is errors.StoreRefused.by_reason[reason]
@@ -61,28 +61,28 @@ def test_a_status_becomes_the_class_of_its_reason(reason: str) -> None:
 
 
 def test_a_call_that_came_too_late_was_not_answered_in_time() -> None:
-    """That its deadline had passed, which the store may say first, is no refusal for good."""
+    """A call that the store refuses because its deadline passed is a timeout."""
     details = refusal("INVALID_FIELD", field="deadline", value="passed")
     error = errors.error_of_status(status_pb2.Status.FromString(details))
     assert type(error) is errors.StoreTimedOut
 
 
 def test_a_reason_of_a_later_version_is_a_refusal() -> None:
-    """A reason that this client does not know keeps its name in the general class."""
+    """An unknown reason of a later version keeps its name in the general class."""
     error = errors.error_of_status(status_pb2.Status.FromString(refusal("NEW_REASON")))
     assert type(error) is errors.StoreRefused
     assert (error.reason, error.retry_after_s) == ("NEW_REASON", None)
 
 
 def test_a_status_of_somebody_else_is_no_answer() -> None:
-    """A status without the store's own domain says only that the store did not answer."""
+    """A status without the store's domain counts as no answer."""
     error = errors.error_of_status(status_pb2.Status(code=14, message="proxy"))
     assert type(error) is errors.StoreUnavailable
     assert str(error) == "proxy"
 
 
 def test_a_refused_call_raises_its_class(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> None:
-    """The details of a call's status are read from where gRPC carries them."""
+    """A refused call raises the class of its details."""
     scripted.answer("GetStats", refusal("POOL_EXHAUSTED", requested="7"))
     error = error_of_call(runtime_dir)
     assert isinstance(error, errors.PoolExhausted)
@@ -104,7 +104,7 @@ def test_a_status_without_details_is_told_by_its_code(
     code: grpc.StatusCode,
     kind: type[errors.StoreError],
 ) -> None:
-    """A plain gRPC status is a timeout, a missing feature, or no answer."""
+    """A gRPC status without details becomes a timeout, a missing feature or no answer."""
     scripted.answer("GetStats", code)
     assert type(error_of_call(runtime_dir)) is kind
 
@@ -112,11 +112,11 @@ def test_a_status_without_details_is_told_by_its_code(
 def test_details_that_are_none_are_ignored(
     scripted: ScriptedCalls, runtime_dir: RuntimeDir
 ) -> None:
-    """Details that cannot be read leave the call's own code to tell."""
+    """Unreadable details are ignored, and the call's code counts."""
     scripted.answer("GetStats", b"\xff\xff")
     assert type(error_of_call(runtime_dir)) is errors.StoreUnavailable
 
 
 def test_a_fork_is_no_miss() -> None:
-    """Whoever catches StoreError as a miss does not catch ForkedClient."""
+    """Code that treats StoreError as a miss does not catch ForkedClient."""
     assert not issubclass(errors.ForkedClient, errors.StoreError)

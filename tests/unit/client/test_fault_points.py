@@ -1,4 +1,4 @@
-"""Places where a test can have a process die."""
+"""Points at which a test can kill its process."""
 
 import signal
 import subprocess
@@ -12,19 +12,19 @@ from kvstore_client.fault_points import ACTIONS, FaultPlan, fault_point, plan_fa
 
 @pytest.fixture
 def no_plan() -> Iterator[None]:
-    """Leaves the process without a plan."""
+    """Removes the process's plan afterwards."""
     yield
     plan_faults("")
 
 
 def test_without_a_plan_nothing_happens() -> None:
-    """An empty plan has nothing for any visit."""
+    """An empty plan has no action for any visit."""
     plan = FaultPlan("")
     assert [plan.visit("insert.after") for _ in range(3)] == [None] * 3
 
 
 def test_the_planned_visit_has_its_action() -> None:
-    """Visits are counted by name, and each planned one has its own action."""
+    """Visits are counted by name, and a planned visit has its own action."""
     plan = FaultPlan("insert.after:2=kill,release.before:1=stop")
     assert plan.visit("insert.after") is None
     assert plan.visit("insert.before") is None
@@ -35,13 +35,13 @@ def test_the_planned_visit_has_its_action() -> None:
 
 @pytest.mark.parametrize("text", ["insert", "insert:1", "insert:x=kill", "a:1=burn", ":1=kill"])
 def test_a_plan_that_is_none_is_refused(text: str) -> None:
-    """A misspelt plan is an error, for otherwise its test would pass without a fault."""
+    """A misspelt plan is refused, because its test would pass without a fault."""
     with pytest.raises(ValueError, match="KVSTORE_FAULT"):
         FaultPlan(text)
 
 
 def test_a_process_kills_itself_where_it_was_told_to() -> None:
-    """The environment's plan is carried out at the named visit, and not before."""
+    """A process kills itself at the visit that its environment names, and not before."""
     code = (
         "from kvstore_client.fault_points import fault_point\n"
         "for step in range(3): fault_point('mine'); print(step, flush=True)"
@@ -57,7 +57,7 @@ def test_a_process_kills_itself_where_it_was_told_to() -> None:
 
 @pytest.mark.usefixtures("no_plan")
 def test_a_program_plans_actions_of_its_own() -> None:
-    """Another plan takes the place of the one before, counts anew and has the program's actions."""
+    """A new plan replaces the old one, counts from zero and has the program's own actions."""
     done: list[str] = []
     plan_faults("mine:2=note", {"note": lambda: done.append("first")})
     fault_point("mine")

@@ -1,4 +1,4 @@
-"""What is held: waits for the device, is given back once, and is missed when it is lost."""
+"""Holds wait for the device, are released once, and cause a warning if they are lost."""
 
 from collections.abc import Iterator
 
@@ -21,14 +21,14 @@ from wire.scripted_store import ScriptedCalls
 
 
 class Device:
-    """Counts the waits, and fails where it is told to."""
+    """A device that counts the waits for it and fails on request."""
 
     def __init__(self) -> None:
         self.waits = 0
         self.broken = False
 
     def wait(self) -> None:
-        """Waits, or raises."""
+        """Counts a wait. Raises ArithmeticError if the device is broken."""
         self.waits += 1
         if self.broken:
             raise ArithmeticError
@@ -36,7 +36,7 @@ class Device:
 
 @pytest.fixture
 def device() -> Device:
-    """The device that is waited for."""
+    """Provides the device that the session waits for."""
     return Device()
 
 
@@ -44,7 +44,7 @@ def device() -> Device:
 def attached(
     scripted: ScriptedCalls, runtime_dir: RuntimeDir, device: Device
 ) -> Iterator[ScriptedSession]:
-    """A session whose releases are answered."""
+    """Provides a session whose releases are answered."""
     attached = ScriptedSession(runtime_dir, scripted, wait_for_device=device.wait)
     scripted.answer("ReleasePins", *[RELEASED] * 9)
     scripted.answer("AbortReservation", *[ABORTED] * 9)
@@ -53,7 +53,7 @@ def attached(
 
 
 def test_holds_end_together_after_one_wait(attached: ScriptedSession, device: Device) -> None:
-    """Several holds wait for the device once, and each is given back once."""
+    """Several holds wait for the device once, and each is released once."""
     with attached.session.request():
         pin = Hold(attached.session, pin_ids=(1,))
         reservation = Hold(attached.session, reservation_ids=(2,))
@@ -84,7 +84,7 @@ def test_where_the_device_fails_nothing_ends(attached: ScriptedSession, device: 
 
 
 def test_a_hold_that_is_lost_is_warned_of(attached: ScriptedSession) -> None:
-    """Dropping a hold gives nothing back, for its pages may be in use, and says so."""
+    """Dropping a hold warns but releases nothing, because its pages may be in use."""
     with attached.session.request():
         holds = [Hold(attached.session, pin_ids=(1,))]
     with pytest.warns(ResourceWarning, match=r"\[1\]"):
@@ -113,13 +113,13 @@ class Held:
         self.acquired = Acquired(self.match, self.reservation)
 
     def insert(self) -> None:
-        """Publishes the reserved page, computed on the matched one."""
+        """Inserts the reserved page, which was computed on the matched one."""
         self.reservation.insert([1, 2, 3, 4], position=4, base=self.match)
 
 
 @pytest.fixture
 def held(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Held]:
-    """What is held, given back afterwards."""
+    """Provides held pages, and releases them afterwards."""
 
     def wait() -> None:
         held.waits += 1
@@ -135,7 +135,7 @@ def held(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Held]:
 
 
 def test_pages_that_stay_are_current(held: Held) -> None:
-    """Slots of others may come and go; the device is waited for before looking."""
+    """Pages stay current while other slots change. The check waits for the device first."""
     held.attached.recycle(3)
     assert (held.match.current, held.source.current, held.acquired.current) == (True, True, True)
     held.acquired.require_current()
@@ -143,7 +143,7 @@ def test_pages_that_stay_are_current(held: Held) -> None:
 
 
 def test_a_caller_that_has_waited_does_not_wait_again(held: Held) -> None:
-    """Pages are still compared."""
+    """A caller that has waited may skip the wait, and the pages are still compared."""
     held.acquired.require_current(wait=False)
     held.attached.recycle(0)
     with pytest.raises(PageRecycled):
@@ -153,7 +153,7 @@ def test_a_caller_that_has_waited_does_not_wait_again(held: Held) -> None:
 
 @pytest.mark.parametrize("slot", [0, 1, 2])
 def test_a_page_that_was_recycled_is_not_current(held: Held, slot: int) -> None:
-    """A matched page, a source and a reserved one: each is looked at, and named."""
+    """A recycled page is found and named, whether it is matched, a source or reserved."""
     held.attached.recycle(slot)
     assert held.match.current == (slot == 2)
     assert held.source.current == (slot != 1)
@@ -163,7 +163,7 @@ def test_a_page_that_was_recycled_is_not_current(held: Held, slot: int) -> None:
 
 
 def test_what_was_given_back_is_nobody_s_to_compare(held: Held) -> None:
-    """A source that was copied and released may be recycled: that is no bug."""
+    """A source that was released may be recycled without an error."""
     held.source.release()
     held.attached.recycle(1)
     held.acquired.require_current()
@@ -171,7 +171,7 @@ def test_what_was_given_back_is_nobody_s_to_compare(held: Held) -> None:
 
 @pytest.mark.parametrize("slot", [0, 2])
 def test_nothing_is_published_that_was_computed_on_recycled_pages(held: Held, slot: int) -> None:
-    """An insert looks at its base and its own pages, after waiting for the device."""
+    """An insert compares its own pages and its base's after waiting for the device."""
     held.attached.recycle(slot)
     with pytest.raises(PageRecycled):
         held.insert()
@@ -180,7 +180,7 @@ def test_nothing_is_published_that_was_computed_on_recycled_pages(held: Held, sl
 
 
 def test_a_later_insert_remembers_its_base(held: Held) -> None:
-    """Pages behind the first were computed on the matched ones too."""
+    """A later insert also compares the matched pages, because it was computed on them too."""
     answer = prefix_cache_pb2.InsertPrefixResponse(runs=[run_of(2)])
     held.attached.calls.answer("InsertPrefix", answer)
     held.insert()
@@ -191,7 +191,7 @@ def test_a_later_insert_remembers_its_base(held: Held) -> None:
 
 
 def test_grown_pages_are_compared_too(held: Held) -> None:
-    """After a reservation grew, its new pages are looked at."""
+    """The new pages of a grown reservation are compared too."""
     grant = prefix_cache_pb2.ReservationGrant(reservation_id=3, runs=[run_of(2, 3)])
     answer = prefix_cache_pb2.ReservePagesResponse(grants=[grant])
     held.attached.calls.answer("ReservePages", answer)
@@ -201,7 +201,7 @@ def test_grown_pages_are_compared_too(held: Held) -> None:
 
 
 def test_growing_forgets_no_page_that_was_recycled(held: Held) -> None:
-    """The answer names the slot as it is now, another's: that makes it no page of this one."""
+    """Growing fails if a slot's generation changed, and the reservation keeps its old pages."""
     held.attached.recycle(2)
     grant = prefix_cache_pb2.ReservationGrant(reservation_id=3, runs=[run_of(2, 3)])
     grant.runs[0].generations[0] = 1
@@ -216,7 +216,10 @@ def test_growing_forgets_no_page_that_was_recycled(held: Held) -> None:
 
 
 def test_who_only_copies_held_pages_looks_at_them_by_their_runs(held: Held) -> None:
-    """A process that joined a lease has no match, and the same table; without a session none."""
+    """A process with a joined lease compares pages by their runs.
+
+    Without a session none is current.
+    """
 
     class Attached:
         session = held.attached.session

@@ -1,4 +1,4 @@
-"""How a page's bytes are laid out."""
+"""The layout of a page's bytes."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ CONTENT = PagedContent(layer_count=2, kv_head_count=4, head_dim=8, dtype="bfloat
 
 
 def test_the_bytes_of_a_page_follow_from_its_shape() -> None:
-    """A page has layers times K and V times tokens times heads times their size."""
+    """A page's size is layers x (K and V) x tokens x heads x head size x element size."""
     layout = PageLayout.paged(16, CONTENT)
     assert layout.page_bytes == 2 * 2 * 16 * 4 * 8 * 2
     assert CONTENT.page_shape(16) == (2, 2, 16, 4, 8)
@@ -24,7 +24,7 @@ def test_the_bytes_of_a_page_follow_from_its_shape() -> None:
 
 
 def test_a_paged_layout_travels_whole() -> None:
-    """Every field of a paged layout is in its message."""
+    """The message of a paged layout has each of its fields."""
     message = PageLayout.paged(16, CONTENT, tensor_parallel_size=2).to_message()
     assert (message.page_tokens, message.page_bytes) == (16, 4096)
     assert (message.tensor_parallel_size, message.paged.layer_count) == (2, 2)
@@ -33,7 +33,7 @@ def test_a_paged_layout_travels_whole() -> None:
 
 
 def test_an_opaque_layout_travels_whole() -> None:
-    """Every field of an opaque layout is in its message."""
+    """The message of an opaque layout has each of its fields."""
     layout = PageLayout(16, 999, OpaqueContent(b"print", divides_by_token=True))
     message = layout.to_message()
     assert message.page_bytes == 999
@@ -42,13 +42,13 @@ def test_an_opaque_layout_travels_whole() -> None:
 
 @pytest.mark.parametrize("name", ["page_tokens", "page_bytes", "tensor_parallel_size"])
 def test_a_size_below_one_is_refused(name: str) -> None:
-    """A layout without tokens, bytes or ranks is refused by name."""
+    """A layout without tokens, bytes or ranks is refused by the field's name."""
     with pytest.raises(ValueError, match=name):
         replace(PageLayout(1, 1, OpaqueContent(b"x")), **{name: 0})
 
 
 def test_a_layout_that_contradicts_itself_is_refused() -> None:
-    """Bytes that are not the shape's, and an element type that nobody knows, are refused."""
+    """A layout whose size contradicts its shape, or with an unknown dtype, is refused."""
     with pytest.raises(ValueError, match="4096"):
         PageLayout(16, 4095, CONTENT)
     with pytest.raises(ValueError, match="float12"):
@@ -56,14 +56,14 @@ def test_a_layout_that_contradicts_itself_is_refused() -> None:
 
 
 def test_an_identity_travels_whole() -> None:
-    """Every field of an identity is in its message."""
+    """The message of an identity has each of its fields."""
     message = NamespaceIdentity(b"m", b"a", b"s", "name").to_message()
     assert (message.model_digest, message.adapter_digest) == (b"m", b"a")
     assert (message.salt, message.display_name) == (b"s", "name")
 
 
 def test_equal_namespaces_have_equal_keys() -> None:
-    """Two programs' parts that ask for the same namespace find the same one."""
+    """Two keys of the same namespace are equal."""
 
     def key(salt: bytes) -> NamespaceKey:
         return NamespaceKey(

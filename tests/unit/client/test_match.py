@@ -16,7 +16,7 @@ from wire.scripted_store import ScriptedCalls
 
 @pytest.fixture
 def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
-    """A session whose releases are answered."""
+    """Provides a session whose releases are answered."""
     attached = ScriptedSession(runtime_dir, scripted)
     scripted.answer("ReleasePins", *[RELEASED] * 9)
     scripted.answer("AbortReservation", *[ABORTED] * 9)
@@ -32,7 +32,7 @@ def hit(attached: ScriptedSession) -> Match:
 
 
 def test_a_miss_holds_nothing() -> None:
-    """A miss has no pages and no pin, is released without effect, and may say why it is one."""
+    """A miss has no pages and no pin, and may have the reason of its failure."""
     failure = errors.StoreUnavailable("away")
     with Match(failure=failure) as miss:
         assert (miss.token_count, miss.page_count, miss.pages, miss.pin_id) == (0, 0, [], None)
@@ -42,7 +42,7 @@ def test_a_miss_holds_nothing() -> None:
 
 
 def test_a_hit_is_pinned_until_its_release(attached: ScriptedSession) -> None:
-    """A match names its pin while it is held, and is released at the end of its block, once."""
+    """A match has a pin until it is released, once, at the end of its block."""
     with hit(attached) as match:
         assert (match.token_count, match.page_count, match.pin_id) == (8, 2, 1)
     match.release()
@@ -52,7 +52,7 @@ def test_a_hit_is_pinned_until_its_release(attached: ScriptedSession) -> None:
 
 
 def test_an_acquired_pair_is_given_back_together(attached: ScriptedSession) -> None:
-    """What was acquired ends as a whole; a miss without a reservation has nothing to end."""
+    """A match and its reservation are released together. A miss has nothing to release."""
     with Acquired(hit(attached)) as acquired:
         assert (acquired.failure, acquired.reservation) == (None, None)
     assert acquired.match.pin_id is None

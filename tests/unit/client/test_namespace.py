@@ -41,7 +41,7 @@ PAGE = PageRef(EXTENT_ID, 2)
 
 
 class Rig:
-    """A client attached to scripted sockets, to which an extent of a device is announced."""
+    """A client attached to scripted sockets, which announce an extent of a device."""
 
     def __init__(self, runtime_dir: RuntimeDir, calls: ScriptedCalls, config: ClientConfig) -> None:
         self.card = Card()
@@ -61,7 +61,7 @@ class Rig:
         self.client = Client(runtime_dir.path, config)
 
     def open(self) -> Namespace:
-        """Attaches, announce the extent, and returns the namespace, open or not."""
+        """Attaches, announces the extent and returns the namespace, which may still be closed."""
         self.client.start()
         assert self.client.wait_connected(LIMIT)
         frame = attach_pb2.ServerFrame(extents=attach_pb2.Extents())
@@ -76,11 +76,11 @@ class Rig:
 
     @property
     def mapped_count(self) -> int:
-        """How often the device's memory is mapped."""
+        """Returns the number of mappings of the device's memory."""
         return self.card.mapped[self.address]
 
     def close(self) -> None:
-        """Ends everything."""
+        """Closes the client and its peer."""
         self.client.close()
         self.peer.close()
 
@@ -89,7 +89,7 @@ class Rig:
 def rigs(
     runtime_dir: RuntimeDir, scripted: ScriptedCalls, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Rig]]:
-    """Makes a rig, whose process sees the card where ``seen``."""
+    """Makes a rig. Its process sees the device if ``seen`` is true."""
     made: list[Rig] = []
 
     def make(*, seen: bool = True, **settings: Callable[[], None]) -> Rig:
@@ -107,7 +107,10 @@ def rigs(
 
 
 def test_pages_are_tensors_and_no_bytes(rigs: Callable[..., Rig]) -> None:
-    """A page is read and written as a tensor; whoever asks for its bytes is told so by type."""
+    """A device's page is read and written as a tensor.
+
+    Asking for its bytes raises NotHostMemory.
+    """
     rig = rigs()
     namespace = rig.open()
     assert namespace.wait_open(LIMIT)
@@ -120,7 +123,7 @@ def test_pages_are_tensors_and_no_bytes(rigs: Callable[..., Rig]) -> None:
 
 
 def test_a_release_waits_for_the_device_by_itself(rigs: Callable[..., Rig]) -> None:
-    """Unless the caller waits in a way of its own, all work on the pages' device is waited for."""
+    """A release waits for the pages' device, unless the caller configured its own wait."""
     rig = rigs()
     namespace = rig.open()
     assert namespace.wait_open(LIMIT)
@@ -130,7 +133,7 @@ def test_a_release_waits_for_the_device_by_itself(rigs: Callable[..., Rig]) -> N
 
 
 def test_a_caller_s_own_wait_is_the_only_one(rigs: Callable[..., Rig]) -> None:
-    """A configured wait takes the place of waiting for the whole device."""
+    """A configured wait replaces the wait for the whole device."""
     waits: list[int] = []
     rig = rigs(wait_for_device=lambda: waits.append(1))
     namespace = rig.open()
@@ -140,7 +143,7 @@ def test_a_caller_s_own_wait_is_the_only_one(rigs: Callable[..., Rig]) -> None:
 
 
 def test_a_hang_up_unmaps_once_nothing_is_held_or_viewed(rigs: Callable[..., Rig]) -> None:
-    """After the store is gone its memory goes as well: after the last hold, and the last view."""
+    """After a hang-up the memory is unmapped once the last hold and the last view are gone."""
     rig = rigs()
     namespace = rig.open()
     assert namespace.wait_open(LIMIT)
@@ -157,7 +160,7 @@ def test_a_hang_up_unmaps_once_nothing_is_held_or_viewed(rigs: Callable[..., Rig
 
 
 def assert_closed_by(rig: Rig, words: str) -> None:
-    """Checks that a namespace stays closed and says why, at once and in every request."""
+    """Checks that a namespace stays closed, with its reason in each request."""
     namespace = rig.open()
     assert wait_until(lambda: isinstance(namespace.failure, errors.DeviceUnavailable))
     assert words in str(namespace.failure)
@@ -170,7 +173,7 @@ def assert_closed_by(rig: Rig, words: str) -> None:
 
 
 def test_a_device_that_cannot_be_mapped_is_a_namespace_s_failure(rigs: Callable[..., Rig]) -> None:
-    """The extent is never acknowledged, the namespace says why, and requests are misses."""
+    """A device that cannot be mapped closes the namespace, and its extent is not acknowledged."""
     rig = rigs()
     rig.card.fail = "open"
     assert_closed_by(rig, "CUDA refused open")
@@ -178,18 +181,18 @@ def test_a_device_that_cannot_be_mapped_is_a_namespace_s_failure(rigs: Callable[
 
 @pytest.mark.skipif(find_spec("cupy") is not None, reason="cupy is here")
 def test_a_process_without_cuda_has_a_closed_namespace(rigs: Callable[..., Rig]) -> None:
-    """The real thing, where cupy or torch's CUDA is missing."""
+    """A process without cupy, or without torch's CUDA, has a closed namespace."""
     assert_closed_by(rigs(seen=False), "cupy cannot be loaded")
 
 
 class OneSession:
-    """A connector whose session is there."""
+    """A connector whose session is open."""
 
     def __init__(self, attached: ScriptedSession) -> None:
         self.session = attached.open()
 
     def want(self, key: object) -> None:
-        """The namespace is open already."""
+        """Does nothing, because the namespace is open already."""
         assert key == KEY
 
     def require_session(self) -> object:
@@ -197,13 +200,13 @@ class OneSession:
         return self.session
 
     def new_budget(self) -> StoreBudget:
-        """Returns time enough."""
+        """Returns a budget of 30 s."""
         return StoreBudget(30.0)
 
 
 @pytest.fixture
 def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
-    """A session whose releases are answered."""
+    """Provides a session whose releases are answered."""
     attached = ScriptedSession(runtime_dir, scripted)
     scripted.answer("ReleasePins", *[RELEASED] * 9)
     scripted.answer("AbortReservation", *[ABORTED] * 9)
@@ -213,12 +216,12 @@ def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Scrip
 
 @pytest.fixture
 def namespace(attached: ScriptedSession) -> Namespace:
-    """A namespace in that session."""
+    """Provides a namespace in that session."""
     return Namespace(cast("Connector", OneSession(attached)), KEY)
 
 
 def with_strange_source() -> pb.PrefixMatch:
-    """Returns a match whose source page lies where this process has nothing mapped."""
+    """Returns a match whose source page is in an extent that this process has not mapped."""
     match = matched(0)
     match.source.source_pin_id = 1
     match.source.valid_token_count = 2
@@ -232,7 +235,7 @@ def with_strange_source() -> pb.PrefixMatch:
 def test_both_pins_of_a_match_go_back(
     attached: ScriptedSession, namespace: Namespace, answer: pb.MatchPrefixResponse
 ) -> None:
-    """Where the answer is lost, and where it names memory that is not mapped here."""
+    """Both pins of a match are released if the answer is lost or names unmapped memory."""
     attached.calls.answer("MatchPrefix", answer)
     assert isinstance(namespace.match([1, 2, 3, 4, 5]).failure, errors.StoreUnavailable)
     assert attached.session.flush(30)
@@ -248,7 +251,7 @@ def test_both_pins_of_a_match_go_back(
 def test_all_that_an_acquire_may_take_goes_back(
     attached: ScriptedSession, namespace: Namespace, answer: pb.AcquirePrefixResponse
 ) -> None:
-    """Both pins and the reservation."""
+    """Both pins and the reservation of an acquire without a usable answer are released."""
     attached.calls.answer("AcquirePrefix", answer)
     acquired = namespace.acquire([1, 2, 3, 4, 5], total_page_count=2)
     assert isinstance(acquired.failure, errors.StoreUnavailable)

@@ -1,64 +1,90 @@
-"""Where a page is."""
+"""The places of pages."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import pytest
 
 from kvstore.v1 import types_pb2
 from kvstore_client.pages import PageRef, Pages, SlotRun
+from wire.packed_runs import packed, unchanged
+
+Answered: TypeAlias = Callable[[Iterable[types_pb2.PageRun]], Pages]
 
 
-def test_runs_become_pages_in_prefix_order() -> None:
-    """Runs of several extents are taken apart in their order, and none are no pages."""
+@pytest.fixture(params=[unchanged, packed], ids=["repeated", "packed"])
+def answered(request: pytest.FixtureRequest) -> Answered:
+    """Provides the pages of runs, in the form of older and of newer stores."""
+    return lambda runs: Pages(map(request.param, runs))
+
+
+def test_runs_become_pages_in_prefix_order(answered: Answered) -> None:
+    """The runs of several extents become pages in their order."""
     runs = [
         types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3]),
         types_pb2.PageRun(extent_id=1, slot_indexes=[0]),
     ]
-    assert Pages(runs) == [PageRef(2, 7), PageRef(2, 3), PageRef(1, 0)]
-    assert Pages([]) == []
+    assert answered(runs) == [PageRef(2, 7), PageRef(2, 3), PageRef(1, 0)]
+    assert answered([]) == []
 
 
-def test_pages_are_a_sequence_like_any_other() -> None:
-    """Their number and what is at a place, whatever was asked before."""
+def test_pages_are_a_sequence_like_any_other(answered: Answered) -> None:
+    """Pages have a length, items and slices like any sequence."""
     runs = [
         types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3]),
         types_pb2.PageRun(extent_id=9),
         types_pb2.PageRun(extent_id=1, slot_indexes=[0]),
     ]
     expected = [PageRef(2, 7), PageRef(2, 3), PageRef(1, 0)]
-    assert len(Pages(runs)) == 3
-    assert Pages(runs).runs == [SlotRun(2, [7, 3]), SlotRun(1, [0])]
-    assert Pages(runs)[-1] == expected[-1]
-    assert isinstance(Pages(runs)[0], PageRef)
-    assert Pages(runs)[1:] == expected[1:]
-    assert list(Pages(runs)) == expected
-    assert repr(Pages(runs)) == repr(expected)
+    assert len(answered(runs)) == 3
+    assert answered(runs).runs == [SlotRun(2, [7, 3]), SlotRun(1, [0])]
+    assert answered(runs)[-1] == expected[-1]
+    assert isinstance(answered(runs)[0], PageRef)
+    assert answered(runs)[1:] == expected[1:]
+    assert list(answered(runs)) == expected
+    assert repr(answered(runs)) == repr(expected)
 
 
-def test_a_range_is_the_pages_that_it_stands_for() -> None:
-    """Slots that follow each other are named by the first and their number, and stay a range."""
+def test_a_range_is_the_pages_that_it_stands_for(answered: Answered) -> None:
+    """A range is the neighbouring slots from its first one, and stays a range."""
     runs = [
         types_pb2.PageRun(extent_id=2, slot_indexes=[7], slot_count=3),
         types_pb2.PageRun(extent_id=1, slot_indexes=[0]),
     ]
     expected = [PageRef(2, 7), PageRef(2, 8), PageRef(2, 9), PageRef(1, 0)]
-    assert Pages(runs) == expected
-    assert len(Pages(runs)) == 4
-    assert Pages(runs).runs == [SlotRun(2, range(7, 10)), SlotRun(1, [0])]
+    assert answered(runs) == expected
+    assert len(answered(runs)) == 4
+    assert answered(runs).runs == [SlotRun(2, range(7, 10)), SlotRun(1, [0])]
+    assert list(answered(runs).ends()) == [(2, 10), (1, 0)]
 
 
-def test_runs_name_each_slots_generation() -> None:
-    """As the store named them: one each, one for all of a range, or none."""
+def test_runs_name_each_slots_generation(answered: Answered) -> None:
+    """A run has a generation for each slot, one for a whole range, or none."""
     runs = [
         types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3], generations=[5, 6]),
         types_pb2.PageRun(extent_id=1, slot_indexes=[4], slot_count=3, generations=[9]),
         types_pb2.PageRun(extent_id=1, slot_indexes=[0]),
     ]
-    assert [run.generations for run in Pages(runs).dated_runs] == [(5, 6), (9, 9, 9), ()]
+    assert [run.generations for run in answered(runs).dated_runs] == [(5, 6), (9, 9, 9), ()]
 
 
-def test_pages_are_equal_to_the_same_pages() -> None:
-    """In the same order, in whatever sequence, and are told apart from others."""
+def test_pages_are_equal_to_the_same_pages(answered: Answered) -> None:
+    """Pages equal any sequence of the same pages in the same order."""
     runs = [types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3])]
     same, turned = [PageRef(2, 7), PageRef(2, 3)], [PageRef(2, 3), PageRef(2, 7)]
-    assert Pages(runs) == same == Pages(runs)
-    assert Pages(runs) == Pages(runs)
-    assert Pages(runs) != turned
-    assert Pages(runs) != same[:1]
-    assert Pages(runs) != 7
+    assert answered(runs) == same == answered(runs)
+    assert answered(runs) == answered(runs)
+    assert answered(runs) != turned
+    assert answered(runs) != same[:1]
+    assert answered(runs) != 7
+
+
+def test_packed_bytes_after_the_last_whole_number_are_ignored() -> None:
+    """A run with less than one packed index has no slot."""
+    longer = types_pb2.PageRun(
+        extent_id=2, packed_slot_indexes=b"\7\0\0\0\1\2\3", packed_generations=b"\5" + bytes(14)
+    )
+    shorter = types_pb2.PageRun(extent_id=3, packed_slot_indexes=b"\7\0\0", slot_count=2)
+    pages = Pages([longer, shorter])
+    assert pages == [PageRef(2, 7)]
+    assert pages.dated_runs == [(2, [7], (5,))]

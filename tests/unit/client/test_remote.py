@@ -1,4 +1,4 @@
-"""A store on another host: what has to go together before anything is sent."""
+"""The settings of a store on another host."""
 
 from pathlib import Path
 
@@ -23,13 +23,13 @@ from kvstore_client import RemoteStore, connect_remote_admin, errors
 def test_settings_that_do_not_go_together_are_refused(
     said: str, settings: dict[str, object]
 ) -> None:
-    """What is wrong is named before there is a connection."""
+    """Settings that do not fit together are refused before there is a connection."""
     with pytest.raises(ValueError, match=said):
         RemoteStore(**({"address": "host:7400", "token": "t"} | settings))  # type: ignore[arg-type]
 
 
 def test_somebody_has_to_call() -> None:
-    """Without a token and without a certificate there is nobody to administer as."""
+    """An admin of a remote store needs a token or a certificate."""
     with (
         pytest.raises(ValueError, match="who calls"),
         connect_remote_admin(RemoteStore(address="host:7400")),
@@ -38,19 +38,19 @@ def test_somebody_has_to_call() -> None:
 
 
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
-    """The path is in the message."""
+    """A missing file is named in the error."""
     remote = RemoteStore(address="host:7400", token="t", tls_ca=tmp_path / "ca.pem")  # noqa: S106
     with pytest.raises(ValueError, match=r"ca\.pem: No such file"):
         remote.calls()
 
 
 def test_a_token_is_not_shown() -> None:
-    """What a settings object says of itself has no secret in it."""
+    """The repr of the settings does not show the token."""
     assert "recognisable" not in repr(RemoteStore(address="a:1", token="recognisable"))  # noqa: S106
 
 
 def test_nobody_at_the_address_is_unavailable() -> None:
-    """A store that does not answer is told apart from one that refuses."""
+    """A remote store that does not answer raises StoreUnavailable."""
     remote = RemoteStore(address="127.0.0.1:1", token="t", insecure=True)  # noqa: S106
     with connect_remote_admin(remote, timeout=30) as admin, pytest.raises(errors.StoreUnavailable):
         admin.stats()

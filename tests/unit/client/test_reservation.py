@@ -1,4 +1,4 @@
-"""A reservation: what it asks, and what it refuses by itself."""
+"""A reservation's calls, and the errors that it raises without a call."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -47,7 +47,7 @@ class Held:
         return Reservation(hold, OpenedNamespace(space, 1, 4), grant, StoreBudget(30.0))
 
     def answer_growths(self, **slots: list[int]) -> None:
-        """Have the next call answered with these slots for reservations ``r7`` and so on."""
+        """Answers the next call with these slots for the reservations ``r7`` and so on."""
         grants = [
             prefix_cache_pb2.ReservationGrant(reservation_id=int(name[1:]), runs=[run_of(*each)])
             for name, each in slots.items()
@@ -56,19 +56,19 @@ class Held:
         self.attached.calls.answer("ReservePages", response)
 
     def answer_insert(self) -> None:
-        """Have the next insert answered with a page of another worker's."""
+        """Answers the next insert with a page of another worker."""
         response = prefix_cache_pb2.InsertPrefixResponse(runs=[run_of(0)])
         self.attached.calls.answer("InsertPrefix", response)
 
     def inserted(self) -> prefix_cache_pb2.InsertPrefixRequest:
-        """Returns the last insert that came."""
+        """Returns the last insert request."""
         data = self.attached.calls.requests["InsertPrefix"][-1]
         return prefix_cache_pb2.InsertPrefixRequest.FromString(data)
 
 
 @pytest.fixture
 def held(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Held]:
-    """A reservation, aborted afterwards."""
+    """Provides a reservation, and aborts it afterwards."""
     attached = ScriptedSession(
         runtime_dir, scripted, wait_for_device=lambda: held.events.append("waited")
     )
@@ -82,14 +82,14 @@ def held(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Held]:
 
 
 def test_a_reservation_says_what_it_has(held: Held) -> None:
-    """Its slots are in page order from its first page on."""
+    """A reservation has its id, its first page and its slots in page order."""
     reservation = held.reservation
     assert (reservation.reservation_id, reservation.start_page) == (7, 2)
     assert (reservation.pages, reservation.page_count) == ([PageRef(3, 1)], 1)
 
 
 def test_growing_asks_for_a_total(held: Held) -> None:
-    """A growth names the total and replaces the pages by all there are now."""
+    """Growing asks for a total of pages and replaces the list of pages."""
     grant = prefix_cache_pb2.ReservationGrant(reservation_id=7, runs=[run_of(1, 2)])
     response = prefix_cache_pb2.ReservePagesResponse(grants=[grant])
     held.attached.calls.answer("ReservePages", response, refusal("POOL_EXHAUSTED"))
@@ -103,7 +103,7 @@ def test_growing_asks_for_a_total(held: Held) -> None:
 
 
 def test_several_grow_in_one_call(held: Held) -> None:
-    """One call names each, and each has its own; a refusal leaves all as they were."""
+    """Several reservations grow in one call. A refusal leaves all as they were."""
     with held.reserved(8, 0) as other:
         held.answer_growths(r7=[1, 2], r8=[0, 3])
         held.attached.calls.answer("ReservePages", refusal("POOL_EXHAUSTED"))
@@ -120,7 +120,7 @@ def test_several_grow_in_one_call(held: Held) -> None:
 
 
 def test_one_call_is_of_one_namespace(held: Held) -> None:
-    """Nothing is asked for reservations of several, nor for one that was aborted."""
+    """Growing reservations of two namespaces, or an aborted one, is refused without a call."""
     other = held.reserved(8, 0, b"other")
     with other, pytest.raises(ValueError, match="one namespace"):
         grow_reservations([(held.reservation, 2), (other, 2)])
@@ -132,7 +132,7 @@ def test_one_call_is_of_one_namespace(held: Held) -> None:
 
 
 def test_a_slot_that_was_given_away_stops_its_own_growth(held: Held) -> None:
-    """The answer names it as it is now, so its holder keeps what it knew; others have grown."""
+    """A recycled slot stops the growth of its own reservation. The others grow."""
     with held.reserved(8, 0) as other:
         held.attached.recycle(1)
         held.answer_growths(r7=[1, 2], r8=[0, 3])
@@ -143,7 +143,7 @@ def test_a_slot_that_was_given_away_stops_its_own_growth(held: Held) -> None:
 
 
 def test_an_insert_waits_for_the_device_first(held: Held) -> None:
-    """What is inserted was written by then, and the answer names the index's pages."""
+    """An insert waits for the device before it sends its pages, and returns the index's pages."""
     held.answer_insert()
     assert held.reservation.insert([1, 2, 3, 4], position=8) == ([PageRef(3, 0)], 0)
     assert held.events == ["waited"]
@@ -151,7 +151,7 @@ def test_an_insert_waits_for_the_device_first(held: Held) -> None:
 
 
 def test_an_insert_names_what_holds_the_pages_before(held: Held) -> None:
-    """The base is a match's pin, a reservation, or nothing for a match that missed."""
+    """An insert's base is a match's pin, a reservation, or nothing after a miss."""
     with held.attached.session.request():
         match = Match(Hold(held.attached.session, pin_ids=(5,)), [PageRef(3, 0)], 4)
     for base in (match, held.reservation, Match()):
@@ -166,7 +166,7 @@ def test_an_insert_names_what_holds_the_pages_before(held: Held) -> None:
 
 
 def test_an_insert_that_is_refused_changes_nothing_here(held: Held) -> None:
-    """A refusal is raised by its reason, and the reservation goes on."""
+    """A refused insert raises its reason, and the reservation can still insert."""
     held.attached.calls.answer("InsertPrefix", refusal("PARENT_DETACHED", page_position="2"))
     with pytest.raises(errors.ParentDetached):
         held.reservation.insert(PACKED, position=8)
@@ -175,7 +175,7 @@ def test_an_insert_that_is_refused_changes_nothing_here(held: Held) -> None:
 
 
 def test_an_aborted_reservation_asks_nothing(held: Held) -> None:
-    """After its abort it neither grows nor inserts: its slots may be another's."""
+    """An aborted reservation neither grows nor inserts, because its slots may be another's."""
     with held.reservation:
         pass
     with pytest.raises(ValueError, match="7 was aborted"):
@@ -187,7 +187,7 @@ def test_an_aborted_reservation_asks_nothing(held: Held) -> None:
 
 
 def test_an_ended_session_inserts_nothing(held: Held) -> None:
-    """Pages of a session that ended stay where they are, and nothing is published."""
+    """An ended session publishes nothing."""
     held.attached.session.end(errors.StaleEpoch("restarted"))
     with pytest.raises(errors.StoreUnavailable):
         held.reservation.insert(PACKED, position=8)
@@ -224,7 +224,7 @@ Make = Callable[..., Reserved]
 
 @pytest.fixture
 def reserved(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Make]:
-    """Makes a reservation under a configuration; it is aborted afterwards."""
+    """Makes a reservation under a configuration, and aborts it afterwards."""
     with ExitStack() as stack:
 
         def make(**settings: bool) -> Reserved:
@@ -240,18 +240,18 @@ def reserved(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Make]
 
 
 def of(slot: int) -> int:
-    """Returns what a whole slot comes to."""
+    """Returns the checksum of a whole slot."""
     return xxh3_64_intdigest(bytes([slot]) * SLOT_BYTES)
 
 
 def test_an_insert_says_what_each_page_comes_to(reserved: Make) -> None:
-    """In prefix order, of the whole slot, a partial page's too."""
+    """An insert sends the checksum of each whole slot in prefix order, also of a partial page."""
     made = reserved()
     assert made.insert(8, 10) == [of(3), of(1), of(0)]
 
 
 def test_a_page_is_looked_at_once(reserved: Make) -> None:
-    """What an insert was answered for is immutable: later ones have no checksum for it."""
+    """An inserted page is immutable, so later inserts send no checksum for it."""
     made = reserved()
     assert made.insert(8, 4) == [of(3)]
     assert made.insert(8, 8) == [0, of(1)]
@@ -260,19 +260,19 @@ def test_a_page_is_looked_at_once(reserved: Make) -> None:
 
 
 def test_an_insert_of_others_pages_says_nothing(reserved: Make) -> None:
-    """Pages before or beyond the reservation are the store's to refuse."""
+    """An insert of pages outside the reservation sends no checksums. The store refuses it."""
     made = reserved()
     assert made.insert(4, 8) == []
     assert made.insert(8, 20) == []
 
 
 def test_checksums_can_be_switched_off(reserved: Make) -> None:
-    """A worker that does not want them sends none."""
+    """A worker may switch checksums off."""
     assert reserved(page_checksums=False).insert(8, 8) == []
 
 
 class OnDevice:
-    """A session's extents: one, in the memory of a device."""
+    """A session's extents: one extent in the memory of a device."""
 
     def __init__(self) -> None:
         self.card = Card()
@@ -289,7 +289,7 @@ class OnDevice:
 
 
 def test_a_device_s_page_is_copied_to_be_looked_at() -> None:
-    """Its content is that of its slot, and no view that keeps the memory."""
+    """The content of a device's page is a copy of its slot."""
     device = OnDevice()
     content = device.mapped.content(1)
     assert bytes(content) == bytes([9]) * SLOT_BYTES
@@ -302,7 +302,7 @@ def test_a_device_s_page_is_copied_to_be_looked_at() -> None:
 def test_pages_on_a_device_have_checksums_where_that_is_wanted(
     *, wanted: bool | None, sent: bool
 ) -> None:
-    """By default they are not copied for it; what is not mapped has none."""
+    """Device pages have checksums only on request. Unmapped pages have none."""
     extents = {3: OnDevice().mapped}
     pages = [PageRef(3, 1), PageRef(4, 0)]
     expected = [of(9), 0] if sent else []
@@ -310,7 +310,7 @@ def test_pages_on_a_device_have_checksums_where_that_is_wanted(
 
 
 def test_a_hint_says_what_is_known_and_no_more() -> None:
-    """Each field is its field of the message; nothing known is the empty message."""
+    """A hint's message has the fields that are known and no others."""
     assert ReuseHint().message() == types_pb2.ReuseHint()
     assert ReuseHint("continues", 2.5, -3).message() == types_pb2.ReuseHint(
         expected_reuse=types_pb2.EXPECTED_REUSE_CONTINUES, horizon_ms=2500, priority=-3
@@ -321,12 +321,12 @@ def test_a_hint_says_what_is_known_and_no_more() -> None:
 
 @pytest.mark.parametrize("wrong", ["oneshot", "continue", "", True])
 def test_a_hint_that_there_is_not_is_refused(wrong: Any) -> None:  # noqa: ANN401
-    """It would be lost, and nobody would know."""
+    """An unknown hint is refused, because it would be lost without notice."""
     with pytest.raises(ValueError, match="'continues' or 'one_shot'"):
         ReuseHint(wrong).message()
 
 
 @pytest.mark.parametrize("horizon", [0.0, 0.0001])
 def test_a_short_horizon_is_not_none(horizon: float) -> None:
-    """However short, a horizon ends: zero would mean that it does not."""
+    """A very short horizon is rounded up to 1 ms, because 0 means no horizon."""
     assert ReuseHint("continues", horizon).message().horizon_ms == 1

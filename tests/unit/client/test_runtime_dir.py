@@ -1,4 +1,4 @@
-"""Where a store's sockets are."""
+"""The folder of a store's sockets."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from kvstore_client.runtime_dir import RuntimeDir, default_runtime_dir
 
 
 def test_the_default_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store's own variable comes first, then the session's folder, then one of the user."""
+    """The default folder is in the store's variable, else in the session's folder, else in /tmp."""
     monkeypatch.setenv("KVSTORE_RUNTIME_DIR", "/a")
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/b")
     assert default_runtime_dir() == Path("/a")
@@ -20,7 +20,7 @@ def test_the_default_follows_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_paths_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A relative folder is taken from the folder of now, and stays that."""
+    """A relative folder is resolved against the current folder at once."""
     monkeypatch.chdir(tmp_path)
     paths = RuntimeDir("x")
     assert paths.attach_socket == tmp_path / "x" / "attach.sock"
@@ -28,7 +28,7 @@ def test_paths_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 def test_a_path_too_long_for_a_socket_is_refused() -> None:
-    """A folder whose sockets nobody could connect to is refused at once."""
+    """A folder whose socket paths are too long for a socket is refused at once."""
     longest = "/" + "x" * (107 - len("/" + "/kvstore.sock"))
     assert RuntimeDir(longest).path == Path(longest)
     with pytest.raises(ValueError, match="107"):

@@ -1,4 +1,4 @@
-"""The store for tests: what becomes of one that does not start."""
+"""The test store: failing starts, other programs, and waiting."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from kvstore_client.testing import RunningStore, running_store, wait_until
 
 
 def test_a_store_that_does_not_start_says_why() -> None:
-    """A process that ends before it serves is an error with what it said."""
+    """A store that ends before it serves raises an error with its output."""
     with (
         pytest.raises(RuntimeError, match=r"status 2(.|\n)*--nonsense"),
         running_store("--nonsense"),
@@ -17,7 +17,7 @@ def test_a_store_that_does_not_start_says_why() -> None:
 
 
 def test_another_program_is_given_the_same_command_line(tmp_path: Path) -> None:
-    """What Python runs in the server's place gets the folder and the caller's arguments."""
+    """Another program in the server's place gets the folder and the caller's arguments."""
     program = ("-c", "import sys; sys.exit(' '.join(sys.argv[1:]))")
     folder = tmp_path / "run"
     with (
@@ -28,7 +28,7 @@ def test_another_program_is_given_the_same_command_line(tmp_path: Path) -> None:
 
 
 def test_a_store_that_was_not_started_has_no_process(tmp_path: Path) -> None:
-    """Before its start a store has no pid, nothing to stop and no log."""
+    """A store that was not started has no pid, no log and nothing to stop."""
     store = RunningStore(tmp_path / "run")
     with pytest.raises(RuntimeError, match="not started"):
         _ = store.pid
@@ -36,7 +36,7 @@ def test_a_store_that_was_not_started_has_no_process(tmp_path: Path) -> None:
 
 
 def test_waiting_for_what_never_comes_ends() -> None:
-    """A condition that does not hold in time is told by the result."""
+    """Waiting for a condition returns whether it became true in time."""
     looks = iter(range(100))
     assert wait_until(lambda: next(looks) == 3)
     assert not wait_until(lambda: False, timeout=0.05)

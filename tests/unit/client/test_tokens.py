@@ -1,4 +1,4 @@
-"""Token ids as they travel."""
+"""Token ids as packed bytes."""
 
 from array import array
 from collections.abc import Sequence
@@ -32,12 +32,12 @@ PACKED = b"\x01\0\0\0\x02\0\0\0\x00\x5e\xd0\xb2"
     ids=lambda tokens: type(tokens).__name__,
 )
 def test_all_kinds_of_sequences_pack_alike(tokens: Sequence[int]) -> None:
-    """Lists, bytes, arrays and strided views of the same ids are the same bytes."""
+    """Lists, bytes, arrays and strided views of the same ids pack to the same bytes."""
     assert pack_tokens(tokens) == PACKED
 
 
 def test_packing_is_undone() -> None:
-    """Unpacked, the ids are what they were; none is none."""
+    """Unpacking returns the packed ids. Empty bytes are no ids."""
     assert unpack_tokens(PACKED) == IDS
     assert (pack_tokens([]), unpack_tokens(b"")) == (b"", [])
 
@@ -65,7 +65,7 @@ def test_what_is_no_token_is_refused(tokens: Any) -> None:  # noqa: ANN401  # an
 
 @pytest.mark.parametrize("count", [0, 1, 31, 32, 5_000, 1_000_000])
 def test_tokens_behind_a_request_are_in_it(count: int) -> None:
-    """Whoever parses a request and the pieces behind it has the sequence whole."""
+    """A request followed by its token pieces parses to the whole sequence."""
     packed = bytes(range(4)) * count
     for message in (pb.MatchPrefixRequest, pb.AcquirePrefixRequest):
         pieces = sequence_pieces(packed)

@@ -10,30 +10,31 @@ from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
 
+HERE = Path(__file__).parent
 # What these test is the same whatever finds the pages; the others are of one kind of index,
 # or of what knows none.
 ON_BOTH = {
-    "test_cache",
-    "test_cache_acquire",
-    "test_cache_insert",
-    "test_cache_insert_base",
-    "test_cache_reserve",
-    "test_checksums",
-    "test_delete_namespace",
-    "test_lifecycle",
-    "test_lookup",
-    "test_named_pins",
-    "test_namespaces",
-    "test_namespaces_that_go",
-    "test_next_tokens",
-    "test_partial_pages",
-    "test_reclaim",
-    "test_sources",
-    "test_verify",
-    "test_verify_meanwhile",
+    "pool/test_checksums.py",
+    "verbs/namespaces/test_deletion.py",
+    "verbs/namespaces/test_named_pins.py",
+    "verbs/namespaces/test_namespaces.py",
+    "verbs/namespaces/test_removal_in_parts.py",
+    "verbs/test_acquire.py",
+    "verbs/test_insert.py",
+    "verbs/test_insert_base.py",
+    "verbs/test_lease_lifecycle.py",
+    "verbs/test_lookup.py",
+    "verbs/test_match.py",
+    "verbs/test_next_tokens.py",
+    "verbs/test_partial_pages.py",
+    "verbs/test_reclaim.py",
+    "verbs/test_reserve.py",
+    "verbs/test_sources.py",
+    "verbs/test_verify.py",
+    "verbs/test_verify_meanwhile.py",
 }
 # A file that is renamed would run on one index alone, and nobody would see.
-assert all((Path(__file__).parent / f"{name}.py").is_file() for name in ON_BOTH)
+assert all((HERE / name).is_file() for name in ON_BOTH)
 # Those that look at nodes, which have one page each in the other index.
 OF_NODES = {
     "test_a_base_deeper_than_what_may_match_is_cut",
@@ -46,7 +47,7 @@ OF_NODES = {
 
 @pytest.fixture(autouse=True)
 def index_factory(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let what a test makes have the index that it is to run on."""
+    """Makes all caches of a test with the index that it is to run on."""
     chosen: IndexFactory = getattr(request, "param", RadixIndex)
     before, Backend.index = Backend.index, chosen
     yield
@@ -55,7 +56,7 @@ def index_factory(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Runs the tests of the cache twice."""
-    known = metafunc.module.__name__.rpartition(".")[2] in ON_BOTH
-    if known and metafunc.function.__name__ not in OF_NODES:
+    name = metafunc.definition.path.relative_to(HERE).as_posix()
+    if name in ON_BOTH and metafunc.function.__name__ not in OF_NODES:
         kinds = {"radix": RadixIndex, "hash": HashIndex}
         metafunc.parametrize("index_factory", kinds.values(), ids=kinds.keys(), indirect=True)

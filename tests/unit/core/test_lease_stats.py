@@ -1,4 +1,4 @@
-"""What a lease holds, as a whole and hold by hold."""
+"""The holds of a lease, as a whole and one by one."""
 
 import pytest
 

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from core.core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 from kvstore.core.stats import PrefixStats, ProcessStats, prefixes, snapshot
-from kvstore.core.values.events import Cause
+from kvstore.core.values.event_log import Cause
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Caller, Identity, MatchOptions, NamedPinRequest
 from kvstore.core.values.slots import SlotState
@@ -24,7 +24,7 @@ def busy() -> CoreWorld:
 
 
 def join_other_tenant(world: CoreWorld) -> Caller:
-    """Let a worker of another tenant in, with a namespace, an extent and a lookup."""
+    """Adds a worker of another tenant, with a namespace, an extent and a lookup."""
     caller = Caller(OTHER, b"theirs", b"secret", EPOCH)
     world.cache.grant(caller, ttl=None, display_name="theirs", features=(), now=world.now)
     world.cache.bind(caller, process_id=90, pid=4090, uid=7)
@@ -52,7 +52,7 @@ def test_a_snapshot_counts_slots_by_state() -> None:
 
 
 def test_an_admin_is_shown_why_pages_were_removed() -> None:
-    """Of all tenants together, so nobody else is."""
+    """Only an admin sees the removals of all tenants together."""
     world = busy()
     assert snapshot(world.cache, ADMIN, 102.0).removed_pages == {Cause.REMOVED: 2}
     assert snapshot(world.cache, OWNER, 102.0).removed_pages == {}
@@ -72,7 +72,7 @@ def test_a_snapshot_shows_a_namespace() -> None:
 
 
 def test_a_snapshot_shows_a_lease() -> None:
-    """Who it is, what it holds, since when: ages are counted from now."""
+    """A row names the lease, counts its holds, and has their ages as of now."""
     world = busy()
     (lease,) = snapshot(world.cache, OWNER, 105.0).leases
     assert (lease.number, lease.lease_id) == (1, world.worker.caller.lease_id)
@@ -97,7 +97,7 @@ def test_the_oldest_hold_is_of_either_kind() -> None:
 
 
 def test_an_expired_leases_slots_are_in_quarantine() -> None:
-    """What an expired lease had reserved is shown as quarantined, here and in the arena."""
+    """Slots that an expired lease had reserved are in quarantine, here and in the arena."""
     world = busy()
     world.cache.expire(world.now + 10)
     stats = snapshot(world.cache, OWNER, 112.0)
@@ -167,7 +167,7 @@ def test_an_admin_sees_everything() -> None:
 
 
 def test_a_snapshot_is_a_copy() -> None:
-    """What happens afterwards changes nothing in it."""
+    """Later calls do not change a snapshot."""
     world = busy()
     stats = snapshot(world.cache, ADMIN, 105.0)
     before = asdict(stats)

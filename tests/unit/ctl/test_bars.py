@@ -1,4 +1,4 @@
-"""Occupancy as characters."""
+"""Occupancy as bars of characters."""
 
 import pytest
 from rich.text import Text
@@ -19,7 +19,7 @@ from kvstore_ctl.top.view import bar, cells_of, mebibytes, share, tier_bars
     ],
 )
 def test_a_bar_is_shared_out(counts: list[int], cells: list[int]) -> None:
-    """Its parts fill it, and what is there is seen."""
+    """A bar's parts fill it, and each nonempty part has a character."""
     assert cells_of(counts, 10) == cells
 
 
@@ -35,7 +35,7 @@ def plain(stats: store_pb2.GetStatsResponse) -> list[str]:
 
 
 def test_each_tier_has_a_line() -> None:
-    """Arenas of a tier are one bar; tier 3 has its file."""
+    """The arenas of a tier share one bar, and tier 3 has a bar for its file."""
     arena = {
         "slot_bytes": 1 << 20,
         "slot_count": 20,
@@ -53,13 +53,13 @@ def test_each_tier_has_a_line() -> None:
 
 
 def test_a_tier_3_that_failed_is_said() -> None:
-    """There is a line for it, and what to do."""
+    """A failed tier 3 has a line that says what to do."""
     failed = store_pb2.GetStatsResponse(tier_3={"state": "STATE_FAILED"})
     assert "doctor" in plain(failed)[0]
     assert plain(store_pb2.GetStatsResponse(tier_3={"state": "STATE_ABSENT"})) == []
 
 
 def test_shares_and_sizes_are_for_people() -> None:
-    """Nothing of nothing is 0 %."""
+    """Shares are percentages, with 0 % of nothing, and sizes are MiB."""
     assert (share(1, 4), share(0, 0)) == ("25%", "0%")
     assert (mebibytes(1 << 19), mebibytes(300 << 20)) == ("0.5 MiB", "300 MiB")

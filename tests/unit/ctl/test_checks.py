@@ -1,4 +1,4 @@
-"""Checks of kvstore-ctl doctor on machines that are not this one."""
+"""Checks of kvstore-ctl doctor on simulated machines."""
 
 import os
 import resource
@@ -53,7 +53,7 @@ def cgroup(limit: int, used: int, killed: int = 0) -> dict[str, str]:
 
 
 def says(finding: Finding, outcome: Verdict, *words: str) -> bool:
-    """Returns whether a finding is of this outcome, has the words, and says what to do."""
+    """Returns whether a finding has this outcome and the words. A bad outcome needs advice."""
     text = f"{finding.found} {finding.advice}"
     assert bool(finding.advice) == (outcome in (Verdict.WARNING, Verdict.FAILED)), finding
     return finding.outcome is outcome and all(each in text for each in words)
@@ -71,7 +71,7 @@ def says(finding: Finding, outcome: Verdict, *words: str) -> bool:
 def test_arenas_are_weighed_against_the_machine(
     tmp_path: Path, total: int, available: int, *, on_device: bool, outcome: Verdict
 ) -> None:
-    """What is on a device takes no memory of the host's."""
+    """Arenas are compared with the machine's memory, unless they are on a device."""
     facts = machine(tmp_path, meminfo(total, available))
     finding = memory.machine_memory_check(facts, ARENAS, on_device=on_device)
     assert says(finding, outcome, f"of {total} MiB" if total > 100 else "100 MiB")
@@ -81,7 +81,7 @@ def test_arenas_are_weighed_against_the_machine(
 def test_without_an_answer_nothing_is_said_of_arenas(
     tmp_path: Path, available: int, outcome: Verdict
 ) -> None:
-    """What is left of the machine's memory is, for that can be seen."""
+    """Without an answer of the store, the machine's free memory is checked alone."""
     facts = machine(tmp_path, meminfo(100, available))
     nothing = store_pb2.GetStatsResponse()
     finding = memory.machine_memory_check(facts, nothing, on_device=False, answered=False)
@@ -89,7 +89,7 @@ def test_without_an_answer_nothing_is_said_of_arenas(
 
 
 def test_a_machine_that_says_nothing_is_skipped(tmp_path: Path) -> None:
-    """No meminfo is no finding."""
+    """A machine without meminfo gives no finding."""
     facts = HostFacts(tmp_path)
     finding = memory.machine_memory_check(facts, ARENAS, on_device=False)
     assert says(finding, Verdict.SKIPPED)
@@ -109,21 +109,24 @@ def test_a_machine_that_says_nothing_is_skipped(tmp_path: Path) -> None:
 def test_limits_of_the_server_s_container_count(
     tmp_path: Path, limits: dict[str, str], outcome: Verdict, words: str
 ) -> None:
-    """Its arenas have to fit, and nobody should have been killed for want of memory."""
+    """The arenas have to fit into the container's limit.
+
+    A process that was killed for memory is reported.
+    """
     facts = machine(tmp_path, limits)
     finding = memory.limits_check(facts, ARENAS, SERVER, on_device=False)
     assert says(finding, outcome, words)
 
 
 def test_a_slow_clock_is_seen(tmp_path: Path) -> None:
-    """What the kernel fell back to costs each call, and what it should be is quick."""
+    """A slow clock source gives a warning that names it and the fast one."""
     assert says(host.clock_check(machine(tmp_path, {CLOCK: "tsc\n"})), Verdict.OK)
     slow = host.clock_check(machine(tmp_path, {CLOCK: "hpet\n"}))
     assert says(slow, Verdict.WARNING, "hpet", "clocksource=tsc")
 
 
 def test_descriptors_that_run_out_are_seen(tmp_path: Path) -> None:
-    """The server's own are counted where they can be."""
+    """The server's own descriptors are counted if they are visible."""
     limits = "Max open files  {}  {}  files\n"
     files = {f"proc/{SERVER}/fd/{each}": "" for each in range(9)}
     files |= {"proc/self/limits": limits.format(4096, 4096)}
@@ -146,24 +149,24 @@ def no_descriptors() -> Iterator[None]:
 
 
 def test_sealed_memory_is_tried() -> None:
-    """Where the kernel gives it, /dev/shm is not asked for."""
+    """The shm folder is not checked if the kernel has sealed memory."""
     assert says(host.memfd_check(), Verdict.OK, "shm does not matter")
 
 
 @pytest.mark.usefixtures("no_descriptors")
 def test_sealed_memory_that_cannot_be_had_is_seen() -> None:
-    """With the kernel's own reason."""
+    """Missing sealed memory is reported with the kernel's own reason."""
     assert says(host.memfd_check(), Verdict.FAILED, os.strerror(24))
 
 
 def test_a_kernel_that_does_not_name_peers_is_seen() -> None:
-    """As one before Linux 6.5: it knows no such option."""
+    """A kernel before Linux 6.5 lacks the option that names peers, and is reported."""
     assert says(host.kernel_check(option=9999), Verdict.WARNING, "Linux 6.5")
     assert host.kernel_check().outcome is not Verdict.FAILED
 
 
 def test_a_folder_without_a_store_is_seen(tmp_path: Path) -> None:
-    """None, an empty one, and one with something else in it."""
+    """A folder that is missing, empty or has something else in it is reported."""
     assert says(host.socket_check(RuntimeDir(tmp_path / "no")), Verdict.FAILED, START)
     paths = RuntimeDir(tmp_path)
     assert says(host.socket_check(paths), Verdict.FAILED, "attach.sock", START)
@@ -175,7 +178,10 @@ def test_a_folder_without_a_store_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_server_is_known_by_the_flock_that_it_holds(tmp_path: Path) -> None:
-    """A number of another pid namespace is not taken for a process of this one."""
+    """The server's pid comes from the kernel's list of locks, if the list has the lock.
+
+    A number of another pid namespace is not taken for a process of this one.
+    """
     paths, check = RuntimeDir(tmp_path), host.server_pid
     paths.flock_file.write_text("7\n", encoding="ascii")
     held = f"1: FLOCK  ADVISORY  WRITE {{}} fe:00:{paths.flock_file.stat().st_ino} 0 EOF\n"
@@ -191,7 +197,7 @@ def loads(_: str) -> None:
 
 
 def fails(name: str) -> None:
-    """Have no driver."""
+    """Raises like a system without a driver."""
     raise OSError(name)
 
 
@@ -209,7 +215,7 @@ def fails(name: str) -> None:
 def test_a_device_is_looked_for(
     tmp_path: Path, uuid: bytes | None, visible: list[str], load: object, outcome: Verdict
 ) -> None:
-    """A store on a device needs driver and device here; one in host memory needs neither."""
+    """A store on a device needs driver and device here. A store in host memory needs neither."""
     facts = machine(tmp_path, dict.fromkeys(visible, ""))
     words = "00010203-0405" if uuid else "host memory"
     assert says(device.driver_check(facts, uuid, load=load), outcome, words)
@@ -226,7 +232,7 @@ def test_a_device_is_looked_for(
 def test_without_an_answer_nothing_is_said_of_pages(
     tmp_path: Path, visible: list[str], load: object, outcome: Verdict
 ) -> None:
-    """What is wrong with this host is, and what of it can be seen."""
+    """Without an answer of the store, only the devices and drivers of this host are checked."""
     facts = machine(tmp_path, dict.fromkeys(visible, ""))
     finding = device.driver_check(facts, None, answered=False, load=load)
     assert says(finding, outcome, "no store tells where", "visible")
@@ -236,7 +242,7 @@ def test_without_an_answer_nothing_is_said_of_pages(
 def test_what_shares_a_device_s_memory_is_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both namespaces have to be the server's, and no MPS in between."""
+    """The ipc and pid namespaces have to be the server's, and MPS must not run."""
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
     facts, check = HostFacts(tmp_path), device.ipc_check
     for pid in ("self", str(SERVER)):
@@ -261,13 +267,13 @@ def test_what_shares_a_device_s_memory_is_looked_for(
 
 
 def test_the_worst_finding_is_the_outcome() -> None:
-    """What was skipped is no worse than nothing."""
+    """The worst finding is the outcome, and a skipped check counts as nothing."""
     found = [ok("a", ""), skipped("b", ""), warning("c", "", "do"), failed("d", "", "do")]
     assert [worst(found[:end]).value for end in range(5)] == ["ok", "ok", "ok", "warning", "failed"]
 
 
 def test_a_store_on_a_device_is_known_by_its_extents() -> None:
-    """Host memory has none, a device's UUID is told."""
+    """A store's extents have the UUID of its device, and none in host memory."""
     message = store_pb2.GetCapabilitiesResponse(extents=[{"host": {}}])
     assert device.device_of(message) is None
     message.extents.add(cuda_ipc={"device_uuid": DEVICE})

@@ -1,4 +1,4 @@
-"""What holds for every command of kvstore-ctl."""
+"""Rules for every command of kvstore-ctl."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "ctl.md"
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Yields every command by its name, those of groups as well."""
+    """Yields every command by its name, including those of groups."""
     group: Any = typer.main.get_command(app)
     for name, command in group.commands.items():
         yield name, command
@@ -36,7 +36,7 @@ NO_DATA = {"page"}
 
 
 def test_all_commands_are_there() -> None:
-    """None went by accident."""
+    """No command is missing."""
     assert set(FOUND) >= COMMANDS
 
 
@@ -51,24 +51,24 @@ def test_each_command_has_json(name: str) -> None:
 
 @pytest.mark.parametrize("name", FOUND)
 def test_each_command_is_documented(name: str) -> None:
-    """docs/ctl.md has a heading for it."""
+    """docs/ctl.md has a heading for each command."""
     assert f"\n### {name}\n" in DOCUMENT.read_text(encoding="utf-8")
 
 
 def test_the_list_of_commands_says_where_one_deletes() -> None:
-    """A command below another is in no list but that one's own."""
+    """The list of commands names those that delete, although they are part of a group."""
     assert "delete" in CliRunner(env={"COLUMNS": "200"}).invoke(app, ["--help"]).output
 
 
 @pytest.mark.parametrize("command", ["top --interval", "health --timeout"])
 def test_a_time_without_end_is_a_wrong_command_line(command: str) -> None:
-    """The kernel takes none, and none is no answer of the store's."""
+    """An infinite time is refused as a usage error, because the kernel accepts none."""
     assert CliRunner().invoke(app, [*command.split(), "inf"]).exit_code == EXIT_USAGE
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes_commands(shell: str) -> None:
-    """A shell that asks is told the commands that begin so, without a store."""
+    """A shell gets the commands with a prefix without a store."""
     environment = {
         **os.environ,
         "_KVSTORE_CTL_COMPLETE": f"complete_{shell}",
@@ -88,7 +88,7 @@ def test_a_shell_completes_commands(shell: str) -> None:
 def test_a_question_without_a_stdin_is_not_answered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where stdin is closed, as `<&-` does, as where it is at its end."""
+    """A closed stdin refuses a question, like a stdin at its end."""
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(typer.Exit) as ended:
         confirm("Do it?")

@@ -1,4 +1,4 @@
-"""Counts as people say them."""
+"""Counts in words."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from kvstore_ctl.text import counted, removed
     ],
 )
 def test_one_of_something_is_no_plural(count: int, nouns: tuple[str, ...], said: str) -> None:
-    """Nor is none of it a singular."""
+    """A count of one has the singular, and any other count has the plural."""
     assert counted(count, *nouns) == said
 
 

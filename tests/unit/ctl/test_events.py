@@ -1,4 +1,4 @@
-"""What kvstore-ctl says of each event, and how it goes on after a watch's end."""
+"""The text of each event, and the events after the end of a watch."""
 
 import json
 from collections.abc import Iterator
@@ -17,21 +17,21 @@ HOUR = 3600
 
 
 def event(number: int = 1, at: float = 2.5, **fields: Any) -> pb.WatchEventsResponse:  # noqa: ANN401
-    """Returns an event of a store that started ``at`` seconds before it."""
+    """Returns an event ``at`` seconds after its store's start."""
     made = pb.WatchEventsResponse(sequence_number=number, tenant="uid-7", **fields)
     made.uptime.FromNanoseconds(round(at * 1e9))
     return made
 
 
 def pages(**more: Any) -> pb.PagesEvent:  # noqa: ANN401
-    """Returns what happened to three pages."""
+    """Returns an event of three pages."""
     values: dict[str, Any] = {"start_page": 2, "page_count": 3, "tier": "TIER_2"}
     values |= {"namespace_id": SPACE, "cause": pb.PagesEvent.CAUSE_EVICTED}
     return pb.PagesEvent(**values | more)
 
 
 class Watch:
-    """A watch that was over long ago."""
+    """A watch that has ended."""
 
     def __init__(
         self, told: list[pb.WatchEventsResponse], remembered: int, began: float = 0.0
@@ -50,14 +50,14 @@ class Watch:
 
 
 class Store:
-    """Answers one watch after another, and notes how they were asked for."""
+    """Answers one watch after another, and records their arguments."""
 
     def __init__(self, *watches: Watch) -> None:
         self._watches = iter(watches)
         self.asked: list[tuple[float, History]] = []
 
     def capabilities(self) -> pb.GetCapabilitiesResponse:
-        """Says how long a watch may be."""
+        """Returns the longest time of a watch."""
         answer = pb.GetCapabilitiesResponse()
         answer.limits.max_watch.FromSeconds(HOUR)
         return answer
@@ -69,14 +69,14 @@ class Store:
 
 
 def numbers(store: Store, count: int, **options: Any) -> list[float]:  # noqa: ANN401
-    """Returns when the first events happened that are told."""
+    """Returns the times of the first events that are reported."""
     chosen = {"follow": False, "seconds": 0.0, "new": False} | options
     told = watched(cast("Admin", store), b"", **chosen)
     return [each.uptime.seconds for _, each in islice(told, count)]
 
 
 def test_each_event_is_a_line() -> None:
-    """With its tenant, the namespace by its name, and what was lost."""
+    """An event's line has its tenant, its namespace's name and what was lost."""
     lease = pb.LeaseEvent(lease_id=LEASE, change=pb.LeaseEvent.CHANGE_ENDED, display_name="w\x1b")
     nameless = pb.LeaseEvent(lease_id=LEASE, change=pb.LeaseEvent.CHANGE_GRANTED)
     space = pb.NamespaceEvent(namespace_id=SPACE, change=pb.NamespaceEvent.CHANGE_DELETED)
@@ -108,7 +108,7 @@ def test_each_event_is_a_line() -> None:
 
 
 def test_a_namespace_that_came_since_is_asked_for_once() -> None:
-    """Then its name is known; one that is gone is called by its id from then on."""
+    """A new namespace's name is requested once. A deleted one is shown by its id from then on."""
     answers: list[list[pb.NamespaceInfo]] = [[], [TINY]]
     titles, later = Titles(answers.pop), datetime.now(UTC) + timedelta(days=1)
     assert [titles.of(SPACE, later) for _ in range(2)] == ["tiny (abababab)"] * 2
@@ -117,7 +117,7 @@ def test_a_namespace_that_came_since_is_asked_for_once() -> None:
 
 
 def test_those_that_are_gone_are_asked_for_together() -> None:
-    """What happened before the others were asked for names none that came since."""
+    """One request finds the names of all older namespaces, also of deleted ones."""
     answers: list[list[pb.NamespaceInfo]] = [[TINY]]
     titles, before = Titles(answers.pop), datetime.now(UTC)
     gone = [number.to_bytes(16) for number in range(3)]
@@ -126,7 +126,7 @@ def test_those_that_are_gone_are_asked_for_together() -> None:
 
 
 def test_events_are_chosen_by_kind() -> None:
-    """Of all kinds also what this program does not know."""
+    """Choosing all kinds includes kinds that this program does not know."""
     told = [event(1, 1.0, pages_removed=pages()), event(2, 2.0, pages_inserted=pages()), event(3)]
     timed = [(datetime.now(UTC), each) for each in told]
     assert [each for _, each in of_kinds(timed, ["inserted"])] == told[1:2]
@@ -135,7 +135,7 @@ def test_events_are_chosen_by_kind() -> None:
 
 
 def test_an_event_is_json() -> None:
-    """The message's own fields, of those that may be there the one that is, and the time."""
+    """An event's JSON has the time, the common fields, and the one kind that is set."""
     store = Store(Watch([event(pages_removed=pages())], 0))
     [(at, told)] = watched(cast("Admin", store), b"", follow=False, seconds=1.0, new=True)
     found = json.loads(json_line(at, told))
@@ -146,7 +146,7 @@ def test_an_event_is_json() -> None:
 
 
 def test_how_a_watch_is_asked_for() -> None:
-    """What is remembered alone, or first, or not; as long as is wanted and allowed."""
+    """A watch is requested with the wanted history, for the wanted time up to the store's limit."""
     for options, asked in (
         ({}, (HOUR, History.ALONE)),
         ({"seconds": 5.0}, (5.0, History.FIRST)),
@@ -159,7 +159,7 @@ def test_how_a_watch_is_asked_for() -> None:
 
 
 def test_following_goes_on_after_a_watch_s_end() -> None:
-    """What was told before is left out of what the next one remembers, and nothing else is."""
+    """The next watch's history skips the events that were reported, and no others."""
     first = Watch([event(1, 1.0), event(2, 2.0), event(3, 4.0)], 2)
     second = Watch([event(1, 2.0), event(2, 4.0), event(3, 5.0), event(4, 5.0)], 3)
     third = Watch([event(1, 5.0), event(2, 6.0)], 1)
@@ -169,7 +169,7 @@ def test_following_goes_on_after_a_watch_s_end() -> None:
 
 
 def test_a_watch_may_end_among_events_of_one_moment() -> None:
-    """Those of them that it did not tell are in the next one, and nothing is told twice."""
+    """The next watch reports the rest of a moment's events, and none is reported twice."""
     removed = [event(number, 2.0, pages_removed=pages(start_page=number)) for number in range(1, 6)]
     again = [
         event(number, 2.0, lost_event_count=int(number == 1), pages_removed=pages(start_page=page))
@@ -178,12 +178,15 @@ def test_a_watch_may_end_among_events_of_one_moment() -> None:
     store = Store(Watch(removed[:3], 0), Watch(again, 4), Watch([event(1, 1.5)], 1))
     told = watched(cast("Admin", store), b"", follow=True, seconds=0.0, new=False)
     assert [each.pages_removed.start_page for _, each in islice(told, 5)] == [1, 2, 3, 4, 5]
-    # Of a time before: what is remembered has gone on without what was told last.
+    # An older event is reported if the remembered ones no longer include the last reported one.
     assert next(told)[1].uptime.ToNanoseconds() == 1.5e9
 
 
 def test_what_comes_again_within_one_moment_is_not_what_was_told() -> None:
-    """Time stands still where pages only move: they come and go, and come."""
+    """An event that repeats within one moment is reported again.
+
+    Time does not advance while pages only move.
+    """
     pages_1, pages_2 = pages(start_page=1), pages(start_page=2)
     moves = [event(1, 2.0, pages_copied=pages_1), event(2, 2.0, copies_removed=pages_2)] * 2
     for told_count in range(1, len(moves)):
@@ -193,14 +196,17 @@ def test_what_comes_again_within_one_moment_is_not_what_was_told() -> None:
 
 
 def test_a_watch_longer_than_the_store_allows_is_several() -> None:
-    """As long together as was wanted."""
+    """Several watches together last as long as wanted."""
     store = Store(Watch([event(1, 1.0)], 1), Watch([event(1, 1.0), event(2, 2.0)], 2))
     assert numbers(store, 9, seconds=1.5 * HOUR) == [1, 2]
     assert store.asked == [(HOUR, History.FIRST), (HOUR / 2, History.FIRST)]
 
 
 def test_what_is_new_is_followed_alone() -> None:
-    """From the second watch on, what happened between the two."""
+    """Only the first watch skips the history.
+
+    A later one reports the events between two watches.
+    """
     silent = Watch([], 0, began=2.5)
     store = Store(silent, Watch([event(1, 2.0), event(2, 3.0), event(3, 4.0)], 2))
     assert numbers(store, 2, follow=True, new=True) == [3, 4]

@@ -1,9 +1,10 @@
-"""What the kernel says, as files of a machine."""
+"""The kernel's facts, read from a machine's files."""
 
 import os
 from pathlib import Path
 
 from kvstore_ctl.doctor.host import UNLIMITED, HostFacts, MemoryLimit
+from stores.machine_files import write_files
 
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNT = (
@@ -15,15 +16,14 @@ LIMITS = "Limit  Soft Limit  Hard Limit  Units\nMax open files  {}  4096  files\
 
 def machine(root: Path, files: dict[str, str]) -> HostFacts:
     """Returns the facts of a machine that has these files."""
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return HostFacts(root)
+    return HostFacts(write_files(root, files))
 
 
 def test_limits_of_every_cgroup_above_are_found(tmp_path: Path) -> None:
-    """Of a process's own first; cache that can go does not count as used."""
+    """All cgroups' limits are found, the process's own first.
+
+    Reclaimable cache does not count as used.
+    """
     facts = machine(
         tmp_path,
         {
@@ -35,7 +35,7 @@ def test_limits_of_every_cgroup_above_are_found(tmp_path: Path) -> None:
             "sys/fs/cgroup/a/b/memory.max": "5000\n",
             "sys/fs/cgroup/a/b/memory.current": "4500\n",
             "sys/fs/cgroup/a/b/memory.events.local": "low 0\noom 4\noom_kill 3\n",
-            # What was killed in others below it, such as a container beside this one.
+            # Kills in other cgroups below it, such as a container beside this one.
             "sys/fs/cgroup/a/memory.events": "low 0\noom 9\noom_kill 9\n",
         },
     )
@@ -47,7 +47,7 @@ def test_limits_of_every_cgroup_above_are_found(tmp_path: Path) -> None:
 
 
 def test_limits_of_the_first_version_are_found(tmp_path: Path) -> None:
-    """The memory controller of cgroup v1 counts, and its word for no limit is none."""
+    """The memory controller of cgroup v1 is read, and its word for no limit means none."""
     folder = "sys/fs/cgroup/memory"
     facts = machine(
         tmp_path,
@@ -66,7 +66,10 @@ def test_limits_of_the_first_version_are_found(tmp_path: Path) -> None:
 
 
 def test_descriptors_clocks_and_devices_are_read(tmp_path: Path) -> None:
-    """Each from its file; without a word there is no limit, and nothing without the file."""
+    """Each fact is read from its file.
+
+    A missing word means no limit, and a missing file means no fact.
+    """
     facts = machine(
         tmp_path,
         {
@@ -89,7 +92,7 @@ def test_descriptors_clocks_and_devices_are_read(tmp_path: Path) -> None:
 
 
 def test_this_machine_has_them() -> None:
-    """On a real one each is there."""
+    """A real machine has each fact."""
     facts = HostFacts()
     total, available = facts.memory_bytes()
     assert 0 < available <= total

@@ -8,12 +8,12 @@ from kvstore_ctl.message_json import plain
 
 
 def test_every_field_is_there_by_its_name() -> None:
-    """Unset fields show their defaults, so that readers need none of their own."""
+    """Unset fields show their defaults, so that readers need no defaults of their own."""
     assert set(plain(lease_pb2.LeaseInfo())) == set(lease_pb2.LeaseInfo.DESCRIPTOR.fields_by_name)
 
 
 def test_values_are_what_json_has() -> None:
-    """Bytes are hexadecimal, durations seconds, enums names, lists lists; all of it is JSON."""
+    """Bytes are hexadecimal, durations are seconds, enums are names and lists are lists."""
     lease = lease_pb2.LeaseInfo(
         lease_id=b"\x0f\xa0",
         state=lease_pb2.LeaseInfo.STATE_EXPIRED,
@@ -30,7 +30,7 @@ def test_values_are_what_json_has() -> None:
 
 
 def test_what_is_absent_is_none_or_left_out() -> None:
-    """A message that is absent is None; of several kinds only the one that is there is shown."""
+    """An absent message is None. Of a oneof's fields only the set one is shown."""
     assert plain(lease_pb2.LeaseInfo())["oldest_hold_age"] is None
     layout = plain(types_pb2.PageLayout(opaque={"fingerprint": b"\1"}))
     assert layout["opaque"] == {"fingerprint": "01", "divides_by_token": False}
@@ -38,6 +38,6 @@ def test_what_is_absent_is_none_or_left_out() -> None:
 
 
 def test_an_enum_value_of_a_later_version_is_its_number() -> None:
-    """What has no name here is shown as it came."""
+    """An enum value without a name here is shown as its number."""
     message = store_pb2.ArenaStats.FromString(b"\x18\x63")
     assert plain(message)["tier"] == 99

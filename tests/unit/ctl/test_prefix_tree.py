@@ -1,4 +1,4 @@
-"""The radix tree as an operator sees it: whole, in part, and as text."""
+"""The radix tree for an operator: whole, in part, and as text."""
 
 import io
 
@@ -14,7 +14,7 @@ SPACE = store_pb2.NamespaceInfo(
 
 
 def lines(prefixes: list[store_pb2.PrefixInfo], view: TreeView | None = None) -> list[str]:
-    """Returns what a terminal would show."""
+    """Returns the lines on a terminal."""
     console = Console(file=io.StringIO(), width=260)
     console.print(prefix_tree(SPACE, prefixes, view or TreeView()))
     assert isinstance(console.file, io.StringIO)
@@ -38,9 +38,9 @@ FAMILY += [node(5, 3, 2), node(6, 2, 2), node(7, 6, 3)]
 
 
 def test_a_tree_has_children_under_their_parents() -> None:
-    """Whatever the order of the list, nodes hang under their parents, with pins and hits.
+    """Nodes are below their parents, with pins and hits, for any order of the list.
 
-    A page that is not full says how many tokens it has.
+    A partial page shows its number of tokens.
     """
     prefixes = [
         store_pb2.PrefixInfo(
@@ -62,7 +62,7 @@ def test_a_tree_has_children_under_their_parents() -> None:
 
 
 def test_a_tree_is_cut_at_its_depth() -> None:
-    """What is below the levels shown is counted, with all that is below it."""
+    """Runs and pages below the shown levels are counted."""
     assert lines(FAMILY, TreeView(depth=1)) == [
         "ab: 4 pages of 2 tokens",
         "└── pages 0-0  pins 0  hits 0",
@@ -72,7 +72,7 @@ def test_a_tree_is_cut_at_its_depth() -> None:
 
 
 def test_a_tree_keeps_the_continuations_that_are_hit() -> None:
-    """Of more children than are wanted those with most hits stand, in their own order."""
+    """Too many children are cut to those with most hits, in the original order."""
     assert lines(FAMILY, TreeView(width=2)) == [
         "ab: 4 pages of 2 tokens",
         "└── pages 0-0  pins 0  hits 0",
@@ -91,7 +91,7 @@ def test_a_tree_may_be_deeper_than_python_recurses() -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_tokens_are_shown_as_the_view_says(count: int) -> None:
-    """The ids that came are handed to what makes words of them."""
+    """The view's function turns the received ids into text."""
     prefix = node(1, 0, 0)
     prefix.tokens = b"".join(each.to_bytes(4, "little") for each in range(count))
     shown = lines([prefix], TreeView(text=lambda ids: f"<{len(ids)}>"))
@@ -99,7 +99,7 @@ def test_tokens_are_shown_as_the_view_says(count: int) -> None:
 
 
 def test_matches_through_a_run_are_its_own_and_those_below() -> None:
-    """At every level, and only where something continues it."""
+    """A run with continuations shows its own hits and those below together."""
     family = [
         store_pb2.PrefixInfo.FromString(each.SerializeToString()) for each in reversed(FAMILY)
     ]

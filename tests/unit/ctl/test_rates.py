@@ -1,4 +1,4 @@
-"""What changed between two snapshots, by the store's clock."""
+"""Changes between two snapshots, by the store's clock."""
 
 from kvstore.v1 import lease_pb2, store_pb2
 from kvstore_ctl.top.rates import change_between, counted_here, overall
@@ -10,7 +10,7 @@ LEASE = b"\x02" * 16
 def snapshot(
     uptime: int, asked: int, *, epoch: int = 1, saved: int = 0
 ) -> store_pb2.GetStatsResponse:
-    """Returns a snapshot of a store with one namespace and one lease, which did it all."""
+    """Returns a snapshot of a store whose counters all come from one namespace and one lease."""
     counters = {
         "lookup_count": asked // 10,
         "asked_token_count": asked,
@@ -30,7 +30,7 @@ def snapshot(
 
 
 def test_rates_are_by_the_store_s_uptime() -> None:
-    """Four seconds of the store's own, whatever this host's clocks say."""
+    """Rates use the store's four seconds, independent of this host's clocks."""
     change = change_between(snapshot(10, 100, saved=20), snapshot(14, 300, saved=120))
     for each in (change.whole, change.namespaces[SPACE], change.leases["t", LEASE]):
         assert (each.seconds, each.asked_tokens, each.saved_tokens) == (4.0, 200, 100)
@@ -40,21 +40,21 @@ def test_rates_are_by_the_store_s_uptime() -> None:
 
 
 def test_no_change_has_no_rates() -> None:
-    """Where nothing was asked for there is no hit rate, and where no time went by no rate."""
+    """No hit rate exists without lookups, and no rate without elapsed time."""
     change = change_between(snapshot(10, 100), snapshot(10, 100))
     assert (change.whole.hit_rate, change.whole.thrash) == (None, None)
     assert change.whole.per_second(7) == 0.0
 
 
 def test_a_store_that_was_started_anew_counts_from_its_start() -> None:
-    """No counter goes back: of another epoch everything is new."""
+    """All counts of a new epoch are new, because counters never decrease."""
     change = change_between(snapshot(1000, 5000), snapshot(2, 100, epoch=2, saved=50))
     assert (change.whole.seconds, change.whole.asked_tokens) == (2.5, 100)
     assert change.namespaces[SPACE].saved_tokens == 50
 
 
 def test_what_was_not_there_before_counts_whole() -> None:
-    """A namespace or a lease that came between two looks has all of its counters."""
+    """A namespace or lease that is new since the last snapshot counts with all its counters."""
     before = snapshot(10, 100)
     del before.namespaces[:], before.leases[:]
     change = change_between(before, snapshot(14, 300))
@@ -63,7 +63,7 @@ def test_what_was_not_there_before_counts_whole() -> None:
 
 
 def test_deleted_namespaces_are_not_counted() -> None:
-    """The sums are of those that are there, whatever the store's own counters keep."""
+    """The sums include existing namespaces alone, unlike the store's own counters."""
     stats = snapshot(9, 100, saved=30)
     stats.namespaces.append(stats.namespaces[0])
     stats.counters.asked_token_count = 999
@@ -73,6 +73,6 @@ def test_deleted_namespaces_are_not_counted() -> None:
 
 
 def test_overall_is_since_the_start() -> None:
-    """All counters over all of the uptime."""
+    """Overall means all counters over all of the uptime."""
     whole = overall(snapshot(9, 100, saved=30).counters, 9.5)
     assert (whole.hit_rate, whole.seconds) == (0.3, 9.5)

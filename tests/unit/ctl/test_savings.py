@@ -1,4 +1,4 @@
-"""The arithmetic of savings, by the cases that the web page's test reads too."""
+"""The arithmetic of savings, by cases that the web page's test also reads."""
 
 import json
 from pathlib import Path
@@ -15,13 +15,13 @@ CASES: list[dict[str, Any]] = json.loads(
 
 @pytest.mark.parametrize("case", CASES, ids=lambda each: each["case"])
 def test_the_cases_of_the_calculator(case: dict[str, Any]) -> None:
-    """What is put in comes to what the file says, field by field."""
+    """The calculator's result equals the file's, field by field."""
     given = (case[name] for name in ("shared", "suffix", "requests", "prefill_tokens_per_second"))
     assert prefix_savings(*given)._asdict() == case["expected"]
 
 
 def test_the_shared_tokens_are_computed_once() -> None:
-    """By hand: ten prompts of 90 + 10 tokens are 1000 tokens, and 90 + 100 of them computed."""
+    """Ten prompts of 90 + 10 tokens are 1000 tokens, of which 90 + 100 are computed."""
     saved = prefix_savings(90, 10, 10, 81.0)
     assert (saved.tokens_without, saved.tokens_with, saved.tokens_saved) == (1000, 190, 810)
     assert (saved.share_saved, saved.seconds_saved) == (0.81, 10.0)
@@ -29,7 +29,7 @@ def test_the_shared_tokens_are_computed_once() -> None:
 
 
 def test_counters_are_the_same_arithmetic() -> None:
-    """Counted tokens come to the same; where nothing is left to compute there is no bound."""
+    """Counters give the same savings. The bound is unknown if nothing is computed."""
     assert savings_of(1000, 190, 81.0) == prefix_savings(90, 10, 10, 81.0)
     assert savings_of(5, 0).speed_up_bound is None
     assert savings_of(0, 0).speed_up_bound == 1.0

@@ -54,7 +54,7 @@ PINS = [
 
 
 def lines(shown: RenderableType, width: int = 80) -> list[str]:
-    """Returns what is shown on a terminal of so many columns."""
+    """Returns the lines on a terminal of that many columns."""
     console = Console(file=io.StringIO(), width=width)
     console.print(shown)
     assert isinstance(console.file, io.StringIO)
@@ -62,7 +62,7 @@ def lines(shown: RenderableType, width: int = 80) -> list[str]:
 
 
 def all_tables(*, wide: bool) -> list[tuple[FittedTable, list[str]]]:
-    """Returns each table with what it has to show in one piece."""
+    """Returns each table with the texts that must not be broken."""
     space, lease = (each.hex()[: None if wide else 8] for each in (SPACE, LEASE))
     return [
         (tables.leases_table(LEASES, wide=wide), [lease, "vllm-server-0", "expired", "34567"]),
@@ -76,7 +76,7 @@ def all_tables(*, wide: bool) -> list[tuple[FittedTable, list[str]]]:
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_eighty_columns_are_enough(*, wide: bool) -> None:
-    """No line is longer, no word or number stands in parts, and what is left out is named."""
+    """No line is longer than 80, no word or number is broken, and left-out columns are named."""
     for table, wanted in all_tables(wide=wide):
         shown = lines(table)
         assert max(map(cell_len, shown)) <= 80, shown
@@ -86,12 +86,12 @@ def test_eighty_columns_are_enough(*, wide: bool) -> None:
     left_out = lines(tables.leases_table(LEASES))[-2:]
     assert "--wide shows also:" in " ".join(left_out)
     assert "detached" in " ".join(left_out)
-    # The names have commas of their own.
+    # The names contain commas.
     assert "; oldest hold, s; in quarantine, s; " in " ".join(left_out)
 
 
 def test_quarantine_has_an_age_where_there_is_one() -> None:
-    """And nothing stands for it where no slot is in quarantine."""
+    """The age is shown only if a slot is in quarantine."""
     nothing = store_pb2.GetStatsResponse()
     some = store_pb2.GetStatsResponse(
         quarantined_slot_count=3, oldest_quarantine_age={"seconds": 42}
@@ -103,7 +103,10 @@ def test_quarantine_has_an_age_where_there_is_one() -> None:
 
 
 def test_what_a_tier_took_of_its_budget_is_summed_over_arenas() -> None:
-    """A tier that took nothing yet too; whoever is not told of budgets sees none."""
+    """A tier's budget shows the sum of its arenas, also if it is 0.
+
+    Without known budgets none is shown.
+    """
     arena = {"slot_count": 3, "slot_bytes": MEBIBYTE}
     stats = store_pb2.GetStatsResponse(
         arenas=[{"tier": tier, **arena} for tier in ("TIER_1", "TIER_1")],
@@ -117,21 +120,24 @@ def test_what_a_tier_took_of_its_budget_is_summed_over_arenas() -> None:
 
 
 def test_a_tenant_s_reservations_count_among_its_holds() -> None:
-    """They are no pins, whatever the quota is called: the totals tell both apart."""
+    """A tenant's pins and reservations together are called holds, and not pins."""
     titles = lines(tables.tenants_table(TENANTS), 200)[2]
     assert "holds" in titles
     assert " pins " not in titles.replace("named pins", "")
 
 
 def test_a_wide_terminal_has_every_column() -> None:
-    """And one line a row."""
+    """A wide terminal has every column and one line a row."""
     shown = lines(tables.leases_table(LEASES), 300)
     assert "in quarantine, s" in shown[2]
     assert len(shown) == 6
 
 
 def test_columns_that_matter_stay_and_others_as_they_fit() -> None:
-    """In their order; a record each where not even those have room; markup is none."""
+    """Columns keep their order, and the first ones stay.
+
+    If not even these fit, each row is a record. Markup is shown as text.
+    """
     table = FittedTable("t", ("one", "two", "three"), [("[b]x", "y" * 20, "z")], first=("three",))
     assert lines(table, 40)[2].split("┃")[1:4] == [" one  ", f" two{' ' * 18}", " three "]
     narrow = lines(table, 20)
@@ -149,19 +155,19 @@ def test_columns_that_matter_stay_and_others_as_they_fit() -> None:
     ],
 )
 def test_times_are_for_people(seconds: int, text: str) -> None:
-    """In one unit, or two."""
+    """Times have one unit or two."""
     assert tables.span_text(seconds) == text
 
 
 def test_pages_that_came_back_are_counted() -> None:
-    """Those published again soon after they were evicted, as the settings say to look at."""
+    """The table shows pages that were published again soon after their eviction."""
     stats = store_pb2.GetStatsResponse(counters={"returned_page_count": 77})
     (line,) = [each for each in lines(tables.totals_table(stats)) if "returned" in each]
     assert "77" in line
 
 
 def test_slots_of_tier_3_are_those_so_far() -> None:
-    """More are cut as pages come: pages in all of them do not mean a full disk."""
+    """Tier 3 shows its slots so far, because a full count does not mean a full disk."""
     tier_3 = store_pb2.Tier3Stats(page_count=5, slot_count=5, size_bytes=1 << 30)
     (line,) = [each for each in lines(tables.tier_3_table(tier_3)) if "5 of 5" in each]
     assert "slots so far" in line

@@ -20,7 +20,7 @@ COUNTERS = {
 
 
 def snapshot(uptime: int, times: int, *tenants: str) -> store_pb2.GetStatsResponse:
-    """Returns a snapshot in which each tenant did so many times the same."""
+    """Returns a snapshot in which each tenant has ``times`` the same counters."""
     counters = {name: count * times for name, count in COUNTERS.items()}
     return store_pb2.GetStatsResponse(
         store_epoch=1,
@@ -44,7 +44,7 @@ def snapshot(uptime: int, times: int, *tenants: str) -> store_pb2.GetStatsRespon
 
 
 def lines(width: int, *tenants: str, trouble: str = "") -> list[str]:
-    """Returns a frame's lines on a terminal of so many columns."""
+    """Returns a frame's lines on a terminal of that many columns."""
     before, after = snapshot(98, 1, *tenants), snapshot(100, 2, *tenants)
     frame = Screen(after, change_between(before, after), "tokens", 5)
     console = Console(file=io.StringIO(), width=width)
@@ -54,7 +54,7 @@ def lines(width: int, *tenants: str, trouble: str = "") -> list[str]:
 
 
 def test_a_frame_says_what_the_store_does() -> None:
-    """Rates over two seconds, and shares; an expired lease says so."""
+    """A frame has rates over two seconds and shares, and marks an expired lease."""
     assert [" ".join(line.split()) for line in lines(100, "a")] == [
         "up 1m40s, last 2.0 s by the store's clock, sorted by tokens",
         "hit rate now 75.0%, overall 75.0%; lookups a second 50.0",
@@ -72,7 +72,7 @@ def test_a_frame_says_what_the_store_does() -> None:
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_a_frame_has_room_on_a_terminal(width: int) -> None:
-    """No line is broken, and no number cut: names are."""
+    """No line is broken, and names are cut instead of numbers."""
     shown = lines(width, "a", "b")
     assert len(shown) == 13
     for row in shown[7:9] + shown[10:12]:
@@ -80,7 +80,7 @@ def test_a_frame_has_room_on_a_terminal(width: int) -> None:
 
 
 def test_a_store_that_is_gone_is_said() -> None:
-    """In the place of what is not of now."""
+    """The first line says that the store does not answer, instead of the current state."""
     first = lines(100, "a", trouble="no answer")[0]
     assert first == "no answer"
 
@@ -93,7 +93,7 @@ def test_a_store_that_is_gone_is_said() -> None:
     ],
 )
 def test_numbers_are_short(value: float, text: str) -> None:
-    """A digit after the point where there is room for it."""
+    """A number has one digit after the point if there is room."""
     assert compact(value) == text
 
 
@@ -102,5 +102,5 @@ def test_numbers_are_short(value: float, text: str) -> None:
     [(0, "0s"), (42.9, "42s"), (307, "5m07s"), (11_100, "3h05m"), (187_200, "2d04h")],
 )
 def test_times_are_for_people(seconds: float, text: str) -> None:
-    """In two units at most."""
+    """Times have two units at most."""
     assert span(seconds) == text

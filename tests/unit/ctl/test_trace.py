@@ -1,4 +1,4 @@
-"""Traces of prompts as they are replayed."""
+"""Traces of prompts for a replay."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ CUT = Path(__file__).parents[2] / "data" / "conversation_300.jsonl.gz"
 
 
 def test_a_public_trace_is_read() -> None:
-    """A page stands for a block, the last of which may be short; equal ids are equal pages."""
+    """A trace's block becomes a page, and the last may be partial. Equal ids are equal pages."""
     prompts = list(prompts_of(CUT, 3))
     with gzip.open(CUT, "rt") as lines:
         rows = [json.loads(line) for line, _ in zip(lines, range(3), strict=False)]
@@ -26,7 +26,7 @@ def test_a_public_trace_is_read() -> None:
 
 
 def test_tokens_are_replayed_as_they_are(tmp_path: Path) -> None:
-    """In whole pages of 16; empty lines are nothing."""
+    """Tokens are replayed in whole pages of 16, and empty lines are skipped."""
     path = tmp_path / "trace.jsonl"
     path.write_text('{"tokens": [' + ", ".join(map(str, range(37))) + "]}\n\n")
     (prompt,) = prompts_of(path)
@@ -49,7 +49,7 @@ def test_tokens_are_replayed_as_they_are(tmp_path: Path) -> None:
     ids=range(7),
 )
 def test_a_line_that_is_none_is_named(tmp_path: Path, line: str) -> None:
-    """By the file and the line's number."""
+    """The error has the file and the line's number."""
     path = tmp_path / "trace.jsonl"
     path.write_text('{"tokens": []}\n' + line + "\n")
     with pytest.raises(ValueError, match=r"trace.jsonl, line 2: \S.*; a line is JSON with"):
@@ -57,7 +57,7 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """One that is not there, and one that is not compressed as it says."""
+    """The error names a missing file, and one that is not compressed as its name says."""
     with pytest.raises(ValueError, match=rf"^{tmp_path}/nothing.jsonl: No such file or directory$"):
         list(prompts_of(tmp_path / "nothing.jsonl"))
     broken = tmp_path / "broken.gz"

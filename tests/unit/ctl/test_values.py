@@ -1,4 +1,4 @@
-"""What an operator types, as values."""
+"""Values that an operator types."""
 
 import io
 import sys
@@ -23,13 +23,13 @@ TWIN = store_pb2.NamespaceInfo(namespace_id=b"\xef" * 16, identity={"display_nam
     [("90", 90), ("90s", 90), ("0.5", 0.5), ("10m", 600), ("1.5h", 5_400), ("7d", 604_800)],
 )
 def test_a_span_of_time_has_a_unit(text: str, seconds: float) -> None:
-    """Seconds, minutes, hours or days; seconds where nothing is said."""
+    """The unit is seconds, minutes, hours or days, by default seconds."""
     assert span_of(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1", "1 h", "1w", "1h30m", "1e3", "inf"])
 def test_what_is_no_span_of_time_is_refused(text: str) -> None:
-    """Anything else is refused with an example of what is right."""
+    """The error has an example of a valid time."""
     with pytest.raises(ValueError, match="12h"):
         span_of(text)
 
@@ -39,14 +39,14 @@ def test_what_is_no_span_of_time_is_refused(text: str) -> None:
     ["[1, 2, 300000]", "\n[1,2,300000]\n", "1 2 300000", "1\n2\n300000\n", " 1, 2,300000 "],
 )
 def test_tokens_are_read_in_decimal(tmp_path: Path, text: str) -> None:
-    """A JSON list, or numbers with anything usual between them."""
+    """Tokens are a JSON list, or numbers with any usual separator."""
     path = tmp_path / "tokens"
     path.write_text(text, encoding="utf-8")
     assert tokens_of(str(path), packed=False) == pack_tokens([1, 2, 300_000])
 
 
 def test_tokens_are_read_as_they_travel(tmp_path: Path) -> None:
-    """Packed, a file is taken as it is; it has to have whole tokens."""
+    """A packed file is read unchanged, and must have whole tokens."""
     path = tmp_path / "tokens"
     path.write_bytes(b"1234")
     assert tokens_of(str(path), packed=True) == b"1234"
@@ -57,13 +57,13 @@ def test_tokens_are_read_as_they_travel(tmp_path: Path) -> None:
 
 
 def test_tokens_are_read_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dash stands for stdin."""
+    """A dash means stdin."""
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"5 6")))
     assert tokens_of("-", packed=False) == pack_tokens([5, 6])
 
 
 def test_an_empty_file_has_no_tokens(tmp_path: Path) -> None:
-    """Nothing is an empty sequence."""
+    """An empty file is an empty sequence."""
     path = tmp_path / "tokens"
     path.write_text("\n", encoding="utf-8")
     assert tokens_of(str(path), packed=False) == b""
@@ -85,7 +85,7 @@ def test_an_empty_file_has_no_tokens(tmp_path: Path) -> None:
     ids=range(9),
 )
 def test_what_are_no_tokens_is_refused(tmp_path: Path, content: bytes) -> None:
-    """Words, fractions, ids out of range and broken lists are refused by the file's name."""
+    """Words, fractions, ids out of range and broken lists are refused. The error names the file."""
     path = tmp_path / "tokens"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=str(path)):
@@ -93,7 +93,7 @@ def test_what_are_no_tokens_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_word_that_is_no_token_is_named(tmp_path: Path) -> None:
-    """With its place, cut where it is long, and what is wanted."""
+    """The error has the word's place and text, cut if it is long, and the expected form."""
     path = tmp_path / "README.md"
     path.write_text("1 2\n# kv" + "s" * 100, encoding="utf-8")
     with pytest.raises(ValueError, match=r"README.md: word 3 is '#': give token ids"):
@@ -104,7 +104,7 @@ def test_a_word_that_is_no_token_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """So is one that cannot be read."""
+    """A file that does not exist is refused."""
     with pytest.raises(ValueError, match="No such file"):
         tokens_of(str(tmp_path / "nothing"), packed=False)
 
@@ -114,12 +114,12 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     [("ab01", 0), ("gemma", 0), ("gemma-", 1), ("cd", 2), ("cd03" * 8, 2), ("t", 3)],
 )
 def test_a_namespace_is_named_by_how_it_begins(named: str, found: int) -> None:
-    """By id or name, as long as it is one; a whole name comes before longer ones."""
+    """A unique prefix of an id or name is enough. A whole name is preferred to longer ones."""
     assert namespace_of(SPACES, named) is SPACES[found]
 
 
 def test_the_only_namespace_needs_no_name() -> None:
-    """Where there is one, it is that."""
+    """No name is needed if only one namespace exists."""
     assert namespace_of(SPACES[:1], "") is SPACES[0]
 
 
@@ -133,7 +133,7 @@ def test_the_only_namespace_needs_no_name() -> None:
     ],
 )
 def test_a_namespace_that_is_not_one_is_refused(named: str, known: str) -> None:
-    """Several, or none, are refused, and those that there are, listed."""
+    """A name of several namespaces or none is refused, with a list of all."""
     with pytest.raises(ValueError, match=known):
         namespace_of([*SPACES, TWIN], named)
     with pytest.raises(ValueError, match=r"^no namespaces"):
@@ -146,7 +146,7 @@ def test_a_namespace_that_is_not_one_is_refused(named: str, known: str) -> None:
 def test_several_namespaces_can_be_named_at_once(
     named: str, found: list[store_pb2.NamespaceInfo]
 ) -> None:
-    """All that begin so; without a name all there are, even none."""
+    """A prefix names all its namespaces. An empty one names all, even if none exists."""
     assert namespaces_of(SPACES, named) == found
     assert namespaces_of([], "") == []
     with pytest.raises(ValueError, match=r"^no namespaces"):
@@ -154,5 +154,5 @@ def test_several_namespaces_can_be_named_at_once(
 
 
 def test_a_title_has_the_name_and_the_id_s_beginning() -> None:
-    """Without a name it is the id's beginning alone."""
+    """A title has the name and the first part of the id, or the id's part alone."""
     assert [title_of(each) for each in SPACES[1:3]] == ["gemma-large (ab02ab02)", "cd03cd03"]

@@ -1,4 +1,4 @@
-"""What a scrape shows of a store, and that nothing in it can break a scrape."""
+"""The values that a scrape shows of a store, and that nothing in it can break a scrape."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest
-from kvstore.metrics.collector import CATALOGUE, METRICS
+from kvstore.metrics.definitions import CATALOGUE, METRICS
 from kvstore.metrics.metric import Kind
 from kvstore.service.timing import CallTimes
 from stores.metric_view import Scraped, view_of, without_namespaces
@@ -92,7 +92,7 @@ def test_what_a_deleted_namespace_counted_stays(world: World) -> None:
 
 
 def test_what_a_namespace_counted_last_is_not_lost(world: World) -> None:
-    """What it did between a scrape and its deletion, and if it was never scraped: in ``other``."""
+    """Lookups after the last scrape, or of a namespace that no scrape saw, are in ``other``."""
     caller = world.worker()
     seen = world.open_namespace(caller)
     scraped = Scraped(view_of(world.store))
@@ -135,10 +135,10 @@ def test_calls_are_a_histogram(world: World) -> None:
 def test_a_metric_is_named_as_prometheus_would_have_it(metric: object) -> None:
     """Ours by its first word, a counter by its last, and with something to do about it."""
     assert metric in METRICS
-    kind, name, labels, meaning, wrong = metric  # type: ignore[misc, attr-defined]
+    kind, name, meaning, wrong, source = metric  # type: ignore[misc, attr-defined]
     assert re.fullmatch(r"kvstore(_[a-z0-9]+)+", name)
     assert name.endswith("_total") == (kind is Kind.COUNTER)
-    assert len(set(labels)) == len(labels)
+    assert len(set(source.labels)) == len(source.labels)
     for text in (meaning, wrong):
         assert text.endswith(".")
         assert "|" not in text

@@ -10,7 +10,7 @@ from stores.store_world import make_world
 
 @pytest.fixture
 def page() -> Iterator[PageWorld]:
-    """A page that has nothing to show yet."""
+    """A page before its first poll."""
     made = make_world(slots=32, extent_slots=32)
     caller = made.worker(name="worker <b>A</b>")
     yield PageWorld(made, caller, made.open_namespace(caller))

@@ -1,4 +1,4 @@
-"""The page's own files: nothing of others, nothing that a name could break out of."""
+"""The page's own files load nothing from others, and no name can inject markup."""
 
 import re
 from importlib.resources import files
@@ -12,9 +12,9 @@ from stores.page_world import PageWorld
 
 STATIC = files("kvstore_ctl.page") / "static"
 NAMES = sorted(each.name for each in STATIC.iterdir())
-# The name of SVG's elements, which nobody asks for.
+# The namespace of SVG's elements, which no browser requests.
 NOT_ASKED_FOR = "http://www.w3.org/2000/svg"
-# What makes markup or code of text.
+# Functions that turn text into markup or code.
 SINKS = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function")
 
 
@@ -29,7 +29,7 @@ def test_each_file_has_a_route_and_the_page_is_at_the_top() -> None:
 
 
 def test_a_file_may_run_and_load_its_own_alone(page: PageWorld) -> None:
-    """Every response says so to the browser, an error's too."""
+    """Every response tells the browser to load the page's own files alone, errors too."""
     client = TestClient(page.site, base_url="http://localhost")
     assert client.get("/").content == (STATIC / "index.html").read_bytes()
     kinds = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg"}
@@ -49,14 +49,14 @@ def test_a_file_may_run_and_load_its_own_alone(page: PageWorld) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_names_no_other_host(name: str) -> None:
-    """No address, no font, no library from elsewhere."""
+    """No file has an address, font or library of another host."""
     text = text_of(name).replace(NOT_ASKED_FOR, "")
     assert not re.search(r"https?:|//[a-z]+\.|@import|@font-face", text)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_text_is_never_made_markup(name: str) -> None:
-    """Names are anybody's: no script puts text where markup is read, and no markup has scripts."""
+    """Names may have any text. No script writes text as markup, and no markup has scripts."""
     text = text_of(name)
     assert [sink for sink in SINKS if sink in text] == []
     assert not re.search(r"<script(?![^>]*src=)|\son[a-z]+=\"|style=\"|javascript:", text)
@@ -64,7 +64,10 @@ def test_text_is_never_made_markup(name: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_of_bins_differ_by_lightness_in_one_direction(scheme: str) -> None:
-    """Who sees no colours sees them in the same order; text on each can be read."""
+    """The bins' lightness changes in one direction, for users without colour vision.
+
+    Text on each bin is readable.
+    """
     css = text_of("pictures.css")
     part = css.split("@media (prefers-color-scheme: dark)")[scheme == "dark"]
     fills = [_luminance(each) for each in re.findall(r"--bin-\d: (#\w{6})", part)[:6]]
@@ -77,7 +80,7 @@ def test_colours_of_bins_differ_by_lightness_in_one_direction(scheme: str) -> No
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_can_be_read(scheme: str) -> None:
-    """Ink, quiet words and alarms on paper: 4.5 to 1 at least (WCAG 2.2, AA)."""
+    """Text and alarms have a contrast of at least 4.5 to 1 on paper (WCAG 2.2, AA)."""
     css = text_of("page.css")
     part = css.split("@media (prefers-color-scheme: dark)")[scheme == "dark"]
     colours = dict(re.findall(r"--([a-z-]+): (#\w{6})", part))

@@ -12,7 +12,7 @@ def sample(time: float) -> Sample:
 
 
 def test_a_sample_has_what_was_found_in_place_and_to_copy() -> None:
-    """Nobody computed either of them."""
+    """Matched and copied tokens both count as found, because neither was computed."""
     stats = store_pb2.GetStatsResponse(
         counters={"asked_token_count": 10, "matched_token_count": 4, "copied_token_count": 3}
     )
@@ -22,7 +22,7 @@ def test_a_sample_has_what_was_found_in_place_and_to_copy() -> None:
 
 
 def test_seconds_are_kept_for_minutes_and_minutes_for_a_day() -> None:
-    """Both are bounded in number, however long the page runs."""
+    """Samples by second and by minute are both bounded in number, however long the page runs."""
     history = SampleHistory()
     for time in range(100_000):
         history.add(sample(time))
@@ -35,7 +35,7 @@ def test_seconds_are_kept_for_minutes_and_minutes_for_a_day() -> None:
 
 
 def test_what_is_known_is_not_told_again() -> None:
-    """Only samples after a time are returned."""
+    """A query returns only samples after a time."""
     history = SampleHistory()
     for time in range(5):
         history.add(sample(time))

@@ -1,4 +1,4 @@
-"""A tree cut to a size."""
+"""A tree that is cut to a size."""
 
 import gc
 import sys
@@ -18,14 +18,14 @@ def outline(*rows: Row) -> Outline:
 
 
 def look(tree: Outline, number: int = 0, *, count: int = 100, skip: int = 0) -> dict[str, Any]:
-    """Returns what is shown of a node that is there."""
+    """Returns the part of a node that exists."""
     found = tree.part(number, count=count, skip=skip)
     assert found is not None
     return found
 
 
 def ids(entry: dict[str, Any]) -> dict[int, Any]:
-    """Returns the numbers below an entry, by those they stand below."""
+    """Returns the nodes' numbers below an entry, as a tree."""
     return {each["id"]: ids(each) for each in entry["children"]}
 
 
@@ -37,7 +37,7 @@ FORK = (
 
 
 def test_sums_are_over_all_below() -> None:
-    """Tokens, hits and holds are summed."""
+    """Tokens, hits and holds are summed over all nodes below."""
     root = look(outline(*FORK))
     [top] = root["children"]
     assert (root["id"], root["tokens"], root["total"], root["nodes"]) == (0, 0, 200, 3)
@@ -48,14 +48,17 @@ def test_sums_are_over_all_below() -> None:
 
 
 def test_an_empty_tree_is_its_root() -> None:
-    """There is nothing below it, and nothing left out."""
+    """An empty tree has no children, and nothing is left out."""
     root = look(outline())
     assert (root["children"], root["other"], root["total"], root["nodes"]) == ([], None, 0, 0)
     assert len(outline()) == 0
 
 
 def test_the_largest_are_shown_and_the_rest_is_summed() -> None:
-    """So many nodes as were asked for, by all that they have; never one without its parent."""
+    """The largest subtrees are shown, up to the requested count, and the rest is summed.
+
+    No node is shown without its parent.
+    """
     tree = outline(*((n, 0, 0, 10 * n, n, 0) for n in range(1, 21)))
     root = look(tree, count=3)
     assert [each["id"] for each in root["children"]] == [20, 19, 18]
@@ -65,7 +68,7 @@ def test_the_largest_are_shown_and_the_rest_is_summed() -> None:
 
 
 def test_the_rest_can_be_looked_at() -> None:
-    """Skipping what was shown, the next largest come, to the end."""
+    """Skipping the shown entries gives the next largest, up to the end."""
     tree = outline(*((n, 0, 0, 10 * n, 0, 0) for n in range(1, 8)))
     root = look(tree, count=3, skip=3)
     assert [each["id"] for each in root["children"]] == [4, 3, 2]
@@ -77,10 +80,10 @@ def test_the_rest_can_be_looked_at() -> None:
 
 
 def test_the_answer_is_bounded_however_large_the_tree() -> None:
-    """No more nodes than asked for are in it, of many and of a deep one."""
+    """An answer has no more nodes than requested, for a wide tree and for a deep one."""
     wide = outline(*((n, 0, 0, 16, 0, 0) for n in range(1, 3000)))
     assert len(look(wide, count=50)["children"]) == 50
-    # Each has a hit of its own, and so is one to be seen.
+    # Each has a hit of its own, so each is an entry.
     deep = outline(*((n, n - 1, 16 * (n - 1), 16, 1, 0) for n in range(1, 3000)))
     assert _size(look(deep, count=50)) == 51
     assert len(look(deep, 2999)["path"]) == MAX_ABOVE
@@ -91,7 +94,10 @@ def _size(entry: dict[str, Any]) -> int:
 
 
 def test_nodes_without_a_fork_are_one() -> None:
-    """As an index of a node a page has them: a run is one entry, by the number of its last."""
+    """A run without a fork is one entry, under its last node's number.
+
+    An index with a node for each page has such runs.
+    """
     tree = outline(
         (1, 0, 0, 16, 0, 0),
         (2, 1, 16, 16, 0, 0),
@@ -113,12 +119,15 @@ def test_nodes_without_a_fork_are_one() -> None:
 
 
 def test_a_look_costs_by_what_it_shows() -> None:
-    """And not by how many nodes a run has, which an index of a node a page has by the thousand."""
+    """A look's cost does not depend on the number of nodes in a run.
+
+    Some indexes have thousands.
+    """
 
     def calls(length: int) -> int:
         rows = [(n, n - 1, 16 * n, 16, 0, 0) for n in range(1, length + 1)]
         tree, counted = outline(*rows), Counter[str]()
-        # A collection calls whoever listens for it, at a moment of its own.
+        # A garbage collection may call its listeners at any moment.
         gc.disable()
         sys.setprofile(lambda _, kind, __: counted.update([kind]))
         try:
@@ -133,26 +142,26 @@ def test_a_look_costs_by_what_it_shows() -> None:
 
 
 def test_a_hold_ends_a_run() -> None:
-    """What is held to within a run is told apart from what is not."""
+    """A held part of a run is shown apart from the rest."""
     tree = outline((1, 0, 0, 16, 0, 1), (2, 1, 16, 16, 0, 0))
     assert ids(look(tree)) == {1: {2: {}}}
 
 
 def test_a_node_that_is_gone_is_none() -> None:
-    """Whatever its number, between two or beyond all."""
+    """A missing number gives None, between two nodes and beyond the last."""
     tree = outline(*FORK, (9, 1, 100, 1, 0, 0))
     assert tree.part(5, count=10) is None
     assert tree.part(10, count=10) is None
 
 
 def test_what_hangs_on_nothing_hangs_on_the_root() -> None:
-    """A parent that went while rows were read takes nothing out of the picture with it."""
+    """A node whose parent was removed during the read is shown below the root."""
     tree = outline((3, 2, 100, 40, 0, 0), (4, 3, 140, 10, 0, 0), (5, 3, 140, 5, 0, 0))
     root = look(tree)
     assert (ids(root), root["total"]) == ({3: {4: {}, 5: {}}}, 55)
 
 
 def test_a_ring_harms_nothing() -> None:
-    """No tree has one; if rows ever did, it would be found at the root, and answered."""
+    """A circle of rows, which no tree has, is shown below the root."""
     tree = outline((1, 2, 0, 10, 0, 0), (2, 1, 10, 10, 0, 0), (3, 0, 0, 5, 0, 0))
     assert {each["id"] for each in look(tree)["children"]} == {1, 2, 3}

@@ -1,4 +1,4 @@
-"""The answers below /api/ of the page."""
+"""The page's answers below /api/."""
 
 import json
 from http import HTTPStatus
@@ -21,7 +21,7 @@ SECRET = NamespaceIdentity(b"model digest 16+", salt=b"pepper", display_name=SCR
 
 
 def ask(page: PageWorld, path: str, *, poll: bool = True, host: str = "localhost") -> Any:  # noqa: ANN401
-    """Returns the response of a path, after a poll unless told otherwise."""
+    """Returns the response of a path, by default after a poll."""
     if poll:
         page.feed.poll()
     return TestClient(page.site, base_url=f"http://{host}").get(path)
@@ -35,7 +35,7 @@ def get(page: PageWorld, path: str, *, poll: bool = True) -> Any:  # noqa: ANN40
 
 
 def test_the_state_of_a_store_that_has_nothing() -> None:
-    """Lists are empty, tiers have their budget, and nothing is divided by zero."""
+    """An empty store has empty lists and its tiers' budgets, and nothing is divided by zero."""
     world = make_world()
     state = get(PageWorld(world, world.caller(), b""), "/api/state")
     assert (state["namespaces"], state["leases"], state["tenants"]) == ([], [], [])
@@ -46,7 +46,7 @@ def test_the_state_of_a_store_that_has_nothing() -> None:
 
 
 def test_the_state_has_tiers_namespaces_and_leases(page: PageWorld) -> None:
-    """Bytes by state, what is cached for whom, and what each lease holds."""
+    """The state has bytes by slot state, cached pages by namespace, and each lease's holds."""
     page.publish(*SHARED, 9, 10, 11, 12)
     page.match(*SHARED, 99)
     state = get(page, "/api/state")
@@ -61,7 +61,7 @@ def test_the_state_has_tiers_namespaces_and_leases(page: PageWorld) -> None:
 
 
 def test_no_id_that_a_call_takes_is_shown(page: PageWorld) -> None:
-    """Neither a lease's nor a namespace's id or salt, in any answer."""
+    """No answer shows the id of a lease, or the id or salt of a namespace."""
     page.world.store.open_namespace(page.caller, SECRET, page.world.layout)
     page.publish(*SHARED)
     page.match(*SHARED, 99)
@@ -76,7 +76,7 @@ def test_no_id_that_a_call_takes_is_shown(page: PageWorld) -> None:
 
 
 def test_a_snapshot_serves_all_requests_until_the_next(page: PageWorld) -> None:
-    """A request itself asks the store for nothing."""
+    """A request does not call the store."""
     assert get(page, "/api/state")["namespaces"][0]["pages"] == 0
     page.publish(*SHARED)
     assert get(page, "/api/state", poll=False)["namespaces"][0]["pages"] == 0
@@ -84,7 +84,7 @@ def test_a_snapshot_serves_all_requests_until_the_next(page: PageWorld) -> None:
 
 
 def test_lists_are_bounded(page: PageWorld) -> None:
-    """The largest are shown, with the number of the others."""
+    """The largest entries are shown, with the number of the others."""
     for number in range(MAX_ENTRIES + 5):
         page.world.worker(name=f"worker {number}")
     state = get(page, "/api/state")
@@ -92,7 +92,7 @@ def test_lists_are_bounded(page: PageWorld) -> None:
 
 
 def test_a_late_lease_comes_first(page: PageWorld) -> None:
-    """An operator looks for it, however little it holds."""
+    """An expired lease comes first, even if it holds little. Operators look for it."""
     page.publish(*SHARED, hold=True)
     page.world.clock.now += 5
     page.world.worker(name="young")
@@ -106,7 +106,7 @@ def test_a_late_lease_comes_first(page: PageWorld) -> None:
 
 
 def test_the_tree_shows_prefixes_without_their_tokens(page: PageWorld) -> None:
-    """Where prompts part, how often each was found, and how many holds it has."""
+    """The tree shows forks, hits and holds without any token."""
     page.publish(*SHARED, 9, 10, 11, 12)
     page.publish(*SHARED, 13, 14, 15, 16, 17, 18, 19, 20)
     page.match(*SHARED, 9, 10, 11, 12, 99)
@@ -123,7 +123,7 @@ def test_the_tree_shows_prefixes_without_their_tokens(page: PageWorld) -> None:
 
 
 def test_tokens_are_shown_where_the_operator_said_so(page: PageWorld) -> None:
-    """The first of each prefix, up to a bound."""
+    """If the operator allows it, each prefix shows its first tokens, up to a bound."""
     page.publish(*range(100, 132))
     shown = PageWorld(page.world, page.caller, page.namespace_id, shows_tokens=True)
     [node] = get(shown, "/api/tree?namespace=1")["node"]["children"]
@@ -132,7 +132,7 @@ def test_tokens_are_shown_where_the_operator_said_so(page: PageWorld) -> None:
 
 
 def test_a_leases_holds_are_shown_one_by_one(page: PageWorld) -> None:
-    """Pins and reservations, each with its namespace and pages."""
+    """Each pin and reservation is shown with its namespace and pages."""
     page.publish(*SHARED, hold=True)
     page.match(*SHARED, 99)
     answer = get(page, "/api/holds?lease=2")
@@ -142,7 +142,7 @@ def test_a_leases_holds_are_shown_one_by_one(page: PageWorld) -> None:
 
 
 def test_holds_are_bounded(page: PageWorld) -> None:
-    """A hundred of them, and the number of the others."""
+    """A lease shows at most a hundred holds, and the number of the others."""
     page.publish(*SHARED)
     for _ in range(MAX_ENTRIES + 3):
         page.match(*SHARED, 99)
@@ -151,7 +151,7 @@ def test_holds_are_bounded(page: PageWorld) -> None:
 
 
 def test_history_goes_on_from_where_it_was_read(page: PageWorld) -> None:
-    """Samples after a time, with the columns' names beside them."""
+    """The answer has the samples after a time and the columns' names."""
     for _ in range(3):
         page.feed.poll()
         page.world.clock.now += 1
@@ -177,13 +177,13 @@ def test_history_goes_on_from_where_it_was_read(page: PageWorld) -> None:
     ],
 )
 def test_what_cannot_be_answered_is_refused(page: PageWorld, path: str, status: HTTPStatus) -> None:
-    """With a status and the reason."""
+    """A wrong request gets a status and the reason."""
     response = ask(page, path)
     assert (response.status_code, len(response.text) > 5) == (status, True)
 
 
 def test_a_tree_has_no_more_nodes_than_are_allowed(page: PageWorld) -> None:
-    """However many are asked for."""
+    """A tree has at most the allowed number of nodes, whatever number is requested."""
     for number in range(10):
         page.publish(number, 0, 0, 0)
     answer = get(page, f"/api/tree?namespace=1&count={MAX_NODES * 1000}")
@@ -191,14 +191,14 @@ def test_a_tree_has_no_more_nodes_than_are_allowed(page: PageWorld) -> None:
 
 
 def test_a_lease_that_ended_since_the_snapshot_is_not_found(page: PageWorld) -> None:
-    """The lease of the last snapshot may have ended."""
+    """A lease that ended after the last snapshot gives status 404."""
     page.feed.poll()
     page.world.store.revoke(page.caller)
     assert ask(page, "/api/holds?lease=2", poll=False).status_code == HTTPStatus.NOT_FOUND
 
 
 def test_a_namespace_that_was_deleted_since_the_snapshot_is_not_found(page: PageWorld) -> None:
-    """The next snapshot has no such namespace."""
+    """A namespace that was deleted after the last snapshot gives status 404."""
     page.publish(*SHARED)
     page.feed.poll()
     page.world.store.delete_namespace(ADMIN, page.namespace_id)
@@ -208,7 +208,7 @@ def test_a_namespace_that_was_deleted_since_the_snapshot_is_not_found(page: Page
 
 
 def test_an_object_keeps_its_number(page: PageWorld) -> None:
-    """A lease that ends takes its number with it, and a new one gets a new number."""
+    """A lease keeps its number to its end, and a new lease gets a new number."""
     page.world.worker(name="B")
     before = {each["name"]: each["number"] for each in get(page, "/api/state")["leases"]}
     assert before == {"worker <b>A</b>": 2, "B": 3}
@@ -219,7 +219,7 @@ def test_an_object_keeps_its_number(page: PageWorld) -> None:
 
 
 def test_a_restart_begins_the_history_again(page: PageWorld) -> None:
-    """Counters and ids of another epoch are of another store."""
+    """The history restarts with each epoch, because counters and ids belong to one epoch."""
     for _ in range(3):
         page.feed.poll()
     after = make_world()
@@ -231,7 +231,7 @@ def test_a_restart_begins_the_history_again(page: PageWorld) -> None:
 
 
 def test_a_store_that_does_not_answer_is_an_error(page: PageWorld) -> None:
-    """A browser gets no old figures as new ones, and goes on after the next answer."""
+    """A browser gets an error instead of old figures, until the store answers again."""
     page.feed.poll()
     page.connection.failure = StoreUnavailable("nobody listens")
     with pytest.raises(StoreUnavailable):
@@ -245,11 +245,14 @@ def test_a_store_that_does_not_answer_is_an_error(page: PageWorld) -> None:
 
 @pytest.mark.parametrize("host", ["rebound.example", "192.0.2.1", "localhost.example"])
 def test_the_name_of_another_host_is_refused(page: PageWorld, host: str) -> None:
-    """A site whose name leads to loopback could read the page otherwise."""
+    """A request under another host's name is refused.
+
+    A site whose name resolves to loopback could read the page otherwise.
+    """
     assert ask(page, "/api/state", host=host).status_code == HTTPStatus.BAD_REQUEST
 
 
 @pytest.mark.parametrize("host", ["localhost:7402", "127.0.0.1:7402", "[::1]:7402", "LOCALHOST"])
 def test_the_names_of_loopback_are_answered(page: PageWorld, host: str) -> None:
-    """With a port and without one."""
+    """Names of loopback are answered with and without a port."""
     assert ask(page, "/api/state", host=host).status_code == HTTPStatus.OK

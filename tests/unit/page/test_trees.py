@@ -1,4 +1,4 @@
-"""Trees of the page: read from the store, kept for a while, consistent while calls change them."""
+"""The page's trees are read from the store, cached for a while, and consistent under changes."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ from stores.store_world import PAGE_TOKENS, ManualClock, make_world
 
 
 class Reader:
-    """Reads empty trees, each in ``cost`` seconds; the first ``failures`` reads fail."""
+    """Reads empty trees, each in ``cost`` seconds. The first ``failures`` reads fail."""
 
     def __init__(self, clock: ManualClock, cost: float = 0.0, failures: int = 0) -> None:
         self.calls = 0
@@ -29,7 +29,7 @@ class Reader:
 
 
 def test_a_tree_is_read_once_in_its_time() -> None:
-    """However often it is asked for."""
+    """A tree is read once until it expires, however often it is requested."""
     clock = ManualClock()
     reader = Reader(clock)
     recent = RecentTree(reader, clock)
@@ -43,7 +43,7 @@ def test_a_tree_is_read_once_in_its_time() -> None:
 
 
 def test_a_tree_that_takes_long_is_read_seldom() -> None:
-    """Reading takes a twentieth of the time at most."""
+    """Reading a tree takes at most a twentieth of the time."""
     clock = ManualClock()
     reader = Reader(clock, cost=2.0)
     recent = RecentTree(reader, clock)
@@ -57,7 +57,7 @@ def test_a_tree_that_takes_long_is_read_seldom() -> None:
 
 
 def test_a_failure_is_not_kept() -> None:
-    """The next call reads again."""
+    """The next call after a failure reads again."""
     clock = ManualClock()
     reader = Reader(clock, failures=1)
     recent = RecentTree(reader, clock)
@@ -67,7 +67,7 @@ def test_a_failure_is_not_kept() -> None:
 
 
 def test_only_the_trees_used_last_are_kept() -> None:
-    """A large one takes hundreds of megabytes."""
+    """Only the most recently used trees are kept. A large one takes hundreds of megabytes."""
     clock = ManualClock()
     reader, trees = Reader(clock), Trees(clock)
     for number in range(MAX_COUNT + 1):
@@ -79,7 +79,7 @@ def test_only_the_trees_used_last_are_kept() -> None:
 
 
 def test_a_node_has_its_place_in_tokens_and_its_first_tokens() -> None:
-    """The store says places in pages; a partial page has fewer tokens than its size."""
+    """A node's place is converted from pages to tokens. A partial page counts its own tokens."""
     first = store_pb2.PrefixInfo(node_id=1, page_count=2, token_count=8, tokens=b"\1\0\0\0")
     second = store_pb2.PrefixInfo(
         node_id=2, parent_node_id=1, start_page=2, page_count=1, token_count=3, hit_count=1
@@ -100,7 +100,7 @@ def read(page: PageWorld) -> NamespaceTree:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_tree_that_changes_is_read_as_a_tree(seed: int) -> None:
-    """Prompts are inserted and evicted between two nodes; the picture has each node once."""
+    """The tree has each node once, even if prompts are inserted and evicted during the read."""
     rng = Random(seed)
     made = make_world(slots=256, extent_slots=256)
     caller = made.worker()
@@ -128,7 +128,7 @@ def test_a_tree_that_changes_is_read_as_a_tree(seed: int) -> None:
 
 
 def test_a_tree_at_rest_is_read_whole(page: PageWorld) -> None:
-    """All nodes and tokens of the index are in it."""
+    """All nodes and tokens of the index are in the tree."""
     for last in range(6):
         page.publish(1, 2, 3, 4, 5, 6, 7, last)
     outline = read(page).outline

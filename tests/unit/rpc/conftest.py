@@ -15,7 +15,7 @@ from kvstore.rpc.server import SERVICES, Sockets, build_server, call_threads
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
-from kvstore.service.tenancy.tenants import Tenants
+from kvstore.service.tenancy.tenant_lookup import Tenants
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host.arena import HostMemory
 from stores.rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server, Worker, party_of
@@ -23,16 +23,19 @@ from stores.rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server, Work
 
 @pytest.fixture
 def over() -> str:
-    """What the request path goes over; a module that goes over lanes too has its own."""
+    """Names the transport of the request path.
+
+    A module that also uses lanes has its own fixture.
+    """
     return "grpc"
 
 
 @pytest.fixture
 def start_server(tmp_path: Path, over: str) -> Iterator[Callable[..., Server]]:
-    """Provides a starter of servers with room for ``slots`` slots, in extents of four.
+    """Provides a function that starts servers with ``slots`` slots in extents of four.
 
-    ``bind`` gets the server before it starts, to listen at more addresses. Its workers
-    make the calls of the request path ``over`` lanes, or gRPC.
+    ``bind`` gets the server before it starts, to listen at more addresses. The server's workers
+    make the calls of the request path over gRPC, or over lanes if ``over`` says so.
     """
     running: list[tuple[grpc.Server, Server, Arenas]] = []
 
@@ -99,7 +102,7 @@ def lanes(server: Server) -> HotLanes:
 
 @pytest.fixture
 def open_lane(lanes: HotLanes) -> Iterator[Callable[[Worker], socket.socket]]:
-    """Provides an opener of lanes; gives the client's end."""
+    """Provides a function that opens a lane and returns the client's end."""
     ends: list[socket.socket] = []
 
     def opened(worker: Worker) -> socket.socket:

@@ -1,4 +1,4 @@
-"""Calls stand in lanes, lanes take turns, and none takes all the room."""
+"""Calls wait in queues, which get threads in turns, and none takes all the room."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
@@ -21,7 +21,7 @@ def threads() -> Iterator[CallThreads]:
 
 @pytest.fixture
 def busy(threads: CallThreads) -> Iterator[Event]:
-    """Provides an event until which the thread is taken, by something of no lane."""
+    """Provides an event until which the thread is taken, by work that is no call."""
     go_on = Event()
     threads.submit(go_on.wait)
     yield go_on
@@ -29,16 +29,16 @@ def busy(threads: CallThreads) -> Iterator[Event]:
 
 
 def send(
-    threads: CallThreads, lane: str, call: Callable[[], object], *, always: bool = False
+    threads: CallThreads, queue: str, call: Callable[[], object], *, always: bool = False
 ) -> "Future[object] | None":
-    """Let a call arrive; return what comes of it, or None where it is refused."""
-    admitted = threads.arrive((lane,), always=always)
+    """Submits a call as if it arrived. Returns its future, or None if it is refused."""
+    admitted = threads.arrive((queue,), always=always)
     future = threads.submit(call)
     return future if admitted else None
 
 
-def test_lanes_take_turns(threads: CallThreads, busy: Event) -> None:
-    """One call of a lane waits for one call of each other lane, however many those have."""
+def test_queues_get_threads_in_turns(threads: CallThreads, busy: Event) -> None:
+    """One call of a queue waits for one call of each other, however many those have."""
     order: list[str] = []
     sent = [send(threads, "flood", lambda: order.append("flood")) for _ in range(3)]
     sent += [send(threads, "calm", lambda: order.append("calm")) for _ in range(2)]
@@ -49,28 +49,28 @@ def test_lanes_take_turns(threads: CallThreads, busy: Event) -> None:
     assert order == ["flood", "calm", "flood", "calm", "flood"]
 
 
-def test_a_lane_alone_has_a_third_of_the_room(threads: CallThreads, busy: Event) -> None:
+def test_a_queue_alone_has_a_third_of_the_room(threads: CallThreads, busy: Event) -> None:
     """Half as many as room is left for; what gives back has half of the room."""
-    assert threads.largest_lane == 4
+    assert threads.largest_queue == 4
     del busy
     ordinary = [send(threads, "a", int) for _ in range(10)]
-    # The errand that keeps the thread is one of twelve.
+    # The work that keeps the thread is one of twelve.
     assert sum(each is not None for each in ordinary) == 4
     giving_back = [send(threads, "a", int, always=True) for _ in range(10)]
     assert sum(each is not None for each in giving_back) == 2
 
 
-def test_room_is_left_however_many_lanes_are_full(threads: CallThreads, busy: Event) -> None:
-    """The fourth lane has its call taken, after three that wanted everything."""
+def test_room_is_left_however_many_queues_are_full(threads: CallThreads, busy: Event) -> None:
+    """The call of the fourth queue is taken, after three that wanted everything."""
     del busy
-    for lane in ("a", "b"):
+    for queue in ("a", "b"):
         for _ in range(2 * CAPACITY):
-            send(threads, lane, int, always=True)
+            send(threads, queue, int, always=True)
     assert send(threads, "c", int) is not None
 
 
 def test_what_is_done_makes_room(threads: CallThreads) -> None:
-    """Calls that ended, whatever came of them, count no more."""
+    """A call that ended frees its room, whether it returned or raised."""
     for _ in range(5 * CAPACITY):
         future = send(threads, "a", int)
         failing = send(threads, "a", lambda: 1 / 0)
@@ -81,7 +81,7 @@ def test_what_is_done_makes_room(threads: CallThreads) -> None:
 
 
 def test_what_was_cancelled_makes_room_and_is_not_run(threads: CallThreads, busy: Event) -> None:
-    """A call that was cancelled while it waited is over."""
+    """A call that is cancelled while it waits never runs and frees its room."""
     ran: list[int] = []
     future = send(threads, "a", lambda: ran.append(1))
     assert future is not None
@@ -96,15 +96,15 @@ def test_what_was_cancelled_makes_room_and_is_not_run(threads: CallThreads, busy
 
 
 def test_a_refused_call_is_run_where_it_is_submitted(threads: CallThreads, busy: Event) -> None:
-    """To refuse a call needs no thread of the pool: they are all busy."""
+    """A refused call runs in the thread that submits it, because all pool threads may be busy."""
     while threads.arrive(("a",)):
         threads.submit(int)
     assert threads.submit(get_ident).result() == get_ident()
     assert not busy.is_set()
 
 
-def test_no_lane_has_all_threads() -> None:
-    """One lane's calls that do not end take half of the threads; the next two find one each."""
+def test_no_queue_has_all_threads() -> None:
+    """One queue's calls that do not end take half of the threads; the next two find one each."""
     go_on = Event()
     pool = CallThreads(4, 64)
     try:

@@ -1,6 +1,6 @@
-"""Every limit of GetCapabilities holds: at it a call passes, one beyond it is refused.
+"""Every limit of GetCapabilities: a call at the limit passes, one beyond it is refused.
 
-A limit that is new in the contract fails here until it has a case in ``limit_cases``.
+A new limit of the contract fails here until it has a case in ``limit_cases``.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kvstore.core.values.limits import Limits
-from kvstore.v1 import prefix_cache_pb2, store_pb2
+from kvstore.v1 import named_pin_pb2, prefix_cache_pb2, store_pb2
 from stores.limit_cases import CASES, LIMITS
-from stores.rpc_world import EPOCH, PAGE_TOKENS, Refused, Server
+from stores.rpc_world import EPOCH, PAGE_TOKENS, Refused, Server, Worker
 
 pb = prefix_cache_pb2
 # Nothing is refused for these: a lease's time to live lies between the first two, whatever it
@@ -26,14 +26,14 @@ def over(request: pytest.FixtureRequest) -> str:
 
 
 def test_every_limit_has_a_case() -> None:
-    """Each limit of the contract is tried out here."""
+    """Each limit of the contract has a case here."""
     published = {field.name for field in store_pb2.Limits.DESCRIPTOR.fields}
     assert published == set(CASES) | ADVICE
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_limit_holds(start_server: Callable[..., Server], name: str) -> None:
-    """What is at the limit that the store publishes passes; one more is refused by name."""
+    """A call at the published limit passes, and a call one beyond it is refused by name."""
     case, reason = CASES[name]
     worker = start_server(limits=LIMITS).worker()
     published: Any = worker.ask(
@@ -70,7 +70,7 @@ def test_a_limit_holds(start_server: Callable[..., Server], name: str) -> None:
     ids=str,
 )
 def test_a_layout_that_is_refused_leaves_nothing(server: Server, changes: dict[str, Any]) -> None:
-    """However large what a layout comes to, its refusal costs no namespace, arena or extent."""
+    """A refused layout leaves no namespace, arena or extent, however large its numbers."""
     worker = server.worker()
     request = worker.open_request()
     for name, value in changes.items():
@@ -87,7 +87,7 @@ def test_a_layout_that_is_refused_leaves_nothing(server: Server, changes: dict[s
 
 
 def test_numbers_of_pages_beyond_the_longest_sequence_take_nothing(server: Server) -> None:
-    """The largest page counts that a message can hold are refused, alone and all at once."""
+    """The largest page counts of a message are refused, in one entry and in many."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     huge = 2**32 - 1
@@ -125,3 +125,47 @@ def test_numbers_of_pages_beyond_the_longest_sequence_take_nothing(server: Serve
         assert caught.value.reason in {"LIMIT_EXCEEDED", "POOL_EXHAUSTED"}
     tenant = worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest()).tenants[0]
     assert (tenant.pin_count, worker.epoch) == (0, EPOCH)
+
+
+def calls_with_tokens(worker: Worker, token_bytes: bytes) -> list[tuple[Any, Any]]:
+    """Returns a call of each method that takes tokens."""
+    caller, namespace_id = worker.caller(), worker.open_namespace()
+    reservation = pb.ReservationRequest(reservation_id=9, page_count=1)
+    worker.ask(
+        worker.prefix_cache.ReservePages,
+        pb.ReservePagesRequest(
+            caller=caller, namespace_id=namespace_id, reservations=[reservation]
+        ),
+    )
+    sequence = pb.Sequence(tokens=token_bytes)
+    named = {"caller": caller, "namespace_id": namespace_id, "sequence": sequence, "pin_id": 1}
+    plain = {"namespace_id": namespace_id, "tokens": token_bytes}
+    stub = worker.prefix_cache
+    return [
+        (stub.MatchPrefix, pb.MatchPrefixRequest(**named)),
+        (stub.AcquirePrefix, pb.AcquirePrefixRequest(**named, reservation_id=2)),
+        (
+            stub.InsertPrefix,
+            pb.InsertPrefixRequest(caller=caller, reservation_id=9, sequence=sequence),
+        ),
+        (stub.PeekPrefix, pb.PeekPrefixRequest(**plain)),
+        (worker.store.EvictPrefix, store_pb2.EvictPrefixRequest(**plain)),
+        (worker.named_pin.PinPrefix, named_pin_pb2.PinPrefixRequest(**plain, name="x")),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 4 * LIMITS.max_tokens + 4])
+def test_tokens_are_checked_whatever_takes_them(
+    start_server: Callable[..., Server], size: int
+) -> None:
+    """Bytes that are no whole token ids, and more of them than a sequence may have, are refused."""
+    worker = start_server(limits=LIMITS).worker()
+    for method, request in calls_with_tokens(worker, bytes(size)):
+        with pytest.raises(Refused) as caught:
+            worker.ask(method, request)
+        if size % 4:
+            assert caught.value.reason == "INVALID_FIELD"
+            assert caught.value.metadata["field"] == "tokens"
+        else:
+            assert caught.value.reason == "LIMIT_EXCEEDED"
+            assert caught.value.metadata["limit"] == "max_tokens"

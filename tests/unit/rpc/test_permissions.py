@@ -1,6 +1,7 @@
-"""Every method, called by its tenant, by another, by nobody known, and by an admin.
+"""Every method, called by its tenant, by another, without a credential and by an admin.
 
-What comes out is what tests/support/stores/permission_table.py says; docs/permissions.md shows it.
+Methods of the request path are called over lanes as well, with the same results. The expected
+results are in tests/support/stores/permission_table.py, which docs/permissions.md shows.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from google.protobuf import descriptor_pool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from kvstore.rpc.lane.server import METHODS as LANE_METHODS
 from stores.permission_stage import (
     LIMIT,
     METHODS,
@@ -25,6 +27,24 @@ from stores.permission_stage import (
 from stores.permission_table import PERMISSIONS, Names
 from stores.rpc_world import ADMIN_UID, Server
 
+LANE_PATHS = [each.removeprefix("/") for each in LANE_METHODS]
+# Ways to make each call.
+WAYS = [
+    *(("grpc", path) for path in PERMISSIONS),
+    *(("lane", path) for path in LANE_PATHS),
+]
+# Callers that are no tenants of what they name. Over lanes an admin is like any other.
+STRANGERS = [
+    *((*way, OTHER_UID) for way in WAYS),
+    *(("lane", path, ADMIN_UID) for path in LANE_PATHS),
+]
+
+
+@pytest.fixture
+def over(request: pytest.FixtureRequest) -> str:
+    """Names what the request path goes over, which is gRPC unless a test says otherwise."""
+    return str(getattr(request, "param", "grpc"))
+
 
 @pytest.fixture
 def stage(server: Server) -> Stage:
@@ -33,7 +53,7 @@ def stage(server: Server) -> Stage:
 
 
 def test_every_method_is_classified(server: Server) -> None:
-    """What the server says that it serves is what the table has: a new method has to be added."""
+    """The table has exactly the methods that the server serves, so a new one must be added."""
     stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     answers = stub.ServerReflectionInfo(iter([request]), timeout=LIMIT)
@@ -44,16 +64,16 @@ def test_every_method_is_classified(server: Server) -> None:
     assert found == set(PERMISSIONS)
 
 
-@pytest.mark.parametrize("path", PERMISSIONS)
+@pytest.mark.parametrize(("over", "path"), WAYS, indirect=["over"])
 def test_a_tenant_may_do_with_its_own(stage: Stage, path: str) -> None:
-    """The call ends as the table says where all that it names is the caller's."""
+    """A tenant's call about its own things ends as the table says."""
     ended = stage.call(path, stage.owned, OWNER_UID, stage.owner.secret)
     assert ended.reason == PERMISSIONS[path].own
 
 
 @pytest.mark.parametrize("path", PERMISSIONS)
 def test_nobody_known_gets_in(stage: Stage, path: str) -> None:
-    """Without a credential a call ends at once, and the owner's things are as they were."""
+    """A call without a credential ends at once and changes nothing of the owner's."""
     before = stage.owners_things()
     ended = stage.call(path, stage.owned, None, stage.owner.secret)
     assert ended.reason == PERMISSIONS[path].nobody
@@ -61,24 +81,25 @@ def test_nobody_known_gets_in(stage: Stage, path: str) -> None:
     assert stage.owners_things() == before
 
 
-@pytest.mark.parametrize("path", PERMISSIONS)
-def test_another_tenant_s_is_as_if_it_was_not_there(stage: Stage, path: str) -> None:
-    """Who has all ids and the secret, and another credential, learns and changes nothing."""
+@pytest.mark.parametrize(("over", "path", "uid"), STRANGERS, indirect=["over"])
+def test_another_tenant_s_is_as_if_it_was_not_there(stage: Stage, path: str, uid: int) -> None:
+    """Another tenant learns and changes nothing, even with all ids and the lease's secret."""
     before = stage.owners_things()
-    ended = stage.call(path, stage.owned, OTHER_UID, stage.owner.secret)
-    absent = stage.call(path, NOTHING, OTHER_UID, stage.owner.secret)
+    ended = stage.call(path, stage.owned, uid, stage.owner.secret)
     assert ended.reason == PERMISSIONS[path].other
-    assert ended == absent
+    assert ended == stage.call(path, NOTHING, uid, stage.owner.secret)
     assert stage.owners_things() == before
 
 
 @pytest.mark.parametrize(
-    "path", [path for path, each in PERMISSIONS.items() if each.under_own_lease]
+    ("over", "path"),
+    [way for way in WAYS if PERMISSIONS[way[1]].under_own_lease],
+    indirect=["over"],
 )
 def test_another_tenant_s_under_an_own_lease_is_as_if_it_was_not_there(
     stage: Stage, path: str
 ) -> None:
-    """A member that names what another tenant has is told what it is told of nothing."""
+    """A member that names another tenant's things gets the same answer as for unknown ids."""
     before = stage.owners_things()
     lease_id = stage.other.lease_id
     taken, absent = (
@@ -93,7 +114,7 @@ def test_another_tenant_s_under_an_own_lease_is_as_if_it_was_not_there(
 
 @pytest.mark.parametrize("path", PERMISSIONS)
 def test_an_admin_may_look_and_administer(stage: Stage, path: str) -> None:
-    """An admin sees all tenants' things, and is a member of none, whatever secret it has."""
+    """An admin sees all tenants' things, but acts under no tenant's lease, whatever its secret."""
     ended = stage.call(path, stage.owned, ADMIN_UID, stage.owner.secret)
     assert ended.reason == PERMISSIONS[path].admin
 
@@ -105,7 +126,7 @@ LISTS = ("GetStats", "GetCapabilities", "ListLeases", "ListNamespaces", "ListPin
 def test_lists_and_statistics_show_nothing_of_another(
     start_server: Callable[..., Server], name: str
 ) -> None:
-    """A tenant is told the same whether another is there, with all that it can have, or not."""
+    """A tenant's lists and statistics are the same whether another tenant exists or not."""
     answers = []
     for furnished in (False, True):
         server = start_server()

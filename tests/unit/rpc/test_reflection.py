@@ -1,4 +1,4 @@
-"""Reflection that cannot take all of the server's threads."""
+"""The limit of open reflection streams, so that they cannot take all threads."""
 
 from collections.abc import Iterator
 from queue import SimpleQueue
@@ -23,20 +23,20 @@ class Stream:
         self.answers = stub.ServerReflectionInfo(iter(self._requests.get, None), timeout=30)
 
     def names(self) -> set[str]:
-        """Asks for the services' names."""
+        """Returns the names of the services, as reflection answers them."""
         self._requests.put(LIST)
         answer = next(self.answers)
         return {service.name for service in answer.list_services_response.service}
 
     def close(self) -> None:
-        """Asks nothing more, and waits until the server noticed."""
+        """Ends the stream and waits until the server noticed."""
         self._requests.put(None)
         assert list(self.answers) == []
 
 
 @pytest.fixture
 def streams(server: Server) -> Iterator[list[Stream]]:
-    """Provides as many open streams as there may be."""
+    """Provides as many open streams as the limit allows."""
     opened = [Stream(server) for _ in range(MAX_STREAMS)]
     for stream in opened:
         stream.names()
@@ -46,13 +46,13 @@ def streams(server: Server) -> Iterator[list[Stream]]:
 
 
 def test_it_lists_our_services(streams: list[Stream]) -> None:
-    """All services of the contract are listed, and health and reflection."""
+    """Reflection lists all services of the contract, health and itself."""
     extra = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
     assert streams[0].names() == {*SERVICES, *extra}
 
 
 def test_one_stream_too_many_is_refused(server: Server, streams: list[Stream]) -> None:
-    """Beyond the bound a stream ends with QUOTA_EXCEEDED, until another one is closed."""
+    """One stream over the limit ends with QUOTA_EXCEEDED until another one is closed."""
     with pytest.raises(grpc.RpcError) as caught:
         Stream(server).names()
     assert refusal_of(caught.value).reason == "QUOTA_EXCEEDED"

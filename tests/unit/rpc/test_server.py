@@ -1,4 +1,4 @@
-"""The gRPC server: its services, its limits, its socket."""
+"""The gRPC server: its services, its limits and its socket."""
 
 import stat
 from collections.abc import Callable
@@ -17,18 +17,18 @@ from stores.rpc_world import Server
 
 
 def test_the_services_are_the_contract_s() -> None:
-    """Every service of the contract is served, by its full name."""
+    """The server serves every service of the contract by its full name."""
     names = ("LeaseService", "PrefixCacheService", "NamedPinService", "StoreService")
     assert [f"kvstore.v1.{name}" for name in names] == list(SERVICES)
 
 
 def test_the_socket_is_its_owner_s(server: Server) -> None:
-    """Nobody but the owner may connect to the socket."""
+    """Only the socket's owner may connect to it."""
     assert stat.S_IMODE(server.path.stat().st_mode) == 0o600
 
 
 def test_a_path_may_hold_any_character(start_server: Callable[..., Server], tmp_path: Path) -> None:
-    """A folder's name with characters that mean something in an address is taken as it is."""
+    """A socket path may have characters that are special in a gRPC address."""
     odd = tmp_path / "a b%41#?"
     odd.mkdir()
     server = start_server()
@@ -47,7 +47,7 @@ def test_a_path_may_hold_any_character(start_server: Callable[..., Server], tmp_
 
 
 def test_health_needs_neither_credential_nor_deadline(server: Server) -> None:
-    """Check answers for every service by name, before and after the server is ready."""
+    """Check answers without credential and deadline, before and after the server is ready."""
     stub = health_pb2_grpc.HealthStub(server.channel)
 
     def statuses() -> set[int]:
@@ -60,7 +60,7 @@ def test_health_needs_neither_credential_nor_deadline(server: Server) -> None:
 
 
 def test_a_message_over_the_limit_is_refused(start_server: Callable[..., Server]) -> None:
-    """A message of more bytes than the limit does not reach the store."""
+    """A message of more bytes than the limit is refused before it reaches the store."""
     worker = start_server(limits=Limits(max_message_bytes=1 << 16)).worker()
     request = prefix_cache_pb2.PeekPrefixRequest(namespace_id=bytes(16), tokens=bytes(1 << 16))
     authorization = ("authorization", f"Bearer {worker.server.credentials.issue(2)}")

@@ -1,4 +1,4 @@
-"""A TCP address: certificates, tokens, and both, on real connections."""
+"""TCP addresses with certificates, tokens, and both, on real connections."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ from kvstore.core.values.limits import Limits
 from kvstore.logs import merge_call
 from kvstore.rpc.server import UnusableAddress, listen, server_options
 from kvstore.rpc.tls import Tls, TlsFiles, UnusableTls
-from kvstore.service.tenancy.tenants import Tenant, Tenants
+from kvstore.service.tenancy.tenant_lookup import Tenant, Tenants
 from kvstore.v1 import (
     lease_pb2,
     lease_pb2_grpc,
@@ -48,7 +48,7 @@ TENANTS = Tenants(
 
 
 class Reach:
-    """Servers' addresses, and calls to them."""
+    """A server's TCP addresses, and calls to them."""
 
     def __init__(self, folder: Path) -> None:
         self.server: Server
@@ -59,18 +59,21 @@ class Reach:
         self.tls = Tls(TlsFiles(self.files.cert, self.files.key), Path.read_bytes)
 
     def bind(self, server: grpc.Server) -> None:
-        """Listen in clear, with TLS, and with TLS that asks clients for certificates."""
+        """Listens without TLS, with TLS, and with TLS that asks clients for certificates."""
         files = TlsFiles(self.files.cert, self.files.key, self.authority.cert)
         mutual = Tls(files, Path.read_bytes)
         for name, tls in (("insecure", None), ("tls", self.tls), ("mutual", mutual)):
             self.ports[name] = listen(server, ANY_PORT, tls)
 
     def alice(self) -> Certificate:
-        """Returns a certificate of alice's, whose common name is another's."""
+        """Returns a certificate with alice's URI and bob's common name."""
         return self.authority.issue("bob", uris=["spiffe://example/alice"])
 
     def tenant(self, which: str, *, token: str = "", certificate: Certificate | None = None) -> str:
-        """Returns the tenant that a call is taken for; raises Refused, or RpcError before that."""
+        """Returns the tenant that a call counts for.
+
+        Raises Refused, or RpcError without a connection.
+        """
         target = f"localhost:{self.ports[which]}"
         options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
         if which == "insecure":
@@ -95,7 +98,7 @@ class Reach:
 
 @pytest.fixture
 def reach(start_server: Callable[..., Server], tmp_path: Path) -> Reach:
-    """Provides a server that listens at three addresses."""
+    """Provides a server that listens at three TCP addresses."""
     reach = Reach(tmp_path)
     reach.server = start_server(tenants=TENANTS, bind=reach.bind)
     return reach
@@ -103,7 +106,7 @@ def reach(start_server: Callable[..., Server], tmp_path: Path) -> Reach:
 
 @pytest.mark.parametrize("which", ["insecure", "tls"])
 def test_a_token_says_who_calls(reach: Reach, which: str) -> None:
-    """Over TCP a token of the tenants file is wanted, and one that is there is enough."""
+    """A call over TCP needs a token of the tenants file, and nothing else."""
     assert reach.tenant(which, token=BOB_TOKEN) == "bob"
     for token in ("", "kvs_nobody", reach.server.credentials.issue(2)):
         with pytest.raises(Refused) as caught:
@@ -112,13 +115,13 @@ def test_a_token_says_who_calls(reach: Reach, which: str) -> None:
 
 
 def test_a_certificate_says_who_calls(reach: Reach) -> None:
-    """A certificate alone is enough, and its URI wins over its common name."""
+    """A certificate alone is enough, and its URI has precedence over its common name."""
     assert reach.tenant("mutual", certificate=reach.alice()) == "alice"
     assert reach.tenant("mutual", certificate=reach.alice(), token=ALICE_TOKEN) == "alice"
 
 
 def test_a_certificate_of_nobody_s_needs_a_token(reach: Reach) -> None:
-    """A certificate that names no tenant opens the connection and says nothing of the caller."""
+    """A certificate that names no tenant opens the connection, but the call still needs a token."""
     certificate = reach.authority.issue("alice", hosts=["host.example"])
     assert reach.tenant("mutual", certificate=certificate, token=BOB_TOKEN) == "bob"
     with pytest.raises(Refused) as caught:
@@ -133,14 +136,14 @@ def test_a_certificate_of_nobody_s_needs_a_token(reach: Reach) -> None:
 def test_a_certificate_and_a_token_have_to_agree(
     reach: Reach, token: str, metadata: dict[str, str]
 ) -> None:
-    """Neither wins where they are two tenants', or the token is nobody's."""
+    """A token that is unknown or of another tenant than the certificate is refused."""
     with pytest.raises(Refused) as caught:
         reach.tenant("mutual", certificate=reach.alice(), token=token)
     assert (caught.value.reason, caught.value.metadata) == ("CREDENTIAL_REQUIRED", metadata)
 
 
 def test_without_a_certificate_that_is_signed_nothing_is_heard(reach: Reach) -> None:
-    """None, and one that somebody else signed, end the connection, whatever the token."""
+    """A connection without a certificate of the trusted authority ends, whatever the token."""
     forged = reach.stranger.issue("alice", uris=["spiffe://example/alice"])
     for certificate in (None, forged):
         with pytest.raises(grpc.RpcError) as caught:
@@ -149,7 +152,7 @@ def test_without_a_certificate_that_is_signed_nothing_is_heard(reach: Reach) -> 
 
 
 def test_in_clear_nothing_is_heard_at_a_tls_address(reach: Reach) -> None:
-    """A client without TLS is not answered where there is TLS."""
+    """A client without TLS gets no answer at a TLS address."""
     reach.ports["insecure"] = reach.ports["tls"]
     with pytest.raises(grpc.RpcError) as caught:
         reach.tenant("insecure", token=BOB_TOKEN)
@@ -157,7 +160,7 @@ def test_in_clear_nothing_is_heard_at_a_tls_address(reach: Reach) -> None:
 
 
 def test_a_renewed_certificate_is_used_without_a_restart(reach: Reach) -> None:
-    """What is put in the files' place is shown to the next connection; what is no good is not."""
+    """A new connection gets the renewed certificate. Unusable files are logged and not used."""
     before = reach.authority
     reach.authority = reach.stranger
     with pytest.raises(grpc.RpcError):
@@ -193,7 +196,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(reach: Reach) -> None:
 def test_files_that_cannot_be_used_are_refused(
     tmp_path: Path, said: str, spoil: Callable[[Certificate], object]
 ) -> None:
-    """An address bound with them would fail each handshake: it is not bound."""
+    """Unusable certificate files are refused at the start, because each handshake would fail."""
     authority = Authority(tmp_path)
     files = authority.issue("server", hosts=["localhost"])
     spoil(files)
@@ -211,14 +214,14 @@ def _other_key(files: Certificate) -> bytes:
 
 
 def test_an_address_that_is_taken_is_named(reach: Reach) -> None:
-    """What cannot be bound is an error that says which address."""
+    """The error for an address that is in use names the address."""
     taken = f"localhost:{reach.ports['tls']}"
     with pytest.raises(UnusableAddress, match=taken):
         listen(grpc.server(ThreadPoolExecutor(1), options=server_options(Limits())), taken, None)
 
 
 def test_a_remote_client_is_a_member_of_nothing(reach: Reach) -> None:
-    """It may have a lease, and takes no part without a process on the host: pages are there."""
+    """A remote client may have a lease, but cannot match, because its process is not attached."""
     metadata = (
         ("authorization", f"Bearer {ALICE_TOKEN}"),
         ("kvstore-lease-secret-bin", b"a secret of 16 bytes or more"),

@@ -1,4 +1,4 @@
-"""Calls whose requests never come: what they can keep from others."""
+"""Calls whose requests never arrive, and the limits of what they can block."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -28,7 +28,10 @@ def unsent(
     *metadata: tuple[str, str],
     timeout: float | None = None,
 ) -> Iterator[None]:
-    """Begins calls that send nothing while this lasts; of nobody, and without a deadline."""
+    """Begins calls that never send their request.
+
+    By default they have no credential or deadline.
+    """
     over = Event()
 
     def nothing() -> Iterator[bytes]:
@@ -48,14 +51,14 @@ def unsent(
 
 @pytest.mark.parametrize("method", [CONTRACT, CHECK, WATCH, REFLECTION])
 def test_strangers_who_send_no_request_stop_nobody(server: Server, method: str) -> None:
-    """Calls that never go on take no thread from those that do."""
+    """Calls without a request take no thread from other calls."""
     worker = server.worker()
     with unsent(server, method, 3 * THREAD_COUNT):
         worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
 
 
 def test_silent_connections_over_tcp_are_bounded(start_server: Callable[..., Server]) -> None:
-    """Strangers have so many connections and no more, and take none from the unix socket."""
+    """The number of silent TCP connections is limited, and the unix socket still has room."""
     ports: list[int] = []
     server = start_server(bind=lambda each: ports.append(listen(each, "127.0.0.1:0", None)))
     with ExitStack() as stack:
@@ -70,7 +73,7 @@ def test_silent_connections_over_tcp_are_bounded(start_server: Callable[..., Ser
 
 
 def spoken_to(connection: socket.socket) -> bool:
-    """Returns whether the server has something to say, and did not hang up."""
+    """Returns whether the server sends something instead of hanging up."""
     try:
         return connection.recv(1) != b""
     except ConnectionResetError:
@@ -78,7 +81,7 @@ def spoken_to(connection: socket.socket) -> bool:
 
 
 def test_a_tenant_that_sends_no_requests_leaves_threads_to_others(server: Server) -> None:
-    """Whoever has a credential and a deadline may be slow, with half of the threads."""
+    """A tenant that never sends its requests occupies at most half of the threads."""
     worker = server.worker(uid=2)
     authorization = ("authorization", f"Bearer {server.credentials.issue(3)}")
     with unsent(server, CONTRACT, 3 * THREAD_COUNT, authorization, timeout=50):
@@ -88,7 +91,7 @@ def test_a_tenant_that_sends_no_requests_leaves_threads_to_others(server: Server
 def test_unsent_probes_leave_room_for_calls(
     start_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that wait for a thread are bounded, and so not all the calls there may be."""
+    """Waiting health checks have a limit below the number of calls, so calls find room."""
     assert MAX_CHECKS < MAX_CALLS // 2
     monkeypatch.setattr("kvstore.rpc.server.MAX_CALLS", MAX_CHECKS)
     server = start_server()
@@ -100,8 +103,8 @@ def test_unsent_probes_leave_room_for_calls(
 def test_a_probe_that_does_not_come_is_ended(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who checks the health waits a while for requests that do not come, and no longer."""
-    monkeypatch.setattr("kvstore.rpc.quiet.PATIENCE", 0.1)
+    """A health check whose request does not arrive in time is ended."""
+    monkeypatch.setattr("kvstore.rpc.standard_services.PATIENCE", 0.1)
     stub = health_pb2_grpc.HealthStub(server.channel)
     with unsent(server, CHECK, 2 * CHECK_THREADS):
         stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=30)

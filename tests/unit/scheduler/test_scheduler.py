@@ -1,4 +1,4 @@
-"""A step's parts: what decodes, short rests, prompts; and who goes first of those that wait."""
+"""The parts of a step, and the order in which waiting requests are admitted."""
 
 import pytest
 
@@ -17,13 +17,13 @@ from inference_worker.engine.scheduler import (
 
 
 def engine(slots: int = 1000, *, tokens: int = 16, running: int = 8) -> CountedEngine:
-    """Returns an engine alone on a store."""
+    """Returns an engine without others on its store."""
     scheduler = Scheduler(max_step_tokens=tokens, max_running=running)
     return CountedEngine(CountedStore(slots), scheduler)
 
 
 def run(made: CountedEngine, *, begin: float = 0.0) -> None:
-    """Step until nothing is left."""
+    """Steps until nothing is left."""
     now = begin
     while made.has_work:
         made.step(now)
@@ -32,13 +32,13 @@ def run(made: CountedEngine, *, begin: float = 0.0) -> None:
 
 @pytest.mark.parametrize("bound", [{"max_step_tokens": 0}, {"max_running": 0}])
 def test_bounds_without_sense_are_refused(bound: dict[str, int]) -> None:
-    """A step without tokens or requests gets nowhere."""
+    """A step without tokens or requests is refused, because it makes no progress."""
     with pytest.raises(ValueError, match="bounds of a step"):
         Scheduler(**bound)
 
 
 def test_decodes_come_first_and_a_prompt_has_the_rest() -> None:
-    """A long prompt takes what is left of each step, and nobody misses a token for it."""
+    """A long prompt takes the rest of each step, and no decode misses a token for it."""
     made = engine(tokens=16)
     made.add(1, Prompt(4, 6))
     assert made.step(0.0) == [Part(1, 4)]
@@ -50,19 +50,22 @@ def test_decodes_come_first_and_a_prompt_has_the_rest() -> None:
 
 
 def test_a_prompt_goes_on_however_many_decode() -> None:
-    """More decodes than a step has tokens leave one for the oldest prompt."""
+    """The oldest prompt gets one token even if decodes fill the step."""
     made = engine(tokens=4)
     for number in (1, 2, 3):
         made.add(number, Prompt(1, 9))
     made.add(4, Prompt(20, 1))
-    # Each of them fits beside what the others lack, until their ends make room for it.
+    # The prompt gets its token beside all decodes, as the step has four tokens.
     assert made.step(0.0) == [Part(1, 1), Part(2, 1), Part(3, 1), Part(4, 1)]
     made.add(5, Prompt(1, 9))
     assert made.step(0.0) == [Part(1, 1), Part(2, 1), Part(3, 1), Part(4, 1)]
 
 
 def test_a_short_rest_does_not_wait_for_a_long_prompt() -> None:
-    """Half of a step is for prompts that fit there, such as those that are cached; peeks tell."""
+    """Half of a step is for prompts that fit into it.
+
+    Peeks find them, such as those that are cached.
+    """
     made = engine(tokens=16)
     made.add(1, Prompt(40, 1))
     assert made.step(0.0) == [Part(1, 16)]
@@ -76,7 +79,10 @@ def test_a_short_rest_does_not_wait_for_a_long_prompt() -> None:
 
 
 def test_most_cached_goes_first_and_one_in_so_many_is_the_oldest() -> None:
-    """A prompt without a match is passed over a bounded number of times."""
+    """The prompt with the longest match goes first.
+
+    One without a match is passed over a bounded number of times.
+    """
     made = engine(tokens=64, running=1)
     made.add(1, Prompt(8, 1))
     for number in range(2, 30):
@@ -84,13 +90,13 @@ def test_most_cached_goes_first_and_one_in_so_many_is_the_oldest() -> None:
     run(made)
     place = made.finished.index(1)
     assert place == PATIENCE
-    # As far as they were peeked: a few a step.
+    # Only some requests are peeked in each step.
     assert made.finished[0] == PEEKS_A_STEP
     assert made.finished[PATIENCE - 1] > PATIENCE
 
 
 def test_a_peek_is_made_once_and_again_when_it_may_have_changed() -> None:
-    """After a publish or an end here, or some seconds."""
+    """A peek is repeated after a publish or an end here, or after some seconds."""
     made = engine(tokens=4)
     made.add(1, Prompt(40, 1))
     made.step(0.0)
@@ -111,7 +117,7 @@ def test_a_peek_is_made_once_and_again_when_it_may_have_changed() -> None:
 
 
 def test_nothing_is_peeked_where_the_order_makes_no_difference() -> None:
-    """All have room, or nobody has."""
+    """Nothing is peeked if all requests have room, or none has."""
     made = engine(tokens=64, running=3)
     for number in (1, 2, 3):
         made.add(number, Prompt(8, 9))
@@ -127,7 +133,7 @@ def test_nothing_is_peeked_where_the_order_makes_no_difference() -> None:
 
 
 def test_the_youngest_gives_way_and_comes_back_first() -> None:
-    """Nothing that was said is lost; it resumes before those that never ran."""
+    """A preempted request loses no token, and resumes before those that never ran."""
     made = engine(slots=13, tokens=64)
     made.private_pages = 0
     made.add(1, Prompt(20, 12))
@@ -141,7 +147,7 @@ def test_the_youngest_gives_way_and_comes_back_first() -> None:
 
 
 def test_without_room_nobody_is_asked_again_and_again() -> None:
-    """After a refusal the next try waits for somebody's end, or a moment."""
+    """After a refusal the next attempt waits for the end of a request, or a moment."""
     made = engine(slots=10, tokens=64)
     made.private_pages = 0
     made.add(1, Prompt(36, 3))
@@ -163,7 +169,7 @@ def test_without_room_nobody_is_asked_again_and_again() -> None:
 
 
 def test_one_of_those_that_lack_the_same_looks_whether_it_is_there() -> None:
-    """Each looks once to learn what it waits for; then the oldest, at intervals, for all."""
+    """Each request looks once for its pages. Then the oldest looks at intervals for all."""
     made = engine(tokens=64)
     made.worth = 1.0
     for number in (1, 2, 3):
@@ -179,13 +185,13 @@ def test_one_of_those_that_lack_the_same_looks_whether_it_is_there() -> None:
     assert made.looks == [1, 2, 3, 1]
     assert made.step(0.08) == []
     assert made.looks == [1, 2, 3, 1, 1]
-    # Its work is done: the others follow at once.
+    # Its work is done, so the others follow at once.
     assert len(made.step(0.2)) == 3
     assert made.scheduler.next_look is None
 
 
 def test_waiting_has_an_end() -> None:
-    """Who waited as long as it may is admitted without yielding, at that moment."""
+    """A request that has waited its longest time is admitted without yielding, at that moment."""
     made = engine()
     made.worth = 1.0
     made.add(1, Prompt(30, 1, looks=10_000))
@@ -200,7 +206,10 @@ def test_waiting_has_an_end() -> None:
 
 
 def test_of_those_that_wait_for_the_same_one_gives_up_and_the_others_wait_for_it() -> None:
-    """Not all at the same bound: the second waits as long again, from the first's admission on."""
+    """Requests for the same prefix give up one at a time.
+
+    The second waits its longest time again, from the first's admission.
+    """
     made = engine(tokens=64)
     made.worth = 1.0
     for number in (1, 2, 3):
@@ -208,7 +217,7 @@ def test_of_those_that_wait_for_the_same_one_gives_up_and_the_others_wait_for_it
     made.add(4, Prompt(30, 1, looks=10_000, prefix="another"))
     made.step(0.0)
     made.step(3.0)
-    # Another prefix is nobody's that gave up.
+    # Nobody gave up for the prefix of request 4, so it gives up itself.
     assert made.admissions == [1, 4]
     while made.scheduler.running_count:
         made.step(3.1)
@@ -221,7 +230,7 @@ def test_of_those_that_wait_for_the_same_one_gives_up_and_the_others_wait_for_it
 
 
 def test_who_gives_up_for_itself_alone_has_no_successor() -> None:
-    """A namespace that does not open is no work that one of them could do for all."""
+    """Requests that wait for a namespace to open all give up together."""
     made = engine(tokens=64)
     made.worth, made.one_is_enough = 1.0, False
     for number in (1, 2):
@@ -232,7 +241,7 @@ def test_who_gives_up_for_itself_alone_has_no_successor() -> None:
 
 
 def test_a_short_wait_does_not_shorten_a_long_one() -> None:
-    """Its namespace opens soon, and then its prompt is computed elsewhere for longer."""
+    """A short wait for a namespace leaves a prompt's wait its full time."""
     queue = WaitingQueue()
     queue.add(1, 100)
     job = queue.next(0.0, None)
@@ -248,7 +257,7 @@ def test_a_short_wait_does_not_shorten_a_long_one() -> None:
 
 
 def test_a_step_puts_a_few_off_at_most() -> None:
-    """A burst does not hold up those that run."""
+    """A step looks for a bounded number of waiting requests, so a burst delays no running one."""
     made = engine(tokens=64)
     for number in range(1, 2 * LOOKS_A_STEP + 1):
         made.add(number, Prompt(8, 1, looks=1, prefix=f"p{number}"))
@@ -257,7 +266,7 @@ def test_a_step_puts_a_few_off_at_most() -> None:
 
 
 def test_what_is_removed_is_not_planned() -> None:
-    """Waiting or running, a request may go at any time, more than once."""
+    """A request may be removed while it waits or runs, more than once."""
     made = engine()
     made.add(1, Prompt(8, 5))
     made.step(0.0)

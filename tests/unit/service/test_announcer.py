@@ -1,6 +1,6 @@
 """Announcements."""
 
-from kvstore.service.events import Announcer
+from kvstore.service.event_watches import Announcer
 
 
 def test_everybody_who_listens_is_woken_once_an_announcement() -> None:

@@ -47,7 +47,7 @@ def test_no_full_collection_comes_by_itself(clock: HandClock) -> None:
 
 
 def test_cycles_are_collected_in_time(clock: HandClock) -> None:
-    """What came and went since the last collection goes with the next, after a minute at most."""
+    """Garbage made since the last collection goes with the next, after a minute at most."""
     collector = Collector(clock)
     collector.begin()
     gc.disable()

@@ -4,10 +4,10 @@ from threading import Thread
 
 import pytest
 
-from kvstore.core.values.events import Event, LeaseEvent, NamespaceEvent, PagesEvent, Told
+from kvstore.core.values.event_log import Event, LeaseEvent, NamespaceEvent, PagesEvent, Told
 from kvstore.core.values.requests import Identity, ReservationRequest
 from kvstore.errors import NamespaceNotFound, StoreDraining
-from kvstore.service.events import BATCH
+from kvstore.service.event_watches import BATCH
 from stores.store_world import World, sequence_of
 
 OWNER = Identity("uid-1")
@@ -20,7 +20,7 @@ def events(told: Told | None) -> list[type]:
 
 
 def come(world: World, count: int) -> None:
-    """Let so many leases be granted, and end but for the last."""
+    """Grants some leases, and ends all but the last."""
     for number in range(count):
         caller = world.caller()
         world.store.grant(caller, ttl=10.0, display_name="w", features=())
@@ -55,7 +55,7 @@ def test_many_events_come_in_batches(world: World) -> None:
 
 
 def test_who_begins_amid_events_is_told_each_once(world: World) -> None:
-    """What is remembered and what comes next meet without a gap, whenever a watch begins."""
+    """Remembered events and new ones meet without a gap, whenever a watch begins."""
     leases = 150
     busy = Thread(target=come, args=(world, leases))
     busy.start()

@@ -1,4 +1,4 @@
-"""What a call costs does not depend on what other tenants have: function calls, not seconds."""
+"""The cost of a call, in function calls, does not depend on what other tenants have."""
 
 import gc
 import sys
@@ -45,7 +45,7 @@ def count_calls(action: Callable[[], object]) -> int:
 
 
 def refused(action: Callable[[], object]) -> None:
-    """Let an action end with an error of ours."""
+    """Runs an action that must end with an error of ours."""
     try:
         action()
     except KVStoreError:
@@ -54,7 +54,7 @@ def refused(action: Callable[[], object]) -> None:
 
 
 def crowd(world: World) -> None:
-    """Let another tenant have many leases, namespaces, pages, pins and named pins."""
+    """Gives another tenant many leases, namespaces, pages, pins and named pins."""
     workers = [world.worker(tenant=OTHER) for _ in range(50)]
     first = workers[0]
     namespace_id = world.open_namespace(first)

@@ -26,7 +26,7 @@ def fill(world: World, caller: Caller, namespace_id: bytes, numbers: range) -> N
 
 @pytest.fixture
 def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
-    """Have something done whenever the store leaves its mutex alone."""
+    """Runs an action whenever the store releases its mutex."""
 
     def meanwhile(do: Callable[[], None]) -> None:
         monkeypatch.setattr(admin, "sleep", lambda _: do())

@@ -26,7 +26,7 @@ def grant(world: World, tenant: str = "uid-1") -> Caller:
 
 
 def between(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
-    """Have every part be one row, and something happen after each."""
+    """Makes every part one row, and runs an action after each."""
     monkeypatch.setattr(admin, "ROWS_AT_ONCE", 1)
     monkeypatch.setattr(admin, "HOLDERS_AT_ONCE", 1)
     monkeypatch.setattr(admin, "sleep", lambda _: happens())

@@ -85,7 +85,7 @@ def test_processes_of_other_pid_namespaces_are_told_apart(
 
 
 def test_without_pid_and_inode_nothing_is_taken_for_the_same(processes: Processes) -> None:
-    """Where a pidfd is an anonymous file, as on older kernels, an unknown pid is never known."""
+    """An unknown pid is never known if a pidfd is an anonymous file, as on older kernels."""
     anonymous = os.eventfd(0)
     first = processes.attach(0, anonymous, LEASE)
     assert processes.attach(0, anonymous, LEASE).process_id != first.process_id

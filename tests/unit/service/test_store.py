@@ -179,7 +179,7 @@ def test_a_quarantine_is_logged_as_it_begins_and_as_it_ends(world: World) -> Non
 
 
 def test_the_death_of_the_last_process_ends_a_lease(world: World) -> None:
-    """What a dead worker held is back at once, and the log says what that was."""
+    """A dead worker's holds end at once, and the log names them."""
     caller = world.worker()
     namespace_id = world.open_namespace(caller)
     world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 3)])

@@ -1,4 +1,4 @@
-"""What the log says of pages that were evicted too early."""
+"""Lines of the log about pages that were evicted too early."""
 
 from threading import Lock
 
@@ -17,7 +17,7 @@ class Rig:
         self.watch = ThrashWatch(self.cache, Lock(), lambda: self.now)
 
     def minute(self, inserted: int, returned: int, seconds: float = INTERVAL) -> list[object]:
-        """Let time pass in which so many pages were inserted and returned; return the lines."""
+        """Passes a minute in which some pages were inserted and returned; returns the lines."""
         self.now += seconds
         self.cache.counters.inserted_page_count += inserted
         self.cache.counters.returned_page_count += returned
@@ -27,7 +27,7 @@ class Rig:
 
 
 def test_a_minute_of_thrash_is_one_line() -> None:
-    """Of the minute's pages alone, and only when it is over."""
+    """The line counts the minute's pages alone, and comes when the minute is over."""
     rig = Rig()
     assert rig.minute(1000, 10) == []
     assert rig.minute(400, 80, INTERVAL / 2) == []

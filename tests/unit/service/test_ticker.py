@@ -17,7 +17,7 @@ def clock() -> ManualClock:
 
 
 def test_work_that_fails_does_not_keep_other_work(clock: ManualClock) -> None:
-    """What raises is logged under the thread's name and counted; what comes after it is done."""
+    """An error is logged under the thread's name and counted, and the work after it is done."""
     done: list[int] = []
 
     def fail() -> None:
@@ -44,7 +44,7 @@ def test_a_tick_is_seen(clock: ManualClock) -> None:
 
 
 def test_another_pace_counts_at_once() -> None:
-    """Who was to wait for an hour ticks, and again soon after."""
+    """A thread that waits for an hour ticks at once, and again soon after."""
     ticks = Semaphore(0)
     ticker = Ticker("cook", (ticks.release,), clock=monotonic, interval=3600.0)
     ticker.start()

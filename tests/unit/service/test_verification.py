@@ -120,7 +120,7 @@ def test_a_page_that_somebody_wrote_over_is_not_handed_out(worlds: Worlds) -> No
 
 
 def test_what_is_computed_anew_is_handed_out_again(worlds: Worlds) -> None:
-    """Who found less inserts the rest, and the next one finds all of it."""
+    """A caller that found less inserts the rest, and the next one finds all of it."""
     written = Written(worlds(verify_rate=1.0))
     written.write(written.slots[0], 0, b"\0")
     assert written.match(written.caller) == Match(0, ())
@@ -151,7 +151,7 @@ def test_an_acquire_is_looked_at_too(worlds: Worlds) -> None:
 
 
 def test_at_rate_zero_nothing_is_looked_at(worlds: Worlds) -> None:
-    """What is not verified is handed out as it is."""
+    """Pages that are not verified are answered as they are."""
     written = Written(worlds())
     written.write(written.slots[1], 17, b"\0")
     assert written.match(written.caller).matched_token_count == 12
@@ -185,7 +185,7 @@ def test_pages_without_a_checksum_are_handed_out(worlds: Worlds) -> None:
 def while_reading(
     world: World, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]
 ) -> None:
-    """Have ``work`` done each time before a page is read."""
+    """Runs ``work`` each time before a page is read."""
     made = world.arenas.reader
 
     def reader(extent_id: int) -> SlotReader | None:
@@ -250,7 +250,7 @@ def test_a_lease_that_ends_meanwhile_gets_no_answer(
 def test_a_page_that_cannot_be_read_is_handed_to_nobody(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the store's own device refuses to show is a miss, and the log says why."""
+    """A page that the store's own device refuses to show is a miss, and the log says why."""
     written = Written(worlds(verify_rate=1.0))
 
     def refuse() -> None:
@@ -267,7 +267,7 @@ def test_a_page_that_cannot_be_read_is_handed_to_nobody(
 
 
 def test_pages_that_are_always_wrong_fill_no_log(worlds: Worlds) -> None:
-    """Whoever gives wrong checksums causes a few lines, which say how many more there were."""
+    """Wrong checksums cause a few lines, which say how many more there were."""
     written = Written(worlds(verify_rate=1.0))
     with capture_logs() as logs:
         for number in range(1, 41):

@@ -57,7 +57,7 @@ def test_a_slot_is_read_and_poisoned_by_its_number(arenas: Arenas) -> None:
 
 @pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
 def test_poison_is_a_large_number_and_no_nan(kind: str) -> None:
-    """Whoever computes with it is far off, and whoever masks it is not disturbed."""
+    """A computation with it gives a result far off, and a mask removes it without a trace."""
     value = torch.full((4,), POISON, dtype=torch.uint8).view(getattr(torch, kind))
     assert torch.isfinite(value).all()
     assert (value.abs() > 100).all()
@@ -133,7 +133,7 @@ def test_a_destroyed_extent_is_gone(arenas: Arenas) -> None:
 
 
 def test_a_destroyed_extent_lives_on_where_it_is_mapped(arenas: Arenas) -> None:
-    """Whoever has it mapped reads on: its memory is its own, and no later extent's."""
+    """A process that maps it still reads it: no later extent gets its memory."""
     extent = arenas.allocate(1, SLOT)
     export = extent.describe().export
     with mmap.mmap(export.descriptor, export.size_bytes) as kept:

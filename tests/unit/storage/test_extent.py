@@ -1,4 +1,4 @@
-"""What an extent is told to be."""
+"""The description of an extent."""
 
 from kvstore.storage.extent import ExtentShape
 

@@ -66,7 +66,7 @@ def test_the_table_outlives_its_closing_for_who_looks_at_it(table: GenerationTab
 
 
 def test_an_older_kernel_is_told_of_and_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the kernel has no seal against writing the others are set, and the log says so."""
+    """Without the kernel's seal against writing, the table sets the other seals and logs that."""
     real = fcntl.fcntl
 
     def older(descriptor: int, command: int, argument: int = 0) -> Any:  # noqa: ANN401  # as fcntl's

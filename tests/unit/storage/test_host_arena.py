@@ -38,7 +38,7 @@ def read(extent: HostExtent, index: int) -> memoryview:
 
 
 def test_another_mapping_of_the_descriptor_sees_the_same_bytes(extent: HostExtent) -> None:
-    """What is written through the exported descriptor is read in this process, in its slot."""
+    """Bytes written through the exported descriptor are read in this process, in their slot."""
     export, size = extent.describe().export, SHAPE.slot_bytes
     with mmap.mmap(export.descriptor, export.size_bytes) as other:
         other[size : size + 4] = b"page"
@@ -146,7 +146,7 @@ def test_more_than_there_is_is_refused_before_allocating(tmp_path: Path) -> None
 
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """Let this process make no larger files: the kernel then refuses, as if it had no memory."""
+    """Limits the size of files, so that the kernel refuses as if it had no memory."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -156,7 +156,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 def test_a_refusal_of_the_kernel_is_the_same_error(tmp_path: Path) -> None:
-    """What the kernel refuses, though it seemed to be there, is NotEnoughMemory too."""
+    """A refusal of the kernel, although memory seemed to be free, is NotEnoughMemory too."""
     before = open_descriptors("memfd:")
     with file_size_limit(1000), pytest.raises(NotEnoughMemory, match="kernel refused"):
         HostExtent(SHAPE, HostTerms(tmp_path))
@@ -164,7 +164,7 @@ def test_a_refusal_of_the_kernel_is_the_same_error(tmp_path: Path) -> None:
 
 
 def test_who_comes_to_read_as_it_is_closed_reads_nothing(extent: HostExtent) -> None:
-    """Where the mapping goes between the two looks of a reader, there is no page, and no error."""
+    """If the mapping goes between the two looks of a reader, it gets no page and no error."""
     assert extent._mapping is not None
     extent._mapping.close()
     assert extent.read(0) is None
@@ -219,7 +219,7 @@ def test_memory_is_unregistered_before_it_goes() -> None:
 
 
 def test_who_cannot_be_told_of_memory_leaves_none() -> None:
-    """What that raises is raised, and neither a descriptor nor a mapping is left."""
+    """The callback's error is raised, and neither a descriptor nor a mapping is left."""
 
     def register(memory: memoryview) -> Callable[[], None]:
         raise RuntimeError(f"{memory.nbytes}")

@@ -1,4 +1,4 @@
-"""How much memory there is, as files of a machine say it."""
+"""The memory of a machine, as its files give it."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.host.limits import Bound, bounds, require
+from stores.machine_files import write_files
 
 MEMINFO = "MemTotal:       16000 kB\nMemFree:         100 kB\nMemAvailable:   8000 kB\n"
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -17,11 +18,7 @@ V1_MOUNT = (
 
 def machine(root: Path, files: dict[str, str]) -> Path:
     """Writes files below ``root``, with a meminfo, and returns it."""
-    for name, text in {"proc/meminfo": MEMINFO, **files}.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return root
+    return write_files(root, {"proc/meminfo": MEMINFO, **files})
 
 
 def test_a_machine_without_cgroups_has_what_the_kernel_estimates(tmp_path: Path) -> None:
@@ -52,7 +49,7 @@ def test_every_limited_cgroup_above_us_is_a_bound(tmp_path: Path) -> None:
 
 
 def test_the_memory_controller_of_cgroup_v1_is_a_bound(tmp_path: Path) -> None:
-    """Of the hierarchies of cgroup v1 the one with the memory controller counts."""
+    """The limit is that of the cgroup v1 hierarchy with the memory controller."""
     root = machine(
         tmp_path,
         {
@@ -70,7 +67,7 @@ def test_the_memory_controller_of_cgroup_v1_is_a_bound(tmp_path: Path) -> None:
 
 
 def test_a_cgroup_that_uses_more_than_its_limit_has_nothing(tmp_path: Path) -> None:
-    """What is available is never below zero."""
+    """The available memory is never below zero."""
     root = machine(
         tmp_path,
         {
@@ -85,7 +82,7 @@ def test_a_cgroup_that_uses_more_than_its_limit_has_nothing(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("own", ["/docker/abc", "/elsewhere"])
 def test_a_container_finds_its_limit_at_the_mount(tmp_path: Path, own: str) -> None:
-    """Where the mount shows our cgroup alone, or our path is not below it, its top counts."""
+    """The top of the mount counts if it shows our cgroup alone, or our path is not below it."""
     root = machine(
         tmp_path,
         {

@@ -86,7 +86,7 @@ def test_a_page_that_the_kernel_refuses_is_an_error_and_no_signal(threads: int) 
 
 
 def test_no_step_is_begun_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three threads each ends after the step that it is at, and the refusal is raised."""
+    """Each of three threads ends after its current step, and the refusal is raised."""
     entered, futures, begun = Barrier(3), list[Future[None]](), list[int]()
 
     submit, noting = ThreadPoolExecutor.submit, Lock()

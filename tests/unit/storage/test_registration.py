@@ -178,7 +178,7 @@ def test_cuda_is_called_once_a_piece_and_each_is_undone() -> None:
 def test_pieces_end_between_slots_and_pages(
     monkeypatch: pytest.MonkeyPatch, size: int, slot: int, wanted: list[int]
 ) -> None:
-    """So no copy spans two registrations, which CUDA refuses."""
+    """CUDA refuses copies that span two registrations, so none may."""
     monkeypatch.undo()
     found = pieces(size, slot)
     assert found == wanted

@@ -11,7 +11,7 @@ from inference_worker.model.tiny import TINY_MODELS
 
 @pytest.fixture(scope="session", autouse=True)
 def threads() -> None:
-    """Uses one thread: more would only wait for each other on tiny models, or for other tests."""
+    """Uses one thread, because more would compete with each other and with other tests."""
     use_threads(1)
 
 
@@ -33,5 +33,5 @@ def stock_models() -> dict[str, PreTrainedModel]:
 def model(
     request: pytest.FixtureRequest, stock_models: dict[str, PreTrainedModel]
 ) -> PreTrainedModel:
-    """Returns each tiny model in turn; who changes it changes it back."""
+    """Returns each tiny model in turn. A test that changes it has to restore it."""
     return stock_models[request.param]

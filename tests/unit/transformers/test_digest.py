@@ -1,4 +1,4 @@
-"""A folder's digest follows its weights and configuration, also when it is remembered."""
+"""A folder's digest follows its weights and configuration, also if it is remembered."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_any_changed_byte_gives_another_digest(folder: Path, file: str) -> None:
 
 
 def test_the_place_and_other_files_do_not_count(folder: Path, tmp_path: Path) -> None:
-    """A moved folder with a tokenizer more is the same model."""
+    """A moved folder with an added tokenizer is the same model."""
     before = folder_digest(folder)
     (folder / "tokenizer.json").write_text("{}")
     moved = tmp_path.rename(tmp_path.with_name("moved"))
@@ -40,7 +40,7 @@ def test_the_place_and_other_files_do_not_count(folder: Path, tmp_path: Path) ->
 def test_a_large_folders_digest_is_remembered_until_it_changes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The remembered digest is the real one, and a file rewritten in place is read again."""
+    """The remembered digest is the computed one, and a rewritten file is read again."""
     real = folder_digest(folder)
     monkeypatch.setattr(digest, "REMEMBER_FROM_BYTES", 1)
     assert folder_digest(folder) == real
@@ -52,18 +52,18 @@ def test_a_large_folders_digest_is_remembered_until_it_changes(
 
     def changed_later() -> bool:
         weights.write_bytes(bytes(reversed(range(100))))
-        # Even with its old time put back.
+        # Even with its old time restored.
         os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
         return weights.stat().st_ctime_ns > times.st_ctime_ns
 
-    # A file system's time goes on in steps.
+    # A file system's time advances in steps.
     assert wait_until(changed_later)
     assert folder_digest(folder) != real
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
 def test_a_folder_without_a_model_is_an_error(folder: Path, file: str) -> None:
-    """Without weights or configuration there is nothing to digest."""
+    """A folder without weights or configuration has no digest."""
     (folder / file).unlink()
     with pytest.raises(FileNotFoundError):
         folder_digest(folder)

@@ -1,4 +1,4 @@
-"""A forward whose keys and values are of more than the tokens at their places is refused."""
+"""A forward is refused if its keys and values depend on more than the tokens and their places."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ IDS = torch.arange(12)
 
 
 class Watched:
-    """A model with a cache for a prompt, and what watches it."""
+    """A model with a cache for a prompt and the watch on it."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -30,7 +30,7 @@ class Watched:
 
 @pytest.fixture
 def watched(stock_models: dict[str, PreTrainedModel]) -> Iterator[Watched]:
-    """Returns a model that is watched until the test's end."""
+    """Returns a model that is watched until the test ends."""
     made = Watched(stock_models["llama"])
     yield made
     made.watch.stop()
@@ -63,7 +63,7 @@ STRANGE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("kind", sorted(STRANGE))
 def test_what_is_not_the_plain_prompt_is_refused(watched: Watched, kind: str) -> None:
-    """Before anything is computed: the cache is as it was."""
+    """A wrong forward is refused before anything is computed, so the cache is unchanged."""
     keywords, reason = STRANGE[kind]
     with pytest.raises(ValueError, match=reason):
         watched.forward(**keywords)
@@ -71,7 +71,7 @@ def test_what_is_not_the_plain_prompt_is_refused(watched: Watched, kind: str) ->
 
 
 def test_the_prompt_is_known_by_its_tokens(watched: Watched) -> None:
-    """In chunks, by position in the arguments too; what follows it is whatever was chosen."""
+    """A prompt may come in chunks and as positional arguments. Any tokens may follow it."""
     with torch.no_grad():
         watched.model(IDS[None, :5], torch.ones(1, 5), torch.arange(5)[None], watched.cache)
     watched.forward(input_ids=torch.tensor([[*range(5, 12), 200]]))
@@ -81,20 +81,20 @@ def test_the_prompt_is_known_by_its_tokens(watched: Watched) -> None:
 
 
 def test_what_says_nothing_is_nothing_strange(watched: Watched) -> None:
-    """A model of texts and images is given no images, in several ways."""
+    """A model of texts and images accepts several ways to pass no images."""
     nothing = {"pixel_values": None, "mm_encoder_outputs": {}, "output_attentions": False}
     watched.forward(input_ids=IDS[None], **nothing)
     assert watched.watch.complete()
 
 
 def test_other_caches_are_nobody_s_business(watched: Watched) -> None:
-    """A forward without this cache may be of anything."""
+    """A forward without this cache is not checked."""
     watched.forward(input_ids=IDS.expand(2, -1), past_key_values=None)
     assert watched.watch.complete()
 
 
 def test_training_and_gradients_are_refused(watched: Watched) -> None:
-    """Keys with dropout are nobody else's, and those with gradients cannot be kept."""
+    """Dropout makes keys that nobody else can use. Keys with gradients cannot be kept."""
     with pytest.raises(ValueError, match=r"torch\.no_grad"):
         watched.model(input_ids=IDS[None], past_key_values=watched.cache)
     watched.model.train()
@@ -106,7 +106,10 @@ def test_training_and_gradients_are_refused(watched: Watched) -> None:
 
 
 def test_an_output_at_another_place_is_found_in_the_end(watched: Watched) -> None:
-    """So that no token of a plain one waits for a device."""
+    """Wrong places of output tokens are found at the end.
+
+    So no token of a right output waits for a device.
+    """
     watched.forward(input_ids=IDS[None])
     watched.forward(input_ids=torch.tensor([[200]]), position_ids=torch.tensor([[20]]))
     with pytest.raises(ValueError, match="follow each other from 0"):
@@ -114,7 +117,7 @@ def test_an_output_at_another_place_is_found_in_the_end(watched: Watched) -> Non
 
 
 def test_what_was_computed_beside_the_model_is_not_trusted(watched: Watched) -> None:
-    """Nobody watches a part of it."""
+    """A forward of only a part of the model is not watched, so its result is not trusted."""
     watched.forward(input_ids=IDS[None])
     with torch.no_grad():
         watched.model.model(input_ids=torch.tensor([[200]]), past_key_values=watched.cache)
@@ -124,7 +127,7 @@ def test_what_was_computed_beside_the_model_is_not_trusted(watched: Watched) -> 
 def test_a_forward_that_failed_ends_the_prompt(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What its layers have is not the same any more."""
+    """A prompt ends with a failed forward, because its layers no longer agree."""
     with monkeypatch.context() as patch:
         patch.setattr(watched.cache.token_layers[2], "update", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -135,7 +138,10 @@ def test_a_forward_that_failed_ends_the_prompt(
 
 
 def test_a_prompt_that_comes_whole_is_computed_from_where_it_is_cached(watched: Watched) -> None:
-    """Its positions say that it is whole; another prompt is seen although most of it is cut off."""
+    """A whole prompt is known by its positions, and computed from where it is cached.
+
+    Another prompt is refused, even if only its cached tokens differ.
+    """
     watched.forward(input_ids=IDS[None, :9])
     whole = {"position_ids": torch.arange(14)[None], "attention_mask": torch.ones(1, 14)}
     ids = torch.tensor([[*range(12), 200, 201]])

@@ -1,4 +1,4 @@
-"""A model's identity is its folder's while it is what the folder says, and else its own."""
+"""A model's identity is its folder's while it matches the folder, and its own otherwise."""
 
 from pathlib import Path
 
@@ -24,11 +24,11 @@ from kvstore_transformers.model_identity import (
 
 
 class Tuned(LlamaForCausalLM):  # type: ignore[misc]  # transformers is not typed
-    """A class of one's own, which may compute anything."""
+    """A class of the test's own, which may compute anything."""
 
 
 def loaded(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """Loads a folder as a script does."""
+    """Loads a folder like a script does."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     return model
 
@@ -43,13 +43,16 @@ def folder(cache: None) -> Path:
 @pytest.mark.parametrize("name", ["gemma3", "llama", "qwen3"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_was_loaded_is_the_folder_s(name: str, dtype: torch.dtype) -> None:
-    """As a worker's digest is, whatever the dtype: pages of another are another layout."""
+    """A loaded model has the folder's digest for any dtype, like a worker.
+
+    The layout has the dtype.
+    """
     there = tiny_folder(name)
     assert model_digest(loaded(there, dtype)) == folder_digest(there)
 
 
 def test_tied_weights_are_in_a_file_once(tmp_path: Path) -> None:
-    """Then the output's weights are where the embeddings' are."""
+    """Tied output weights are looked up as the embeddings' weights."""
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     config = LlamaConfig(vocab_size=32, num_attention_heads=2, tie_word_embeddings=True, **sizes)
     LlamaForCausalLM(config).save_pretrained(tmp_path)
@@ -60,7 +63,7 @@ def test_tied_weights_are_in_a_file_once(tmp_path: Path) -> None:
 
 
 def test_what_was_changed_is_its_own(folder: Path) -> None:
-    """A weight, the configuration, or the class: it is not the folder's any more."""
+    """A changed weight, configuration or class gives the model an identity of its own."""
     model = loaded(folder)
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight[3, 4] += 1e-6
@@ -73,7 +76,7 @@ def test_what_was_changed_is_its_own(folder: Path) -> None:
 
 
 def test_a_folder_that_changed_is_not_the_model_s(folder: Path, tmp_path: Path) -> None:
-    """Nor one with more, with less, or with nothing in it."""
+    """A folder without the model's weights is not its folder."""
     model = loaded(folder)
     assert not is_of_folder(model, tmp_path)
     model.save_pretrained(tmp_path)
@@ -86,7 +89,7 @@ def test_a_folder_that_changed_is_not_the_model_s(folder: Path, tmp_path: Path) 
 
 
 def test_a_model_that_was_built_has_no_folder(stock_models: dict[str, PreTrainedModel]) -> None:
-    """Not the one that the program runs in either."""
+    """A built model has no folder, not even the program's current one."""
     model = stock_models["qwen3"]
     assert weights_folder(model) is None
     assert model_digest(model) == module_digest(model)
@@ -95,7 +98,7 @@ def test_a_model_that_was_built_has_no_folder(stock_models: dict[str, PreTrained
 def test_a_name_of_the_hub_is_its_folder_in_the_hub_s_cache(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it is there: nobody is asked for it."""
+    """A hub's name is looked up in the local cache alone, without a request."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     model = loaded(folder)
     model.config._name_or_path = "somebody/something"
@@ -114,7 +117,7 @@ def test_a_name_of_the_hub_is_its_folder_in_the_hub_s_cache(
 def test_the_place_is_no_part_of_a_built_model_s_digest(
     stock_models: dict[str, PreTrainedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The class is."""
+    """A built model's digest depends on its class, but not on its place."""
     model = stock_models["llama"]
     before = module_digest(model)
     monkeypatch.setattr(model.config, "_name_or_path", "/somewhere/else")
@@ -124,7 +127,10 @@ def test_the_place_is_no_part_of_a_built_model_s_digest(
 
 
 def test_a_weight_that_is_written_changes_the_stamp(folder: Path) -> None:
-    """In place, replaced, or as another dtype; a look changes nothing."""
+    """A weight that is changed in place, replaced or converted changes the stamp.
+
+    Reading does not.
+    """
     model = loaded(folder)
     stamps = [weights_stamp(model)]
     assert weights_stamp(model) == stamps[0]

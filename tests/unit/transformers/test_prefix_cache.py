@@ -1,4 +1,4 @@
-"""A cache that keeps every token gives a model the logits that it has without one."""
+"""A cache that keeps every token gives the logits of a model without a cache."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def cache_of(model: PreTrainedModel, capacity: int = 8) -> PrefixCache:
 
 @torch.no_grad()
 def test_logits_are_those_of_a_forward_without_a_cache(model: PreTrainedModel) -> None:
-    """In chunks, past the window, and single tokens."""
+    """Chunks, tokens past the window and single tokens give the same logits."""
     whole = model(input_ids=IDS[None], use_cache=False).logits[0]
     cache = cache_of(model)
     for begin, end in itertools.pairwise(CUTS):
@@ -37,7 +37,7 @@ def test_logits_are_those_of_a_forward_without_a_cache(model: PreTrainedModel) -
 
 @torch.no_grad()
 def test_a_crop_forgets_tokens_of_every_layer(model: PreTrainedModel) -> None:
-    """What is computed after it is as if the forgotten had never been."""
+    """Tokens after a crop are computed as if the cropped ones had never existed."""
     cache = cache_of(model)
     for ids in (IDS[:50], IDS[50:60]):
         cache.announce(ids)
@@ -61,7 +61,10 @@ def test_a_crop_forgets_tokens_of_every_layer(model: PreTrainedModel) -> None:
 def test_a_forward_that_was_not_announced_unsettles_it(
     stock_models: dict[str, PreTrainedModel],
 ) -> None:
-    """As does one that was, and failed."""
+    """A cache is unsettled after an unannounced forward.
+
+    It is also between an announcement and its forward.
+    """
     model = stock_models["llama"]
     cache = cache_of(model)
     model(input_ids=IDS[None, :5], past_key_values=cache)
@@ -74,7 +77,10 @@ def test_a_forward_that_was_not_announced_unsettles_it(
 def test_a_model_whose_cache_has_other_keys_is_refused(
     stock_models: dict[str, PreTrainedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where a layer takes another's, or changes them after they were cached."""
+    """A model is refused if attention is given other keys than a layer cached.
+
+    Its layers may share keys, or change keys after caching them.
+    """
     model = stock_models["llama"]
     shape = probe_model(model)
     check_cache(model, shape)
@@ -92,7 +98,7 @@ def test_a_model_whose_cache_has_other_keys_is_refused(
 
 
 def test_a_model_that_uses_no_cache_is_refused(stock_models: dict[str, PreTrainedModel]) -> None:
-    """Every layer is named then."""
+    """A model that uses no cache is refused, and the error names every layer."""
     model = stock_models["llama"]
     shape = probe_model(model)
     with pytest.raises(UnsupportedModelError, match=r"in the layers \[0, 1, 2, 3\]"):
@@ -100,7 +106,7 @@ def test_a_model_that_uses_no_cache_is_refused(stock_models: dict[str, PreTraine
 
 
 class _Without:
-    """A model whose forward makes nothing of a cache."""
+    """A model whose forward ignores the cache."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
@@ -113,7 +119,7 @@ class _Without:
 
 
 def test_layers_are_sliding_where_the_model_s_are() -> None:
-    """So that its masks are made for what attention is given."""
+    """A cache has the model's sliding layers, so that masks fit."""
     shape = ModelShape(3, 1, 8, (4, None, 4))
     cache = PrefixCache(shape, torch.float32, torch.device("cpu"), 1)
     assert cache.is_sliding == [True, False, True]

@@ -1,4 +1,4 @@
-"""What a store is refused for before it attaches, or reads anything."""
+"""Models and prompts that a store refuses before it attaches or reads anything."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -21,11 +21,11 @@ def own(stock_models: dict[str, PreTrainedModel]) -> PreTrainedModel:
 def test_adapters_that_can_be_turned_off_are_refused(
     own: PreTrainedModel, tmp_path: Path, loaded_by: str
 ) -> None:
-    """Turned off they change what is computed, and no weight."""
+    """Switchable adapters are refused, because switching them changes the KV and no weight."""
     if loaded_by == "transformers":
         own._hf_peft_config_loaded = True
     else:
-        # As peft puts its own in the place of a layer, whoever calls it.
+        # Replaces a layer's class like peft does, for any caller.
         kind = type("Linear", (torch.nn.Linear,), {"__module__": "peft.tuners.lora.layer"})
         own.model.layers[0].mlp.up_proj.__class__ = kind
     with pytest.raises(UnsupportedModelError, match="turned on and off"):
@@ -33,14 +33,17 @@ def test_adapters_that_can_be_turned_off_are_refused(
 
 
 def test_weights_in_several_places_are_refused(own: PreTrainedModel, tmp_path: Path) -> None:
-    """A layer's rows are copied to one."""
+    """Weights on several devices are refused, because a layer's rows are copied to one."""
     own.lm_head.to("meta")
     with pytest.raises(UnsupportedModelError, match="several devices"):
         PrefixStore(own, tmp_path, open_timeout=0)
 
 
 def test_a_prompt_without_tokens_is_refused(own: PreTrainedModel, tmp_path: Path) -> None:
-    """As a folder without a tokenizer's files gives them: said apart from a wrong shape."""
+    """An empty prompt has an error of its own, apart from a wrong shape.
+
+    A folder without a tokenizer's files gives empty prompts.
+    """
     with PrefixStore(own, tmp_path, open_timeout=0) as store:
         with pytest.raises(ValueError, match="the prompt has no tokens"):
             store.prompt(torch.zeros(1, 0, dtype=torch.int64))
@@ -49,6 +52,6 @@ def test_a_prompt_without_tokens_is_refused(own: PreTrainedModel, tmp_path: Path
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
-    """As a compiled one, which is a module around it."""
+    """Anything but a model is refused, such as a compiled module around one."""
     with pytest.raises(TypeError, match="not a Linear"):
         PrefixStore(torch.nn.Linear(1, 1), tmp_path)

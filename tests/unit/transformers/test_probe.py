@@ -1,4 +1,4 @@
-"""The probe learns what pages have to hold, and refuses what they cannot."""
+"""The probe finds what pages have to hold, and refuses models that pages cannot serve."""
 
 from collections.abc import Callable
 from typing import Any
@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[Callable[[], PreTrainedModel], str]] = {
 
 @pytest.mark.parametrize("kind", sorted(REFUSED))
 def test_what_pages_cannot_hold_is_refused_with_its_reason(kind: str) -> None:
-    """Each kind of model that would be wrong is refused, and says why."""
+    """Each kind of model that pages cannot hold is refused with a reason."""
     build, reason = REFUSED[kind]
     with pytest.raises(UnsupportedModelError, match=reason) as caught:
         probe_model(build().eval())
@@ -142,20 +142,20 @@ def test_what_pages_cannot_hold_is_refused_with_its_reason(kind: str) -> None:
 
 
 def test_the_shape_is_what_attention_is_given(stock_models: dict[str, PreTrainedModel]) -> None:
-    """Layers, heads, head size and each layer's window are learnt."""
+    """Layers, heads, head size and each layer's window are found."""
     shape = probe_model(stock_models["gemma3"])
     assert (shape.layer_count, shape.kv_head_count, shape.head_dim) == (6, 2, 32)
     assert shape.windows == (32, 32, None, 32, 32, None)
 
 
 def test_a_window_of_all_layers_is_learnt() -> None:
-    """A configuration without layer types has its window in every layer."""
+    """A window without layer types applies to every layer."""
     module = MistralForCausalLM(MistralConfig(**SMALL, sliding_window=20)).eval()
     assert probe_model(module).windows == (20, 20)
 
 
 def test_the_model_is_left_as_it_was(stock_models: dict[str, PreTrainedModel]) -> None:
-    """Its attention is the stock one again, and the probe's name is gone."""
+    """The model's attention is the stock one again, and the probe's name is removed."""
     module = stock_models["llama"]
     before = module.config._attn_implementation
     probe_model(module)

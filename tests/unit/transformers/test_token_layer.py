@@ -1,4 +1,4 @@
-"""A layer that keeps every token shows attention what transformers' own layers show it."""
+"""A layer that keeps every token shows attention the same as transformers' own layers."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ CHUNKS = (3, 1, 1, 1, 1, 1, 7, 1, 2, 40, 1, 1)
 
 
 def states(tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns keys and values as a model gives them."""
+    """Returns keys and values of a model's shape."""
     generator = torch.Generator().manual_seed(seed)
     keys, values = torch.randn(2, 1, HEADS, tokens, SIZE, generator=generator)
     return keys, values
@@ -25,7 +25,7 @@ def token_layer(window: int | None = None, capacity: int = 4) -> TokenLayer:
 
 @pytest.mark.parametrize("window", [None, WINDOW])
 def test_attention_sees_what_it_sees_of_a_stock_layer(window: int | None) -> None:
-    """Keys, values, lengths and sizes of masks are those of the stock layer, chunk by chunk."""
+    """Keys, values, lengths and mask sizes are those of the stock layer, chunk by chunk."""
     ours = token_layer(window)
     stock = DynamicLayer() if window is None else DynamicSlidingWindowLayer(window)
     assert ours.is_sliding == stock.is_sliding
@@ -56,7 +56,10 @@ def test_every_token_is_kept_in_the_order_of_pages(window: int | None) -> None:
 
 @pytest.mark.parametrize("removed", [1, -4])
 def test_more_than_there_is_cannot_be_cropped(removed: int) -> None:
-    """A positive number, which older versions took for a length, is refused too."""
+    """A crop of too many tokens is refused.
+
+    A positive number, a length in older versions, is too.
+    """
     layer = token_layer()
     layer.update(*states(3, 0))
     with pytest.raises(ValueError, match="is not from -3 to 0"):
@@ -64,7 +67,7 @@ def test_more_than_there_is_cannot_be_cropped(removed: int) -> None:
 
 
 def test_other_states_are_refused() -> None:
-    """A batch, another dtype and other heads would not fit into pages."""
+    """A batch, another dtype and other heads do not fit into pages, so they are refused."""
     layer = token_layer()
     keys, values = states(2, 0)
     for strange in (keys.expand(2, -1, -1, -1), keys.double(), keys[:, :1]):
@@ -86,7 +89,7 @@ def test_it_stays_one_sequence() -> None:
 
 
 def test_memory_of_inference_mode_can_be_written_outside() -> None:
-    """What grew inside of it is no inference tensor."""
+    """Memory that grew in inference mode can be written outside of it."""
     layer = token_layer()
     with torch.inference_mode():
         layer.update(*states(9, 0))

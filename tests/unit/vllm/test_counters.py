@@ -1,4 +1,4 @@
-"""What is counted, and how it reads."""
+"""The connector's counters and their text."""
 
 import re
 from collections import Counter
@@ -10,7 +10,7 @@ STEP = {"lookups_full": 2, "lookups_miss": 1, "asked_tokens": 300, "loaded_token
 
 
 def test_ranks_and_steps_add_up() -> None:
-    """Bytes of all ranks, lookups of all steps."""
+    """The sum has the bytes of all ranks and the lookups of all steps."""
     total = summed(RANK, RANK, STEP, {})
     assert total["load_bytes"] == 6_000_000
     assert total["lookups_full"] == 2
@@ -18,7 +18,7 @@ def test_ranks_and_steps_add_up() -> None:
 
 
 def test_an_interval_reads_as_one_line() -> None:
-    """What did not happen is not mentioned; rates are of the interval."""
+    """Zero counts are left out, and rates are those of the interval."""
     assert in_words(summed(RANK, STEP, {"inserts_failed": 1, "saves_failed": 1})) == {
         "kvstore lookups": 3,
         "full": 2,
@@ -33,7 +33,7 @@ def test_an_interval_reads_as_one_line() -> None:
 
 
 def test_whether_the_store_is_used_is_the_latest() -> None:
-    """What changed back before it was told is not told."""
+    """Only the latest state is reported, so a change that was undone is not."""
     counts: Counter[str] = Counter()
     note_attached(counts, attached=True)
     assert counts == {"attached": 1}
@@ -44,7 +44,7 @@ def test_whether_the_store_is_used_is_the_latest() -> None:
 
 
 def test_every_metric_is_counted_and_has_a_unit() -> None:
-    """Each name is the store's own, a noun and what it is counted in."""
+    """Each metric is counted once, and its name is the store's own with a unit."""
     assert {each.metric for each in COUNTED} == set(METRICS)
     assert len({each.key for each in COUNTED}) == len(COUNTED)
     for each in COUNTED:

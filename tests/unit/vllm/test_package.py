@@ -1,4 +1,4 @@
-"""What the package is by itself."""
+"""The package itself: its imports, its version check and its names."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from kvstore_vllm.versions import ANY_VERSION
 
 
 def test_it_loads_neither_vllm_nor_torch() -> None:
-    """Its parts without vLLM are there for whoever has none."""
+    """The package imports neither vLLM nor torch, so its other parts work without them."""
     modules = ("engine.settings", "identity.model", "identity.request_key", "versions")
     modules += ("blocks.page_layout", "identity.adapters")
     names = ", ".join(f"kvstore_vllm.{each}" for each in modules)
@@ -26,7 +26,7 @@ def test_it_loads_neither_vllm_nor_torch() -> None:
 def test_another_vllm_is_refused_before_its_parts_are_missed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What a connector imports of vLLM is elsewhere in other versions: the message comes first."""
+    """Another vLLM version is refused before any import of its parts fails."""
     monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
     version = ModuleType("vllm.version")
     monkeypatch.setattr(version, "__version__", "0.31.0", raising=False)
@@ -37,6 +37,6 @@ def test_another_vllm_is_refused_before_its_parts_are_missed(
 
 
 def test_it_has_one_name() -> None:
-    """A name that it does not have is missed as any module's."""
+    """An unknown name raises like that of any module."""
     with pytest.raises(AttributeError, match="Konnector"):
         _ = kvstore_vllm.Konnector

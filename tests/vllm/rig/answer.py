@@ -1,4 +1,4 @@
-"""What an engine answered, and what it counted."""
+"""An engine's answers and counters."""
 
 from dataclasses import dataclass
 

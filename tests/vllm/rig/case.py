@@ -11,7 +11,7 @@ SHOWN = 4_000
 
 @dataclass
 class Case:
-    """What one case showed. It is right where nothing is in ``wrong``.
+    """The result of one case, which is right if ``wrong`` is empty.
 
     ``loaded`` counts tokens whose KV came from the store instead of from the model.
     """

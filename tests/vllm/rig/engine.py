@@ -103,7 +103,7 @@ class Engine:
 
     @property
     def finished(self) -> bool:
-        """Whether what was begun is at its end, or the process is."""
+        """Returns whether the work, or the process itself, has ended."""
         return self._connection.poll() or not self._process.is_alive()
 
     def counts(self) -> Counts:

@@ -65,7 +65,7 @@ def _write_to(log: Path) -> None:
 
 
 def _lose_a_page() -> None:
-    """Have every load put its second page in the first one's place too.
+    """Makes every load put its second page in the first one's place too.
 
     Pages that change places would change nothing: keys carry their positions.
     """

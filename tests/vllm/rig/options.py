@@ -1,4 +1,4 @@
-"""What one engine is started with."""
+"""The options of one engine."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

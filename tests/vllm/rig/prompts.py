@@ -1,4 +1,4 @@
-"""What engines are asked, as token ids."""
+"""The prompts of the engines, as token ids."""
 
 import random
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What vLLM answers without a connector, and with nothing cached."""
+"""The answers of vLLM without a connector, with nothing cached."""
 
 from collections.abc import Sequence
 from dataclasses import replace

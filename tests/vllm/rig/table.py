@@ -40,7 +40,7 @@ class Table:
 
     @property
     def right(self) -> bool:
-        """Whether every case that ran is right, and there was one."""
+        """Returns whether at least one case ran, and all were right."""
         return bool(self.cases) and not any(case.wrong for case in self.cases)
 
     def _print(self, case: Case) -> None:

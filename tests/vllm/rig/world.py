@@ -1,4 +1,4 @@
-"""What all cases share: folders, models, the engine without a connector, the table."""
+"""The parts that all cases share: folders, models, the engine without a connector, the table."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -87,5 +87,5 @@ def wholes(asked: list[Prompt]) -> int:
 
 
 def ended_well(answers: list[Answer]) -> bool:
-    """Whether no request failed."""
+    """Returns whether no request failed."""
     return all(each.finish != "error" for each in answers)

@@ -187,8 +187,7 @@ class Lane:
         if frame.HasField("refused"):
             raise error_of_status(frame.refused)
         if not frame.HasField(kind):
-            msg = f"{frame.WhichOneof('message')} came in the place of {kind}"
-            raise BrokenFrames(msg)
+            raise BrokenFrames(f"{frame.WhichOneof('message')} came in the place of {kind}")
         return frame
 
     def _framed(self, method: str, request: Sequence[bytes], timeout: float) -> list[bytes]:
@@ -231,8 +230,7 @@ class Lane:
             data += self._chunk(LENGTHS.size - len(data), deadline)
         head_bytes, body_bytes = LENGTHS.unpack_from(data)
         if head_bytes + body_bytes > MAX_FRAME_BYTES:
-            msg = f"an answer of {body_bytes} bytes is over {MAX_FRAME_BYTES}"
-            raise BrokenFrames(msg)
+            raise BrokenFrames(f"an answer of {body_bytes} bytes is over {MAX_FRAME_BYTES}")
         body_at = LENGTHS.size + head_bytes
         end = body_at + body_bytes
         if len(data) < end:
@@ -251,8 +249,7 @@ class Lane:
         # The socket's own timeout would restart with each signal.
         data = self._socket.recv(most, AT_ONCE)
         if not data:
-            msg = "the store hung up"
-            raise EOFError(msg)
+            raise EOFError("the store hung up")
         return data
 
 
@@ -269,8 +266,7 @@ def _typed(late: str) -> Generator[None, None, None]:
 
 def _require_none(data: bytes) -> None:
     if data:
-        msg = "more came than an answer"
-        raise BrokenFrames(msg)
+        raise BrokenFrames("more came than an answer")
 
 
 def _broken(error: Exception) -> StoreUnavailable:

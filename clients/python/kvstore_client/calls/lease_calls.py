@@ -20,7 +20,7 @@ class LeaseCalls:
         self._lease_id = lease_id
         self._store_epoch = store_epoch
         self._caller = prefix_cache_pb2.Caller(
-            lease_id=lease_id, store_epoch=store_epoch, slot_ranges=True
+            lease_id=lease_id, store_epoch=store_epoch, slot_ranges=True, packed_slots=True
         )
 
     def match(

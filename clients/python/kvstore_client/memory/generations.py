@@ -9,9 +9,7 @@ from threading import Lock
 from kvstore.v1 import types_pb2
 from kvstore_client.memory.host import UntrustedMemory, check_memory, map_memory
 from kvstore_client.memory.mapped_extent import FindExtent, UntrustedExtent
-from kvstore_client.pages import PageRef, slots_of
-
-GENERATION_BYTES = 8
+from kvstore_client.pages import GENERATION_BYTES, DatedRun, PageRef, Pages
 
 
 def map_generations(extent: types_pb2.Extent, descriptors: Sequence[int]) -> memoryview | None:
@@ -24,17 +22,18 @@ def map_generations(extent: types_pb2.Extent, descriptors: Sequence[int]) -> mem
         return None
     table, needed = extent.generation_table, extent.slot_count * GENERATION_BYTES
     if table.descriptor_index >= len(descriptors):
-        msg = f"extent {extent.extent_id} came without its generation table's descriptor"
-        raise UntrustedExtent(msg)
+        raise UntrustedExtent(
+            f"extent {extent.extent_id} came without its generation table's descriptor"
+        )
     if table.size_bytes < needed:
-        msg = f"extent {extent.extent_id} needs a table of {needed} bytes, not {table.size_bytes}"
-        raise UntrustedExtent(msg)
+        raise UntrustedExtent(
+            f"extent {extent.extent_id} needs a table of {needed} bytes, not {table.size_bytes}"
+        )
     descriptor = descriptors[table.descriptor_index]
     try:
         check_memory(descriptor, needed)
     except UntrustedMemory as error:
-        msg = f"extent {extent.extent_id}'s generation table: {error}"
-        raise UntrustedExtent(msg) from error
+        raise UntrustedExtent(f"extent {extent.extent_id}'s generation table: {error}") from error
     return map_memory(descriptor, needed, writable=False).cast("Q")
 
 
@@ -57,7 +56,7 @@ class PageGenerations:
         does not fit its extent or its generations.
         """
         if self._runs is None:
-            self._runs = [_Run(run) for run in self._named if run.generations and run.slot_indexes]
+            self._runs = [_Run(run) for run in Pages(self._named).dated_runs if run.generations]
         _order_loads()
         return [page for run in self._runs for page in run.recycled(find)]
 
@@ -65,13 +64,9 @@ class PageGenerations:
 class _Run:
     __slots__ = ("_expected", "_extent_id", "_select", "_slots")
 
-    def __init__(self, run: types_pb2.PageRun) -> None:
-        self._extent_id = run.extent_id
-        self._slots = slots_of(run)
-        self._expected = tuple(run.generations)
+    def __init__(self, run: DatedRun) -> None:
+        self._extent_id, self._slots, self._expected = run
         self._select = _selector(self._slots)
-        if run.slot_count and len(self._expected) == 1:
-            self._expected *= run.slot_count
 
     def recycled(self, find: FindExtent) -> list[PageRef]:
         extent = find(self._extent_id)

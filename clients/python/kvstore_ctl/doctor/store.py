@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from kvstore import __version__
 from kvstore.v1 import lease_pb2, store_pb2
-from kvstore_ctl.commands.identity import MEANINGS, factors_of, namesakes
+from kvstore_ctl.commands.namespace_identity import MEANINGS, factors_of, namesakes
 from kvstore_ctl.doctor.findings import Finding, failed, ok, warning
 from kvstore_ctl.text import counted
 from kvstore_ctl.top.rates import NANOSECONDS, counted_here, overall, uptime_of

@@ -69,11 +69,11 @@ def planes_of(pieces: Sequence[BlockPiece], kv_caches: Mapping[str, torch.Tensor
         for index, layer in enumerate(piece.layers):
             expected = storage.data_ptr() + piece.layers_at + index * piece.layer_stride
             if kv_caches[layer].data_ptr() != expected:
-                msg = f"{layer} does not lie where the cache's configuration says"
-                raise ValueError(msg)
+                raise ValueError(f"{layer} does not lie where the cache's configuration says")
         if piece.begin + piece.parts * piece.span > storage.nbytes():
-            msg = f"{piece.layers[0]}: {storage.nbytes()} bytes hold no {piece.block_count} blocks"
-            raise ValueError(msg)
+            raise ValueError(
+                f"{piece.layers[0]}: {storage.nbytes()} bytes hold no {piece.block_count} blocks"
+            )
         raw = torch.empty(0, dtype=torch.uint8, device=cache.device).set_(storage)
         shape = (piece.block_count, piece.parts, piece.block_stride)
         blocks = raw.as_strided(shape, (piece.block_stride, piece.span, 1), piece.begin)

@@ -1,4 +1,4 @@
-"""The attach connection, against a peer that says what the test wrote down."""
+"""The attach connection of a client, against a scripted peer."""
 
 import fcntl
 import itertools
@@ -34,7 +34,7 @@ Start = Callable[..., tuple[ScriptedAttach, AttachConnection]]
 
 @pytest.fixture
 def start(runtime_dir: RuntimeDir) -> Iterator[Start]:
-    """Makes a scripted peer and a connection to it; both are closed afterwards."""
+    """Makes a scripted peer and a connection to it, and closes both afterwards."""
     made: list[tuple[ScriptedAttach, AttachConnection]] = []
 
     def make(*answers: Sequence[Answer]) -> tuple[ScriptedAttach, AttachConnection]:
@@ -49,12 +49,12 @@ def start(runtime_dir: RuntimeDir) -> Iterator[Start]:
 
 
 def hello(connection: AttachConnection, seconds: float = 30) -> attach_pb2.Welcome:
-    """Says hello."""
+    """Sends Hello and returns the answer."""
     return connection.hello("me", cuda_mps=False, deadline=Deadline(seconds))
 
 
 def extents(*ids: int, **fields: int) -> attach_pb2.ServerFrame:
-    """Returns the announcement of extents of 64 bytes, the n-th with the n-th descriptor."""
+    """Returns an announcement of 64-byte extents, each with the descriptor of its position."""
     frame = attach_pb2.ServerFrame(extents=attach_pb2.Extents())
     for index, extent_id in enumerate(ids):
         frame.extents.extents.add(
@@ -68,7 +68,7 @@ def extents(*ids: int, **fields: int) -> attach_pb2.ServerFrame:
 
 
 class Served:
-    """A connection that is past its handshake, its table, and why it ended."""
+    """A bound connection, its extent table, and the errors that end it."""
 
     def __init__(self, start: Start, *answers: Sequence[Answer]) -> None:
         self.peer, self.connection = start([(WELCOME, ())], [(BOUND, ())], *answers)
@@ -83,14 +83,14 @@ class Served:
         self.connection.serve(self.table, self.ends.put)
 
     def announce(self, frame: attach_pb2.ServerFrame, *descriptors: int) -> None:
-        """Sends a frame with descriptors, which are closed here afterwards."""
+        """Sends a frame with descriptors and closes them here."""
         self.peer.send((frame, descriptors))
         for descriptor in descriptors:
             os.close(descriptor)
 
 
 def test_the_handshake_says_who_and_which_lease(start: Start) -> None:
-    """Hello and Bind carry what they were given, and their answers come back."""
+    """Hello and Bind send their arguments and return the answers."""
     peer, connection = start([(WELCOME, ())], [(BOUND, ())])
     assert hello(connection).credential == "c"
     assert connection.bind(b"lease", b"secret", Deadline(30)).pid == 7
@@ -100,7 +100,7 @@ def test_the_handshake_says_who_and_which_lease(start: Start) -> None:
 
 
 def test_nobody_there_is_unavailable(runtime_dir: RuntimeDir) -> None:
-    """Without a socket to connect to there is no store, and its path is named."""
+    """A missing socket raises StoreUnavailable with the folder's path."""
     connection = AttachConnection(runtime_dir.attach_socket)
     with pytest.raises(errors.StoreUnavailable, match=str(runtime_dir.path)):
         hello(connection)
@@ -119,7 +119,7 @@ def test_nobody_there_is_unavailable(runtime_dir: RuntimeDir) -> None:
 def test_an_answer_that_is_no_welcome_fails(
     start: Start, answer: attach_pb2.ServerFrame | bytes, kind: type[Exception]
 ) -> None:
-    """A refusal is raised by its reason, any other frame as no answer."""
+    """A refusal raises its own class. Any other wrong frame raises StoreUnavailable."""
     _, connection = start([(answer, ())])
     with pytest.raises(errors.StoreError) as raised:
         hello(connection)
@@ -127,14 +127,14 @@ def test_an_answer_that_is_no_welcome_fails(
 
 
 def test_no_answer_is_a_timeout(start: Start) -> None:
-    """A peer that accepts and says nothing costs the deadline and no more."""
+    """A peer that does not answer costs the deadline and no more."""
     _, connection = start([])
     with pytest.raises(errors.StoreTimedOut):
         hello(connection, 0.05)
 
 
 def test_an_aborted_connection_asks_nothing(start: Start) -> None:
-    """After an abort, from whatever thread, the handshake fails instead of going on."""
+    """The handshake fails after an abort by any thread."""
     peer, connection = start([(WELCOME, ())], [(BOUND, ())])
     hello(connection)
     connection.abort()
@@ -144,7 +144,7 @@ def test_an_aborted_connection_asks_nothing(start: Start) -> None:
 
 
 def test_announced_extents_are_mapped_and_acknowledged(start: Start) -> None:
-    """Each extent is mapped from its own descriptor, acknowledged, and then counted on."""
+    """Each extent is mapped from its own descriptor and acknowledged, and is then usable."""
     answer = attach_pb2.ServerFrame(acknowledged=attach_pb2.Acknowledged(extent_ids=[4, 5]))
     served = Served(start, [(answer, ())])
     before = open_descriptors("memfd:")
@@ -160,7 +160,7 @@ def test_announced_extents_are_mapped_and_acknowledged(start: Start) -> None:
 
 
 def test_memory_is_prepared_while_the_store_says_nothing(start: Start) -> None:
-    """All of it, in several steps, and nothing that the store asks for waits until then."""
+    """All memory is populated in steps, and the store's requests are answered meanwhile."""
     answer = attach_pb2.ServerFrame(acknowledged=attach_pb2.Acknowledged(extent_ids=[4, 5]))
     served = Served(start, [(answer, ())])
     size = 2 * POPULATED_BYTES + mmap.PAGESIZE
@@ -184,7 +184,7 @@ def retire(*ids: int) -> attach_pb2.ServerFrame:
 
 
 def test_retired_extents_are_unmapped(start: Start) -> None:
-    """An extent that is going away is not in the table any more, and the store is told."""
+    """A retired extent leaves the table, and the store is told that it is unmapped."""
     served = Served(start)
     served.announce(extents(4), sealed_memfd(64, REQUIRED_SEALS))
     assert wait_until(lambda: served.table.get(4) is not None)
@@ -195,7 +195,10 @@ def test_retired_extents_are_unmapped(start: Start) -> None:
 
 
 def test_a_view_delays_the_answer(start: Start) -> None:
-    """While a view of a retired extent is kept it is mapped; what is not mapped is told first."""
+    """A retired extent stays mapped while a view of it exists.
+
+    Unknown ones are answered at once.
+    """
     served = Served(start)
     served.announce(extents(4), sealed_memfd(64, REQUIRED_SEALS))
     assert wait_until(lambda: served.table.get(4) is not None)
@@ -213,7 +216,7 @@ def test_a_view_delays_the_answer(start: Start) -> None:
 
 
 def test_an_extent_of_another_kind_is_not_acknowledged(start: Start) -> None:
-    """Memory that this client cannot map is left out, so that no slot of it is handed out."""
+    """An extent of an unsupported kind is not acknowledged, so none of its slots is used."""
     served = Served(start)
     frame = attach_pb2.ServerFrame(extents=attach_pb2.Extents())
     frame.extents.extents.add(extent_id=6, slot_count=1, slot_bytes=64).vmm_fd.size_bytes = 64
@@ -229,7 +232,7 @@ def test_an_extent_of_another_kind_is_not_acknowledged(start: Start) -> None:
 
 
 def test_host_memory_that_cannot_be_mapped_is_not_acknowledged(start: Start) -> None:
-    """An extent beyond this process's address space is refused by it, and the rest goes on."""
+    """An extent too large for the address space is refused, and the connection stays."""
     served = Served(start)
     size = 1 << 47
     frame = extents(6)
@@ -243,7 +246,7 @@ def test_host_memory_that_cannot_be_mapped_is_not_acknowledged(start: Start) -> 
 
 
 def test_memory_that_is_not_as_it_should_be_ends_the_connection(start: Start) -> None:
-    """An extent without seals, or without its descriptor, ends the session."""
+    """An extent without seals ends the session."""
     served = Served(start)
     served.announce(extents(4), sealed_memfd(64, fcntl.F_SEAL_SEAL))
     assert "seals" in str(served.ends.get(timeout=30))
@@ -251,7 +254,7 @@ def test_memory_that_is_not_as_it_should_be_ends_the_connection(start: Start) ->
 
 
 def test_a_missing_descriptor_ends_the_connection(start: Start) -> None:
-    """An extent whose descriptor did not come ends the session."""
+    """An extent without its descriptor ends the session."""
     served = Served(start)
     served.announce(extents(4))
     assert "descriptor" in str(served.ends.get(timeout=30))
@@ -261,7 +264,7 @@ def test_a_missing_descriptor_ends_the_connection(start: Start) -> None:
 def test_a_frame_out_of_place_ends_the_connection(
     start: Start, frame: attach_pb2.ServerFrame
 ) -> None:
-    """What a bound process has no use for ends the session."""
+    """A frame that a bound process does not expect ends the session."""
     served = Served(start)
     served.announce(frame)
     assert isinstance(served.ends.get(timeout=30), errors.StoreUnavailable)
@@ -275,7 +278,7 @@ def test_a_late_refusal_is_told_by_its_reason(start: Start) -> None:
 
 
 def test_a_hang_up_is_told_once(start: Start) -> None:
-    """The end of the connection is told once, also when it is closed afterwards."""
+    """The end of the connection is reported once, even if the client closes it later."""
     served = Served(start)
     served.peer.hang_up()
     assert isinstance(served.ends.get(timeout=30), errors.StoreUnavailable)
@@ -286,7 +289,7 @@ def test_a_hang_up_is_told_once(start: Start) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_does_not_keep_the_connection(start: Start) -> None:
-    """The child's copy of the socket is closed, so that the parent's end is seen as the end."""
+    """A forked child closes its copy of the socket, so the peer notices the parent's end."""
     peer, connection = start([(WELCOME, ())])
     hello(connection)
     pid = os.fork()

@@ -1,4 +1,4 @@
-"""When requests are sent to a store, by a clock that the test moves."""
+"""The circuit breaker between a client and its store, by a clock that the test moves."""
 
 from collections.abc import Iterator
 from queue import SimpleQueue
@@ -36,7 +36,7 @@ MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(0))
 
 
 class Broken:
-    """A breaker at the test's time."""
+    """A breaker whose clock the test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -49,7 +49,7 @@ class Broken:
         )
 
     def request(self, outcome: errors.StoreError | None = None, kind: str = "match") -> None:
-        """Makes a request of one call; raises where it is not let through."""
+        """Makes a request of one call. Raises the breaker's error if it is open."""
         admitted = self.breaker.admit()
         if outcome is None:
             self.breaker.answered(admitted, kind)
@@ -58,7 +58,7 @@ class Broken:
         self.breaker.leave(admitted)
 
     def probe(self, outcome: errors.StoreError | None = None) -> float:
-        """Waits until a probe is due and sends it; returns how long that was."""
+        """Waits until a probe is due and sends it. Returns the waiting time in seconds."""
         wait = max(0.0, self.breaker.probe_in)
         self.now += wait
         self.breaker.probed(outcome)
@@ -66,18 +66,18 @@ class Broken:
 
     @property
     def state(self) -> BreakerState:
-        """Where it stands."""
+        """Returns the breaker's state."""
         return self.breaker.state
 
 
 @pytest.fixture
 def broken() -> Broken:
-    """A breaker that is closed yet."""
+    """Provides a closed breaker."""
     return Broken()
 
 
 def test_one_timeout_opens_it(broken: Broken) -> None:
-    """After a call that was not answered in time nothing passes, and the reason is said."""
+    """One timeout opens the breaker, and later requests raise its reason."""
     broken.request(SLOW)
     assert broken.state is BreakerState.OPEN
     with pytest.raises(errors.StoreUnavailable, match="slow"):
@@ -85,7 +85,7 @@ def test_one_timeout_opens_it(broken: Broken) -> None:
 
 
 def test_failures_in_a_row_open_it(broken: Broken) -> None:
-    """Calls that fail at once open it when there are a few, and an answer between begins anew."""
+    """A few failures in a row open the breaker. An answer between them resets the count."""
     for _ in range(FAILURES_TO_OPEN - 1):
         broken.request(BROKEN)
     broken.request()
@@ -97,7 +97,7 @@ def test_failures_in_a_row_open_it(broken: Broken) -> None:
 
 
 def test_a_refusal_is_an_answer(broken: Broken) -> None:
-    """What the store says no to does not open it, and closes it when it was tried."""
+    """A refusal does not open the breaker, and closes it if it answers a trial."""
     for _ in range(2 * FAILURES_TO_OPEN):
         broken.request(errors.PinNotFound("no"))
     assert broken.state is BreakerState.CLOSED
@@ -108,7 +108,10 @@ def test_a_refusal_is_an_answer(broken: Broken) -> None:
 
 
 def test_it_recovers_by_a_probe_and_one_answer(broken: Broken) -> None:
-    """The first probe is due at once; then one request at a time passes, and its answer closes."""
+    """The first probe is due at once.
+
+    Then one request at a time is tried, and its answer closes.
+    """
     broken.request(SLOW)
     assert broken.probe() == 0
     admitted = broken.breaker.admit()
@@ -120,7 +123,7 @@ def test_it_recovers_by_a_probe_and_one_answer(broken: Broken) -> None:
 
 
 def test_a_trial_that_came_to_nothing_leaves_the_place_to_the_next(broken: Broken) -> None:
-    """A request that was let through and asked nothing does not keep others out."""
+    """A trial that ends without a call leaves its place to the next request."""
     broken.request(SLOW)
     broken.probe()
     broken.breaker.leave(broken.breaker.admit())
@@ -129,7 +132,7 @@ def test_a_trial_that_came_to_nothing_leaves_the_place_to_the_next(broken: Broke
 
 
 def test_a_trial_that_fails_opens_it_again(broken: Broken) -> None:
-    """On trial one failure of any kind is enough."""
+    """One failure of a trial opens the breaker again."""
     broken.request(SLOW)
     broken.probe()
     broken.request(BROKEN)
@@ -137,7 +140,7 @@ def test_a_trial_that_fails_opens_it_again(broken: Broken) -> None:
 
 
 def test_an_earlier_trial_that_ends_late_makes_no_room_for_another(broken: Broken) -> None:
-    """Its call failed long ago; meanwhile somebody else is on trial, and stays the only one."""
+    """A trial that ends late does not let a second request in beside the current trial."""
     broken.request(SLOW)
     broken.probe()
     late = broken.breaker.admit()
@@ -149,7 +152,7 @@ def test_an_earlier_trial_that_ends_late_makes_no_room_for_another(broken: Broke
 
 
 def test_of_a_store_that_is_slow_for_requests_alone_few_requests_pay(broken: Broken) -> None:
-    """Where probes are answered and requests are not, the time between requests doubles."""
+    """The time between trials doubles while probes are answered and requests are not."""
     waits = []
     for _ in range(7):
         broken.request(SLOW)
@@ -165,7 +168,7 @@ def test_of_a_store_that_is_slow_for_requests_alone_few_requests_pay(broken: Bro
 
 
 def test_answers_to_other_calls_do_not_excuse_the_slow_ones(broken: Broken) -> None:
-    """A store that is slow for inserts alone is left alone for longer each time, too."""
+    """A store that is slow for inserts only is tried ever more rarely, too."""
     waits = []
     for _ in range(4):
         broken.request(kind="acquire")
@@ -175,7 +178,7 @@ def test_answers_to_other_calls_do_not_excuse_the_slow_ones(broken: Broken) -> N
 
 
 def test_requests_that_hung_together_count_once(broken: Broken) -> None:
-    """Of requests that were under way when the store hung each may time out: that is one hang."""
+    """Timeouts of requests that ran at the same time count as one."""
     tickets = [broken.breaker.admit() for _ in range(4)]
     assert [broken.breaker.failed(each, "match", SLOW) for each in tickets] == [
         *(True, False, False, False)
@@ -191,7 +194,7 @@ def test_requests_that_hung_together_count_once(broken: Broken) -> None:
 
 
 def test_a_late_answer_closes_nothing(broken: Broken) -> None:
-    """An answer to what was asked before it opened says nothing of now."""
+    """The answer to a request from before the opening does not close the breaker."""
     early, slow = broken.breaker.admit(), broken.breaker.admit()
     broken.breaker.failed(slow, "match", SLOW)
     broken.breaker.answered(early, "match")
@@ -202,7 +205,7 @@ def test_a_late_answer_closes_nothing(broken: Broken) -> None:
 
 
 def test_probes_that_fail_wait_a_little_longer_each_time(broken: Broken) -> None:
-    """A store that is dead is looked for again and again, at bounded intervals."""
+    """A dead store is probed at growing intervals up to a limit."""
     broken.request(SLOW)
     waits = [broken.probe(SLOW) for _ in range(6)]
     assert waits[0] == 0
@@ -213,7 +216,7 @@ def test_probes_that_fail_wait_a_little_longer_each_time(broken: Broken) -> None
 
 
 def test_a_sign_of_life_has_a_failed_probe_repeated(broken: Broken) -> None:
-    """Whatever else the store answers is a reason to probe now, where a probe failed."""
+    """Any answer of the store causes a new probe at once if the last one failed."""
     broken.request(SLOW)
     broken.probe(SLOW)
     assert broken.breaker.probe_in > 0
@@ -227,7 +230,7 @@ def test_a_sign_of_life_has_a_failed_probe_repeated(broken: Broken) -> None:
 
 
 def test_what_is_refused_for_a_time_is_not_asked_before(broken: Broken) -> None:
-    """Calls of the refused kind wait for as long as the store said; other calls do not."""
+    """A call that was refused for a time waits that long. Other kinds of calls do not."""
     broken.request(LATER, kind="match")
     broken.breaker.check("insert")
     for passed in (0.0, 2.9):
@@ -240,7 +243,7 @@ def test_what_is_refused_for_a_time_is_not_asked_before(broken: Broken) -> None:
 
 
 def test_no_number_of_timeouts_is_too_many(broken: Broken) -> None:
-    """However often it opens, it opens for no longer than the longest."""
+    """The breaker never stays open longer than its limit, even after thousands of timeouts."""
     for _ in range(3000):
         broken.request(SLOW)
         broken.probe()
@@ -273,14 +276,14 @@ class Gated:
             raise outcome
 
     def time_out(self) -> None:
-        """Makes a request that is not answered in time."""
+        """Makes a request that times out."""
         admitted = self.breaker.admit()
         self.breaker.failed(admitted, "match", SLOW)
         self.breaker.leave(admitted)
 
 
 def probing() -> int:
-    """Counts the threads that probe."""
+    """Returns the number of threads that probe."""
     return sum(each.name == "kvstore-probe" for each in all_threads())
 
 
@@ -296,7 +299,7 @@ def gated() -> Iterator[Gated]:
 
 @pytest.mark.parametrize("answer", [None, errors.NamespaceNotFound("gone")])
 def test_it_probes_until_there_is_an_answer(gated: Gated, answer: errors.StoreError | None) -> None:
-    """While probes fail nothing passes; an answer, a refusal too, lets the next request try."""
+    """The gate probes until the store answers or refuses, and then lets one request try."""
     gated.time_out()
     for _ in range(3):
         gated.probes.get(timeout=30)
@@ -312,7 +315,7 @@ def test_it_probes_until_there_is_an_answer(gated: Gated, answer: errors.StoreEr
 
 
 def test_a_probe_that_fails_by_a_bug_is_not_the_last(gated: Gated) -> None:
-    """Whatever it raises, the store is asked again: else no request would ever be sent."""
+    """A probe that raises an unexpected error is followed by another probe."""
     gated.time_out()
     gated.outcomes.put(RuntimeError("a bug"))
     gated.outcomes.put(None)
@@ -320,7 +323,7 @@ def test_a_probe_that_fails_by_a_bug_is_not_the_last(gated: Gated) -> None:
 
 
 def test_it_probes_again_when_the_trial_fails(gated: Gated) -> None:
-    """Each opening has its probes, by one thread at a time."""
+    """Each opening starts probes by one thread."""
     for _ in range(3):
         gated.time_out()
         gated.probes.get(timeout=30)
@@ -331,7 +334,7 @@ def test_it_probes_again_when_the_trial_fails(gated: Gated) -> None:
 
 
 def test_a_trial_s_answer_closes_it(gated: Gated) -> None:
-    """After the trial's answer several requests pass at a time."""
+    """After a trial's answer several requests may run at once."""
     gated.time_out()
     gated.outcomes.put(None)
     assert wait_until(lambda: gated.breaker.passes)
@@ -343,7 +346,7 @@ def test_a_trial_s_answer_closes_it(gated: Gated) -> None:
 
 
 def test_a_prompt_ends_the_wait_after_a_failed_probe() -> None:
-    """A sign of life has the store probed at once, however long the wait would have been."""
+    """A sign of life ends the wait before the next probe."""
     gated = Gated(probe_wait=3600.0)
     gated.time_out()
     gated.outcomes.put(SLOW)
@@ -371,7 +374,7 @@ def test_closing_ends_the_thread() -> None:
 def test_where_no_thread_can_be_had_the_next_prompt_begins_to_probe(
     gated: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process without threads left goes on with misses, and probes when a renewal is answered."""
+    """If no thread can start, requests miss, and the next renewal's answer starts the probes."""
 
     class NoThread(Thread):
         def start(self) -> None:
@@ -389,7 +392,7 @@ def test_where_no_thread_can_be_had_the_next_prompt_begins_to_probe(
 def test_after_a_timeout_the_store_is_not_asked_until_it_answers(
     attached: ScriptedSession,
 ) -> None:
-    """One request pays its deadline; later ones nothing, until a probe was answered."""
+    """One request pays its deadline. Later ones fail at once until a probe is answered."""
     silent, session = Event(), attached.session
     attached.calls.answer("MatchPrefix", TOO_LATE, MATCH)
     attached.calls.answer("RenewLease", silent, RENEWED)
@@ -407,7 +410,7 @@ def test_after_a_timeout_the_store_is_not_asked_until_it_answers(
 
 
 def test_a_probe_asks_for_what_was_asked(attached: ScriptedSession) -> None:
-    """A renewal is no answer to a match: the store is asked to peek, then one request passes."""
+    """The probe peeks at the prompt that timed out. Then one request is tried."""
     session = attached.session
     attached.calls.answer("MatchPrefix", TOO_LATE, MATCH)
     attached.calls.answer("ReleasePins", RELEASED)
@@ -430,7 +433,7 @@ def test_a_probe_asks_for_what_was_asked(attached: ScriptedSession) -> None:
 
 
 def test_a_refusal_for_a_time_is_not_asked_again_before(attached: ScriptedSession) -> None:
-    """Calls of a kind that was refused until later are not sent; others are."""
+    """A kind of call that was refused for a time is not sent. Other kinds are."""
     attached.calls.answer("MatchPrefix", refusal("QUOTA_EXCEEDED", retry_after_s=1000), MATCH)
     attached.calls.answer("RenewLease", RENEWED)
     with pytest.raises(errors.QuotaExceeded):
@@ -444,7 +447,7 @@ def test_a_refusal_for_a_time_is_not_asked_again_before(attached: ScriptedSessio
 
 
 def test_calls_of_one_request_share_a_budget(attached: ScriptedSession) -> None:
-    """However many calls a request makes, all wait together no longer than its budget."""
+    """All calls of one request together wait no longer than its budget."""
     budget = StoreBudget(20.0)
     slow, session = Event(), attached.session
     attached.calls.answer("RenewLease", RENEWED, slow, RENEWED)
@@ -467,7 +470,7 @@ def test_calls_of_one_request_share_a_budget(attached: ScriptedSession) -> None:
 
 
 def test_a_budget_that_runs_out_says_little_of_the_store(attached: ScriptedSession) -> None:
-    """A call that had next to no time keeps no other request from the store."""
+    """A timeout at the end of a small budget does not open the breaker."""
     slow, session = Event(), attached.session
     attached.calls.answer("MatchPrefix", slow, *[MATCH] * 9)
     attached.calls.answer("ReleasePins", *[RELEASED] * 9)

@@ -15,7 +15,7 @@ ANSWER = store_pb2.GetStatsResponse(pin_count=7)
 
 
 def test_a_call_carries_its_credential(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> None:
-    """Every call has the credential, and the lease's secret where there is a lease."""
+    """Every call has the credential, and the lease's secret if there is a lease."""
     scripted.answer("GetStats", ANSWER, ANSWER)
     for secret in (b"", b"\x00secret"):
         calls = StoreCalls(runtime_dir.grpc_target, "me", secret)
@@ -26,7 +26,7 @@ def test_a_call_carries_its_credential(scripted: ScriptedCalls, runtime_dir: Run
 
 
 def test_without_a_store_a_call_fails_soon(runtime_dir: RuntimeDir) -> None:
-    """A socket that is not there is unavailable, long before the timeout."""
+    """A missing socket raises StoreUnavailable long before the timeout."""
     calls = StoreCalls(runtime_dir.grpc_target, "me")
     with pytest.raises(errors.StoreUnavailable):
         calls.call(calls.store.GetStats, REQUEST, 3600)
@@ -34,7 +34,7 @@ def test_without_a_store_a_call_fails_soon(runtime_dir: RuntimeDir) -> None:
 
 
 def test_a_call_ends_at_its_timeout(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> None:
-    """A store that does not answer is a timeout."""
+    """A store that does not answer raises StoreTimedOut."""
     slow = Event()
     scripted.answer("GetStats", slow, ANSWER)
     calls = StoreCalls(runtime_dir.grpc_target, "me")
@@ -48,7 +48,7 @@ def test_a_call_ends_at_its_timeout(scripted: ScriptedCalls, runtime_dir: Runtim
 def test_a_call_under_way_can_be_ended(
     scripted: ScriptedCalls, runtime_dir: RuntimeDir, how: str
 ) -> None:
-    """Cancelling and closing end the cancellable call of another thread."""
+    """Cancelling or closing ends a cancellable call of another thread."""
     slow = Event()
     scripted.answer("GetStats", slow, ANSWER)
     calls = StoreCalls(runtime_dir.grpc_target, "me")
@@ -73,7 +73,7 @@ def test_a_call_under_way_can_be_ended(
 def test_after_cancelling_no_cancellable_call_is_made(
     scripted: ScriptedCalls, runtime_dir: RuntimeDir
 ) -> None:
-    """A cancellation holds for calls to come as well, and for cancellable ones alone."""
+    """After a cancellation no cancellable call is made, and other calls are."""
     scripted.answer("GetStats", ANSWER, ANSWER, ANSWER)
     calls = StoreCalls(runtime_dir.grpc_target, "me")
     assert calls.call_cancellably(calls.store.GetStats, REQUEST, 30) == ANSWER
@@ -85,7 +85,7 @@ def test_after_cancelling_no_cancellable_call_is_made(
 
 
 def test_a_closed_channel_is_unavailable(runtime_dir: RuntimeDir) -> None:
-    """After closing, which can be repeated, both kinds of calls are unavailable."""
+    """After closing, even twice, both kinds of calls raise StoreUnavailable."""
     calls = StoreCalls(runtime_dir.grpc_target, "me")
     calls.close()
     calls.close()

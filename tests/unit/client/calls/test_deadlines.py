@@ -10,7 +10,7 @@ from kvstore_client.errors import StoreTimedOut
 
 
 class Clock:
-    """Shows what the test says."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 50.0
@@ -21,7 +21,7 @@ class Clock:
 
 
 def test_every_call_is_charged() -> None:
-    """Time within calls counts, time between them does not, and a call that fails counts too."""
+    """A budget pays for the time within calls, failed ones included, but not between them."""
     clock = Clock()
     budget = StoreBudget(10.0, clock)
     with budget.spend(5.0):
@@ -39,7 +39,7 @@ def test_every_call_is_charged() -> None:
 
 
 def test_no_call_may_take_more_than_is_left() -> None:
-    """A call's deadline is its own, or what is left of the budget where that is less."""
+    """A call's deadline is at most the rest of the budget."""
     clock = Clock()
     budget = StoreBudget(100.0, clock)
     with budget.spend(60.0) as deadline:
@@ -50,7 +50,7 @@ def test_no_call_may_take_more_than_is_left() -> None:
 
 
 def test_nothing_is_asked_after_it() -> None:
-    """Once it is spent a call fails at once, and says for what."""
+    """A call with a spent budget fails at once and says why."""
     clock = Clock()
     budget = StoreBudget(1.0, clock)
     with budget.spend(1.0):
@@ -60,7 +60,7 @@ def test_nothing_is_asked_after_it() -> None:
 
 
 def test_what_several_wait_for_is_charged_to_each() -> None:
-    """The call may take what the largest has left; one that is named twice is charged once."""
+    """A shared call may use the largest rest, and each budget is charged for it once."""
     clock = Clock()
     small, large = StoreBudget(1.0, clock), StoreBudget(8.0, clock)
     large.spent_seconds = 3.0
@@ -80,27 +80,27 @@ def test_what_several_wait_for_is_charged_to_each() -> None:
 
 
 def test_what_is_left_shrinks() -> None:
-    """The rest is never more than the whole, and never grows."""
+    """The remaining time never exceeds the whole and never grows."""
     deadline = Deadline(60)
     first = deadline.remaining()
     assert 0 < deadline.remaining() <= first <= 60
 
 
 def test_after_the_end_nothing_is_asked() -> None:
-    """A deadline that passed is a timeout, and no call with no time."""
+    """A passed deadline raises StoreTimedOut instead of returning zero."""
     with pytest.raises(StoreTimedOut):
         Deadline(0).remaining()
 
 
 def test_waits_double_up_to_the_longest() -> None:
-    """Each wait is between half and all of a bound that doubles and then stays."""
+    """Each delay is between half and all of a bound, which doubles up to the longest."""
     backoff = Backoff(0.1, 0.5, Random(1))
     for bound in (0.1, 0.2, 0.4, 0.5, 0.5):
         assert bound / 2 <= backoff.delay() <= bound
 
 
 def test_a_success_begins_anew() -> None:
-    """After a reset the first wait is the first again."""
+    """After a reset the first delay is the shortest again."""
     backoff = Backoff(0.1, 10, Random(1))
     for _ in range(5):
         backoff.delay()
@@ -109,5 +109,5 @@ def test_a_success_begins_anew() -> None:
 
 
 def test_two_clients_do_not_wait_in_step() -> None:
-    """Without a seed the waits of two clients differ."""
+    """Two clients have different random delays."""
     assert [Backoff(1, 1).delay() for _ in range(8)] != [Backoff(1, 1).delay() for _ in range(8)]

@@ -23,7 +23,7 @@ FRAME = attach_pb2.ServerFrame(bound=attach_pb2.Bound(pid=7))
 
 @pytest.fixture
 def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a stream, the client's first."""
+    """Provides both ends of a stream, the client's first."""
     pair = socket.socketpair()
     yield pair
     for end in pair:
@@ -44,7 +44,7 @@ def framed(frame: attach_pb2.ServerFrame = FRAME) -> bytes:
 
 
 def test_a_frame_is_a_length_and_a_message(sockets: tuple[socket.socket, socket.socket]) -> None:
-    """What is sent is the message after its length, little-endian."""
+    """A frame is a little-endian length and then the message."""
     client, server = sockets
     frame = attach_pb2.ClientFrame(hello=attach_pb2.Hello(protocol_version=1))
     send_frame(client, frame)
@@ -62,7 +62,7 @@ def test_frames_come_one_by_one(sockets: tuple[socket.socket, socket.socket]) ->
 
 
 def test_descriptors_belong_to_their_frame(sockets: tuple[socket.socket, socket.socket]) -> None:
-    """Descriptors come with the frame whose first byte carried them, and are close-on-exec."""
+    """Descriptors belong to the frame whose first byte carried them, and are close-on-exec."""
     client, server = sockets
     server.sendall(framed())
     socket.send_fds(server, [framed()], [0] * MAX_DESCRIPTORS)
@@ -78,7 +78,7 @@ def test_descriptors_belong_to_their_frame(sockets: tuple[socket.socket, socket.
 def test_too_many_descriptors_break_the_stream(
     sockets: tuple[socket.socket, socket.socket], null: int
 ) -> None:
-    """A frame with more descriptors than the protocol has is refused, and none stays open."""
+    """A frame with more descriptors than the protocol allows is refused, and none stays open."""
     client, server = sockets
     before = open_descriptors("/dev/null")
     socket.send_fds(server, [framed()], [null] * (MAX_DESCRIPTORS + 2))
@@ -93,7 +93,7 @@ def test_too_many_descriptors_break_the_stream(
 def test_what_is_no_frame_breaks_the_stream(
     sockets: tuple[socket.socket, socket.socket], null: int, data: bytes
 ) -> None:
-    """A length over the limit and bytes that are no message are refused; nothing stays open."""
+    """A length over the limit and an unreadable message are refused, and nothing stays open."""
     client, server = sockets
     before = open_descriptors("/dev/null")
     socket.send_fds(server, [data], [null])
@@ -106,7 +106,7 @@ def test_what_is_no_frame_breaks_the_stream(
 def test_an_end_is_seen_between_and_within_frames(
     sockets: tuple[socket.socket, socket.socket], null: int, count: int
 ) -> None:
-    """A peer that hangs up raises EOFError, however much of a frame it had sent."""
+    """A hang-up raises EOFError, between frames and within one."""
     client, server = sockets
     before = open_descriptors("/dev/null")
     if count:

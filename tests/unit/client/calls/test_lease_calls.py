@@ -1,4 +1,4 @@
-"""The calls of one lease, as they arrive."""
+"""The calls of one lease as the store receives them."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,26 +13,28 @@ from kvstore_client.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.scripted_store import ScriptedCalls
 
-CALLER = prefix_cache_pb2.Caller(lease_id=b"lease", store_epoch=5, slot_ranges=True)
+CALLER = prefix_cache_pb2.Caller(
+    lease_id=b"lease", store_epoch=5, slot_ranges=True, packed_slots=True
+)
 SEQUENCE = prefix_cache_pb2.Sequence(tokens=b"toke", position=4, base_pin_id=2)
 
 
 @pytest.fixture
 def lease(runtime_dir: RuntimeDir) -> Iterator[LeaseCalls]:
-    """The calls of a lease of epoch 5."""
+    """Provides the calls of a lease of epoch 5."""
     calls = StoreCalls(runtime_dir.grpc_target, "me", b"secret")
     yield LeaseCalls(calls, b"lease", 5)
     calls.close()
 
 
 def only_request(scripted: ScriptedCalls, request: Message) -> Message:
-    """Returns the one request of a type that came."""
+    """Returns the only received request of a type."""
     (data,) = scripted.requests[type(request).__name__.removesuffix("Request")]
     return type(request).FromString(data)
 
 
 def test_a_match_names_its_pin(scripted: ScriptedCalls, lease: LeaseCalls) -> None:
-    """A match asks under the caller's lease, epoch and pin, and answers what matched."""
+    """A match sends its lease, epoch and pin ids, and returns the match of the answer."""
     match = prefix_cache_pb2.PrefixMatch(matched_token_count=4)
     scripted.answer("MatchPrefix", prefix_cache_pb2.MatchPrefixResponse(match=match))
     asked = lease.match(
@@ -54,7 +56,7 @@ def test_a_match_names_its_pin(scripted: ScriptedCalls, lease: LeaseCalls) -> No
 def test_an_acquire_names_its_pin_and_its_reservation(
     scripted: ScriptedCalls, lease: LeaseCalls
 ) -> None:
-    """An acquire asks for a total of pages, under both ids."""
+    """An acquire sends its pin ids, its reservation id and its total of pages."""
     response = prefix_cache_pb2.AcquirePrefixResponse(grant={"reservation_id": 10})
     scripted.answer("AcquirePrefix", response)
     assert lease.acquire(b"space", b"toke", (9, 11, 10), 3, 30) == response
@@ -74,7 +76,7 @@ def test_an_acquire_names_its_pin_and_its_reservation(
 def test_an_acquire_yields_where_it_is_to(
     scripted: ScriptedCalls, lease: LeaseCalls, idle_ms: int
 ) -> None:
-    """With a bound of time, or zero for none, the request says that it yields."""
+    """An acquire with an idle time, even zero, asks to yield to a prefill in flight."""
     scripted.answer("AcquirePrefix", prefix_cache_pb2.AcquirePrefixResponse())
     lease.acquire(b"space", b"toke", (9, 11, 10), 3, 30, yield_idle_ms=idle_ms)
     asked = only_request(scripted, prefix_cache_pb2.AcquirePrefixRequest())
@@ -82,7 +84,7 @@ def test_an_acquire_yields_where_it_is_to(
 
 
 def test_a_reserve_and_an_insert_go_as_they_are(scripted: ScriptedCalls, lease: LeaseCalls) -> None:
-    """What is asked for and what is inserted arrive unchanged."""
+    """A reserve and an insert arrive unchanged."""
     reservation = prefix_cache_pb2.ReservationRequest(reservation_id=9, page_count=2)
     grant = prefix_cache_pb2.ReservationGrant(reservation_id=9)
     scripted.answer("ReservePages", prefix_cache_pb2.ReservePagesResponse(grants=[grant]))
@@ -103,7 +105,7 @@ def test_a_reserve_and_an_insert_go_as_they_are(scripted: ScriptedCalls, lease: 
 
 
 def test_what_is_given_back_goes_in_one_call(scripted: ScriptedCalls, lease: LeaseCalls) -> None:
-    """Pins and reservations are each given back many at once."""
+    """Many pins are released in one call, and many reservations are aborted in one call."""
     scripted.answer("ReleasePins", prefix_cache_pb2.ReleasePinsResponse())
     scripted.answer("AbortReservation", prefix_cache_pb2.AbortReservationResponse())
     lease.release([1, 2], 30)
@@ -115,7 +117,7 @@ def test_what_is_given_back_goes_in_one_call(scripted: ScriptedCalls, lease: Lea
 
 
 def test_a_lease_is_renewed_and_revoked_by_name(scripted: ScriptedCalls, lease: LeaseCalls) -> None:
-    """Renewing answers the time to live in seconds; both name the lease and its epoch."""
+    """Renewing returns the TTL in seconds. Renewing and revoking send the lease and its epoch."""
     scripted.answer("RenewLease", lease_pb2.RenewLeaseResponse(ttl=timedelta(seconds=1.5)))
     scripted.answer("RevokeLease", lease_pb2.RevokeLeaseResponse())
     assert lease.renew(30) == 1.5
@@ -129,7 +131,7 @@ def test_a_lease_is_renewed_and_revoked_by_name(scripted: ScriptedCalls, lease: 
 def test_a_namespace_is_opened_by_identity_and_layout(
     scripted: ScriptedCalls, lease: LeaseCalls
 ) -> None:
-    """Opening sends who may share and how pages are laid out; peeking needs the id alone."""
+    """Opening a namespace sends its identity and layout. Peeking sends its id only."""
     identity, layout = NamespaceIdentity(b"model"), PageLayout(4, 8, OpaqueContent(b"x"))
     response = store_pb2.OpenNamespaceResponse(namespace_id=b"space", arena_id=2)
     scripted.answer("OpenNamespace", response)

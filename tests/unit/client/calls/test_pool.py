@@ -1,4 +1,4 @@
-"""Lanes of a client: which are used, and what takes their place when they break."""
+"""The lanes of a client: their choice, and the fallback to gRPC when they break."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def status(reason: str) -> status_pb2.Status:
 
 
 def test_a_call_is_answered_and_the_lane_is_used_again(rig: LaneRig) -> None:
-    """A request in pieces arrives whole, with the time that there is, and one lane does."""
+    """A request in several pieces arrives whole with its timeout, and the lane is used again."""
     rig.store.answer(b"first", b"")
     assert rig.call(b"one", b"", b"two", timeout=2.5) == b"first"
     assert rig.call(b"three") == b""
@@ -37,7 +37,7 @@ def test_a_call_is_answered_and_the_lane_is_used_again(rig: LaneRig) -> None:
 
 
 def test_what_is_longer_than_the_kernel_s_buffers_arrives(rig: LaneRig) -> None:
-    """In both directions, beginning in any piece."""
+    """Requests and answers longer than the kernel's buffers arrive whole."""
     long = os.urandom(3 << 20)
     rig.store.answer(long, long)
     for pieces in ((b"short", long, b"end"), (long, long, b"end")):
@@ -47,21 +47,21 @@ def test_what_is_longer_than_the_kernel_s_buffers_arrives(rig: LaneRig) -> None:
 
 @pytest.mark.parametrize("count", [1, 7])
 def test_an_answer_that_comes_in_pieces_is_an_answer(rig: LaneRig, count: int) -> None:
-    """However its bytes come."""
+    """An answer in several pieces is read whole."""
     rig.store.answer(InPieces(b"an answer", count), b"next")
     assert rig.call() == b"an answer"
     assert rig.call() == b"next"
 
 
 def test_more_than_an_answer_breaks_a_lane(rig: LaneRig) -> None:
-    """Whose it would be is not to be known."""
+    """A lane with bytes after the answer is closed, because their call is unknown."""
     rig.store.answer(InPieces(b"an answer", 100, more=b"x"))
     assert rig.call() is None
     assert not rig.lanes._idle
 
 
 def test_a_refusal_is_typed_and_keeps_the_lane(rig: LaneRig) -> None:
-    """The status is the one that gRPC carries."""
+    """A refusal over a lane is raised by its class, and the lane stays open."""
     rig.store.answer(status("LEASE_NOT_FOUND"), b"next")
     with pytest.raises(errors.LeaseNotFound):
         rig.call()
@@ -71,7 +71,7 @@ def test_a_refusal_is_typed_and_keeps_the_lane(rig: LaneRig) -> None:
 
 @pytest.mark.parametrize("what", [HANG_UP, GARBAGE, HUGE, status_pb2.Status(code=14)])
 def test_a_lane_that_breaks_leaves_its_call_to_grpc(rig: LaneRig, what: object) -> None:
-    """So it does with the calls of a second or so; then another lane is tried."""
+    """A call whose lane broke goes over gRPC, as do the calls of the next second."""
     rig.store.answer(what, b"again")
     assert rig.call() is None
     assert rig.call() is None
@@ -81,7 +81,7 @@ def test_a_lane_that_breaks_leaves_its_call_to_grpc(rig: LaneRig, what: object) 
 
 
 def test_lanes_that_go_on_breaking_rest_for_longer(rig: LaneRig) -> None:
-    """Twice as long, less what chance takes off."""
+    """The rest after a lane breaks doubles each time, with random variation."""
     rig.store.answer(HANG_UP, HANG_UP)
     assert rig.call() is None
     rig.now = FIRST_REST
@@ -93,7 +93,7 @@ def test_lanes_that_go_on_breaking_rest_for_longer(rig: LaneRig) -> None:
 
 
 def test_signals_put_off_no_deadline(rig: LaneRig) -> None:
-    """However often one comes, as a profiler's does: no wait begins again with it."""
+    """Frequent signals, as a profiler sends, do not restart a deadline."""
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     here, late, over = get_ident(), Event(), Event()
     rig.store.answer(late)
@@ -115,7 +115,7 @@ def test_signals_put_off_no_deadline(rig: LaneRig) -> None:
 
 
 def test_a_deadline_is_a_deadline(rig: LaneRig) -> None:
-    """The lane is given up with the answer that may come late, and others rest."""
+    """A lane with an overdue answer is closed, and the next calls go over gRPC for a while."""
     late = Event()
     rig.store.answer(late)
     with pytest.raises(errors.StoreTimedOut):
@@ -129,7 +129,7 @@ def test_a_deadline_is_a_deadline(rig: LaneRig) -> None:
 
 
 def test_a_store_that_refuses_a_lane_is_called_over_grpc(rig: LaneRig) -> None:
-    """And asked again later."""
+    """A store that refuses a lane is called over gRPC, and asked for a lane again later."""
     rig.store.refusal = status("QUOTA_EXCEEDED")
     assert rig.call() is None
     rig.store.refusal = None
@@ -140,7 +140,7 @@ def test_a_store_that_refuses_a_lane_is_called_over_grpc(rig: LaneRig) -> None:
 
 
 def test_threads_have_a_lane_each_while_there_are_some(rig: LaneRig) -> None:
-    """Whoever finds none free does not wait for one."""
+    """A call that finds no free lane does not wait for one."""
     held = [Event() for _ in range(MOST)]
     rig.store.answer(*held)
     threads = [Thread(target=rig.call, daemon=True) for _ in held]
@@ -156,7 +156,7 @@ def test_threads_have_a_lane_each_while_there_are_some(rig: LaneRig) -> None:
 
 
 def test_closing_ends_calls_under_way(rig: LaneRig) -> None:
-    """They are left to gRPC, and so is what comes after."""
+    """Closing the lanes leaves running and later calls to gRPC."""
     held = Event()
     rig.store.answer(held)
     answers: list[bytes | None] = []
@@ -171,7 +171,7 @@ def test_closing_ends_calls_under_way(rig: LaneRig) -> None:
 
 
 def test_a_forked_child_has_no_lanes(rig: LaneRig) -> None:
-    """Its copies are closed: what it sends reaches nobody, and its parent's go on."""
+    """A forked child has closed copies of the lanes, and the parent's lanes stay usable."""
     rig.store.answer(b"", b"parent")
     rig.call()
     [lane] = rig.lanes._idle
@@ -185,7 +185,7 @@ def test_a_forked_child_has_no_lanes(rig: LaneRig) -> None:
 def test_a_call_whose_lane_broke_is_made_over_grpc(
     rig: LaneRig, scripted: ScriptedCalls, runtime_dir: RuntimeDir
 ) -> None:
-    """The same request, once more; what a lane answers is not asked twice."""
+    """A call whose lane broke is repeated once over gRPC. An answered call is not repeated."""
     calls = StoreCalls(runtime_dir.grpc_target, "me", b"secret")
     calls.use_lanes(rig.lanes)
     request = pb.ReleasePinsRequest(pin_ids=[7])
@@ -203,7 +203,7 @@ def test_a_call_whose_lane_broke_is_made_over_grpc(
 def test_tokens_go_over_grpc_within_the_message(
     scripted: ScriptedCalls, runtime_dir: RuntimeDir
 ) -> None:
-    """Whatever their length, as if they had been there from the first."""
+    """Over gRPC the tokens become part of the message, whatever their length."""
     calls = StoreCalls(runtime_dir.grpc_target, "me", b"secret")
     for tokens in (b"", b"1234", bytes(200), bytes(70_000)):
         request = pb.MatchPrefixRequest(pin_id=7, sequence={})
@@ -223,7 +223,7 @@ class ReadHalfway(Lane):
 
     @property
     def read_count(self) -> int:
-        """As of any lane."""
+        """Returns the number of answers read so far."""
         return self._read_count
 
     @read_count.setter
@@ -235,7 +235,7 @@ class ReadHalfway(Lane):
 
 
 def test_a_posted_call_is_sent_at_once_and_read_before_the_next_answer(rig: LaneRig) -> None:
-    """Nobody waits for it; all go over one lane, in order, and those refused are told of."""
+    """A posted call is sent at once, and its result is reported when the next answer is read."""
     assert not rig.post(1)
     rig.open_one()
     assert rig.post(1)
@@ -251,7 +251,7 @@ def test_a_posted_call_is_sent_at_once_and_read_before_the_next_answer(rig: Lane
 
 @pytest.mark.parametrize("what", [HANG_UP, GARBAGE, HUGE, InPieces(b"", 100, more=b"x")])
 def test_what_a_lane_had_when_it_broke_is_told_of_once(rig: LaneRig, what: object) -> None:
-    """Nothing of it is known to be done."""
+    """The posted calls of a broken lane are reported once, the unanswered ones as failed."""
     rig.open_one()
     assert rig.post(1)
     assert rig.post(2)
@@ -265,7 +265,7 @@ def test_what_a_lane_had_when_it_broke_is_told_of_once(rig: LaneRig, what: objec
 
 
 def test_answers_are_collected_where_no_call_comes(rig: LaneRig) -> None:
-    """Those that are there; for others somebody may wait, who breaks no lane by that."""
+    """Collecting reports the answers that have arrived, and may wait for others."""
     rig.open_one()
     assert rig.post(1)
     rig.lanes.collect()
@@ -283,7 +283,7 @@ def test_answers_are_collected_where_no_call_comes(rig: LaneRig) -> None:
 
 
 def test_an_answer_that_is_late_breaks_a_lane(rig: LaneRig) -> None:
-    """Whoever looks finds it so, by the deadline that the posted call had."""
+    """A lane whose posted call is not answered by its deadline is closed."""
     rig.open_one()
     assert rig.post(1, timeout=0.01)
     assert wait_until(lambda: rig.has_told(1))
@@ -292,7 +292,10 @@ def test_an_answer_that_is_late_breaks_a_lane(rig: LaneRig) -> None:
 
 
 def test_few_answers_are_left_unread(rig: LaneRig) -> None:
-    """Before another call is posted those that are there are read."""
+    """At most a fixed number of posted calls are unread.
+
+    Posting reads the answers that are there.
+    """
     rig.open_one()
     assert all(rig.post(number) for number in range(MOST_UNREAD))
     assert not rig.post(100)
@@ -304,7 +307,7 @@ def test_few_answers_are_left_unread(rig: LaneRig) -> None:
 
 
 def test_what_would_have_to_wait_is_not_posted(rig: LaneRig) -> None:
-    """A store that reads nothing keeps no caller, whatever was begun breaks the lane."""
+    """A post that would block is not sent. If it was begun, its lane is closed."""
     rig.open_one()
     held = Event()
     rig.store.answer(held)
@@ -317,7 +320,7 @@ def test_what_would_have_to_wait_is_not_posted(rig: LaneRig) -> None:
 
 
 def test_what_was_not_posted_keeps_no_call_in_order(rig: LaneRig) -> None:
-    """A lane that had no room for it owes no answer of it."""
+    """A call that was not posted does not delay later calls in order."""
     rig.open_one()
     [lane] = rig.lanes._idle
     # The least that there is: one of these calls goes whole or not at all.
@@ -336,7 +339,7 @@ def test_what_was_not_posted_keeps_no_call_in_order(rig: LaneRig) -> None:
 
 
 def test_a_call_in_order_comes_after_what_other_lanes_have(rig: LaneRig) -> None:
-    """It waits for their answers; a call that is not, or on the same lane, does not."""
+    """A call in order waits for the posted calls of other lanes, but not of its own lane."""
     rig.open_two()
     assert rig.post(1)
     rig.lanes._idle.reverse()
@@ -353,7 +356,7 @@ def test_a_call_in_order_comes_after_what_other_lanes_have(rig: LaneRig) -> None
 
 
 def test_what_does_not_come_before_a_call_in_order_costs_it_its_deadline(rig: LaneRig) -> None:
-    """As an answer does that does not come; also where it would be made over gRPC."""
+    """A call in order times out if the posted calls before it are not answered."""
     rig.open_two()
     assert rig.post(1)
     assert rig.store.came.acquire(timeout=LIMIT)
@@ -366,7 +369,7 @@ def test_what_does_not_come_before_a_call_in_order_costs_it_its_deadline(rig: La
 
 
 def test_calls_in_order_do_not_wait_for_each_other(rig: LaneRig) -> None:
-    """Each reads what its own lane has before it waits for what others have."""
+    """Two calls in order do not wait for each other, because each first reads its own lane."""
     rig.lanes._most = 2
     for number in range(2):
         rig.open_two()
@@ -386,7 +389,7 @@ def test_calls_in_order_do_not_wait_for_each_other(rig: LaneRig) -> None:
 
 
 def test_a_call_in_order_waits_for_a_lane_that_is_in_use(rig: LaneRig) -> None:
-    """Whoever uses it reads what was posted there, before its own answer."""
+    """A call in order waits for a lane in use, whose user first reads the posted calls' answers."""
     rig.open_one()
     assert rig.post(1)
     assert rig.store.came.acquire(timeout=LIMIT)
@@ -404,7 +407,7 @@ def test_a_call_in_order_waits_for_a_lane_that_is_in_use(rig: LaneRig) -> None:
 
 
 def test_an_answer_that_is_being_read_is_waited_for_no_further(rig: LaneRig) -> None:
-    """However far its reader is: what a lane still has and what it had are not one moment's."""
+    """A call in order does not wait for an answer that another thread is already reading."""
     rig.lane_class = ReadHalfway
     rig.open_one()
     assert rig.post(1)
@@ -425,7 +428,7 @@ def test_an_answer_that_is_being_read_is_waited_for_no_further(rig: LaneRig) -> 
 
 
 def test_closing_tells_of_what_was_posted(rig: LaneRig) -> None:
-    """It may have been done, or not."""
+    """Closing the lanes reports each unanswered posted call as failed."""
     rig.open_one()
     assert rig.post(1)
     rig.lanes.close()

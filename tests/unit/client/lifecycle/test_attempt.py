@@ -1,4 +1,4 @@
-"""One attempt to attach, against sockets that answer as written down."""
+"""One attempt to attach, against scripted sockets."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -28,20 +28,20 @@ class Attempted:
         self.attempt = Attempt(runtime_dir, config)
 
     def run(self) -> Session:
-        """Runs it."""
+        """Runs the attempt and returns its session."""
         return self.attempt.run(Condition(), itertools.count())
 
 
 @pytest.fixture
 def attempted(runtime_dir: RuntimeDir) -> Iterator[Attempted]:
-    """An attempt whose hello and bind are answered."""
+    """Provides an attempt whose Hello and Bind are answered."""
     attempted = Attempted(runtime_dir, [(WELCOME, ())], [(BOUND, ())])
     yield attempted
     attempted.peer.close()
 
 
 def test_an_attempt_grants_and_binds_a_lease(scripted: ScriptedCalls, attempted: Attempted) -> None:
-    """The lease that is granted is the one that is bound, with the same random secret."""
+    """The granted lease is then bound, with the same random secret."""
     scripted.answer("GrantLease", GRANTED)
     scripted.answer("GetCapabilities", CAPABILITIES)
     session = attempted.run()
@@ -58,7 +58,7 @@ def test_an_attempt_grants_and_binds_a_lease(scripted: ScriptedCalls, attempted:
 def test_a_lease_that_is_refused_leaves_nothing(
     scripted: ScriptedCalls, attempted: Attempted
 ) -> None:
-    """Where the grant is refused its error is raised, and no connection stays open."""
+    """A refused grant raises its error and leaves no open connection."""
     scripted.answer("GrantLease", refusal("STORE_DRAINING"))
     scripted.answer("RevokeLease", REVOKED)
     with pytest.raises(errors.StoreDraining):
@@ -70,7 +70,7 @@ def test_a_lease_that_is_refused_leaves_nothing(
 def test_a_lease_of_another_epoch_is_given_back(
     scripted: ScriptedCalls, attempted: Attempted
 ) -> None:
-    """A store that restarted between hello and grant is not attached to by halves."""
+    """A lease of another epoch is revoked, because the store restarted after Hello."""
     scripted.answer("GrantLease", lease_pb2.GrantLeaseResponse(store_epoch=EPOCH + 1))
     scripted.answer("RevokeLease", REVOKED)
     with pytest.raises(errors.StoreUnavailable, match="restarted"):
@@ -83,7 +83,7 @@ def test_a_lease_of_another_epoch_is_given_back(
 def test_a_process_that_is_not_bound_gives_its_lease_back(
     scripted: ScriptedCalls, runtime_dir: RuntimeDir
 ) -> None:
-    """Where binding is refused the lease is revoked, as well as it can be."""
+    """A lease is revoked, as far as possible, if its process cannot be bound."""
     attempted = Attempted(runtime_dir, [(WELCOME, ())], [(REFUSED, ())])
     scripted.answer("GrantLease", GRANTED)
     with pytest.raises(errors.LeaseNotFound):
@@ -92,7 +92,7 @@ def test_a_process_that_is_not_bound_gives_its_lease_back(
 
 
 def test_an_attempt_can_be_aborted(scripted: ScriptedCalls, attempted: Attempted) -> None:
-    """An attempt that waits for a store ends when another thread aborts it."""
+    """Another thread can abort an attempt that waits for the store."""
     slow = Event()
     scripted.answer("GrantLease", slow, GRANTED)
     raised: list[errors.StoreError] = []
@@ -115,7 +115,7 @@ def test_an_attempt_can_be_aborted(scripted: ScriptedCalls, attempted: Attempted
 def test_an_attempt_aborted_before_it_runs_grants_nothing(
     scripted: ScriptedCalls, attempted: Attempted
 ) -> None:
-    """An abort that comes first is not forgotten."""
+    """An abort before the attempt runs still counts, and no lease is granted."""
     attempted.attempt.abort()
     with pytest.raises(errors.StoreUnavailable):
         attempted.run()

@@ -1,4 +1,4 @@
-"""The connector: which session there is, and which namespaces are open in it."""
+"""The connector, which keeps the client's session and opens its namespaces."""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ OTHER = NamespaceKey(NamespaceIdentity(b"other"), KEY.layout)
 
 @pytest.fixture
 def client(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Client]:
-    """A client that is attached to scripted sockets, once."""
+    """Provides a client that is attached once to scripted sockets."""
     peer = ScriptedAttach(
         runtime_dir.attach_socket, [(WELCOME, ())], [(BOUND, ())], [(ACKNOWLEDGED, ())]
     )
@@ -40,13 +40,13 @@ def client(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Client]
 
 
 def opened(scripted: ScriptedCalls) -> list[bytes]:
-    """Returns the models of the namespaces that were asked for, in order."""
+    """Returns the models of the namespaces that were opened, in order."""
     requests = scripted.requests.get("OpenNamespace", [])
     return [store_pb2.OpenNamespaceRequest.FromString(r).identity.model_digest for r in requests]
 
 
 def test_a_namespace_is_asked_for_once(scripted: ScriptedCalls, client: Client) -> None:
-    """Several parts of a program that want the same namespace have it opened once."""
+    """A namespace that several parts of a program want is opened once."""
     scripted.answer("OpenNamespace", OPENED)
     one, same = client.namespace(*KEY), client.namespace(*KEY)
     assert one.wait_open(30)
@@ -56,7 +56,7 @@ def test_a_namespace_is_asked_for_once(scripted: ScriptedCalls, client: Client) 
 
 
 def test_a_refusal_that_passes_is_tried_again(scripted: ScriptedCalls, client: Client) -> None:
-    """A namespace that cannot be opened now is opened later, and others not after it."""
+    """A namespace that is refused for now is tried again, and does not delay the others."""
     scripted.answer("OpenNamespace", refusal("POOL_EXHAUSTED"), OPENED, OPENED)
     first, second = client.namespace(*KEY), client.namespace(*OTHER)
     assert first.wait_open(30)
@@ -65,7 +65,7 @@ def test_a_refusal_that_passes_is_tried_again(scripted: ScriptedCalls, client: C
 
 
 def test_a_refusal_that_stays_is_not_repeated(scripted: ScriptedCalls, client: Client) -> None:
-    """A namespace of the wrong layout keeps its reason, and other namespaces go on."""
+    """A namespace of the wrong layout keeps its reason and is not tried again. Others open."""
     scripted.answer("OpenNamespace", refusal("LAYOUT_MISMATCH", field="page_tokens"), OPENED)
     wrong = client.namespace(*KEY)
     assert wait_until(lambda: isinstance(wrong.failure, errors.LayoutMismatch))
@@ -77,7 +77,7 @@ def test_a_refusal_that_stays_is_not_repeated(scripted: ScriptedCalls, client: C
 
 
 def test_a_namespace_that_is_forgotten_is_closed(scripted: ScriptedCalls, client: Client) -> None:
-    """Its requests are misses, nobody opens it again, and others stay; it can be wanted anew."""
+    """A forgotten namespace is closed and its requests miss. It can be opened again later."""
     scripted.answer("OpenNamespace", OPENED, OPENED, OPENED)
     namespace = client.namespace(*KEY)
     salted = namespace.salted(b"grain")
@@ -94,14 +94,14 @@ def test_a_namespace_that_is_forgotten_is_closed(scripted: ScriptedCalls, client
 
 
 def reserve(namespace: Namespace) -> errors.StoreError | None:
-    """Returns why a reserve failed."""
+    """Returns the error of a reserve."""
     with pytest.raises(errors.StoreError) as raised:
         namespace.reserve(start_page=0, page_count=1)
     return raised.value
 
 
 def peek(namespace: Namespace) -> errors.StoreError | None:
-    """Returns that a peek found nothing: it says no more."""
+    """Peeks, and returns the error that a peek does not report."""
     assert namespace.peek(b"") == 0
     return errors.NamespaceNotFound("gone")
 
@@ -121,7 +121,7 @@ def test_a_namespace_that_was_deleted_is_opened_anew(
     method: str,
     ask: Callable[[Namespace], errors.StoreError | None],
 ) -> None:
-    """A request that finds its namespace gone is a miss, and has it opened again."""
+    """A request to a deleted namespace misses and has it opened again."""
     scripted.answer("OpenNamespace", OPENED, OPENED)
     namespace = client.namespace(*KEY)
     assert namespace.wait_open(30)
@@ -138,7 +138,7 @@ def test_a_namespace_that_was_deleted_is_opened_anew(
 def test_an_engine_s_speed_goes_with_each_match(
     scripted: ScriptedCalls, client: Client, speed: float, stated: int
 ) -> None:
-    """As a whole number of tokens a second; 0 is not known, however slow an engine is."""
+    """The prefill speed is sent as whole tokens/s, at least 1 if it is known, and 0 if not."""
     scripted.answer("OpenNamespace", OPENED)
     scripted.answer("MatchPrefix", prefix_cache_pb2.MatchPrefixResponse())
     scripted.answer("AcquirePrefix", prefix_cache_pb2.AcquirePrefixResponse())
@@ -156,7 +156,7 @@ def test_an_engine_s_speed_goes_with_each_match(
 
 
 def test_an_answer_with_unmapped_pages_is_a_miss(scripted: ScriptedCalls, client: Client) -> None:
-    """Pages that are not mapped here are not handed on, and their pin is given back."""
+    """A match with unmapped pages becomes a miss, and its pin is released."""
     scripted.answer("OpenNamespace", OPENED)
     scripted.answer("ReleasePins", prefix_cache_pb2.ReleasePinsResponse())
     response = prefix_cache_pb2.MatchPrefixResponse()
@@ -174,7 +174,7 @@ def test_an_answer_with_unmapped_pages_is_a_miss(scripted: ScriptedCalls, client
 
 
 def test_a_store_that_is_not_there_was_tried(tmp_path: Path) -> None:
-    """Who waits for it learns that there is nothing to wait for, without waiting."""
+    """A client without a store notes its first attempt, so waiting for it ends at once."""
     client = Client(tmp_path)
     assert not client.tried
     with client:
@@ -184,7 +184,7 @@ def test_a_store_that_is_not_there_was_tried(tmp_path: Path) -> None:
 
 
 def test_a_store_that_refuses_this_process_says_why(runtime_dir: RuntimeDir) -> None:
-    """Where attaching is refused the reason is every request's failure."""
+    """A process that is refused at the attach socket has that reason in each failed request."""
     status = status_pb2.Status.FromString(refusal("PEER_REFUSED", why="test"))
     peer = ScriptedAttach(runtime_dir.attach_socket, [(attach_pb2.ServerFrame(refused=status), ())])
     # The next attempt, which nobody answers, goes on until the client is closed.
@@ -202,7 +202,7 @@ def test_a_store_that_refuses_this_process_says_why(runtime_dir: RuntimeDir) -> 
 def test_a_process_without_descriptors_attaches_later(
     runtime_dir: RuntimeDir,
 ) -> None:
-    """Whatever keeps this process from attaching, the connector lives on and tries again."""
+    """The connector tries again after an attempt fails for lack of descriptors."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     client = Client(runtime_dir.path, ClientConfig(first_backoff=0.01, longest_backoff=0.01))
     namespace = client.namespace(*KEY)
@@ -217,7 +217,7 @@ def test_a_process_without_descriptors_attaches_later(
 
 
 def test_a_client_can_be_closed_from_many_threads(tmp_path: Path) -> None:
-    """Closing twice at the same time, and starting afterwards, do no harm."""
+    """A client may be closed by several threads at once, and started again without effect."""
     client = Client(tmp_path)
     client.start()
     client.start()
@@ -234,7 +234,7 @@ def test_a_client_can_be_closed_from_many_threads(tmp_path: Path) -> None:
 def test_a_store_that_says_when_to_come_is_not_asked_before(
     scripted: ScriptedCalls, runtime_dir: RuntimeDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lease that is refused for now is asked for again after that time, and not before."""
+    """A client waits as long as the store asks before it requests a lease again."""
     peer = ScriptedAttach(runtime_dir.attach_socket, [(WELCOME, ())])
     scripted.answer("GrantLease", refusal("STORE_DRAINING", retry_after_s=1000))
     scripted.answer("RevokeLease", REVOKED)
@@ -254,7 +254,7 @@ def test_a_store_that_says_when_to_come_is_not_asked_before(
 def test_a_store_that_is_back_is_seen_within_half_a_lease(
     runtime_dir: RuntimeDir, ttl: float, longest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Waits between attempts grow to what is configured, and to no more than half of a lease."""
+    """Waits between attempts grow to the configured maximum, and to at most half of the TTL."""
     waits: list[float] = []
     client = Client(runtime_dir.path, ClientConfig(ttl=ttl, first_backoff=0.2))
     connector = client._connector

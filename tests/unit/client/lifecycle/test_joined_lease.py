@@ -1,4 +1,4 @@
-"""A lease that another process owns: bound to, looked at, and never its own."""
+"""A process that joins the lease of another process."""
 
 import itertools
 from collections.abc import Iterator
@@ -28,13 +28,13 @@ def joined_session(runtime_dir: RuntimeDir) -> Session:
 
 
 def has_looked(scripted: ScriptedCalls, count: int) -> bool:
-    """Returns whether the store was asked for the lease so often."""
+    """Returns whether the store was asked for the lease's holds this many times."""
     return len(scripted.requests.get("ListHolds", ())) == count
 
 
 @pytest.fixture
 def peer(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedAttach]:
-    """A store that welcomes and binds, and answers nothing else."""
+    """Provides a store that answers Hello and Bind only."""
     scripted.answer("GetCapabilities", CAPABILITIES)
     peer = ScriptedAttach(runtime_dir.attach_socket, [(WELCOME, ())], [(BOUND, ())])
     yield peer
@@ -42,7 +42,7 @@ def peer(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedA
 
 
 def test_a_shared_lease_is_bytes() -> None:
-    """What is handed over comes out again; other bytes are none."""
+    """A shared lease survives packing. Other bytes are refused."""
     assert SharedLease.unpack(SHARED.pack()) == SHARED
     for wrong in (b"", SHARED.pack()[1:], SHARED.pack()[:40], b"x" * 64):
         with pytest.raises(ValueError, match="not the bytes of a shared lease"):
@@ -52,7 +52,7 @@ def test_a_shared_lease_is_bytes() -> None:
 def test_a_process_joins_by_binding_alone(
     scripted: ScriptedCalls, runtime_dir: RuntimeDir, peer: ScriptedAttach
 ) -> None:
-    """It binds to the owner's lease with the owner's secret, and grants and revokes none."""
+    """A process joins with the owner's secret, and grants and revokes no lease."""
     session = joined_session(runtime_dir)
     bind = peer.frames[1].bind
     assert (bind.lease_id, bind.lease_secret) == (SHARED.lease_id, SHARED.secret)
@@ -65,7 +65,7 @@ def test_a_process_joins_by_binding_alone(
 
 @pytest.mark.usefixtures("peer")
 def test_requests_are_the_owner_s(runtime_dir: RuntimeDir) -> None:
-    """Who joined asks the store for nothing: no two processes can choose the same id."""
+    """A joined process makes no requests, so two processes never choose the same id."""
     session = joined_session(runtime_dir)
     with pytest.raises(errors.StoreUnavailable, match="owner makes the requests"):
         session.request().__enter__()
@@ -77,7 +77,7 @@ def test_requests_are_the_owner_s(runtime_dir: RuntimeDir) -> None:
 def test_a_lease_that_ended_ends_who_joined_it(
     scripted: ScriptedCalls, runtime_dir: RuntimeDir
 ) -> None:
-    """It looks whether the lease is there, again and again, and renews nothing."""
+    """A joined process checks the lease regularly, never renews it, and ends with it."""
     scripted.answer("ListHolds", LOOKED, LOOKED, refusal("LEASE_NOT_FOUND"))
     session = joined_session(runtime_dir)
     for count in (1, 2, 3):
@@ -96,7 +96,7 @@ def test_a_lease_that_ended_ends_who_joined_it(
 def test_a_lease_of_a_store_that_restarted_cannot_be_joined(
     scripted: ScriptedCalls, runtime_dir: RuntimeDir
 ) -> None:
-    """It is gone with the store that granted it, and the client says so and tries no more."""
+    """A client that joins a lease of a restarted store reports it and stops trying."""
     gone = SharedLease(EPOCH + 1, SHARED.lease_id, SHARED.secret)
     with Client(runtime_dir.path, ClientConfig(), join=gone.pack()) as client:
         client._connector._thread.join(30)
@@ -109,7 +109,7 @@ def test_a_lease_of_a_store_that_restarted_cannot_be_joined(
 def test_a_lease_that_cannot_be_joined_yet_is_tried_again(
     scripted: ScriptedCalls, runtime_dir: RuntimeDir
 ) -> None:
-    """A store that does not answer may come to: only the lease's end is an end."""
+    """A client keeps trying to join while the store does not answer."""
     config = ClientConfig(first_backoff=0.01, longest_backoff=0.01)
     with Client(runtime_dir.path, config, join=SHARED.pack()) as client:
         assert not client.wait_connected(0.1)

@@ -1,4 +1,4 @@
-"""Renewing a lease, by a clock that the test moves."""
+"""The renewal of a lease, by a clock that the test moves."""
 
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -15,7 +15,7 @@ Outcome = float | errors.StoreError
 
 
 class User:
-    """Notes what the keeper tells."""
+    """A user that notes the keeper's reports."""
 
     def __init__(self) -> None:
         self.renewals: SimpleQueue[None] = SimpleQueue()
@@ -26,12 +26,12 @@ class User:
         self.renewals.put(None)
 
     def end(self, reason: errors.StoreError) -> None:
-        """Notes the end."""
+        """Notes the end of the lease."""
         self.ends.put(reason)
 
 
 class Kept:
-    """A keeper whose renewals have the outcomes that the test gives, at the test's time."""
+    """A keeper whose clock and renewals the test controls."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -52,27 +52,27 @@ class Kept:
         return outcome
 
     def at(self, now: float) -> None:
-        """Moves the clock, and have the keeper look at it."""
+        """Moves the clock and wakes the keeper."""
         self.now = now
         self.keeper.prompt()
 
 
 @pytest.fixture
 def kept() -> Iterator[Kept]:
-    """A keeper that is not started yet, stopped afterwards."""
+    """Provides a keeper that is not started, and stops it afterwards."""
     kept = Kept()
     yield kept
     kept.keeper.stop()
 
 
 def test_a_term_is_counted_from_sending() -> None:
-    """A term is renewed after a third and ends after the whole, from when it was asked for."""
+    """A term counts from the request's sending. It is renewed after a third of the TTL."""
     term = LeaseTerm(sent_at=10.0, ttl=9.0)
     assert (term.renew_at, term.ends_at, term.retry_s) == (13.0, 19.0, 0.9)
 
 
 def test_a_renewal_extends_the_term_from_its_sending(kept: Kept) -> None:
-    """However long the answer took, the new term begins when the request was sent."""
+    """The new term begins when the request was sent, however long the answer took."""
 
     def slow() -> float:
         kept.now += 200.0
@@ -89,7 +89,7 @@ def test_a_renewal_extends_the_term_from_its_sending(kept: Kept) -> None:
 
 
 def test_a_renewal_never_waits_beyond_the_end(kept: Kept) -> None:
-    """The timeout is a third of the term, and at its end what is left of it."""
+    """A renewal's timeout is a third of the term, or its rest if that is shorter."""
     kept.keeper.start()
     kept.outcomes.put(errors.StoreTimedOut("slow"))
     kept.at(400.0)
@@ -101,7 +101,7 @@ def test_a_renewal_never_waits_beyond_the_end(kept: Kept) -> None:
 
 
 def test_failures_are_tried_again_until_the_end(kept: Kept) -> None:
-    """A store that is away costs the lease only at its end, which this clock decides."""
+    """Failed renewals are repeated until the lease ends by the client's clock."""
     kept.keeper.start()
     for now in (400.0, 600.0):
         kept.outcomes.put(errors.StoreUnavailable("away"))
@@ -114,7 +114,7 @@ def test_failures_are_tried_again_until_the_end(kept: Kept) -> None:
 
 
 def test_a_refusal_ends_it_at_once(kept: Kept) -> None:
-    """What the store says of the lease counts, whatever the clock says."""
+    """A refusal of a renewal ends the lease at once, whatever the clock says."""
     kept.keeper.start()
     refused = errors.LeaseNotFound("gone")
     kept.outcomes.put(refused)
@@ -123,7 +123,7 @@ def test_a_refusal_ends_it_at_once(kept: Kept) -> None:
 
 
 def test_a_refusal_for_now_is_no_end(kept: Kept) -> None:
-    """Where the store says to come later the lease is renewed later, within its term."""
+    """A renewal that the store refuses for now is repeated after the given delay."""
     kept.keeper.start()
     kept.outcomes.put(errors.QuotaExceeded("too many", retry_after_s=200.0))
     kept.at(400.0)
@@ -136,7 +136,7 @@ def test_a_refusal_for_now_is_no_end(kept: Kept) -> None:
 
 
 def test_a_process_that_slept_gives_up_before_it_asks(kept: Kept) -> None:
-    """After a stop past the term nothing is sent: the lease is given up by the clock alone."""
+    """A process that slept past its term ends the lease by its clock, without a request."""
     kept.keeper.start()
     kept.at(5000.0)
     assert isinstance(kept.user.ends.get(timeout=30), errors.LeaseExpired)
@@ -144,7 +144,7 @@ def test_a_process_that_slept_gives_up_before_it_asks(kept: Kept) -> None:
 
 
 def test_a_stopped_keeper_says_nothing(kept: Kept) -> None:
-    """After a stop there is neither a renewal nor an end."""
+    """A stopped keeper reports neither a renewal nor an end."""
     kept.keeper.start()
     kept.keeper.stop()
     kept.at(5000.0)
@@ -154,7 +154,7 @@ def test_a_stopped_keeper_says_nothing(kept: Kept) -> None:
 
 
 def test_it_renews_by_itself() -> None:
-    """On the real clock a short term is renewed without a prompt."""
+    """A keeper renews a short term by itself on the real clock."""
     user = User()
     keeper = LeaseKeeper(lambda _: 60.0, user, LeaseTerm(0.0, 0.3), lambda: 0.15)
     keeper.start()
@@ -163,7 +163,7 @@ def test_it_renews_by_itself() -> None:
 
 
 def test_a_keeper_that_fails_by_a_bug_gives_the_lease_up(kept: Kept) -> None:
-    """Its user is told, and attaches anew: nobody else would see the lease end."""
+    """A keeper that fails unexpectedly reports the end of the lease, so the client reattaches."""
 
     def fail() -> float:
         raise RuntimeError("a bug")

@@ -1,4 +1,4 @@
-"""Giving back in the background, against a wire that fails as the test wrote it down."""
+"""The sender of releases in the background, against a scripted store that fails."""
 
 from collections.abc import Iterator
 from threading import Event
@@ -27,7 +27,7 @@ REVOKED = lease_pb2.RevokeLeaseResponse()
 
 
 def reservations_aborted(scripted: ScriptedCalls) -> list[list[int]]:
-    """Returns the reservations of each abort that came."""
+    """Returns the reservation ids of each abort call."""
     requests = map(
         prefix_cache_pb2.AbortReservationRequest.FromString,
         scripted.requests.get("AbortReservation", []),
@@ -36,7 +36,7 @@ def reservations_aborted(scripted: ScriptedCalls) -> list[list[int]]:
 
 
 def test_what_is_given_back_arrives(scripted: ScriptedCalls, sending: Sending) -> None:
-    """Pins and reservations that are given back together are sent, each by its own call."""
+    """Pins and reservations that are released together are sent, each kind in its own call."""
     scripted.answer("ReleasePins", RELEASED)
     scripted.answer("AbortReservation", ABORTED)
     sending.sender.give_back(pin_ids=[1], reservation_ids=[2])
@@ -45,14 +45,14 @@ def test_what_is_given_back_arrives(scripted: ScriptedCalls, sending: Sending) -
 
 
 def test_nothing_is_not_sent(scripted: ScriptedCalls, sending: Sending) -> None:
-    """Giving back nothing makes no call, and a flush of nothing is done."""
+    """Releasing nothing makes no call, and a flush returns at once."""
     sending.sender.give_back()
     assert sending.sender.flush(0)
     assert scripted.requests == {}
 
 
 def test_what_waits_is_sent_in_order_in_batches(scripted: ScriptedCalls, sending: Sending) -> None:
-    """While one call is under way the next ones gather, up to a batch's size."""
+    """Releases that gather during a call are sent in order, in batches."""
     slow = Event()
     scripted.answer("ReleasePins", slow, RELEASED, RELEASED, RELEASED)
     sending.sender.give_back(pin_ids=[1])
@@ -68,7 +68,7 @@ def test_what_waits_is_sent_in_order_in_batches(scripted: ScriptedCalls, sending
 def test_a_release_is_repeated_until_it_is_answered(
     scripted: ScriptedCalls, sending: Sending
 ) -> None:
-    """Calls without an answer are made again; what came of the first does not matter."""
+    """A release without an answer is repeated until it is answered."""
     scripted.answer("ReleasePins", grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, RELEASED)
     sending.sender.give_back(pin_ids=[1])
     assert sending.sender.flush(30)
@@ -76,7 +76,7 @@ def test_a_release_is_repeated_until_it_is_answered(
 
 
 def test_a_release_that_is_refused_is_over(scripted: ScriptedCalls, sending: Sending) -> None:
-    """Where the store holds nothing any more there is nothing to repeat."""
+    """A release that is refused for good is not repeated."""
     scripted.answer("ReleasePins", refusal("STALE_EPOCH"))
     sending.sender.give_back(pin_ids=[1])
     assert sending.sender.flush(30)
@@ -86,7 +86,7 @@ def test_a_release_that_is_refused_is_over(scripted: ScriptedCalls, sending: Sen
 def test_a_release_that_came_too_late_is_repeated(
     scripted: ScriptedCalls, sending: Sending
 ) -> None:
-    """A store that saw the deadline pass before the client did has released nothing."""
+    """A release that reached the store after its deadline is repeated."""
     too_late = refusal("INVALID_FIELD", field="deadline", value="passed")
     scripted.answer("ReleasePins", too_late, RELEASED)
     sending.sender.give_back(pin_ids=[1])
@@ -97,7 +97,7 @@ def test_a_release_that_came_too_late_is_repeated(
 def test_a_release_that_is_refused_for_now_is_repeated(
     scripted: ScriptedCalls, sending: Sending
 ) -> None:
-    """Where the store says to come later, the pin is released later, and nothing before that."""
+    """A release that is refused for now is repeated after the given delay, and not before."""
     scripted.answer("ReleasePins", refusal("QUOTA_EXCEEDED", retry_after_s=0.01), RELEASED)
     sending.sender.give_back(pin_ids=[1])
     assert sending.sender.flush(30)
@@ -111,7 +111,7 @@ def test_a_release_that_is_refused_for_now_is_repeated(
 
 
 def test_the_lease_is_revoked_last(scripted: ScriptedCalls, sending: Sending) -> None:
-    """Finishing sends what waits, tells of unmapped extents, revokes the lease, and ends."""
+    """Finishing sends the releases, reports unmapped extents, and then revokes the lease."""
     slow = Event()
     scripted.answer("ReleasePins", slow, RELEASED)
     scripted.answer("RevokeLease", grpc.StatusCode.UNAVAILABLE, REVOKED)
@@ -130,7 +130,7 @@ def test_the_lease_is_revoked_last(scripted: ScriptedCalls, sending: Sending) ->
 def test_what_is_unmapped_after_the_lease_is_told_too(
     scripted: ScriptedCalls, sending: Sending
 ) -> None:
-    """The lease ends at once; the connection lasts for as long as views keep memory mapped."""
+    """The lease ends at once. The connection stays open while views keep memory mapped."""
     scripted.answer("RevokeLease", REVOKED)
     sending.lingering += [7, 8]
     sending.sender.finish()
@@ -146,7 +146,7 @@ def test_what_is_unmapped_after_the_lease_is_told_too(
 def test_a_release_that_fails_by_a_bug_is_repeated(
     scripted: ScriptedCalls, sending: Sending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its thread nothing would ever be given back, and every acquire would wait for it."""
+    """A release that fails with an unexpected error is repeated, because later ones wait for it."""
     failures = [RuntimeError("a bug")]
     release = LeaseCalls.release
 
@@ -163,7 +163,7 @@ def test_a_release_that_fails_by_a_bug_is_repeated(
 
 
 def test_what_was_told_of_is_not_waited_for(scripted: ScriptedCalls, sending: Sending) -> None:
-    """Who unmaps tells first and takes note of it then: the sender may look in between."""
+    """The sender may see an unmapped extent before the table notes it, and still finishes."""
     scripted.answer("RevokeLease", REVOKED)
     sending.lingering.append(7)
     sending.sender.finish()
@@ -174,7 +174,7 @@ def test_what_was_told_of_is_not_waited_for(scripted: ScriptedCalls, sending: Se
 
 
 def test_an_abandoned_sender_waits_for_no_view(scripted: ScriptedCalls, sending: Sending) -> None:
-    """Where the rest is left to the process's death, views are too."""
+    """An abandoned sender waits for no view, because the process's death ends the views."""
     scripted.answer("RevokeLease", REVOKED)
     sending.lingering.append(7)
     sending.sender.finish()
@@ -186,7 +186,7 @@ def test_an_abandoned_sender_waits_for_no_view(scripted: ScriptedCalls, sending:
 def test_an_abandoned_sender_ends_and_says_what_it_did_not_send(
     scripted: ScriptedCalls, sending: Sending
 ) -> None:
-    """Abandoning ends the repeating at once; what was not sent is not said to be."""
+    """An abandoned sender stops repeating, and its flush reports what was not sent."""
     scripted.answer("ReleasePins", *[grpc.StatusCode.UNAVAILABLE] * 100_000)
     sending.sender.give_back(pin_ids=[1])
     assert scripted.came.wait(30)
@@ -198,7 +198,7 @@ def test_an_abandoned_sender_ends_and_says_what_it_did_not_send(
 
 
 def test_a_prompt_ends_a_wait(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> None:
-    """Knowing that the store answers again, a sender does not wait for its next attempt."""
+    """A sign of life ends the wait before the next attempt."""
     scripted.answer("ReleasePins", grpc.StatusCode.UNAVAILABLE, RELEASED)
     calls = StoreCalls(runtime_dir.grpc_target, "me")
     sender = ReleaseSender(
@@ -220,7 +220,7 @@ def test_a_prompt_ends_a_wait(scripted: ScriptedCalls, runtime_dir: RuntimeDir) 
 
 @pytest.fixture
 def lane(runtime_dir: RuntimeDir, sending: Sending) -> Iterator[ScriptedLanes]:
-    """A scripted lane that the sender's calls may take, idle."""
+    """Provides an idle scripted lane for the sender's calls."""
     store = ScriptedLanes(runtime_dir.attach_socket)
 
     def opening(timeout: float) -> Lane:
@@ -242,12 +242,12 @@ def lane(runtime_dir: RuntimeDir, sending: Sending) -> Iterator[ScriptedLanes]:
 
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the sender's thread leave lanes, and what waits, to whoever asks for them."""
+    """Keeps the sender's thread from reading lanes and waiting calls by itself."""
     monkeypatch.setattr(release_sender, "LOOK", 3600.0)
 
 
 def pins_posted(lane: ScriptedLanes) -> list[list[int]]:
-    """Returns the pins of each release that came over a lane."""
+    """Returns the pin ids of each release that was posted on a lane."""
     requests = [prefix_cache_pb2.ReleasePinsRequest.FromString(body) for _, body in lane.calls]
     return [list(each.pin_ids) for each in requests]
 
@@ -256,7 +256,7 @@ def pins_posted(lane: ScriptedLanes) -> list[list[int]]:
 def test_a_release_goes_over_a_lane_and_nobody_waits(
     scripted: ScriptedCalls, sending: Sending, lane: ScriptedLanes
 ) -> None:
-    """It is sent before it returns, and answered when somebody read the answer."""
+    """A release is posted on a lane without waiting. It counts once its answer is read."""
     sending.sender.give_back(pin_ids=[1])
     sending.sender.give_back(pin_ids=[2])
     assert lane.came.acquire(timeout=30)
@@ -273,7 +273,7 @@ def test_a_release_goes_over_a_lane_and_nobody_waits(
 def test_answers_on_a_lane_are_read_where_nobody_asks(
     sending: Sending, lane: ScriptedLanes
 ) -> None:
-    """The sender looks for them, and no longer than there are some."""
+    """The sender reads answers on lanes by itself, while there are unread ones."""
     for pin_id in (1, 2):
         lane.answer(b"")
         sending.sender.give_back(pin_ids=[pin_id])
@@ -285,7 +285,7 @@ def test_answers_on_a_lane_are_read_where_nobody_asks(
 def test_a_release_that_a_lane_lost_is_repeated(
     scripted: ScriptedCalls, sending: Sending, lane: ScriptedLanes, what: object
 ) -> None:
-    """Over gRPC, where no lane is left; one that was refused comes again too."""
+    """A release that a lane lost or refused is repeated over gRPC or a lane."""
     lane.answer(what, b"")
     scripted.answer("ReleasePins", RELEASED)
     sending.sender.give_back(pin_ids=[1])
@@ -294,7 +294,7 @@ def test_a_release_that_a_lane_lost_is_repeated(
 
 
 def test_more_than_a_batch_goes_by_the_thread(sending: Sending, lane: ScriptedLanes) -> None:
-    """In parts that the store takes."""
+    """More pins than fit in a batch are sent by the thread in several calls."""
     lane.answer(b"", b"")
     sending.sender.give_back(pin_ids=[1, 2, 3])
     assert sending.sender.flush(30)
@@ -304,7 +304,7 @@ def test_more_than_a_batch_goes_by_the_thread(sending: Sending, lane: ScriptedLa
 def test_the_lease_goes_after_what_lanes_have(
     scripted: ScriptedCalls, sending: Sending, lane: ScriptedLanes
 ) -> None:
-    """What one of them lost is repeated before."""
+    """The lease is revoked after the lanes' posted releases, and lost releases are repeated."""
     scripted.answer("RevokeLease", REVOKED)
     scripted.answer("ReleasePins", RELEASED)
     sending.sender.give_back(pin_ids=[1])
@@ -319,7 +319,7 @@ def test_the_lease_goes_after_what_lanes_have(
 
 
 def test_nothing_is_posted_once_abandoned(sending: Sending, lane: ScriptedLanes) -> None:
-    """Its store is gone, or this process goes."""
+    """An abandoned sender posts nothing, because its store or its process is gone."""
     sending.sender.abandon()
     sending.sender.give_back(pin_ids=[1])
     assert not sending.sender.flush(0)
@@ -330,7 +330,10 @@ def test_nothing_is_posted_once_abandoned(sending: Sending, lane: ScriptedLanes)
 def test_reservations_without_slots_are_ended_together(
     sending: Sending, lane: ScriptedLanes
 ) -> None:
-    """Of some, in one call; nobody who reserves waits for them, and who flushes does."""
+    """Reservations without slots are aborted together.
+
+    A flush waits for them, a reserve does not.
+    """
     lane.answer(*[b""] * 20)
     for reservation_id in range(1, MOST_LATER):
         sending.sender.give_back(slotless_ids=[reservation_id])
@@ -350,7 +353,7 @@ def test_reservations_without_slots_are_ended_together(
 def test_a_reservation_without_slots_is_ended_where_none_follows(
     sending: Sending, lane: ScriptedLanes
 ) -> None:
-    """Before long, or before the lease is."""
+    """A reservation without slots is aborted soon even if none follows it."""
     lane.answer(b"")
     sending.sender.give_back(slotless_ids=[1])
     assert wait_until(lambda: not sending.sender._open)

@@ -1,4 +1,4 @@
-"""One session: when it takes work, what becomes of calls without an answer, and its end."""
+"""A session: its requests, the calls without an answer, and its end."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,13 +22,13 @@ MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(0))
 
 
 def released(scripted: ScriptedCalls) -> list[int]:
-    """Returns the pins that were released."""
+    """Returns the pin ids that were released."""
     requests = scripted.requests.get("ReleasePins", [])
     return [p for r in requests for p in prefix_cache_pb2.ReleasePinsRequest.FromString(r).pin_ids]
 
 
 def test_ids_are_never_used_twice(attached: ScriptedSession) -> None:
-    """Ids are 64-bit, not zero, all different, and begin anywhere."""
+    """Ids have 64 bits, are not zero, differ, and begin at a random number."""
     ids = [attached.session.take_id() for _ in range(1000)]
     assert len(set(ids)) == 1000
     assert all(0 < each < 1 << 64 for each in ids)
@@ -36,7 +36,7 @@ def test_ids_are_never_used_twice(attached: ScriptedSession) -> None:
 
 
 def test_a_namespace_is_open_once_its_extents_are_counted_on(attached: ScriptedSession) -> None:
-    """Opening waits for the store to count on the extents, and notes the namespace then."""
+    """A namespace is open once the store has acknowledged its extents."""
     session = attached.open()
     assert session.namespaces == {KEY: OpenedNamespace(b"space", 1, 4)}
     assert session.require_mapped(Pages()) == []
@@ -47,7 +47,7 @@ def test_a_namespace_is_open_once_its_extents_are_counted_on(attached: ScriptedS
 def test_a_lease_that_is_over_ends_the_session(
     attached: ScriptedSession, kind: type[errors.StoreRefused]
 ) -> None:
-    """Each refusal that means the lease is of no use ends the session, and is raised."""
+    """A refusal that means the end of the lease ends the session and is raised."""
     (reason,) = (name for name, each in errors.StoreRefused.by_reason.items() if each is kind)
     attached.calls.answer("MatchPrefix", refusal(reason))
     with pytest.raises(kind):
@@ -60,7 +60,7 @@ def test_a_lease_that_is_over_ends_the_session(
 
 
 def test_a_refusal_of_one_call_is_no_more_than_that(attached: ScriptedSession) -> None:
-    """A refusal that says nothing of the lease leaves the session, and nothing to undo."""
+    """A refusal of one call leaves the session open, with nothing to release."""
     attached.calls.answer("MatchPrefix", refusal("LIMIT_EXCEEDED"), MATCH)
     with pytest.raises(errors.LimitExceeded):
         match(attached.session, 1)
@@ -73,7 +73,7 @@ def test_a_refusal_of_one_call_is_no_more_than_that(attached: ScriptedSession) -
 def test_a_call_without_a_clear_answer_is_undone(
     attached: ScriptedSession, answer: grpc.StatusCode | bytes
 ) -> None:
-    """What a call may have taken, for nobody knows, is given back in the background."""
+    """The pin of a call without a clear answer is released in the background."""
     attached.calls.answer("MatchPrefix", answer)
     attached.calls.answer("ReleasePins", RELEASED)
     with pytest.raises(errors.StoreError):
@@ -84,7 +84,7 @@ def test_a_call_without_a_clear_answer_is_undone(
 
 
 def test_a_request_that_is_interrupted_is_undone(attached: ScriptedSession) -> None:
-    """Whatever ends a request on this side, its pins and reservations are given back."""
+    """An interrupted request releases its pins and reservations."""
 
     def interrupted() -> None:
         raise KeyboardInterrupt
@@ -102,7 +102,7 @@ def test_a_request_that_is_interrupted_is_undone(attached: ScriptedSession) -> N
 
 
 def test_what_was_not_asked_is_not_undone(attached: ScriptedSession) -> None:
-    """A request that ends before any call took nothing, and nothing is sent for it."""
+    """A request that ends before any call sends nothing."""
     with pytest.raises(KeyError), attached.session.request(pin_ids=(1,)):
         raise KeyError
     assert attached.session.flush(30)
@@ -110,7 +110,7 @@ def test_what_was_not_asked_is_not_undone(attached: ScriptedSession) -> None:
 
 
 def test_a_page_without_memory_is_no_answer(attached: ScriptedSession) -> None:
-    """Pages in an extent that is not mapped here are never handed on."""
+    """A page in an unmapped extent is refused."""
     session = attached.open()
     with pytest.raises(errors.StoreUnavailable, match="9"):
         session.require_mapped(
@@ -119,7 +119,7 @@ def test_a_page_without_memory_is_no_answer(attached: ScriptedSession) -> None:
 
 
 def test_a_range_beyond_its_extent_is_no_answer(attached: ScriptedSession) -> None:
-    """Twenty bytes could say four thousand million pages: none is taken out of them."""
+    """A range beyond its extent is refused before any page of it is made."""
     session = attached.open()
     extent = session.extents.get(3)
     assert extent is not None
@@ -133,7 +133,7 @@ def test_a_range_beyond_its_extent_is_no_answer(attached: ScriptedSession) -> No
 
 
 def test_releases_go_ahead_of_a_reserve(attached: ScriptedSession) -> None:
-    """Settling waits for what was given back, and no longer than the request may take."""
+    """A reserve first waits for earlier releases, up to its own timeout."""
     slow, session = Event(), attached.session
     attached.calls.answer("ReleasePins", slow, RELEASED)
     session.give_back(pin_ids=[1])
@@ -149,7 +149,7 @@ def test_releases_go_ahead_of_a_reserve(attached: ScriptedSession) -> None:
 
 
 def test_settling_ends_with_the_session(attached: ScriptedSession) -> None:
-    """A request that waits for releases to a store that is gone is a miss at once."""
+    """A request that waits for releases fails at once when the session ends."""
     slow = Event()
     attached.calls.answer("ReleasePins", slow, RELEASED)
     attached.session.give_back(pin_ids=[1])
@@ -164,7 +164,7 @@ def test_settling_ends_with_the_session(attached: ScriptedSession) -> None:
 
 
 def ways_to_end() -> list[tuple[str, Callable[[ScriptedSession], None]]]:
-    """Returns how a session can come to its end without a call."""
+    """Returns the ways in which a session ends without a call."""
     return [
         ("hang-up", lambda attached: attached.attach.hang_up()),
         ("told", lambda attached: attached.session.end(errors.ClientClosed("closed"))),
@@ -175,7 +175,7 @@ def ways_to_end() -> list[tuple[str, Callable[[ScriptedSession], None]]]:
 def test_an_ended_session_drains(
     attached: ScriptedSession, _: str, end: Callable[[ScriptedSession], None]
 ) -> None:
-    """With something held the memory stays; the last one to leave drains the session."""
+    """An ended session keeps its memory until the last hold is released."""
     session = attached.open()
     with session.request():
         session.hold()
@@ -189,7 +189,7 @@ def test_an_ended_session_drains(
 
 
 def test_the_first_reason_of_an_end_stays(attached: ScriptedSession) -> None:
-    """Later reasons are consequences of the first."""
+    """The first reason of a session's end stays, because later ones follow from it."""
     first = errors.ClientClosed("first")
     attached.session.end(first)
     attached.session.end(errors.StoreUnavailable("second"))
@@ -197,7 +197,7 @@ def test_the_first_reason_of_an_end_stays(attached: ScriptedSession) -> None:
 
 
 def test_a_drained_session_gives_up_its_memory_and_its_lease(attached: ScriptedSession) -> None:
-    """Finishing unmaps, tells so, revokes the lease and closes the connection."""
+    """Finishing unmaps the memory, reports it, revokes the lease and closes the connection."""
     session = attached.open()
     attached.calls.answer("RevokeLease", REVOKED)
     session.end(errors.ClientClosed("closed"))
@@ -211,7 +211,7 @@ def test_a_drained_session_gives_up_its_memory_and_its_lease(attached: ScriptedS
 def test_a_namespace_whose_extents_are_not_counted_on_does_not_open(
     scripted: ScriptedCalls, runtime_dir: RuntimeDir
 ) -> None:
-    """Without the store's acknowledgement there is no namespace, for no slot could be had."""
+    """A namespace does not open while the store has not acknowledged its extents."""
     attached = ScriptedSession(runtime_dir, scripted)
     # Once it is attached: that takes as long as it takes.
     attached.session._config = replace(attached.config, connect_timeout=0.1)

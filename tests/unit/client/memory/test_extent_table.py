@@ -26,7 +26,7 @@ def described(extent_id: int, arena_id: int = 1) -> types_pb2.Extent:
 
 @pytest.fixture
 def memory() -> Iterator[int]:
-    """A sealed memfd of 64 bytes."""
+    """Provides a sealed memfd of 64 bytes."""
     descriptor = sealed_memfd(64, REQUIRED_SEALS)
     yield descriptor
     os.close(descriptor)
@@ -34,18 +34,18 @@ def memory() -> Iterator[int]:
 
 @pytest.fixture
 def gone() -> list[int]:
-    """The extents that were unmapped."""
+    """Collects the unmapped extents."""
     return []
 
 
 @pytest.fixture
 def table(gone: list[int]) -> ExtentTable:
-    """An empty table."""
+    """Provides an empty table."""
     return ExtentTable(Condition(), itertools.count(1), gone.append, store_epoch=5)
 
 
 def test_extents_are_found_by_id_and_by_arena(table: ExtentTable, memory: int) -> None:
-    """What was added is found, in the order of mapping, and nothing else is."""
+    """Extents are found by id, and by arena in the order of mapping."""
     for extent_id, arena_id in ((4, 1), (2, 2), (3, 1)):
         table.add(described(extent_id, arena_id), [memory])
     assert list(table.of_arena(1)) == [4, 3]
@@ -61,7 +61,7 @@ def test_an_extent_announced_again_is_mapped_once(table: ExtentTable, memory: in
 
 
 def test_the_number_grows_with_each_change(table: ExtentTable, memory: int) -> None:
-    """Mapping and giving up draw a new number; giving up what is not there does not."""
+    """Each mapping and unmapping gives the table a new number. Unmapping nothing does not."""
     numbers = [table.number]
     table.add(described(1), [memory])
     numbers.append(table.number)
@@ -75,7 +75,7 @@ def test_the_number_grows_with_each_change(table: ExtentTable, memory: int) -> N
 def test_an_extent_given_up_is_unmapped_after_its_last_view(
     table: ExtentTable, memory: int, gone: list[int]
 ) -> None:
-    """Giving up drops the table's own hold; a view keeps the memory until it goes."""
+    """An extent that is given up stays mapped while a view of it exists."""
     for extent_id in (1, 2):
         table.add(described(extent_id), [memory])
     table.acknowledge([1, 2])
@@ -88,7 +88,7 @@ def test_an_extent_given_up_is_unmapped_after_its_last_view(
 
 
 def test_an_extent_that_is_refused_is_not_there(table: ExtentTable, memory: int) -> None:
-    """A mapping that fails leaves the table as it was."""
+    """A failed mapping leaves the table unchanged."""
     wrong = described(1)
     wrong.slot_count = 2
     with pytest.raises(UntrustedExtent):
@@ -97,7 +97,10 @@ def test_an_extent_that_is_refused_is_not_there(table: ExtentTable, memory: int)
 
 
 def test_an_extent_that_cannot_be_mapped_is_settled(table: ExtentTable, memory: int) -> None:
-    """Extents are settled once each is counted on or refused; one that is mapped is enough."""
+    """Extents are settled once each is acknowledged or refused.
+
+    A refusal counts only if all are.
+    """
     why = DeviceUnavailable("no device")
     table.add(described(1), [memory])
     table.refuse(2, why)
@@ -108,7 +111,7 @@ def test_an_extent_that_cannot_be_mapped_is_settled(table: ExtentTable, memory: 
 
 
 def test_a_refusal_ends_with_a_mapping_and_with_the_extent(table: ExtentTable, memory: int) -> None:
-    """What is mapped after all, retired or given up is refused no more."""
+    """A refusal of an extent ends when the extent is mapped, retired or given up."""
     for extent_id in (1, 2, 3):
         table.refuse(extent_id, DeviceUnavailable("no device"))
     table.add(described(1), [memory])
@@ -119,13 +122,13 @@ def test_a_refusal_ends_with_a_mapping_and_with_the_extent(table: ExtentTable, m
 
 
 def test_waiting_for_devices_without_any_is_nothing(table: ExtentTable, memory: int) -> None:
-    """Memory of the host alone needs no CUDA to wait for."""
+    """Waiting for devices returns at once if all memory is on the host."""
     table.add(described(1), [memory])
     table.wait_for_devices()
 
 
 def test_an_acknowledgement_wakes_who_waits_for_it(gone: list[int]) -> None:
-    """The store counting on an extent is seen by a thread that waits under the monitor."""
+    """An acknowledgement wakes a thread that waits for the extent."""
     monitor = Condition()
     table = ExtentTable(monitor, itertools.count(1), gone.append, store_epoch=5)
     thread = Thread(target=table.acknowledge, args=([1, 2],))
@@ -140,7 +143,7 @@ def test_an_acknowledgement_wakes_who_waits_for_it(gone: list[int]) -> None:
 def test_what_is_retired_is_unmapped_or_was_not_mapped(
     table: ExtentTable, memory: int, gone: list[int]
 ) -> None:
-    """Of each retired extent the store is told once: at once, or when its last view goes."""
+    """The store is told of each retired extent once: at once, or when its last view goes."""
     for extent_id in (1, 2):
         table.add(described(extent_id), [memory])
     table.refuse(3, DeviceUnavailable("no device"))
@@ -154,14 +157,14 @@ def test_what_is_retired_is_unmapped_or_was_not_mapped(
 
 
 def test_nobody_waits_for_what_is_retired(table: ExtentTable) -> None:
-    """An extent that went before it came is settled: no acknowledgement of it will come."""
+    """An extent that is retired before it arrives is settled."""
     assert not table.settled([1])
     table.retire([1])
     assert table.settled([1])
 
 
 def test_a_closed_table_maps_nothing(table: ExtentTable, memory: int, gone: list[int]) -> None:
-    """What is announced to a session that leaves is not mapped, nor kept."""
+    """An extent that is announced to a closed table is not mapped."""
     assert table.add(described(1), [memory])
     table.close()
     assert not table.add(described(2), [memory])
@@ -169,7 +172,7 @@ def test_a_closed_table_maps_nothing(table: ExtentTable, memory: int, gone: list
 
 
 def test_a_table_that_is_dropped_unmaps(memory: int, gone: list[int]) -> None:
-    """Nothing keeps the memory of a table that nobody has any more."""
+    """A table that is dropped unmaps its extents."""
     table = ExtentTable(Condition(), itertools.count(1), gone.append, store_epoch=5)
     table.add(described(1), [memory])
     del table
@@ -177,7 +180,7 @@ def test_a_table_that_is_dropped_unmaps(memory: int, gone: list[int]) -> None:
 
 
 def test_extents_are_prepared_one_after_the_other(table: ExtentTable, memory: int) -> None:
-    """Each once, and whatever was given up before its turn not at all."""
+    """Each extent is populated once, and one that was given up is not."""
     assert not table.populate()
     for extent_id in (1, 2, 3):
         table.add(described(extent_id), [memory])
@@ -192,7 +195,7 @@ def test_extents_are_prepared_one_after_the_other(table: ExtentTable, memory: in
 def test_no_more_is_prepared_than_page_tables_may_cost(
     table: ExtentTable, memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest of a store's memory, however much there is, is as it was; no extent begins anew."""
+    """Populating stops after a fixed number of steps for all extents together."""
     begun: list[int] = []
 
     def prepare(self: HostExtent, begin: int) -> int:
@@ -216,7 +219,7 @@ def test_no_more_is_prepared_than_page_tables_may_cost(
 def test_what_is_given_up_while_it_is_prepared_is_unmapped(
     table: ExtentTable, memory: int, gone: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the thread that prepared it, and it is not gone on with."""
+    """An extent that is given up during its population is unmapped after the step."""
     table.add(described(1), [memory])
     extent = table.get(1)
     assert extent is not None

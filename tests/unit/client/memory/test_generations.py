@@ -1,8 +1,9 @@
-"""An extent's generations in a client, and pages whose slots were given to others."""
+"""An extent's generations in a client, and the pages whose slots were recycled."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import Condition
+from typing import TypeAlias
 
 import pytest
 
@@ -13,6 +14,7 @@ from kvstore_client.memory.generations import PageGenerations, map_generations
 from kvstore_client.memory.host import REQUIRED_SEALS
 from kvstore_client.memory.mapped_extent import UntrustedExtent
 from kvstore_client.pages import PageRef
+from wire.packed_runs import packed, unchanged
 from wire.scripted_store import sealed_memfd
 
 SLOTS = 4
@@ -34,27 +36,36 @@ def described(extent_id: int = 1, **table: int) -> types_pb2.Extent:
 
 
 def run(*slots: int, generations: tuple[int, ...] | None = None) -> types_pb2.PageRun:
-    """Returns a run of extent 1, of generation zero unless others are given."""
+    """Returns a run of extent 1, by default of generation 0."""
     known = (0,) * len(slots) if generations is None else generations
     return types_pb2.PageRun(extent_id=1, slot_indexes=slots, generations=known)
 
 
 def ranged(first: int, count: int, generations: tuple[int, ...]) -> types_pb2.PageRun:
-    """Returns a run of slots of extent 1 that follow each other."""
+    """Returns a run of neighbouring slots of extent 1."""
     return types_pb2.PageRun(
         extent_id=1, slot_indexes=[first], slot_count=count, generations=generations
     )
 
 
+Named: TypeAlias = Callable[[Iterable[types_pb2.PageRun]], PageGenerations]
+
+
+@pytest.fixture(params=[unchanged, packed], ids=["repeated", "packed"])
+def named(request: pytest.FixtureRequest) -> Named:
+    """Provides the generations of runs, in the form of older and of newer stores."""
+    return lambda runs: PageGenerations(map(request.param, runs))
+
+
 class Frame:
-    """What comes with an extent: its memory and its table, both written by the test."""
+    """An extent's memory and generation table, both written by the test."""
 
     def __init__(self) -> None:
         self.table = sealed_memfd(TABLE_BYTES, REQUIRED_SEALS)
         self.descriptors = [sealed_memfd(256, REQUIRED_SEALS), self.table]
 
     def count(self, slot: int, generation: int) -> None:
-        """Does as the store does when it gives a slot back."""
+        """Writes a slot's generation, as the store does when it frees a slot."""
         os.pwrite(self.table, generation.to_bytes(8, "little"), 8 * slot)
 
     def close(self) -> None:
@@ -65,7 +76,7 @@ class Frame:
 
 @pytest.fixture
 def frame() -> Iterator[Frame]:
-    """What came with an extent."""
+    """Provides an extent's descriptors."""
     made = Frame()
     yield made
     made.close()
@@ -73,7 +84,7 @@ def frame() -> Iterator[Frame]:
 
 @pytest.fixture
 def extents(frame: Frame) -> ExtentTable:
-    """A session's extents: number 1, with its generations."""
+    """Provides a table with extent 1 and its generations."""
     table = ExtentTable(Condition(), iter(range(1, 100)), lambda _: None, store_epoch=5)
     table.add(described(), frame.descriptors)
     return table
@@ -82,7 +93,7 @@ def extents(frame: Frame) -> ExtentTable:
 def test_what_the_store_counts_is_seen_and_cannot_be_written(
     frame: Frame, extents: ExtentTable
 ) -> None:
-    """The table is the store's memory, read-only here."""
+    """The table shows the store's counters and is read-only in the client."""
     extent = extents.get(1)
     assert extent is not None
     assert extent.generations is not None
@@ -93,10 +104,10 @@ def test_what_the_store_counts_is_seen_and_cannot_be_written(
 
 
 def test_pages_are_current_until_their_slots_are_given_back(
-    frame: Frame, extents: ExtentTable
+    frame: Frame, extents: ExtentTable, named: Named
 ) -> None:
-    """Exactly the pages whose generations moved on are told of; others' slots do not matter."""
-    pages = PageGenerations([run(0), run(2, 1)])
+    """Exactly the pages whose generations changed are reported."""
+    pages = named([run(0), run(2, 1)])
     frame.count(3, 1)
     assert pages.recycled(extents.get) == []
     frame.count(1, 1)
@@ -105,21 +116,23 @@ def test_pages_are_current_until_their_slots_are_given_back(
     assert pages.recycled(extents.get) == [PageRef(1, 0), PageRef(1, 1)]
 
 
-def test_generations_are_those_of_the_answer(frame: Frame, extents: ExtentTable) -> None:
-    """A slot in its third life is current for who was given it then, and for nobody before."""
+def test_generations_are_those_of_the_answer(
+    frame: Frame, extents: ExtentTable, named: Named
+) -> None:
+    """A page is current only for the generation that its answer named."""
     frame.count(2, 3)
-    assert PageGenerations([run(2, generations=(3,))]).recycled(extents.get) == []
-    assert PageGenerations([run(2, generations=(2,))]).recycled(extents.get) == [PageRef(1, 2)]
+    assert named([run(2, generations=(3,))]).recycled(extents.get) == []
+    assert named([run(2, generations=(2,))]).recycled(extents.get) == [PageRef(1, 2)]
 
 
 @pytest.mark.parametrize("generations", [(4,), (4, 4, 4)])
 def test_a_range_s_pages_are_current_until_their_slots_are_given_back(
-    frame: Frame, extents: ExtentTable, generations: tuple[int, ...]
+    frame: Frame, extents: ExtentTable, named: Named, generations: tuple[int, ...]
 ) -> None:
-    """Of one generation for all of them, or of each its own."""
+    """A range's pages are current until their slots are freed, with one generation or several."""
     for slot in (1, 2, 3):
         frame.count(slot, 4)
-    pages = PageGenerations([ranged(1, 3, generations)])
+    pages = named([ranged(1, 3, generations)])
     assert pages.recycled(extents.get) == []
     frame.count(0, 9)
     assert pages.recycled(extents.get) == []
@@ -131,17 +144,17 @@ def test_a_range_s_pages_are_current_until_their_slots_are_given_back(
 
 @pytest.mark.parametrize("wrong", [(2, SLOTS, (0,)), (0, 3, (0, 0)), (0, 3, (0, 0, 0, 0))])
 def test_a_range_that_makes_no_sense_has_no_current_page(
-    extents: ExtentTable, wrong: tuple[int, int, tuple[int, ...]]
+    extents: ExtentTable, named: Named, wrong: tuple[int, int, tuple[int, ...]]
 ) -> None:
-    """As another run: beyond the extent, or with generations of another number."""
+    """A range beyond its extent, or with the wrong number of generations, is not current."""
     first, count, _ = wrong
     expected = [PageRef(1, slot) for slot in range(first, first + count)]
-    assert PageGenerations([ranged(*wrong)]).recycled(extents.get) == expected
+    assert named([ranged(*wrong)]).recycled(extents.get) == expected
 
 
-def test_an_extent_that_is_gone_has_no_current_page(extents: ExtentTable) -> None:
-    """What is not mapped any more cannot be looked at: its pages are not what they were."""
-    pages = PageGenerations([run(0)])
+def test_an_extent_that_is_gone_has_no_current_page(extents: ExtentTable, named: Named) -> None:
+    """An extent that is not mapped has no current pages."""
+    pages = named([run(0)])
     extents.give_up()
     assert pages.recycled(extents.get) == [PageRef(1, 0)]
 
@@ -150,32 +163,32 @@ def test_an_extent_that_is_gone_has_no_current_page(extents: ExtentTable) -> Non
     "wrong", [run(0, SLOTS), run(0, 1, generations=(0,)), run(0, 1, generations=(0, 0, 0))]
 )
 def test_a_run_that_makes_no_sense_has_no_current_page(
-    extents: ExtentTable, wrong: types_pb2.PageRun
+    extents: ExtentTable, named: Named, wrong: types_pb2.PageRun
 ) -> None:
-    """Slots beyond the extent, and generations of another number: nothing of it is believed."""
+    """A run beyond its extent, or with the wrong number of generations, is not current."""
     slots = list(wrong.slot_indexes)
-    assert PageGenerations([wrong]).recycled(extents.get) == [PageRef(1, slot) for slot in slots]
+    assert named([wrong]).recycled(extents.get) == [PageRef(1, slot) for slot in slots]
 
 
-def test_a_run_without_slots_is_none(extents: ExtentTable) -> None:
-    """As the pages of an answer have it, whatever number it says."""
+def test_a_run_without_slots_is_none(extents: ExtentTable, named: Named) -> None:
+    """A run without slots has no pages, whatever count it names."""
     without = [types_pb2.PageRun(extent_id=1, generations=[7], slot_count=each) for each in (0, 2)]
-    assert PageGenerations(without).recycled(extents.get) == []
+    assert named(without).recycled(extents.get) == []
 
 
 def test_nothing_is_told_where_there_is_nothing_to_compare(
-    frame: Frame, extents: ExtentTable
+    frame: Frame, extents: ExtentTable, named: Named
 ) -> None:
-    """Neither an answer without generations nor an extent without a table says anything."""
+    """An answer without generations, or an extent without a table, reports no recycled page."""
     without = described(2)
     without.ClearField("generation_table")
     extents.add(without, frame.descriptors)
     elsewhere = types_pb2.PageRun(extent_id=2, slot_indexes=[1], generations=[7])
-    assert PageGenerations([run(0, generations=()), elsewhere]).recycled(extents.get) == []
+    assert named([run(0, generations=()), elsewhere]).recycled(extents.get) == []
 
 
 def test_a_table_that_is_not_as_announced_is_not_used(frame: Frame) -> None:
-    """A missing descriptor, a short table and one that could be cut are refused."""
+    """A missing descriptor, a short table and an unsealed one are refused."""
     weak = sealed_memfd(TABLE_BYTES, 0)
     wrong = [
         (described(descriptor_index=2), frame.descriptors),
@@ -191,7 +204,7 @@ def test_a_table_that_is_not_as_announced_is_not_used(frame: Frame) -> None:
 
 
 def test_the_error_names_the_first_page() -> None:
-    """What is raised says how many pages it is about, and where the first is."""
+    """The error has the number of recycled pages and the place of the first."""
     error = PageRecycled([PageRef(3, 7), PageRef(3, 8)])
     assert error.pages == (PageRef(3, 7), PageRef(3, 8))
     assert str(error).startswith("2 pages were recycled")

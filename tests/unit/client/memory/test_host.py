@@ -23,12 +23,12 @@ NAME = "kvstore-host-extent"
 
 
 def sealed_memfd(size: int, seals: int, content: bytes = b"") -> int:
-    """Returns a memfd as of a store, which no other test makes."""
+    """Returns a sealed memfd with a name that no other test uses."""
     return any_memfd(size, seals, content, name=NAME)
 
 
 def described(slot_count: int = 2, slot_bytes: int = PAGE, offset: int = 0) -> types_pb2.Extent:
-    """Returns an extent whose handle is exactly as long as it needs."""
+    """Returns an extent whose handle has exactly the needed size."""
     host = types_pb2.HostHandle(size_bytes=offset + slot_count * slot_bytes)
     return types_pb2.Extent(
         extent_id=7,
@@ -42,7 +42,7 @@ def described(slot_count: int = 2, slot_bytes: int = PAGE, offset: int = 0) -> t
 
 @pytest.fixture
 def memory() -> Iterator[int]:
-    """A sealed memfd of two pages, whose descriptor is closed by the test or here."""
+    """Provides a sealed memfd of two pages."""
     descriptor = sealed_memfd(2 * PAGE, REQUIRED_SEALS, b"first")
     yield descriptor
     try:
@@ -63,7 +63,7 @@ def mapping_flags() -> list[str]:
 
 
 def faults_of_touching(view: memoryview) -> int:
-    """Writes into each of the machine's pages; returns how often the kernel had to map one."""
+    """Writes into each memory page. Returns the number of page faults."""
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
     for place in range(0, len(view), PAGE):
         view[place] = 1
@@ -71,7 +71,7 @@ def faults_of_touching(view: memoryview) -> int:
 
 
 def test_memory_that_was_populated_is_touched_without_a_fault() -> None:
-    """In several steps, to its end, from within a page on; bytes stay as they were."""
+    """Populating in steps prevents page faults and leaves the bytes as they are."""
     slots = 2 * POPULATED_BYTES // PAGE + 3
     offset = PAGE + 64
     extent_of = described(slots, offset=offset)
@@ -89,7 +89,7 @@ def test_memory_that_was_populated_is_touched_without_a_fault() -> None:
 
 
 def test_slots_are_the_memory_of_all_who_map_it(memory: int) -> None:
-    """What one mapping writes into a slot is what another one and the memfd hold."""
+    """Bytes that one mapping writes into a slot are visible in another mapping and in the memfd."""
     one, other = HostExtent(described(), memory), HostExtent(described(), memory)
     assert bytes(other.slot(0)[:5]) == b"first"
     one.slot(1)[:6] = b"second"
@@ -99,7 +99,7 @@ def test_slots_are_the_memory_of_all_who_map_it(memory: int) -> None:
 
 
 def test_slots_begin_at_the_offset() -> None:
-    """The bytes between the start of the handle and slot 0 belong to no slot."""
+    """Slot 0 begins at the extent's offset."""
     descriptor = sealed_memfd(PAGE + 64, REQUIRED_SEALS, bytes(range(256)))
     extent = HostExtent(described(2, 32, offset=PAGE), descriptor)
     os.pwrite(descriptor, b"zero", PAGE)
@@ -111,7 +111,7 @@ def test_slots_begin_at_the_offset() -> None:
 
 
 def test_the_mapping_is_neither_inherited_nor_dumped(memory: int) -> None:
-    """The memory is left out of forks and core dumps, and no descriptor is kept for it."""
+    """The mapping is excluded from forks and core dumps, and needs no descriptor."""
     before = open_descriptors("memfd:")
     extent = HostExtent(described(), memory)
     assert open_descriptors("memfd:") <= before
@@ -122,7 +122,7 @@ def test_the_mapping_is_neither_inherited_nor_dumped(memory: int) -> None:
 
 
 def test_the_last_view_unmaps(memory: int) -> None:
-    """Bytes, a torch view and the extent itself each keep the memory; then it goes, once."""
+    """The memory is unmapped once, after the extent, its views and its tensors are gone."""
     gone: list[int] = []
     extent = HostExtent(described(), memory, gone.append)
     layout = PageLayout(1, PAGE, OpaqueContent(b"x"))
@@ -139,7 +139,7 @@ def test_the_last_view_unmaps(memory: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_does_not_unmap(memory: int) -> None:
-    """Dropping the last view in a forked child leaves whatever lies at that address alone."""
+    """Dropping the last view in a forked child unmaps nothing."""
     gone: list[int] = []
     extent: HostExtent | None = HostExtent(described(), memory, gone.append)
     pid = os.fork()
@@ -153,7 +153,7 @@ def test_a_forked_child_does_not_unmap(memory: int) -> None:
 
 @pytest.mark.parametrize("missing", [fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_GROW])
 def test_memory_that_could_shrink_is_refused(missing: int) -> None:
-    """A memfd without all of the seals is not mapped: touching it could kill this process."""
+    """A memfd that could shrink or grow is refused, because touching it could kill this process."""
     descriptor = sealed_memfd(2 * PAGE, REQUIRED_SEALS & ~missing)
     with pytest.raises(UntrustedExtent, match="seals"):
         HostExtent(described(), descriptor)
@@ -162,7 +162,7 @@ def test_memory_that_could_shrink_is_refused(missing: int) -> None:
 
 
 def test_a_file_is_refused(tmp_path: Path) -> None:
-    """What is no memfd has no seals, and is not mapped."""
+    """A file that is no memfd is refused, because it has no seals."""
     path = tmp_path / "file"
     path.write_bytes(bytes(2 * PAGE))
     with path.open("r+b") as file, pytest.raises(UntrustedExtent, match="no memfd"):
@@ -170,7 +170,7 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_sizes_that_do_not_fit_are_refused(memory: int) -> None:
-    """Slots beyond the handle, a handle beyond the memory, and no slots at all are refused."""
+    """Slots beyond the handle, a handle beyond the memory, and missing slots are refused."""
     beyond_memory = described(3)
     beyond_handle = described()
     beyond_handle.host.size_bytes = PAGE
@@ -183,7 +183,7 @@ def test_sizes_that_do_not_fit_are_refused(memory: int) -> None:
 
 
 def test_memory_that_does_not_fit_is_an_error() -> None:
-    """An extent for which this process has no room is not mapped, and says how much it wanted."""
+    """An extent too large for the address space is refused with its size."""
     limits = resource.getrlimit(resource.RLIMIT_AS)
     size = 1 << 40
     descriptor = sealed_memfd(size, REQUIRED_SEALS)
@@ -198,13 +198,13 @@ def test_memory_that_does_not_fit_is_an_error() -> None:
 
 @pytest.mark.parametrize("index", [-1, 2])
 def test_a_slot_that_is_none_is_refused(memory: int, index: int) -> None:
-    """A slot number from outside the extent is never read as some other slot."""
+    """A slot number outside the extent is refused."""
     with pytest.raises(IndexError, match="has 2 slots"):
         HostExtent(described(), memory).slot(index)
 
 
 def test_a_tensor_has_the_shape_of_the_layout() -> None:
-    """A paged extent is a tensor of its dtype and shape, also where slots exceed pages."""
+    """A paged extent is a tensor of the layout's dtype and shape, also if slots exceed pages."""
     layout = PageLayout.paged(2, PagedContent(3, 1, 4, "float32"))
     padded = layout.page_bytes + 64
     descriptor = sealed_memfd(2 * padded, REQUIRED_SEALS)

@@ -44,14 +44,14 @@ def test_an_extent_is_an_allocation_of_its_own(card: Card, device: CudaDevice) -
 
 
 def test_the_stand_in_s_memory_is_dirty_until_it_is_cleared(card: Card) -> None:
-    """What the test above finds zero was not zero by itself."""
+    """The zeros of the test above are not the stand-in's own."""
     address = card.malloc(100)
     assert address is not None
     assert ctypes.string_at(address, 100) == bytes([DIRT]) * 100
 
 
 def test_one_thread_calls_cuda(card: Card, device: CudaDevice) -> None:
-    """Whoever allocates and closes, every call is made by the one thread with the context."""
+    """The one thread with the context makes every call, for all threads that allocate and close."""
     with ThreadPoolExecutor(3) as pool:
         extents = list(pool.map(lambda _: device.allocate(SHAPE), range(3)))
     for extent in extents:
@@ -64,7 +64,7 @@ def test_one_thread_calls_cuda(card: Card, device: CudaDevice) -> None:
 def test_a_closed_extent_is_given_back_unless_somebody_may_map_it(
     card: Card, device: CudaDevice
 ) -> None:
-    """What was never described goes back, once; what was is left to the end of the process."""
+    """An undescribed extent is freed, once. A described one stays until the process ends."""
     unknown, known = device.allocate(SHAPE), device.allocate(SHAPE)
     known.describe()
     for extent in (unknown, unknown, known):
@@ -75,7 +75,7 @@ def test_a_closed_extent_is_given_back_unless_somebody_may_map_it(
 
 
 def test_a_destroyed_extent_s_memory_is_the_budget_s_again(card: Card, device: CudaDevice) -> None:
-    """What every process unmapped goes back to the device, described or not."""
+    """An extent that every process unmapped goes back to the device, described or not."""
     arenas = Arenas(budget_bytes=card.size_bytes, extent_bytes=card.size_bytes, source=device)
     for _ in range(3):
         extent = arenas.allocate(1, GRANULARITY)
@@ -193,7 +193,7 @@ def test_a_budget_that_is_never_left_is_refused(card: Card, device: CudaDevice) 
 
 
 def test_a_device_that_cannot_be_selected_leaves_no_thread(card: Card) -> None:
-    """What loading or selecting raises is raised, and its thread has ended."""
+    """An error of loading or selecting is raised, and its thread has ended."""
     runtime = ServerCuda(card)
 
     def missing() -> ServerCuda:

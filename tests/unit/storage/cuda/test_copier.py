@@ -96,7 +96,7 @@ def test_both_directions_go_in_one_call(rig: Rig) -> None:
 
 
 def test_the_stand_in_copies_nothing_before_it_is_waited_for(rig: Rig) -> None:
-    """Who does not wait finds the bytes of before: so the tests here see that somebody does."""
+    """A reader that does not wait finds the old bytes, so the tests here notice a missing wait."""
     rig.fill(rig.first)
     before, stream = bytearray(SLOT), rig.cuda.make_stream()
     (address,) = rig.card.memory

@@ -87,7 +87,7 @@ def test_a_batch_is_begun_while_the_one_before_is_copied(rig: Rig, stuck_outward
 
 
 def test_the_stand_in_ends_no_batch_but_the_one_waited_for(rig: Rig) -> None:
-    """So this would find a batch that counts as done because an earlier one is."""
+    """A batch that counts as done because an earlier one is would be found."""
     contents = [memoryview(bytearray(8)), memoryview(bytearray(8))]
     stream, address = rig.cuda.make_stream(), next(iter(rig.card.memory))
     rig.cuda.fill(address, 8, 7, stream)

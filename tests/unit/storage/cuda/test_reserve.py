@@ -182,7 +182,7 @@ def test_a_budget_that_is_not_there_is_waited_for(card: Card) -> None:
 
 
 def test_a_budget_that_the_device_refuses_is_an_error_with_its_reason(card: Card) -> None:
-    """What the device has left would say that it has enough; it is logged once."""
+    """The device reports enough free memory and refuses all the same, which is logged once."""
     card.fail = "allocate"
     pauses = iter([True, True, False])
     with closing(CudaDevice(0, lambda: ServerCuda(card))) as device, capture_logs() as lines:

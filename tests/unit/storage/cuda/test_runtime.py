@@ -223,7 +223,7 @@ def test_a_device_that_is_not_there_is_named(card: Card, runtime: CupyRuntime) -
 
 @pytest.mark.parametrize("call", ["malloc", "ipcGetMemHandle", "memGetInfo"])
 def test_a_refused_call_is_named(card: Card, runtime: CupyRuntime, call: str) -> None:
-    """What CUDA refuses comes as one error of ours, with the call's name."""
+    """A refusal of CUDA is an error of ours with the name of the call."""
     address = runtime.allocate(SIZE)
     card.fail = call
     calls = {

@@ -7,7 +7,7 @@ from slab.rig import LIMIT, PAGE_BYTES, SlabRig, config, key
 
 
 def test_a_full_slab_without_a_policy_refuses(rig: SlabRig) -> None:
-    """Where the owner decides what goes, a write that finds no slot comes to nothing."""
+    """A write without a slot is refused if the owner decides about evictions."""
     slots = 2 * rig.slab._tables.pool.layout(PAGE_BYTES).slot_count
     assert rig.write(*range(slots))
     assert not rig.write(slots)
@@ -38,7 +38,7 @@ def test_a_full_slab_with_a_policy_evicts_leaves(tmp_path: Path) -> None:
 
 
 def test_no_page_makes_room_for_its_own_child(tmp_path: Path) -> None:
-    """What a page on its way comes after is not evicted for it, though it is next in turn."""
+    """The parent of a page under way is not evicted for it, though it is next in turn."""
     rig = SlabRig(config(tmp_path / "slab"), SlabClock())
     slots = 2 * rig.slab._tables.pool.layout(PAGE_BYTES).slot_count
     for begun in [rig.begin(number) for number in range(slots)]:
@@ -53,7 +53,7 @@ def test_no_page_makes_room_for_its_own_child(tmp_path: Path) -> None:
 
 
 def test_a_size_that_comes_later_has_its_share(tmp_path: Path) -> None:
-    """Where all segments are taken, one goes over to pages of another size."""
+    """If all segments are taken, one changes over to pages of another size."""
     rig = SlabRig(config(tmp_path / "slab"), SlabClock())
     slots = 2 * rig.slab._tables.pool.layout(PAGE_BYTES).slot_count
     assert rig.write(*range(slots))

@@ -1,4 +1,4 @@
-"""Who goes when a slab is full: leaves, once they were not read for a turn."""
+"""Eviction from a full slab: leaves that nobody read for a turn."""
 
 from itertools import islice
 
@@ -26,7 +26,7 @@ class World:
                 segment.move(index, SlotPhase.CACHED)
 
     def chain(self, *indexes: int) -> None:
-        """Have pages of the first segment come each after the one before."""
+        """Makes each page of the first segment continue the one before."""
         for index in indexes[:-1]:
             self.segments[0].children[index] = 1
 
@@ -68,7 +68,7 @@ def test_a_chain_goes_from_its_end() -> None:
 
 
 def test_a_chain_over_windows_takes_a_turn_for_each() -> None:
-    """What became a leaf behind the hand goes when it comes by again."""
+    """A page that became a leaf behind the hand goes in the next turn."""
     world = World(count=1)
     world.chain(*range(world.slots))
     assert [index for _, index in world.evict(10_000)] == list(reversed(range(world.slots)))

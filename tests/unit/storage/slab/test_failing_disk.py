@@ -29,7 +29,7 @@ def rig(rig: SlabRig) -> SlabRig:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Have the kernel refuse to write files beyond ``size`` bytes."""
+    """Makes the kernel refuse writes beyond ``size`` bytes of a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -39,7 +39,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 def replace_descriptor(rig: SlabRig, path: str, flags: int) -> None:
-    """Have the slab's descriptor lead somewhere else."""
+    """Points the slab's descriptor to another file."""
     other = os.open(path, flags)
     os.dup2(other, rig.slab._file.descriptor, inheritable=False)
     os.close(other)
@@ -87,7 +87,7 @@ def test_a_disk_that_refuses_writes_fails_the_slab(rig: SlabRig, path: str, flag
 
 
 def test_a_removal_that_is_not_durable_is_not_answered_as_one(rig: SlabRig) -> None:
-    """Where the header cannot be emptied the caller hears so; the page is a miss all the same."""
+    """The caller gets an error if the header cannot be emptied. The page is a miss all the same."""
     replace_descriptor(rig, "/dev/full", os.O_RDWR)
     assert not rig.remove(3)
     assert rig.found(3) == []

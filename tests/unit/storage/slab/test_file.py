@@ -106,7 +106,7 @@ def test_sizes_that_cannot_be_are_named(tmp_path: Path, size: int, segment: int,
 
 
 def test_a_disk_without_the_room_is_left_as_it_was(tmp_path: Path) -> None:
-    """What cannot fit is not begun, of a new file as of one that is to grow."""
+    """A file that cannot fit is not begun, be it new or one that is to grow."""
     with pytest.raises(SlabUnusable, match="available on the disk"):
         opened(tmp_path / "new", 1 << 40)
     assert (tmp_path / "new").stat().st_size == ALIGNMENT
@@ -162,7 +162,7 @@ def test_a_file_that_ends_is_an_error(tmp_path: Path) -> None:
 def test_without_direct_io_it_works_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a file system refuses O_DIRECT the page cache is used, and a line is logged.
+    """The slab uses the page cache and logs a line if a file system refuses O_DIRECT.
 
     Such a file system cannot be had everywhere, so here the call refuses.
     """

@@ -1,4 +1,4 @@
-"""Which page is where, and what comes after it, in whatever order pages come and go."""
+"""The place of each page and the pages after it, in whatever order pages come and go."""
 
 from itertools import permutations
 
@@ -22,7 +22,7 @@ class World:
         self.index = SlabIndex({0: self.segment})
 
     def write_header(self, number: int, parent: int | None) -> None:
-        """Have the table say which page is in slot ``number``."""
+        """Writes into the table that a page is in slot ``number``."""
         above = NAMESPACE if parent is None else key(parent).digest
         self.segment.write_header(number, SlotHeader(key(number), above, 1, 1, 1))
 
@@ -33,7 +33,7 @@ class World:
 
     @property
     def children(self) -> list[int]:
-        """How many pages come after each."""
+        """Returns the number of pages after each page."""
         return list(self.segment.children[:5])
 
 

@@ -118,7 +118,7 @@ def test_what_was_promised_holds_after_a_loss_of_power(
 def test_bytes_of_a_page_never_become_headers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a table comes to lie on what a tenant wrote, no moment shows it as a table.
+    """A table that replaces a tenant's bytes never shows those bytes as a table.
 
     The page is what a tenant would write who knew the slab's id and the next cut's number.
     """

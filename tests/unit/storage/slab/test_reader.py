@@ -9,7 +9,7 @@ from slab.rig import LIMIT, PAGE_BYTES, SlabRig, key, memory, page_bytes
 
 
 def test_too_much_to_read_is_a_miss(rig: SlabRig) -> None:
-    """Where the line of reads is full a page is a miss, and stays."""
+    """If the queue of reads is full, a page is a miss, and it stays."""
     assert rig.write(1)
     rig.slab._tables.reading_bytes = rig.settings.queue_bytes
     assert rig.found(1) == []
@@ -40,7 +40,7 @@ def test_what_was_wrong_before_it_was_written_is_never_served(rig: SlabRig) -> N
 
 
 def test_a_header_in_memory_that_is_another_s_is_a_miss(rig: SlabRig) -> None:
-    """What a slot's header says is compared with what was asked for, at each read."""
+    """Each read compares the slot's header with the page that was asked for."""
     assert rig.write(1, 2)
     segment = rig.slab._tables.pool.segments[0]
     segment.raw(0)[:], segment.raw(1)[:] = bytes(segment.raw(1)), bytes(segment.raw(0))

@@ -1,4 +1,4 @@
-"""What a restart finds: whole pages that hang together, and nothing torn, foreign or left over."""
+"""A restart finds whole, connected pages, and nothing torn, foreign or left over."""
 
 from pathlib import Path
 

@@ -91,7 +91,7 @@ def test_what_is_on_its_way_after_a_removed_page_is_removed_with_it(rig: SlabRig
 
 
 def test_what_is_below_a_page_that_left_is_removed_with_all_above_it(rig: SlabRig) -> None:
-    """What is found corrupt leaves alone, but a removal above it goes on below it."""
+    """A corrupt page leaves alone, and a later removal above it reaches the pages below it."""
     assert rig.write(*range(6))
     assert rig.write(20, 21)
     rig.flip([rig.slot_offset(3) + 1000])
@@ -106,7 +106,7 @@ def test_what_is_below_a_page_that_left_is_removed_with_all_above_it(rig: SlabRi
 
 
 def test_a_write_below_a_page_that_left_is_removed_with_all_above_it(rig: SlabRig) -> None:
-    """What lost its parent before it was written does not outlive a removal above."""
+    """A page that lost its parent before it was written does not outlive a removal above."""
     assert rig.write(0, 1)
     with rig.slab._tables.mutex:
         begun = [rig.begin(4, 3), rig.begin(9)]

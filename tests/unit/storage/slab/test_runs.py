@@ -33,7 +33,7 @@ def test_runs_have_a_bound() -> None:
 
 
 def test_a_page_in_pieces_has_the_checksum_of_the_whole() -> None:
-    """Where a page is cut makes no difference."""
+    """The checksum does not depend on the cuts of a page."""
     pieces = [memoryview(b"abc"), memoryview(b""), memoryview(b"defg")]
     assert size_of(pieces) == 7
     assert checksum_of(pieces) == xxh3_64_intdigest(b"abcdefg")

@@ -115,7 +115,7 @@ def test_a_closed_slab_takes_and_gives_nothing(rig: SlabRig) -> None:
 
 
 def test_a_callback_that_raises_stops_nothing(rig: SlabRig) -> None:
-    """What a caller's function raises is logged, and the next write is written."""
+    """An error of a caller's function is logged, and the next write is written."""
     failed: Future[bool] = Future()
     failed.set_result(True)
     with capture_logs() as logs:

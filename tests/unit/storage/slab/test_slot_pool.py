@@ -1,4 +1,4 @@
-"""Which slots are to be had, and whose segment goes to whom."""
+"""The free slots of a slab, and the segments that change to pages of another size."""
 
 from kvstore.storage.slab.layout import layout_of
 from kvstore.storage.slab.segment import Segment, SlotPhase
@@ -18,7 +18,7 @@ def cut(pool: SlotPool, number: int, page_bytes: int) -> Segment:
 
 
 def fill(segment: Segment) -> None:
-    """Have a page in each slot."""
+    """Puts a page into each slot."""
     for index in range(segment.layout.slot_count):
         segment.move(index, SlotPhase.CACHED)
 

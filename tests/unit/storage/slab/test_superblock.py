@@ -1,4 +1,4 @@
-"""What a slab says of itself is whole, or is not believed."""
+"""A slab's superblock is whole, or is not believed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Blocks and slots, as raw bytes."""
+"""The copier moves blocks to slots and back as raw bytes."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ BLOCKS, SLOTS = 12, 10
 
 @dataclass
 class Tensor:
-    """Of vLLM's ``KVCacheTensor``."""
+    """The fields of vLLM's ``KVCacheTensor`` that the tests use."""
 
     layers: list[str]
     layer_stride: int
@@ -25,7 +25,7 @@ class Tensor:
 
 @dataclass
 class Memory:
-    """Two extents."""
+    """A memory of two extents."""
 
     page_bytes: int
     extents: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Memory:
         self.extents = {each: torch.zeros(shape, dtype=torch.uint8) for each in (3, 4)}
 
     def extent_tensor(self, extent_id: int) -> torch.Tensor:
-        """Returns one of them."""
+        """Returns one of the extents."""
         return self.extents[extent_id]
 
 
@@ -47,7 +47,7 @@ def layer_first(page: int) -> tuple[list[Tensor], dict[str, torch.Tensor]]:
 
 
 def block_first(page: int) -> tuple[list[Tensor], dict[str, torch.Tensor]]:
-    """Two layers in each block, told of one by one."""
+    """Two layers in each block, each registered on its own."""
     raw = torch.randint(0, 255, (BLOCKS * 2 * page,), dtype=torch.uint8)
     layers = raw.view(BLOCKS, 2, page)
     tensors = [Tensor(["a"], page, 2 * page), Tensor(["b"], page, 2 * page, page)]
@@ -69,7 +69,7 @@ TRANSFER = BlockTransfer(1, "r", (2, 3, 4, 9, 1), (DatedRun(3, range(5, 8)), Dat
 def test_saved_and_loaded_is_what_it_was(
     layout: object, page: int, rank: int, *, beside: bool
 ) -> None:
-    """Every byte of a block comes back, into other blocks too, and nothing beside them moves."""
+    """Every byte of a block is loaded again, into other blocks too. No byte beside it changes."""
     tensors, caches = layout(page)  # type: ignore[operator]
     pieces = pieces_of(tensors, BLOCKS)
     copier = BlockCopier(planes_of(pieces, caches), rank)
@@ -100,12 +100,12 @@ def test_saved_and_loaded_is_what_it_was(
 
 
 def test_a_transfer_is_as_few_copies_as_can_be() -> None:
-    """One for what is contiguous on both sides."""
+    """A transfer has one copy for each run that is contiguous on both sides."""
     assert [each[:] for each in stretches(TRANSFER)] == [(3, 5, 2, 3), (4, 6, 9, 1), (4, 2, 1, 1)]
 
 
 def test_an_extent_that_is_not_mapped_is_no_memory() -> None:
-    """KeyError, which the caller takes for a copy that failed."""
+    """An extent that is not mapped raises KeyError, which the caller treats as a failed copy."""
     tensors, caches = layer_first(8)
     copier = BlockCopier(planes_of(pieces_of(tensors, BLOCKS), caches))
     with pytest.raises(KeyError):
@@ -113,7 +113,7 @@ def test_an_extent_that_is_not_mapped_is_no_memory() -> None:
 
 
 def test_memory_that_lies_elsewhere_is_refused() -> None:
-    """What vLLM registers is compared with what its configuration says."""
+    """Memory that differs from vLLM's configuration is refused."""
     tensors, caches = layer_first(8)
     pieces = pieces_of(tensors, BLOCKS)
     with pytest.raises(ValueError, match="does not lie where"):
@@ -126,7 +126,7 @@ def test_memory_that_lies_elsewhere_is_refused() -> None:
 
 
 def test_runs_are_cut_by_page() -> None:
-    """Ranges stay ranges, and generations go with their slots."""
+    """A cut run keeps its range or list, and each slot keeps its generation."""
     runs = [DatedRun(1, range(10, 14), (7, 7, 8, 7)), DatedRun(2, [5, 3], (1, 2))]
     assert runs_between(runs, 2, 5) == (
         DatedRun(1, range(12, 14), (8, 7)),

@@ -1,4 +1,4 @@
-"""Events of the connector among an engine's lines."""
+"""Events of the connector among an engine's log lines."""
 
 import io
 import logging
@@ -11,7 +11,7 @@ from kvstore_vllm.engine.log import LOGGERS, log_with
 
 @pytest.fixture
 def engine() -> Iterator[tuple[logging.Logger, io.StringIO]]:
-    """An engine's logger with a format of its own, and where it writes."""
+    """An engine's logger with a format of its own, and its output."""
     written = io.StringIO()
     logger = logging.getLogger("an engine of a test")
     handler = logging.StreamHandler(written)
@@ -30,7 +30,7 @@ def engine() -> Iterator[tuple[logging.Logger, io.StringIO]]:
 def test_events_are_written_with_their_fields_once(
     engine: tuple[logging.Logger, io.StringIO],
 ) -> None:
-    """In the engine's format, from its level on, however often it is asked for."""
+    """Events use the engine's format and level, and are written once even if it is set up twice."""
     logger, written = engine
     for _ in range(2):
         log_with(logger)
@@ -45,7 +45,7 @@ def test_events_are_written_with_their_fields_once(
 
 
 def test_an_engine_without_handlers_changes_nothing() -> None:
-    """Then Python's own rules hold."""
+    """Python's own rules apply if the engine has no handlers."""
     log_with(logging.getLogger("an engine that logs nothing"))
     ours = logging.getLogger("kvstore_vllm")
     assert (ours.handlers, ours.propagate) == ([], True)

@@ -1,4 +1,4 @@
-"""What an operator may set."""
+"""The settings of an operator."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from kvstore_vllm.engine.settings import ConnectorSettings
 
 
 def test_nothing_has_to_be_set() -> None:
-    """Without settings there are those that serve."""
+    """Every setting has a default."""
     settings = ConnectorSettings.read({})
     assert settings == ConnectorSettings()
     assert settings.load_async
@@ -17,7 +17,7 @@ def test_nothing_has_to_be_set() -> None:
 
 
 def test_what_is_set_is_read() -> None:
-    """Each value has its own type; a whole number of seconds is a time too."""
+    """Each value has its own type, and a whole number of seconds is a valid time."""
     settings = ConnectorSettings.read(
         {
             "runtime_dir": "/run/kvstore",
@@ -52,6 +52,6 @@ def test_what_is_set_is_read() -> None:
     ],
 )
 def test_what_is_no_setting_is_named(extra: Mapping[str, object], named: str) -> None:
-    """A key that nobody knows and a value that is none are refused, by name."""
+    """An unknown key and an invalid value are refused by name."""
     with pytest.raises(ValueError, match=named):
         ConnectorSettings.read(extra)

@@ -1,4 +1,4 @@
-"""Engines of one model are told apart by name, where there is a name for it."""
+"""Engines of one model have different names if they were given ids."""
 
 import pytest
 
@@ -20,12 +20,12 @@ DRAWN = "0b0e7a3c-5a0e-4d53-9a05-4f7a3a0c2f11"
     ],
 )
 def test_an_engine_s_lease_says_which_it_is(engine_id: str, name: str) -> None:
-    """By what an operator chose, and its rank; not by what is another after a restart."""
+    """A lease's name has the operator's id and the rank, but no id that changes at a restart."""
     assert lease_name("tiny", engine_id) == name
 
 
 def test_a_long_name_is_cut() -> None:
-    """To what the store takes, in whole characters; which engine it is stays."""
+    """A long name is cut to the store's limit in whole characters, and keeps the engine's id."""
     for model, engine_id in (("é" * 128, "blue_dp1"), ("m" * 300, "b" * 300), ("", "x" * 300)):
         name = lease_name(model, engine_id)
         assert 100 < len(name.encode()) <= 256

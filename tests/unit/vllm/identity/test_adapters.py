@@ -1,4 +1,4 @@
-"""Which adapter: its weights, not its name."""
+"""An adapter is identified by its weights, not by its name."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,7 @@ def salt_of(lora: Lora | None, adapters: AdapterDigests, cache_salt: str | None 
 
 
 def test_adapters_differ_by_their_weights(tmp_path: Path) -> None:
-    """One name for two adapters is two, two names for one adapter are one."""
+    """Two adapters of one name differ, and one adapter under two names is the same."""
     first, second = make_adapter(tmp_path / "a", 1), make_adapter(tmp_path / "b", 2)
     again = make_adapter(tmp_path / "c", 1)
     here, there = AdapterDigests(), AdapterDigests()
@@ -42,14 +42,14 @@ def test_adapters_differ_by_their_weights(tmp_path: Path) -> None:
 
 
 def test_what_the_engine_does_with_adapters_tells(tmp_path: Path) -> None:
-    """The type that they are computed in is part of the digest."""
+    """The dtype of an adapter's computation is part of its digest."""
     path = make_adapter(tmp_path / "a", 1)
     half, full = AdapterDigests({"lora_dtype": "half"}), AdapterDigests({"lora_dtype": "full"})
     assert len({salt_of(Lora(path), each) for each in (AdapterDigests(), half, full)}) == 3
 
 
 def test_an_adapter_that_changed_is_in_doubt_until_it_has_another_number(tmp_path: Path) -> None:
-    """The engine may have loaded what was there before, or after."""
+    """A changed adapter is refused, because the engine may have loaded either version."""
     path = make_adapter(tmp_path / "a", 1)
     adapters = AdapterDigests()
     before = salt_of(Lora(path), adapters)
@@ -60,7 +60,7 @@ def test_an_adapter_that_changed_is_in_doubt_until_it_has_another_number(tmp_pat
         make_adapter(tmp_path / "a", 2)
         return weights.stat().st_mtime_ns > stamp.st_mtime_ns
 
-    # A file system's time goes on in steps.
+    # A file system's time advances in steps.
     assert wait_until(changed_later)
     with pytest.raises(UndigestableAdapter, match="changed"):
         salt_of(Lora(path), adapters)
@@ -73,7 +73,7 @@ def test_an_adapter_that_changed_is_in_doubt_until_it_has_another_number(tmp_pat
 
 
 def test_an_adapter_that_is_not_there_is_not_cacheable(tmp_path: Path) -> None:
-    """No folder, a folder with nothing in it, and a file of another kind."""
+    """A missing folder, an empty one and a file of another kind are not cacheable."""
     adapters = AdapterDigests()
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")

@@ -1,4 +1,4 @@
-"""Which engines share: those whose KV is the same, and no others."""
+"""Engines share pages if their KV is the same, and only then."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ Edit = Callable[[EngineFacts], object]
 
 @dataclass
 class HubConfig:
-    """As ``PretrainedConfig``."""
+    """A stand-in for ``PretrainedConfig``."""
 
     facts: dict[str, object]
 
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def engine(folder: Path) -> EngineFacts:
-    """An engine as it is configured by default."""
+    """Returns an engine with the default configuration."""
     facts = {"rope_theta": 1, "_name_or_path": str(folder), "inner": {"_commit_hash": "abc"}}
     return EngineFacts(ModelFacts(str(folder), HubConfig(facts)))
 
@@ -77,7 +77,7 @@ def digest(config: EngineFacts, settings: ConnectorSettings = PLAIN) -> bytes:
     ids=list("abcdefghijk"),
 )
 def test_what_decides_over_kv_keeps_engines_apart(folder: Path, edit: Edit) -> None:
-    """Types, lengths, overrides, ranks, kernels, drafts."""
+    """Dtypes, lengths, overrides, ranks, kernels and drafts each separate engines."""
     config = engine(folder)
     before = digest(config)
     edit(config)
@@ -102,7 +102,7 @@ def test_what_decides_over_kv_keeps_engines_apart(folder: Path, edit: Edit) -> N
     ids=list("abcdefghijk"),
 )
 def test_what_does_not_decide_lets_engines_share(folder: Path, edit: Edit) -> None:
-    """Names, secrets, sizes, places."""
+    """Names, secrets, sizes and places separate no engines."""
     config = engine(folder)
     before = digest(config)
     edit(config)
@@ -110,7 +110,7 @@ def test_what_does_not_decide_lets_engines_share(folder: Path, edit: Edit) -> No
 
 
 def test_it_depends_on_no_path(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The same files elsewhere are the same model."""
+    """The same files in another folder are the same model."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     for each in folder.iterdir():
         (elsewhere / each.name).write_bytes(each.read_bytes())
@@ -118,7 +118,10 @@ def test_it_depends_on_no_path(folder: Path, tmp_path_factory: pytest.TempPathFa
 
 
 def test_platforms_share_nothing(folder: Path) -> None:
-    """Another version, device or set of instructions may lay out a page in another way."""
+    """Another version, device or instruction set shares nothing.
+
+    It may lay out pages differently.
+    """
     config = engine(folder)
     platforms = [
         CPU,
@@ -153,13 +156,13 @@ def test_platforms_share_nothing(folder: Path) -> None:
 def test_what_cannot_be_told_is_refused(
     folder: Path, config: Callable[[ModelFacts], EngineFacts], named: str
 ) -> None:
-    """The message says what, and what to set."""
+    """The message says what is unknown, and what to set."""
     with pytest.raises(UnidentifiableModel, match=named):
         digest(config(engine(folder).model_config))
 
 
 def test_weights_of_other_models_are_not_told(folder: Path) -> None:
-    """A configuration that names another model, whose weights are a part of this one."""
+    """A configuration is refused if it names another model whose weights it includes."""
     config = engine(folder)
     config.model_config.hf_config = HubConfig({})
     config.model_config.hf_config.text_model_id = "someone/else"  # type: ignore[attr-defined]
@@ -168,7 +171,7 @@ def test_weights_of_other_models_are_not_told(folder: Path) -> None:
 
 
 def test_a_stated_digest_stands_for_the_weights_alone(folder: Path) -> None:
-    """Any format is fine then, and what else decides still does."""
+    """A stated digest allows any weight format. All other factors still count."""
     config = engine(folder)
     config.load_config.load_format = "tensorizer"
     first = digest(config, ConnectorSettings(model_digest="ab" * 32))
@@ -189,7 +192,7 @@ def test_made_up_weights_are_their_seed(folder: Path) -> None:
 
 
 def test_code_from_elsewhere_needs_a_commit(folder: Path) -> None:
-    """Code of the folder is digested; of another repository it has to be fixed."""
+    """Code of another repository needs a fixed commit. Code of the folder is digested."""
     (folder / "config.json").write_text('{"auto_map": {"AutoModel": "a/b--modeling.Own"}}')
     config = engine(folder)
     plain = digest(config)
@@ -203,7 +206,7 @@ def test_code_from_elsewhere_needs_a_commit(folder: Path) -> None:
 
 
 def test_the_engines_salt_is_that_of_a_plain_request(folder: Path) -> None:
-    """A request without a salt of its own goes to the namespace that the engine opened."""
+    """A request without a salt uses the namespace that the engine opened."""
     from vllm_rig.vllm_stand_ins import PromptRequest  # noqa: PLC0415
 
     for settings in (PLAIN, ConnectorSettings(salt="blue")):
@@ -216,7 +219,7 @@ def test_the_engines_salt_is_that_of_a_plain_request(folder: Path) -> None:
 
 
 def test_people_see_a_name(folder: Path) -> None:
-    """The one that is set, else the one that is served, cut to what a store takes."""
+    """The name is the configured or the served one, cut to the store's limit."""
     config = engine(folder)
     config.model_config.served_model_name = ["é" * 200, "b"]
     assert model_identity(config, PLAIN, CPU).display_name == "é" * 128
@@ -229,7 +232,7 @@ LAYOUT = LayoutFacts(16, LAYERS, "LBHNC", (0, 1, 2, 3, 4), 2)
 
 
 def test_a_page_has_all_ranks_bytes() -> None:
-    """Of all layers, beside each other, and the store knows of one rank."""
+    """A page has the bytes of all ranks, and the store sees a single rank."""
     layout = layout_of(LAYOUT)
     assert (layout.page_tokens, layout.page_bytes) == (16, 2 * 1536)
     assert layout.tensor_parallel_size == 1
@@ -240,7 +243,10 @@ def test_a_page_has_all_ranks_bytes() -> None:
 
 
 def test_pages_that_differ_are_of_namespaces_that_differ(folder: Path) -> None:
-    """A store refuses one namespace with two layouts: the second engine would be served nothing."""
+    """Engines with different layouts get different namespaces.
+
+    A store refuses two layouts in one namespace.
+    """
     config, other = engine(folder), layout_of(replace(LAYOUT, page_tokens=32))
     identities = [
         model_identity(config, PLAIN, CPU, layout=layout)
@@ -250,7 +256,7 @@ def test_pages_that_differ_are_of_namespaces_that_differ(folder: Path) -> None:
 
 
 def test_layouts_that_differ_have_other_fingerprints() -> None:
-    """Order, type, names, bytes: whatever a page would be misread by."""
+    """Order, dtype, names and bytes each change a layout's fingerprint."""
     layouts = [
         LAYOUT,
         replace(LAYOUT, layers=LAYERS[::-1]),

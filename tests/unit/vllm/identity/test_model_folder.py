@@ -1,4 +1,4 @@
-"""A digest of weights and configuration: of what is in them, and nothing else."""
+"""A folder's digest depends on the content of weights and configuration alone."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ def change(folder: Path, name: str, place: slice | int | tuple[int, ...]) -> Non
 
 
 def test_it_depends_on_no_path_and_no_time(folder: Path, tmp_path: Path) -> None:
-    """A copy elsewhere, from another day, is the same model."""
+    """A copy in another folder, with another date, is the same model."""
     copy = tmp_path / "elsewhere" / "copy"
     shutil.copytree(folder, copy)
     os.utime(copy / WEIGHTS, (1, 1))
@@ -55,7 +55,7 @@ def test_it_depends_on_no_path_and_no_time(folder: Path, tmp_path: Path) -> None
         ("layers.0.q_proj.weight", slice(None)),
         ("norm.weight", slice(None)),
         ("norm.weight", 63),
-        # New tokens are trained by their rows alone, and experts by themselves.
+        # Training may change only some rows of an embedding, or only some experts.
         ("model.embed_tokens.weight", 299),
         ("model.embed_tokens.weight", 0),
         ("layers.0.experts.gate_up_proj", 0),
@@ -63,14 +63,14 @@ def test_it_depends_on_no_path_and_no_time(folder: Path, tmp_path: Path) -> None
     ],
 )
 def test_a_change_of_any_one_tensor_tells(folder: Path, name: str, place: slice | int) -> None:
-    """All of a tensor, one row of an embedding, one expert."""
+    """A changed tensor, embedding row or expert changes the digest."""
     before = folder_digest(folder)
     change(folder, name, place)
     assert folder_digest(folder) != before
 
 
 def rename_tensor(folder: Path) -> None:
-    """Calls a tensor by another name of the same length."""
+    """Gives a tensor another name of the same length."""
     tensors = load_file(folder / WEIGHTS)
     tensors["morn.weight"] = tensors.pop("norm.weight")
     save_file(tensors, folder / WEIGHTS)
@@ -90,7 +90,7 @@ def rename_tensor(folder: Path) -> None:
 def test_what_decides_how_weights_are_used_tells(
     folder: Path, edit: Callable[[Path], object]
 ) -> None:
-    """Configuration, code and names are part of a model."""
+    """Configuration, code and names are part of a model's digest."""
     before = folder_digest(folder)
     edit(folder)
     assert folder_digest(folder) != before
@@ -100,14 +100,17 @@ def test_what_decides_how_weights_are_used_tells(
     "name", ["tokenizer.json", "generation_config.json", "trainer_state.json", "x.log", ".c.json"]
 )
 def test_what_is_of_text_and_sampling_does_not_tell(folder: Path, name: str) -> None:
-    """The same tokens have the same KV with another tokenizer and other habits."""
+    """Tokenizer and sampling defaults do not change the digest, as the KV stays the same."""
     before = folder_digest(folder)
     (folder / name).write_text('{"changed": true}')
     assert folder_digest(folder) == before
 
 
 def test_a_hubs_snapshot_is_its_contents_names(folder: Path, tmp_path: Path) -> None:
-    """Links to files named by digests are not read at all: the names are compared."""
+    """A hub's snapshot links to files named by digests.
+
+    These names are compared and the files are not read.
+    """
 
     def snapshot(place: str, weights_name: str) -> Path:
         root = tmp_path / place
@@ -140,14 +143,14 @@ def test_a_hubs_snapshot_is_its_contents_names(folder: Path, tmp_path: Path) -> 
     ],
 )
 def test_what_is_no_safetensors_file_is_refused(folder: Path, content: bytes) -> None:
-    """Nothing is guessed about a file that cannot be read."""
+    """A file that cannot be read is refused, and nothing is guessed."""
     (folder / WEIGHTS).write_bytes(content)
     with pytest.raises(UnidentifiableModel, match=r"model\.safetensors"):
         folder_digest(folder)
 
 
 def test_a_file_that_is_cut_off_is_refused(folder: Path) -> None:
-    """A download that stopped has a whole header and half of the tensors."""
+    """A partial download, with a whole header and half of the tensors, is refused."""
     file = folder / WEIGHTS
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(UnidentifiableModel, match="cut off"):
@@ -155,14 +158,14 @@ def test_a_file_that_is_cut_off_is_refused(folder: Path) -> None:
 
 
 def test_a_folder_without_weights_is_refused(folder: Path) -> None:
-    """Other formats are not read."""
+    """A folder without safetensors is refused. Other formats are not read."""
     (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
     with pytest.raises(UnidentifiableModel, match="no safetensors files"):
         folder_digest(folder)
 
 
 def test_an_empty_tensor_has_a_digest(folder: Path) -> None:
-    """A tensor of no elements, and one of no experts."""
+    """A tensor without elements and one without experts have digests."""
     tensors = load_file(folder / WEIGHTS)
     tensors["empty.weight"] = np.zeros((0, 4, 4), np.float32)
     save_file(tensors, folder / WEIGHTS)
@@ -170,7 +173,7 @@ def test_an_empty_tensor_has_a_digest(folder: Path) -> None:
 
 
 def test_a_stamp_changes_with_any_file(folder: Path) -> None:
-    """A stamp is of this machine and this moment."""
+    """A file's new time changes the stamp of its folder."""
     before = folder_stamp(folder)
     assert folder_stamp(folder) == before
     os.utime(folder / WEIGHTS, ns=(1, 1))

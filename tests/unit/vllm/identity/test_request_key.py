@@ -1,4 +1,4 @@
-"""What a request's pages are keyed by."""
+"""The key of a request's pages."""
 
 from array import array
 from dataclasses import replace
@@ -14,12 +14,12 @@ PAGE = 16
 
 
 def image(identifier: str, offset: int = 8, length: int = 20) -> Feature:
-    """An image's placeholders."""
+    """Returns the placeholders of an image."""
     return Feature(identifier, Placeholder(offset, length))
 
 
 def with_images(*features: Feature) -> PromptRequest:
-    """A prompt whose images stand among other tokens, all placeholders with one id."""
+    """Returns a prompt whose images are among other tokens. All placeholders have one id."""
     ids = list(PROMPT)
     for each in features:
         place = each.mm_position
@@ -35,7 +35,7 @@ def key_of(request: PromptRequest, base_salt: bytes = b"") -> RequestKey:
 
 
 def test_plain_text_is_its_tokens() -> None:
-    """No salt, and the tokens as they are, as many as are asked for."""
+    """The key of a text has no salt and its unchanged tokens, up to the requested number."""
     key = key_of(PromptRequest(PROMPT))
     assert key.salt == b""
     assert key.reads
@@ -44,7 +44,10 @@ def test_plain_text_is_its_tokens() -> None:
 
 
 def test_salts_differ_where_anything_of_them_does() -> None:
-    """A user's salt, an engine's, both, and each in the other's place are six."""
+    """The user's and the engine's salts give six different salts.
+
+    Swapping the two gives another salt too.
+    """
     requests = [PromptRequest(PROMPT), PromptRequest(PROMPT, "a"), PromptRequest(PROMPT, "b")]
     salts = {key_of(each, base).salt for each in requests for base in (b"", b"a")}
     assert len(salts) == 6
@@ -52,17 +55,20 @@ def test_salts_differ_where_anything_of_them_does() -> None:
 
 
 def test_an_empty_salt_is_none() -> None:
-    """As for vLLM, which hashes no empty salt."""
+    """An empty salt means none, as in vLLM."""
     assert key_of(PromptRequest(PROMPT, "")).salt == b""
 
 
 def test_any_text_is_a_salt() -> None:
-    """A half of a surrogate pair, which JSON may have, is text too."""
+    """Half a surrogate pair, which JSON allows, is a valid salt."""
     assert key_of(PromptRequest(PROMPT, "\ud800")).salt != key_of(PromptRequest(PROMPT, "?")).salt
 
 
 def test_an_image_stands_in_its_placeholders() -> None:
-    """Its digest's eight words again and again, and every other token untouched."""
+    """An image's placeholders get the eight words of its digest, repeated.
+
+    Other tokens are unchanged.
+    """
     key = key_of(with_images(image("one")))
     ids = key.tokens(PROMPT)
     words = ids[8:16]
@@ -73,7 +79,7 @@ def test_an_image_stands_in_its_placeholders() -> None:
 
 
 def test_a_part_of_an_image_begins_as_all_of_it() -> None:
-    """Prefixes of different lengths agree, inside an image too."""
+    """Prefixes of different lengths agree, also within an image."""
     key = key_of(with_images(image("one")))
     whole = key.tokens(PROMPT)
     for count in range(len(PROMPT)):
@@ -81,7 +87,7 @@ def test_a_part_of_an_image_begins_as_all_of_it() -> None:
 
 
 def test_images_differ_by_what_they_are_and_where() -> None:
-    """Content, kind, place, length, mask and the placeholders' own ids all tell."""
+    """An image's content, kind, place, length, mask and placeholder ids each change the key."""
     one = image("one")
     sound = replace(one, modality="audio")
     masked = Feature("one", Placeholder(8, 20, Mask([True] * 19 + [False])))
@@ -102,7 +108,7 @@ def test_images_differ_by_what_they_are_and_where() -> None:
 
 
 def test_inputs_in_one_place_are_both_in_the_key() -> None:
-    """A video's sound among its frames: neither digest is written over the other's."""
+    """Overlapping inputs, such as a video's frames and sound, are both part of the key."""
     frames, sound = image("frames", 8, 20), Feature("sound", Placeholder(10, 12), "audio")
     first = key_of(with_images(frames, sound))
     other_frames = key_of(with_images(replace(frames, identifier="x"), sound))
@@ -115,7 +121,7 @@ def test_inputs_in_one_place_are_both_in_the_key() -> None:
 
 
 def test_a_match_ends_at_no_part_of_a_digest() -> None:
-    """A page whose last tokens are the first words of an image's digest is not used."""
+    """A page is not used if its last tokens are only a part of an image's digest."""
     key = key_of(with_images(image("one", 44, 16)))
     assert key.settled(64, PAGE) == 64
     assert key.settled(48, PAGE) == 32
@@ -138,16 +144,16 @@ def test_a_match_ends_at_no_part_of_a_digest() -> None:
     ids=["embeddings alone", "embeddings", "growing", "adapter in place", "few placeholders"],
 )
 def test_what_a_key_cannot_hold_has_none(request_: PromptRequest) -> None:
-    """Nothing of it is shared."""
+    """A request that a key cannot describe has no key and shares nothing."""
     assert RequestKey.of(request_) is None
 
 
 def test_who_needs_each_token_computed_loads_none() -> None:
-    """As for the prompt's logprobs; what is computed may be saved."""
+    """A request that skips the prefix cache, such as for prompt logprobs, loads nothing."""
     assert not key_of(PromptRequest(PROMPT, skip_reading_prefix_cache=True)).reads
 
 
 def test_an_id_that_is_none_is_refused() -> None:
-    """Token ids are uint32."""
+    """An id that is no uint32 is refused."""
     with pytest.raises(ValueError, match="token ids"):
         key_of(PromptRequest(PROMPT)).tokens([2**32])

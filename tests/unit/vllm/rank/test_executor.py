@@ -1,4 +1,4 @@
-"""The half at a rank: what it copies, and what it says of what failed."""
+"""A rank's executor copies blocks and reports failures."""
 
 import weakref
 from collections import Counter
@@ -28,17 +28,17 @@ BLOCK = 16
 
 @dataclass
 class Memory:
-    """One extent of a store, whose slots may be given away."""
+    """One extent of a store. Its slots may be recycled."""
 
     slots: torch.Tensor = field(default_factory=lambda: torch.ones((4, BLOCK), dtype=torch.uint8))
     given_away: list[PageRef] = field(default_factory=list)
 
     def extent_tensor(self, extent_id: int) -> torch.Tensor:
-        """Returns the extent; there is one."""
+        """Returns the only extent."""
         return {0: self.slots}[extent_id]
 
     def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
-        """Returns what was given away."""
+        """Returns the pages that were recycled."""
         del runs
         return self.given_away
 
@@ -52,7 +52,7 @@ class Rig:
     memory: Memory
 
     def plan(self, *, load_async: bool = True, extent_id: int = 0) -> StepPlan:
-        """Load blocks 2 and 3 as request r, save block 5 as request s."""
+        """Returns a plan to load blocks 2 and 3 as request r, and to save block 5 as request s."""
         return StepPlan(
             "engine",
             load_async=load_async,
@@ -62,7 +62,7 @@ class Rig:
         )
 
     def run(self, plan: StepPlan, memory: Memory | None) -> None:
-        """Does as a step does, and waits for the loads beside it."""
+        """Runs a plan like a step, and waits for its loads."""
         self.executor.load(plan, memory)
         self.executor.save(plan, memory)
         self.executor.close()
@@ -78,7 +78,10 @@ def rig() -> Iterator[Rig]:
 
 
 def test_loads_and_saves_are_copied_and_reported(rig: Rig) -> None:
-    """Once each; a load beside the step is reported by its request, too."""
+    """Each load and save is copied and reported once.
+
+    A load beside the step also reports its request.
+    """
     rig.run(rig.plan(), rig.memory)
     assert rig.blocks[:, 0, 0].tolist() == [7, 7, 1, 1, 7, 7, 7, 7]
     assert rig.memory.slots[:, 0].tolist() == [1, 1, 1, 7]
@@ -94,7 +97,7 @@ def test_loads_and_saves_are_copied_and_reported(rig: Rig) -> None:
 
 
 def test_a_load_within_the_step_is_complete_and_tells_no_request(rig: Rig) -> None:
-    """VLLM waits for the step alone."""
+    """A load within the step reports no request, because vLLM waits for the step."""
     plan = rig.plan(load_async=False)
     rig.executor.load(plan, rig.memory)
     assert rig.blocks[2, 0, 0] == 1
@@ -103,7 +106,7 @@ def test_a_load_within_the_step_is_complete_and_tells_no_request(rig: Rig) -> No
 
 
 def test_a_step_that_computes_nothing_waits_a_little_for_loads(rig: Rig) -> None:
-    """Not for good, and not for nothing: a load that goes on is told in a later step."""
+    """An idle step waits a bounded time for loads. A later step reports a slower load."""
     goes_on = Event()
 
     class Slow(Memory):
@@ -121,9 +124,9 @@ def test_a_step_that_computes_nothing_waits_a_little_for_loads(rig: Rig) -> None
 
 
 def thread_count() -> int:
-    """Returns how many threads the process has, those of native code too.
+    """Returns the number of threads, including native ones, that have this thread's name.
 
-    Less those with a name of their own, such as gRPC's, which come and go for other tests.
+    Threads with other names, such as gRPC's, come and go for other tests.
     """
     own, count = Path("/proc/thread-self/comm").read_text(), 0
     for each in Path("/proc/self/task").iterdir():
@@ -133,8 +136,11 @@ def thread_count() -> int:
 
 
 def test_a_load_beside_the_step_has_no_team_of_torchs() -> None:
-    """One would stay with its thread, and keep the engine's own from spinning."""
-    block_bytes = 1 << 20  # torch divides a copy of that between threads
+    """A load beside the step starts no thread team of torch.
+
+    A team would stay with its thread, and keep the engine's own team from spinning.
+    """
+    block_bytes = 1 << 20  # torch splits a copy of this size between threads
     blocks = torch.zeros((8, 1, block_bytes), dtype=torch.uint8)
     executor = PlanExecutor(BlockCopier([Plane(blocks, 0)]))
     rig = Rig(executor, blocks, Memory(torch.ones((4, block_bytes), dtype=torch.uint8)))
@@ -153,7 +159,7 @@ def test_a_load_beside_the_step_has_no_team_of_torchs() -> None:
 
 
 def failing(rig: Rig, what: str) -> tuple[StepPlan, Memory | None]:
-    """Returns a plan and a memory with which copies fail."""
+    """Returns a plan and a memory for which copies fail."""
     if what == "given away":
         rig.memory.given_away.append(PageRef(0, 1))
     plan = rig.plan(extent_id=9 if what == "no such extent" else 0)
@@ -163,7 +169,10 @@ def failing(rig: Rig, what: str) -> tuple[StepPlan, Memory | None]:
 @pytest.mark.parametrize("what", ["no store", "no such extent", "given away"])
 @pytest.mark.filterwarnings("ignore")
 def test_whatever_fails_is_told_by_its_blocks_and_raises_nothing(rig: Rig, what: str) -> None:
-    """A request whose load failed is received all the same; vLLM computes its blocks."""
+    """A failed load reports its blocks and its request, and vLLM computes them.
+
+    Nothing is raised.
+    """
     plan, memory = failing(rig, what)
     rig.run(plan, memory)
     assert rig.executor.take_finished() == ({"gone"}, {"r"})
@@ -175,7 +184,10 @@ def test_whatever_fails_is_told_by_its_blocks_and_raises_nothing(rig: Rig, what:
 
 
 def test_loads_are_made_to_fail_as_often_as_is_said(rig: Rig) -> None:
-    """All of them here, and counted; saves are left alone."""
+    """The fault fraction makes that share of loads fail, and counts them.
+
+    Saves are not affected.
+    """
     executor = PlanExecutor(BlockCopier([Plane(rig.blocks, 0)]), fault_fraction=1.0)
     plan = rig.plan(load_async=False)
     executor.load(plan, rig.memory)
@@ -207,13 +219,13 @@ class OneUse:
         self.slots = weakref.ref(self.memory.slots)
 
     def extent_tensor(self, extent_id: int) -> torch.Tensor:
-        """Returns the extent, and keep it no longer."""
+        """Returns the extent and drops its own reference."""
         assert self.memory is not None
         memory, self.memory = self.memory, None
         return memory.extent_tensor(extent_id)
 
     def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
-        """Returns none."""
+        """Returns no pages."""
         del runs
         return []
 
@@ -223,7 +235,7 @@ class OneUse:
 def test_copies_on_a_device_are_waited_for_on_mapped_memory(
     monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
-    """The wait also comes if a copy failed midway, and before the last view is dropped."""
+    """The executor waits for the device before the last view is dropped, also if a copy failed."""
     memory, card = OneUse(), Card()
     stream = Stream(lambda: memory.slots() is not None)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
@@ -241,10 +253,10 @@ def test_copies_on_a_device_are_waited_for_on_mapped_memory(
     plan = StepPlan("e", load_async=False, loads=[BlockTransfer(1, "r", (2,), (DatedRun(0, [0]),))])
     executor.load(plan, memory)
     assert stream.seen == [True]
-    # The log that pytest keeps has the frames of an error.
+    # The log that pytest keeps refers to the frames of an error.
     assert fails or memory.slots() is None
     assert executor.take_report().failed == ({1} if fails else set())
-    # The thread of loads beside a step breaks no capture of a graph either.
+    # The thread for loads beside a step does not break the capture of a graph either.
     assert executor._thread.submit(get_ident).result() in card.relaxed
     executor.close()
 
@@ -264,7 +276,10 @@ BOUNDED = [
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("check", COPY_CHECKS, ids=lambda each: each.__name__)
 def test_blocks_are_copied(check: Callable[[Layout, str, str], None], layout: Layout) -> None:
-    """Bytes come back; a load comes after the step's work, an overwrite after the save."""
+    """Bytes survive a save and a load.
+
+    A load follows the step's work, and an overwrite follows the save.
+    """
     check(layout, "cpu", "cpu")
 
 
@@ -273,7 +288,7 @@ def test_blocks_are_copied(check: Callable[[Layout, str, str], None], layout: La
     ("name", "temporary"), [("layer first", WHOLE), ("block first", 0), ("keys first", WHOLE)]
 )
 def test_a_temporary_follows_from_the_layout(name: str, temporary: int, *, to_blocks: bool) -> None:
-    """Blocks whose parts lie apart are copied through a temporary of the whole stretch on a GPU."""
+    """A GPU copies blocks of scattered parts through a temporary of the whole range."""
     copies, _ = copies_of(LAYOUTS[name], BLOCKS, BLOCK_BYTES, to_blocks=to_blocks)
     assert [each.device_temporary for each in copies] == [temporary]
     assert [each.byte_count for each in copies] == [WHOLE]
@@ -283,13 +298,13 @@ def test_a_temporary_follows_from_the_layout(name: str, temporary: int, *, to_bl
 @pytest.mark.parametrize("to_blocks", [True, False], ids=["load", "save"])
 @pytest.mark.parametrize("layout", BOUNDED)
 def test_a_temporary_is_smaller_than_the_transfer(layout: Layout, *, to_blocks: bool) -> None:
-    """A long transfer needs no more of the device's memory than a short one."""
+    """A long transfer needs no more device memory than a short one."""
     copies, _ = copies_of(layout, BLOCKS, BLOCK_BYTES, to_blocks=to_blocks)
     assert max(each.device_temporary for each in copies) <= WHOLE // 2
 
 
 def test_rates_are_those_of_whole_transfers() -> None:
-    """Both ways are measured; tests/gpu prints the rates of a device."""
+    """The rates of both directions are measured. tests/gpu prints those of a device."""
     found = rates(LAYOUTS["block first"], 64, 1 << 16, "cpu", pinned=False)
     assert set(found) == {"load", "save"}
     assert min(found.values()) > 0

@@ -1,4 +1,4 @@
-"""A rank: whatever the plan says is answered, also where nothing can be copied."""
+"""A rank answers every plan, also if nothing can be copied."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ LAYER_BYTES, BLOCKS = 64, 4
 
 @dataclass
 class Facts:
-    """Of ``EngineFacts``: one layer of four blocks."""
+    """The fields of ``EngineFacts`` for one layer of four blocks."""
 
     engine_id: str = "an engine without a scheduler half here"
     tensor_parallel_size: int = 1
@@ -47,7 +47,7 @@ def rank(kv_caches: dict[str, torch.Tensor]) -> RankRole:
 def test_what_cannot_be_copied_is_reported(
     kv_caches: dict[str, torch.Tensor], *, load_async: bool
 ) -> None:
-    """Else a request would wait for its load for good, and blocks would be held for good."""
+    """Failed copies are reported, so no request waits for its load and no block is held forever."""
     side = rank(kv_caches)
     load = BlockTransfer(LOAD, "loading", (2, 3), RUNS)
     save = BlockTransfer(SAVE, "saving", (0, 1), RUNS)

@@ -1,4 +1,4 @@
-"""For how long an engine waits for the store, and for its ranks to join."""
+"""The time that an engine waits for the store and for its ranks to join."""
 
 import pytest
 
@@ -8,23 +8,23 @@ LEASE, NEW = b"lease", b"new"
 
 
 class Clock:
-    """Seconds, set by hand."""
+    """A clock in seconds, set by hand."""
 
     now = 100.0
 
     def __call__(self) -> float:
-        """Returns the time, which stands."""
+        """Returns the time that was set."""
         return self.now
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that stands."""
+    """A clock that does not advance by itself."""
     return Clock()
 
 
 def test_ranks_of_the_same_process_are_there_at_once(clock: Clock) -> None:
-    """They use the client itself: nobody is told, nobody waited for."""
+    """Ranks of the engine's own process use its client, so nothing is sent or waited for."""
     joining = Joining(0, clock)
     assert not joining.tells_ranks
     assert joining.complete(None)
@@ -32,7 +32,7 @@ def test_ranks_of_the_same_process_are_there_at_once(clock: Clock) -> None:
 
 
 def test_a_store_is_waited_for_once_after_the_start(clock: Clock) -> None:
-    """Not for long, and not one that is not there: it was tried, and may stay away."""
+    """An engine waits for the store for a bounded time, until the first attempt has ended."""
     joining = Joining(0, clock)
     assert joining.waits(answers=False, tried=False, lease=None)
     assert not joining.waits(answers=False, tried=True, lease=None)
@@ -41,7 +41,7 @@ def test_a_store_is_waited_for_once_after_the_start(clock: Clock) -> None:
 
 
 def test_all_ranks_are_waited_for(clock: Clock) -> None:
-    """Each of them says so once, of the lease that it joined."""
+    """The join is complete once each rank has joined the lease."""
     joining = Joining(2, clock)
     joining.shared(LEASE)
     joining.came({LEASE: 1})
@@ -53,7 +53,10 @@ def test_all_ranks_are_waited_for(clock: Clock) -> None:
 
 
 def test_ranks_have_so_long_from_when_they_are_told(clock: Clock) -> None:
-    """The step that tells them may come late; those that cannot join do not hold requests."""
+    """The time to join begins when the ranks are told.
+
+    After it requests no longer wait for ranks.
+    """
     joining = Joining(1, clock)
     clock.now += 2 * LONGEST_JOIN
     assert joining.waits(answers=True, tried=True, lease=LEASE)
@@ -69,7 +72,7 @@ def test_ranks_have_so_long_from_when_they_are_told(clock: Clock) -> None:
 
 
 def test_a_new_session_is_joined_anew(clock: Clock) -> None:
-    """Having joined the last one does not count, and that there is none is not waited for."""
+    """Ranks have to join each new session. An absent session is not waited for."""
     joining = Joining(1, clock)
     joining.shared(LEASE)
     joining.came({LEASE: 1})

@@ -1,4 +1,4 @@
-"""Lookups of the scheduler half: what a request waits for, and for how long."""
+"""The scheduler half's lookups, and the time that a request waits for them."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from naive.runs import PAGE, PROMPT, engine, run, settle
 
 @pytest.mark.parametrize("late", [False, True], ids=["never", "late"])
 def test_a_lookup_without_an_answer_is_a_miss_in_time(*, late: bool) -> None:
-    """Nothing is waited for beyond the time allowed, and a late answer is given back."""
+    """A lookup is a miss after its timeout, and the holds of a late answer are released."""
     store = NaivePages(PAGE, 40)
     run(engine(store=store), "a", PROMPT)
     world = engine(store=store)
@@ -28,7 +28,7 @@ def test_a_lookup_without_an_answer_is_a_miss_in_time(*, late: bool) -> None:
 
 
 def test_without_a_store_nothing_is_asked() -> None:
-    """All is a miss at once."""
+    """Every lookup is a miss at once without a store."""
     world = engine()
     world.usable = False
     run(world, "a", PROMPT)
@@ -38,9 +38,9 @@ def test_without_a_store_nothing_is_asked() -> None:
 
 @pytest.mark.parametrize("come", ["joined", "late", "lost"])
 def test_a_request_waits_for_ranks_that_are_about_to_reach_the_store(come: str) -> None:
-    """The first one after a start is looked up then, and computed where they do not come.
+    """A first request waits for joining ranks. It is computed if they do not join.
 
-    That it waited for them is not held against the store: it has all its time to answer.
+    The wait for ranks does not reduce the store's time to answer.
     """
     store = NaivePages(PAGE, 40)
     run(engine(store=store), "a", PROMPT)

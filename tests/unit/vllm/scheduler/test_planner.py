@@ -1,4 +1,4 @@
-"""The scheduler half, driven as vLLM's scheduler drives it."""
+"""The scheduler half, driven like vLLM's scheduler does."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from naive.runs import PAGE, PROMPT, engine, run, settle
 
 
 def test_what_one_engine_computed_another_loads() -> None:
-    """Whole pages of a prompt are in the store after it; another engine computes the rest."""
+    """A prompt's whole pages are stored. Another engine loads them and computes the rest."""
     first = engine()
     run(first, "a", PROMPT)
     assert first.loaded_pages == 0
@@ -19,7 +19,10 @@ def test_what_one_engine_computed_another_loads() -> None:
 
 
 def test_a_prompt_that_ends_with_a_page_is_loaded_whole() -> None:
-    """Its last token alone is computed again where loads are beside steps; else its last page."""
+    """Only the last token is computed again if loads run beside steps.
+
+    Otherwise the last page is.
+    """
     store = NaivePages(PAGE, 40)
     run(engine(store=store), "a", PROMPT[:8])
     beside = engine(store=store)
@@ -31,7 +34,7 @@ def test_a_prompt_that_ends_with_a_page_is_loaded_whole() -> None:
 
 
 def test_what_was_generated_is_stored_at_the_end_where_wanted() -> None:
-    """The pages of the prompt and what followed, as far as it was computed."""
+    """If wanted, a request's end stores the computed pages of its prompt and output."""
     with_output, without = engine(), engine(save_output=False)
     for world in (with_output, without):
         run(world, "a", PROMPT, new_tokens=8)
@@ -40,7 +43,7 @@ def test_what_was_generated_is_stored_at_the_end_where_wanted() -> None:
 
 
 def test_a_load_that_fails_is_computed_and_not_tried_again() -> None:
-    """Its request goes on without the store's pages, and nothing wrong is stored."""
+    """A request with a failed load computes its pages, and no wrong page is stored."""
     store = NaivePages(PAGE, 40)
     run(engine(store=store), "a", PROMPT)
     world = engine(store=store)
@@ -60,7 +63,7 @@ def test_a_load_that_fails_is_computed_and_not_tried_again() -> None:
 
 
 def test_what_was_computed_on_a_load_that_failed_is_not_stored() -> None:
-    """Within a step a load fails, and the step computes and saves what follows all the same."""
+    """Pages that a step computes after a failed load are not stored."""
     store = NaivePages(PAGE, 40)
     run(engine(store=store), "a", PROMPT[:5])
     world = engine(store=store, load_async=False, chunk=3)
@@ -71,7 +74,7 @@ def test_what_was_computed_on_a_load_that_failed_is_not_stored() -> None:
 
 
 def test_blocks_are_held_until_they_are_copied() -> None:
-    """A request that ends before its slots came keeps its blocks for as long."""
+    """A request that ends before its slots arrive keeps its blocks until then."""
     world = engine()
     world.arrive("a", PROMPT[:8])
     world.answers.answer_all()
@@ -87,14 +90,17 @@ def test_blocks_are_held_until_they_are_copied() -> None:
 
 
 def test_a_full_store_takes_the_first_pages() -> None:
-    """As many as there is room for."""
+    """A full store takes a prompt's first pages, as many as there is room for."""
     world = engine(store=NaivePages(PAGE, 1))
     run(world, "a", PROMPT)
     assert list(world.store.index) == [tuple(PROMPT[:4])]
 
 
 def test_what_somebody_else_saves_is_left_to_them_until_the_end() -> None:
-    """While a prompt is computed nothing is copied twice; at the end what is missing is saved."""
+    """Pages that another engine saves are not copied twice.
+
+    At the end the missing ones are saved.
+    """
     world = engine(save_output=False)
     world.store.someone_else_saves = True
     world.arrive("a", PROMPT)
@@ -108,7 +114,7 @@ def test_what_somebody_else_saves_is_left_to_them_until_the_end() -> None:
 
 
 def test_preemption_gives_slots_back_and_begins_anew() -> None:
-    """What was copied is stored, and is loaded where the request runs again."""
+    """A preempted request stores its copied pages, and loads them when it runs again."""
     world = engine(chunk=4)
     world.arrive("a", [*PROMPT, 1, 2, 3, 4, 5, 6])
     for _ in range(3):
@@ -134,7 +140,7 @@ def test_preemption_gives_slots_back_and_begins_anew() -> None:
 
 @pytest.mark.parametrize("steps", range(8))
 def test_an_abort_at_any_time_gives_all_back(steps: int) -> None:
-    """Waiting, loading, computing, saving or generating."""
+    """An abort releases everything while a request waits, loads, computes, saves or generates."""
     store = NaivePages(PAGE, 40)
     run(engine(store=store), "a", PROMPT[:5])
     world = engine(store=store, chunk=3)
@@ -152,7 +158,7 @@ def test_an_abort_at_any_time_gives_all_back(steps: int) -> None:
 
 
 def test_a_reset_forgets_what_was_matched_and_what_is_being_saved() -> None:
-    """It is not complete while loads are under way."""
+    """A reset drops matches and saves. It is not complete while loads run."""
     store = NaivePages(PAGE, 40)
     run(engine(store=store), "a", PROMPT)
     world = engine(store=store)
@@ -178,7 +184,7 @@ def test_a_reset_forgets_what_was_matched_and_what_is_being_saved() -> None:
 
 
 def test_after_a_reset_what_came_before_it_loads_nothing() -> None:
-    """Its key names what was stored before: other weights' pages, perhaps."""
+    """Requests from before a reset load nothing, because stored pages may be of other weights."""
     store = NaivePages(PAGE, 40)
     run(engine(store=store), "a", PROMPT)
     world = engine(store=store)
@@ -200,7 +206,7 @@ def test_after_a_reset_what_came_before_it_loads_nothing() -> None:
 
 
 def test_who_goes_idle_is_told_that_answers_are_to_come() -> None:
-    """A request is aborted while it is looked up: what the answer holds would be held for long."""
+    """The planner awaits the answer of an aborted lookup, so that its holds are released."""
     store = NaivePages(PAGE, 40)
     run(engine(store=store), "a", PROMPT)
     world = engine(store=store)
@@ -215,7 +221,7 @@ def test_who_goes_idle_is_told_that_answers_are_to_come() -> None:
 
 
 def test_closing_gives_all_back() -> None:
-    """Also what is answered only then."""
+    """Closing releases all holds, also those of answers that arrive during the close."""
     store = NaivePages(PAGE, 40)
     run(engine(store=store), "a", PROMPT)
     world = engine(store=store)

@@ -1,4 +1,4 @@
-"""What the scheduler half's threads ask."""
+"""The calls that the scheduler half's threads make."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,44 +16,44 @@ TOKENS = list(range(8))
 
 @dataclass
 class NamespaceAt:
-    """A namespace whose store says ``failure``; one that is opening is waited for."""
+    """A namespace whose store reports ``failure``. It records whether somebody waits."""
 
     failure: StoreError | None = None
     opens: bool = False
     waited: bool = False
 
     def wait_open(self, timeout: float) -> bool:
-        """Notes that somebody waits."""
+        """Records that somebody waits."""
         assert timeout > 0
         self.waited = True
         return self.opens
 
     def match(self, tokens: bytes, **_: object) -> Match:
-        """Match nothing of whole pages and one token more."""
+        """Matches nothing. The tokens have to be whole pages and one token more."""
         assert len(tokens) == 4 * (len(TOKENS) + 1)
         return Match()
 
 
 class OneNamespace:
-    """Gives one namespace whatever the salt."""
+    """Returns one namespace for every salt."""
 
     def __init__(self, namespace: NamespaceAt) -> None:
         self._namespace = namespace
 
     def namespace(self, salt: bytes) -> Any:  # noqa: ANN401  # a stand-in
-        """Returns it."""
+        """Returns the namespace."""
         assert salt == b""
         return self._namespace
 
 
 def work(namespace: NamespaceAt) -> StoreWork:
-    """Asks of one namespace."""
+    """Returns the work of one namespace."""
     return StoreWork(OneNamespace(namespace), PAGE, 0.25)
 
 
 @pytest.mark.parametrize("refusal", [LayoutMismatch("other pages"), LimitExceeded("too many")])
 def test_a_namespace_that_is_refused_is_waited_for_by_nobody(refusal: StoreError) -> None:
-    """Each request would wait in vain, and say that the store had nothing."""
+    """A refused namespace is not waited for, and the lookup reports the refusal."""
     namespace = NamespaceAt(refusal)
     found = work(namespace).look_up(RequestKey(), TOKENS)
     assert not namespace.waited
@@ -65,7 +65,7 @@ def test_a_namespace_that_is_refused_is_waited_for_by_nobody(refusal: StoreError
 
 @pytest.mark.parametrize("opens", [True, False])
 def test_a_namespace_that_is_opening_is_waited_for(*, opens: bool) -> None:
-    """A salt that is new has one soon."""
+    """A lookup waits for the namespace of a new salt."""
     namespace = NamespaceAt(StoreUnavailable("not yet"), opens)
     found = work(namespace).look_up(RequestKey(), TOKENS)
     assert namespace.waited
@@ -74,7 +74,7 @@ def test_a_namespace_that_is_opening_is_waited_for(*, opens: bool) -> None:
 
 
 def test_an_open_namespace_is_asked_at_once() -> None:
-    """Nothing is waited for."""
+    """A lookup does not wait for an open namespace."""
     namespace = NamespaceAt()
     found = work(namespace).look_up(RequestKey(), TOKENS)
     assert not namespace.waited

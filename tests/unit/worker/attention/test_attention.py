@@ -37,7 +37,7 @@ SMALL = {
 
 
 def test_a_cold_prompt_gives_the_plain_forwards_logits(rig: Any, text_ids: Ids) -> None:
-    """A prompt of some windows, in one step, ends in the same logits."""
+    """A prompt of several windows, run in one step, gives the plain forward's logits."""
     ids = text_ids(203, 1)
     rig.assert_close(rig.compute((rig.table(203), 0, ids)), rig.expect(ids))
 
@@ -46,7 +46,7 @@ def test_a_cold_prompt_gives_the_plain_forwards_logits(rig: Any, text_ids: Ids) 
 def test_chunks_of_any_size_give_the_plain_forwards_logits(
     rig: Any, text_ids: Ids, chunk: int
 ) -> None:
-    """Every chunk's last row agrees, whether chunks end at page boundaries or not."""
+    """The last row of every chunk agrees, whether chunks end at page boundaries or not."""
     ids = text_ids(150, 2)
     table = rig.table(150)
     starts = range(0, 150, chunk)
@@ -58,7 +58,7 @@ def test_chunks_of_any_size_give_the_plain_forwards_logits(
 
 
 def test_a_matched_prefix_is_read_and_not_written(rig: Any, text_ids: Ids) -> None:
-    """A second prompt goes on from the first one's pages, bit for bit unchanged by it."""
+    """A second prompt continues from the first one's pages and leaves their bytes unchanged."""
     document = text_ids(160, 3)
     first = rig.table(160)
     rig.compute((first, 0, document))
@@ -71,7 +71,7 @@ def test_a_matched_prefix_is_read_and_not_written(rig: Any, text_ids: Ids) -> No
 
 
 def test_a_prefix_cut_inside_a_page_goes_on_in_a_copy(rig: Any, text_ids: Ids) -> None:
-    """Copying the page and going on inside the copy gives the same logits."""
+    """A sequence that continues inside a copy of a page gets the same logits."""
     document = text_ids(96, 5)
     first = rig.table(96)
     rig.compute((first, 0, document))
@@ -94,7 +94,10 @@ def test_three_ragged_sequences_share_a_step(rig: Any, text_ids: Ids) -> None:
 
 
 def test_greedy_decoding_gives_stock_generates_tokens(rig: Any, text_ids: Ids) -> None:
-    """Twenty-four tokens, over a page boundary and past the window, are the same."""
+    """Greedy decoding gives the tokens of stock ``generate``.
+
+    The 24 tokens cross a page boundary and go past the window.
+    """
     ids = text_ids(70, 10)
     table = rig.table(96)
     logits = rig.compute((table, 0, ids))
@@ -103,7 +106,7 @@ def test_greedy_decoding_gives_stock_generates_tokens(rig: Any, text_ids: Ids) -
         output.append(int(logits.argmax()))
         logits = rig.compute((table, position, output[-1:]))
     prompt = torch.tensor([ids])
-    # Without a mask generate takes ids that equal its padding for padding.
+    # Without a mask generate would treat ids that equal its padding as padding.
     stock = rig.stock.generate(
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=24, do_sample=False
     )
@@ -111,19 +114,19 @@ def test_greedy_decoding_gives_stock_generates_tokens(rig: Any, text_ids: Ids) -
 
 
 def test_a_corrupted_page_changes_the_logits(rig: Any, text_ids: Ids) -> None:
-    """The comparison sees a single page of zeros far from the end."""
+    """The comparison notices a single page of zeros far from the end."""
     ids = text_ids(150, 11)
     table = rig.table(150)
     rig.compute((table, 0, ids[:149]))
     right = rig.compute((table, 149, ids[149:]))
     rig.pool.page(table[2]).zero_()
     wrong = rig.compute((table, 149, ids[149:]))
-    # A sliding layer does not see the page, a full one does.
+    # A sliding layer does not read the page, and a full layer does.
     assert float((right - wrong).abs().max()) > 0.1
 
 
 def test_nothing_beyond_the_sequence_is_read(rig: Any, text_ids: Ids) -> None:
-    """What lies in the rest of the last page, even a NaN, has no effect."""
+    """The unused rest of the last page has no effect, even if it is NaN."""
     ids = text_ids(50, 12)
     table = rig.table(50)
     for page in table:
@@ -132,7 +135,7 @@ def test_nothing_beyond_the_sequence_is_read(rig: Any, text_ids: Ids) -> None:
 
 
 def other_models() -> Iterator[PreTrainedModel]:
-    """Builds models that need what the tiny ones do not: softcaps, sinks, a window everywhere."""
+    """Builds models with softcaps, sinks or a window in every layer, which the tiny ones lack."""
     kinds = ["sliding_attention", "full_attention"]
     yield Gemma2ForCausalLM(
         Gemma2Config(
@@ -178,14 +181,14 @@ def test_softcaps_sinks_and_windows_everywhere_are_kept(
 
 
 def test_attention_outside_a_step_is_an_error() -> None:
-    """Called without a step it raises instead of attending to nothing."""
+    """Attention that is called outside a step raises instead of attending to nothing."""
     tensor = torch.zeros(1, 1, 1, 1)
     with pytest.raises(RuntimeError, match="outside a step"):
         paged_attention(torch.nn.Module(), tensor, tensor, tensor, None)
 
 
 def test_a_mask_is_an_error(rig: Any) -> None:
-    """A model that builds a mask of its own is not served as if it had none."""
+    """A model that builds a mask of its own is refused."""
     tensor = torch.zeros(1, 1, 1, 1)
     with pytest.raises(RuntimeError, match="mask"):
         paged_attention(torch.nn.Module(), tensor, tensor, tensor, tensor, kvstore_attention=rig)

@@ -1,4 +1,4 @@
-"""Sequences that decode together attend as each does alone, whatever a layer's terms are."""
+"""Sequences that decode together attend as each does alone, for every kind of layer."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from inference_worker.attention.gathered import GatheredAttention
 from inference_worker.attention.step import Step
 
 TOLERANCE = 2e-5
-# Lengths of a token, of whole pages and of their neighbours; so far apart that padding ends.
+# Lengths around one token and whole pages, so different that they are not padded together.
 LENGTHS = [0, 1, 15, 16, 17, 31, 250, 251, 255, 256, 300, 700, 701, 40, 41]
 DECODES = [(before, 1) for before in LENGTHS]
 
@@ -28,7 +28,7 @@ BATCHES = {
 
 
 class NaiveAttention:
-    """Attends query by query and head by head, reading each position where the table says."""
+    """Attends query by query and head by head, and reads each position through the table."""
 
     def __init__(self, step: Step) -> None:
         """Attends for the parts of ``step``."""
@@ -37,7 +37,7 @@ class NaiveAttention:
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, terms: Terms
     ) -> torch.Tensor:
-        """Attends as the contract says, one sentence after the other."""
+        """Attends step by step, in the order of the contract's sentences."""
         pool, size = self._step.pool, self._step.pool.layout.page_tokens
         answer = torch.empty_like(query.transpose(0, 1)).contiguous()
         row = 0
@@ -67,7 +67,10 @@ class NaiveAttention:
 
 @pytest.mark.parametrize("case", BATCHES.values(), ids=BATCHES)
 def test_a_batch_attends_as_one_query_after_the_other(case: Case) -> None:
-    """The same is written everywhere, and the answers differ by rounding alone."""
+    """A batch writes the pages that naive attention writes.
+
+    Its answers differ by rounding alone.
+    """
     got, wanted = attend(case, GatheredAttention), attend(case, NaiveAttention)
     for mine, theirs in zip(got.extents, wanted.extents, strict=True):
         assert torch.equal(mine, theirs)
@@ -77,13 +80,13 @@ def test_a_batch_attends_as_one_query_after_the_other(case: Case) -> None:
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.dtype == "float32"])
 def test_what_kernels_are_compared_with_is_right(name: str) -> None:
-    """Gathered attention is the kernels' measure, and this is its own."""
+    """Gathered attention, with which the kernels are compared, agrees with naive attention."""
     got, wanted = attend(CASES[name], GatheredAttention), attend(CASES[name], NaiveAttention)
     assert float((got.answer - wanted.answer).abs().max()) < TOLERANCE
 
 
 def test_a_batch_reads_nothing_beyond_its_sequences(rig: Any, text_ids: Any) -> None:  # noqa: ANN401 - a conftest's
-    """What lies behind a sequence in its last page, even a NaN, has no effect on it."""
+    """The unused rest of a sequence's last page has no effect, even if it is NaN."""
     prompts = [text_ids(length, length) for length in (3, 18, 90)]
     tables = [rig.table(len(ids)) for ids in prompts]
     for table in tables:

@@ -1,4 +1,4 @@
-"""benchmarks/determinism.py counts what differs, and its ways differ but for the bits."""
+"""benchmarks/determinism.py counts differences between ways to compute the same positions."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,10 @@ CONTEXT, POSITIONS, TEXTS = 150, 3, 2
 
 
 def test_differences_are_counted() -> None:
-    """Positions with other bits, the largest difference, and the gap where the token changed."""
+    """The figures count positions with other bits and changed tokens.
+
+    They also have the largest difference and the gap of each change.
+    """
     found = Differences()
     one = torch.tensor([[1.0, 2.0, 0.0], [4.0, 3.5, 0.0], [5.0, 0.0, 1.0]])
     other = torch.tensor([[1.0, 2.0, 0.0], [4.0, 4.5, 0.0], [5.25, 0.0, 1.0]])
@@ -32,7 +35,7 @@ def test_differences_are_counted() -> None:
 
 @pytest.fixture(scope="module")
 def rigs(paged_models: dict[str, PagedModel]) -> list[DeterminismRig]:
-    """Returns a tiny model's texts on pages, as it is and in the deterministic mode."""
+    """Returns a tiny model's texts on pages, in the default and in the deterministic mode."""
     made = torch.Generator().manual_seed(1)
     texts = list(torch.randint(0, 256, (TEXTS, CONTEXT + POSITIONS), generator=made))
     exact = page_model(TINY_MODELS["llama"](), deterministic=True)
@@ -42,7 +45,7 @@ def rigs(paged_models: dict[str, PagedModel]) -> list[DeterminismRig]:
 def test_ways_differ_by_rounding_and_not_in_the_deterministic_mode(
     rigs: list[DeterminismRig],
 ) -> None:
-    """Every way has its positions, and what one mode's rounding shows the other's does not."""
+    """All ways compute every position. They differ by rounding in the default mode alone."""
     plain, exact = (dict(compare_ways(rig, TEXTS, CONTEXT, POSITIONS)) for rig in rigs)
     assert list(plain) == list(exact)
     assert {each["positions"] for each in plain.values()} == {TEXTS * POSITIONS}
@@ -55,7 +58,7 @@ def test_ways_differ_by_rounding_and_not_in_the_deterministic_mode(
 def test_work_is_timed_in_turns(
     rigs: list[DeterminismRig], measured: Callable[..., dict[str, dict[str, object]]]
 ) -> None:
-    """Each kind of work has a ratio and its samples, and threads are as before."""
+    """Each kind of work has a ratio and its samples, and the number of threads is restored."""
     threads = torch.get_num_threads()
     work = work_of(CONTEXT, TEXTS)
     rigs = rigs if measured is cost_ratios else rigs[:1]

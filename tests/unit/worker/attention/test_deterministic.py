@@ -1,4 +1,4 @@
-"""In the deterministic mode a position's numbers are the same bit for bit, whatever else runs."""
+"""In the deterministic mode a position's numbers have the same bits, whatever else runs."""
 
 # ruff: noqa: ANN401 - a conftest's class, the rig, cannot be imported by its tests.
 
@@ -28,7 +28,7 @@ Ids = Callable[[int, int], list[int]]
 
 @pytest.fixture(scope="module", params=sorted(TINY_MODELS))
 def exact(request: pytest.FixtureRequest, stock_models: Any) -> tuple[Any, Any]:
-    """Returns a tiny model as it is, and on pages in the deterministic mode."""
+    """Returns a tiny model in the default mode, and on pages in the deterministic mode."""
     module = TINY_MODELS[request.param]()
     return stock_models[request.param], page_model(module, deterministic=True)
 
@@ -40,7 +40,7 @@ def rig(exact: tuple[Any, Any], make_rig: Callable[..., Any]) -> Any:
 
 
 def logits_by_cuts(rig: Any, ids: Sequence[int], ends: Sequence[int], table: Any) -> torch.Tensor:
-    """Computes a sequence in steps that end there; gives each step's last row."""
+    """Computes a sequence in steps that end at ``ends``. Returns the last row of each step."""
     starts = [0, *ends[:-1]]
     return torch.cat(
         [rig.compute((table, at, ids[at:end])) for at, end in zip(starts, ends, strict=True)]
@@ -48,7 +48,7 @@ def logits_by_cuts(rig: Any, ids: Sequence[int], ends: Sequence[int], table: Any
 
 
 def test_it_agrees_with_the_plain_forward(rig: Any, text_ids: Ids) -> None:
-    """Padding and pieces change nothing but the rounding."""
+    """Padding and pieces change the result by rounding alone."""
     ids = text_ids(LENGTH, 1)
     ends = [1, PIECE_TOKENS - 1, PIECE_TOKENS, PIECE_TOKENS + 1, LENGTH - 1, LENGTH]
     got = logits_by_cuts(rig, ids, ends, rig.table(LENGTH))
@@ -57,13 +57,13 @@ def test_it_agrees_with_the_plain_forward(rig: Any, text_ids: Ids) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, PIECE_TOKENS, LENGTH])
 def test_chunks_of_any_size_give_the_same_bits(rig: Any, text_ids: Ids, chunk: int) -> None:
-    """Logits, keys and values do not show how the prompt was cut, whatever the pages held."""
+    """Logits, keys and values have the same bits for any chunk size and any old page content."""
     ids = text_ids(LENGTH, 2)
     assert LENGTH % PIECE_TOKENS < 23
     whole, cut = rig.table(LENGTH), rig.table(LENGTH)
     for page in cut:
         rig.pool.page(page).fill_(torch.nan)
-    # One by one the last of them alone.
+    # With chunks of one token only the last 23 are computed one by one.
     ends = [*range(LENGTH - 23 if chunk == 1 else chunk, LENGTH, chunk), LENGTH]
     got = logits_by_cuts(rig, ids, ends, cut)
     rows = [rig.compute((whole, 0, ids[:end])) for end in ends[-3:]]
@@ -74,7 +74,10 @@ def test_chunks_of_any_size_give_the_same_bits(rig: Any, text_ids: Ids, chunk: i
 
 
 def test_a_hit_gives_the_bits_of_a_miss(rig: Any, text_ids: Ids) -> None:
-    """Matched pages, and a source's copy up to a token within a page, are what is computed."""
+    """A hit gives the bits of a miss.
+
+    It uses matched pages, and a copied page up to a token within it.
+    """
     document = text_ids(LENGTH, 3)
     first = rig.table(LENGTH)
     rig.compute((first, 0, document))
@@ -87,7 +90,7 @@ def test_a_hit_gives_the_bits_of_a_miss(rig: Any, text_ids: Ids) -> None:
 
 
 def test_company_changes_no_bit(rig: Any, text_ids: Ids) -> None:
-    """Decodes and prefills of one step each get what they get alone."""
+    """Decodes and prefills of one step each get the bits that they get alone."""
     prompts = [text_ids(length, length) for length in (90, 61, 40, 33, 2)]
     done = [89, 32, 0, 32, 1]
     tables = [rig.table(len(ids)) for ids in prompts]
@@ -105,7 +108,10 @@ def test_company_changes_no_bit(rig: Any, text_ids: Ids) -> None:
 def test_an_engine_gives_a_request_the_logits_it_gets_alone(
     text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit for bit: in chunks, in a batch, matched by the store, and computed anew for room."""
+    """A request gets the logits that it gets alone, bit for bit.
+
+    This holds in chunks, in a batch, on matched pages and after a preemption.
+    """
     model = page_model(TINY_MODELS["qwen3"](), deterministic=True)
     document = text_ids(40, 5)
     prompts = [document[:cut] + text_ids(7, cut) for cut in (40, 9, 39, 33)]
@@ -145,7 +151,7 @@ def test_an_engine_gives_a_request_the_logits_it_gets_alone(
 
 
 def test_its_pages_are_no_others(rig: Any, paged_models: Any) -> None:
-    """The digest, and with it the namespace, is of the mode and of what gives other bits."""
+    """The digest, and so the namespace, depends on the mode and on all that changes bits."""
     digest = rig.paged.digest
     assert digest not in {model.digest for model in paged_models.values()}
     threads = torch.get_num_threads()
@@ -158,7 +164,7 @@ def test_its_pages_are_no_others(rig: Any, paged_models: Any) -> None:
 
 
 def test_what_rows_beside_it_change_is_refused(rig: Any) -> None:
-    """A machine whose products are not the same everywhere is found out when a model is loaded."""
+    """Loading a model fails if other rows of a batch change a row's product on this machine."""
     pool = PagePool(rig.pool.layout)
     ids = torch.arange(SHORTEST)
 
@@ -173,7 +179,7 @@ def test_what_rows_beside_it_change_is_refused(rig: Any) -> None:
 
 
 def test_experts_are_refused() -> None:
-    """Their batches are made of what else is in a forward."""
+    """A model with experts is refused. An expert's batch depends on the rest of the forward."""
     config = GptOssConfig(
         vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1, head_dim=8,
         num_attention_heads=2, num_key_value_heads=1, num_local_experts=2, num_experts_per_tok=1,

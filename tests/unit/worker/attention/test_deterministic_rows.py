@@ -1,4 +1,4 @@
-"""The deterministic mode: where its bits may be shared, and which cuBLAS settings it needs."""
+"""The deterministic mode's digests and the cuBLAS settings that it needs."""
 
 import os
 
@@ -32,7 +32,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
 
 
 def test_a_cpu_s_digest_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages that were cached before GPUs had their own digests are still found."""
+    """A CPU's digest has not changed, so pages from before the GPU digests are still found."""
     monkeypatch.setattr(torch, "__version__", "2.13.0")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
@@ -43,7 +43,10 @@ def test_a_cpu_s_digest_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_s_digest_is_of_its_model_and_cuda(
     card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of the four changes the digest; the number of a device does not."""
+    """Name, capability, CUDA version and workspace each change the digest.
+
+    A device's number does not.
+    """
     digests = [exact_digest("ab" * 32, GPU)]
     assert exact_digest("ab" * 32, torch.device("cuda", 1)) == digests[0]
     card.name = "NVIDIA H200"
@@ -58,7 +61,7 @@ def test_a_gpu_s_digest_is_of_its_model_and_cuda(
 
 
 def test_the_workspace_is_set_before_cuda_starts(card: Card) -> None:
-    """Only for a GPU; a user's value that fixes the workspace stays."""
+    """The workspace is set for a GPU alone, and a user's value that fixes it stays."""
     fix_workspace(CPU)
     assert WORKSPACE not in os.environ
     fix_workspace(GPU)
@@ -71,7 +74,10 @@ def test_the_workspace_is_set_before_cuda_starts(card: Card) -> None:
 
 
 def test_a_workspace_that_is_not_fixed_is_refused(card: Card) -> None:
-    """After CUDA has started it is too late; a user's value is not replaced."""
+    """A workspace that is not fixed raises.
+
+    CUDA may have started already, or a user may have set another value.
+    """
     card.started = True
     with pytest.raises(ValueError, match=r"CUDA has started.*CUBLAS_WORKSPACE_CONFIG=:4096:8"):
         fix_workspace(GPU)

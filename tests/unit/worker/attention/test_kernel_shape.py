@@ -1,4 +1,4 @@
-"""Tiles, reads and warps follow the heads and their size."""
+"""The sizes of tiles, reads and warps follow the heads and their size."""
 
 import pytest
 
@@ -24,7 +24,7 @@ SIZES = {
 
 @pytest.mark.parametrize(("group", "dims", "value_bytes"), SIZES)
 def test_sizes_follow_the_heads(group: int, dims: int, value_bytes: int) -> None:
-    """A tile has at least a whole group; wide heads have fewer rows and fewer keys at once."""
+    """A tile has at least a whole group. Wide heads have fewer rows and fewer keys at once."""
     shape = KernelShape()
     rows = decode_rows(group), prefill_rows(group, dims, value_bytes)
     found = (
@@ -37,5 +37,5 @@ def test_sizes_follow_the_heads(group: int, dims: int, value_bytes: int) -> None
 
 
 def test_heads_are_padded_to_what_tensor_cores_take() -> None:
-    """To a power of two, at least 16."""
+    """Heads are padded to a power of two, at least 16."""
     assert [padded_dims(dim) for dim in (4, 16, 20, 128)] == [16, 16, 32, 128]

@@ -1,4 +1,4 @@
-"""A model reads pages in place where that is possible, and says why where it is not."""
+"""A model reads pages in place if that is possible, and otherwise says why not."""
 
 import pytest
 import torch
@@ -16,13 +16,13 @@ PLAIN = PageLayout(1, 1, 64, "bfloat16", 16)
 
 
 def test_a_cpu_gathers_unless_told() -> None:
-    """There is nothing to gain from an interpreter."""
+    """A CPU gathers by default, because interpreted kernels are no faster."""
     assert choose_attention(PLAIN, CPU) is GatheredAttention
     assert choose_attention(PLAIN, CUDA, "gather") is GatheredAttention
 
 
 def test_heads_that_no_instruction_moves_are_gathered() -> None:
-    """A head of other than a multiple of 16 bytes has no kernel, on a GPU either."""
+    """A head that is not a multiple of 16 bytes is gathered, also on a GPU."""
     assert "6" in str(why_no_kernels(ODD))
     assert choose_attention(ODD, CUDA) is GatheredAttention
     with pytest.raises(ValueError, match="16 bytes"):
@@ -30,7 +30,7 @@ def test_heads_that_no_instruction_moves_are_gathered() -> None:
 
 
 def test_without_triton_pages_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton is no requirement: where it is absent, only asking for kernels is an error."""
+    """Pages are gathered if Triton is absent. Only a request for kernels is an error then."""
     monkeypatch.setattr("inference_worker.attention.selector.find_spec", lambda _: None)
     assert choose_attention(PLAIN, CUDA) is GatheredAttention
     with pytest.raises(ValueError, match="Triton"):
@@ -38,7 +38,10 @@ def test_without_triton_pages_are_gathered(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_gathering_writes_what_it_reads() -> None:
-    """A step attended to twice gives the same: its own keys are read from its pages."""
+    """Attending to a step twice gives the same answer.
+
+    The step's own keys are read from its pages.
+    """
     case = CASES["pages of seven, a window and a softcap"]
     first, again = attend(case, GatheredAttention), attend(case, GatheredAttention)
     assert torch.equal(first.answer, again.answer)

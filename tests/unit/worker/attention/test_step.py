@@ -1,4 +1,4 @@
-"""A step lays its parts' tokens one after the other."""
+"""A step lays out its parts' tokens one after the other."""
 
 import pytest
 import torch
@@ -12,12 +12,12 @@ POOL = PagePool(PageLayout(1, 1, 2, "float32", 4))
 
 
 def table(pages: int) -> BlockTable:
-    """Returns a table of some pages, wherever they are."""
+    """Returns a table of some pages, at any place."""
     return BlockTable(4, [PageRef(0, slot) for slot in range(pages)])
 
 
 def test_positions_and_rows_follow_the_parts() -> None:
-    """Positions are each sequence's own, rows are the step's."""
+    """Positions count within each sequence, and rows count within the step."""
     step = Step(
         POOL,
         (
@@ -33,19 +33,19 @@ def test_positions_and_rows_follow_the_parts() -> None:
 
 @pytest.mark.parametrize(("start", "count"), [(0, 0), (-1, 2), (0, 9), (8, 1)])
 def test_tokens_outside_the_pages_are_refused(start: int, count: int) -> None:
-    """A part needs tokens, and a page for each of them."""
+    """A part needs at least one token, and a page for each token."""
     with pytest.raises(ValueError, match="table of 8 tokens"):
         Step(POOL, (StepPart(table=table(2), start=start, count=count),))
 
 
 def test_pages_of_another_size_are_refused() -> None:
-    """A table counts in the pool's page size."""
+    """A table must use the pool's page size."""
     other = BlockTable(8, [PageRef(0, 0)])
     with pytest.raises(ValueError, match="another size"):
         Step(POOL, (StepPart(table=other, start=0, count=2),))
 
 
 def test_a_step_without_parts_is_refused() -> None:
-    """There is nothing to compute in it."""
+    """A step without parts is refused, because it computes nothing."""
     with pytest.raises(ValueError, match="one part"):
         Step(POOL, ())

@@ -1,7 +1,4 @@
-"""A step's tables equal tables built anew, and are made in a fraction of the time."""
-
-import time
-from collections.abc import Callable, Iterator
+"""A step's tables equal tables built anew."""
 
 import pytest
 import torch
@@ -20,12 +17,10 @@ LAYOUT = PageLayout(1, 8, 4, "float32", 16)
 GROUP = 4
 # An H200's: four programs a multiprocessor for decodes, one for prefills.
 ROOM = Occupancy(528, 132)
-DECODES, PAGES = 64, 256
-STEPS, ROUNDS = 16, 5
 
 
 class Sequences:
-    """Sequences that go on by a token a step, on pages of two extents in no order."""
+    """Sequences that grow by a token a step, on pages of two extents in random order."""
 
     def __init__(self, lengths: list[int], spare_pages: int) -> None:
         """Begins behind the given number of tokens for each sequence."""
@@ -55,14 +50,14 @@ class Sequences:
 
 
 def made(step: Step) -> StepTables:
-    """Makes a step's tables as attention does before its first layer."""
+    """Makes a step's tables in the same way as attention does before its first layer."""
     tables = StepTables(step, KernelShape(), ROOM)
     tables.work(GROUP, None)
     return tables
 
 
 def test_every_token_is_written_where_rebuilt_tables_say() -> None:
-    """Steps of decodes and prefills, one behind the other, agree with tables built anew."""
+    """Consecutive steps of decodes and prefills agree with rebuilt tables."""
     sequences = Sequences([0, 5, 4095, 100], spare_pages=40)
     for counts in ([40, 1, 1, 3], [1, 1, 1, 1], [1, 20, 17, 1], [1, 1, 1, 400]):
         step = sequences.step(counts)
@@ -78,7 +73,7 @@ def test_every_token_is_written_where_rebuilt_tables_say() -> None:
 
 
 def test_every_page_of_the_work_is_the_sequence_s() -> None:
-    """An entry's row of distances has the pages of the sequence whose queries it has."""
+    """A work entry's row of distances has the pages of the sequence that its queries belong to."""
     sequences = Sequences([0, 5000, 9000], spare_pages=40)
     step = sequences.step([40, 3, 1])
     tables = made(step)
@@ -95,7 +90,7 @@ def test_every_page_of_the_work_is_the_sequence_s() -> None:
 
 
 def test_decodes_and_prefills_are_apart() -> None:
-    """Parts of few queries and others have lists of their own, which share partial results."""
+    """Short and long parts have lists of their own, and share the partial results."""
     sequences = Sequences([9000, 9000, 20], spare_pages=60)
     work = StepTables(sequences.step([1, 60, 4]), KernelShape(), ROOM).work(GROUP, None)
     assert {int(row) for row in work.decodes[:, 0]} == {0, 61}
@@ -106,7 +101,7 @@ def test_decodes_and_prefills_are_apart() -> None:
 
 
 def test_each_window_has_work_of_its_own() -> None:
-    """Keys outside a window are not read; a step plans each window once."""
+    """Keys outside a window are not read, and a step plans each window once."""
     sequences = Sequences([5000], spare_pages=4)
     tables = StepTables(sequences.step(), KernelShape(), ROOM)
     whole, windowed = tables.work(GROUP, None), tables.work(GROUP, 100)
@@ -116,34 +111,9 @@ def test_each_window_has_work_of_its_own() -> None:
 
 
 def test_a_page_that_is_not_mapped_is_refused() -> None:
-    """A step with such a page launches nothing."""
+    """A step with a page that is not mapped launches nothing."""
     sequences = Sequences([50], spare_pages=4)
     step = sequences.step()
     sequences.pool.remove_extent(0)
     with pytest.raises(UnknownExtentError):
         made(step)
-
-
-def seconds(make: Callable[[Step], object], steps: Iterator[Step]) -> float:
-    """Returns the shortest time to make a step's tables."""
-    best = float("inf")
-    for step in steps:
-        begin = time.perf_counter()
-        make(step)
-        best = min(best, time.perf_counter() - begin)
-    return best
-
-
-def test_tables_of_decodes_are_made_ten_times_sooner_than_rebuilt_ones() -> None:
-    """64 sequences of 256 pages, each with a new page in one of 16 steps: both in this run.
-
-    A busy machine makes single steps slow, so the best of five rounds of each counts.
-    """
-    lengths = [PAGES * LAYOUT.page_tokens - number % STEPS for number in range(DECODES)]
-    sequences = Sequences(lengths, spare_pages=DECODES * (2 * ROUNDS + 1))
-    made(sequences.step())
-    mine, theirs = [], []
-    for _ in range(ROUNDS):
-        mine.append(seconds(made, (sequences.step() for _ in range(STEPS))))
-        theirs.append(seconds(rebuilt_tables, (sequences.step() for _ in range(STEPS))))
-    assert min(theirs) > 10 * min(mine)

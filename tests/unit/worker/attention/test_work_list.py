@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from inference_worker.attention.step_tables import SPLIT_KEYS, StepParts, WorkList, plan_work
 
-# 132 multiprocessors with four programs each, for the 8 kv heads of an entry.
+# 132 multiprocessors with four programs each, for the 8 KV heads of an entry.
 PROGRAMS = 132 * 4 // 8
 
 
 def parts_of(*parts: tuple[int, int]) -> StepParts:
-    """Makes parts of (tokens before, tokens computed), one after the other in the step."""
+    """Makes consecutive parts of a step, each from its tokens before and tokens computed."""
     starts, counts = np.array(parts, np.int64).reshape(-1, 2).T
     return StepParts(counts.cumsum() - counts, starts, counts, np.arange(len(counts)) * 1000)
 
@@ -24,7 +24,10 @@ def sizes(work: WorkList) -> list[int]:
 
 
 def test_one_long_context_among_short_ones_keeps_no_program_busy_alone() -> None:
-    """With 128K tokens among 63 of 1K no program reads more than twice the mean."""
+    """No program reads more than twice the mean.
+
+    The batch has one context of 128K tokens and 63 of 1K.
+    """
     parts = parts_of((128 << 10, 1), *[(1 << 10, 1)] * 63)
     work = plan_work(parts, queries=4, keys=64, window=None, programs=PROGRAMS)
     read = sizes(work)
@@ -34,7 +37,7 @@ def test_one_long_context_among_short_ones_keeps_no_program_busy_alone() -> None
 
 
 def test_equal_contexts_are_whole_where_splitting_them_gains_nothing() -> None:
-    """If the tiles nearly fill the device they stay whole, and nothing is merged."""
+    """Tiles that nearly fill the device stay whole, and nothing is merged."""
     for count in (60, 66, 500):
         work = plan_work(
             parts_of(*[(1023, 1)] * count), queries=4, keys=64, window=None, programs=PROGRAMS
@@ -44,14 +47,17 @@ def test_equal_contexts_are_whole_where_splitting_them_gains_nothing() -> None:
 
 
 def test_a_single_long_context_fills_the_device() -> None:
-    """Its keys are split over all programs that run at once, in shares that differ by one read."""
+    """One context's keys are split over all programs that run at once.
+
+    Shares differ by one read.
+    """
     work = plan_work(parts_of((100_000, 1)), queries=4, keys=64, window=None, programs=PROGRAMS)
     assert PROGRAMS - 2 <= len(work.entries) <= PROGRAMS
     assert max(sizes(work)[:-1]) - min(sizes(work)[:-1]) <= 64
 
 
 def test_keys_outside_a_window_are_not_read() -> None:
-    """A windowed layer reads the window, from the start of the read that its first key is in."""
+    """A windowed layer reads its window alone, from the start of the read with the first key."""
     parts = parts_of((100_000, 1), (100, 1))
     work = plan_work(parts, queries=4, keys=64, window=128, programs=1)
     spans = [tuple(map(int, entry[4:6])) for entry in work.entries]

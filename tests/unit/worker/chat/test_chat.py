@@ -1,4 +1,4 @@
-"""A chat's turns go on from each other, and say what they took."""
+"""A chat's turns continue each other, and report their figures."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def alone(qwen: PagedModel, **options: Any) -> Chat:  # noqa: ANN401 - a chat's 
 
 
 def shown(chat: Chat, *lines: str, as_json: bool = False) -> str:
-    """Returns what a chat prints for some lines."""
+    """Returns the output of a chat for some lines."""
     console = Console(file=io.StringIO(), soft_wrap=True)
     ChatRepl(chat, console, as_json=as_json).run([f"{line}\n" for line in lines])
     assert isinstance(console.file, io.StringIO)
@@ -37,7 +37,7 @@ def shown(chat: Chat, *lines: str, as_json: bool = False) -> str:
 
 
 def test_each_turn_goes_on_from_the_one_before(world: EngineWorld, qwen: PagedModel) -> None:
-    """The second prompt is the first with its answer, and its whole pages are matched."""
+    """The second prompt starts with the first and its answer, and their whole pages are matched."""
     chat = Chat(world.engine, qwen, answer_tokens=ANSWER_TOKENS, compare=True)
     pieces: list[str] = []
     first, second = (chat.say(question, pieces.append) for question in QUESTIONS)
@@ -66,7 +66,7 @@ def test_each_turn_goes_on_from_the_one_before(world: EngineWorld, qwen: PagedMo
 
 
 def test_lines_are_turns(qwen: PagedModel) -> None:
-    """Each line has an answer and its figures; empty ones have none; commands are no turns."""
+    """Each line gets an answer with its figures. Empty lines and commands are no turns."""
     text = shown(alone(qwen), QUESTIONS[0], "", "/new", QUESTIONS[0], "/quit", "never said")
     answers = text.split("[matched 0 + copied 0, prefilled")
     assert len(answers) == 3
@@ -76,7 +76,7 @@ def test_lines_are_turns(qwen: PagedModel) -> None:
 
 
 def test_json_has_a_line_for_each_turn(qwen: PagedModel) -> None:
-    """It has the text beside a generation's fields, and a turn that does not fit is an error."""
+    """A JSON line has the text and a generation's fields. A turn that does not fit is an error."""
     lines = [*QUESTIONS, "x" * 200, "/new", QUESTIONS[0]]
     first, second, refused, again = (
         json.loads(line) for line in shown(alone(qwen), *lines, as_json=True).splitlines()
@@ -89,7 +89,7 @@ def test_json_has_a_line_for_each_turn(qwen: PagedModel) -> None:
 
 
 def test_a_chat_that_is_too_long_says_so(qwen: PagedModel) -> None:
-    """Where no token fits the turn was not said; where few fit the answer is short."""
+    """A turn without room for an answer is refused, and little room gives a short answer."""
     chat = alone(qwen)
     with pytest.raises(RequestTooLongError):
         chat.say("x" * 200, str)
@@ -99,14 +99,14 @@ def test_a_chat_that_is_too_long_says_so(qwen: PagedModel) -> None:
 
 
 def test_sampling_is_the_chats(qwen: PagedModel) -> None:
-    """The options reach the engine: a seed repeats its answer, greedy is another."""
+    """The options reach the engine, so a seed repeats its answer and greedy gives another one."""
     hot = SamplingOptions(temperature=20.0, seed=3)
     first, second = (alone(qwen, sampling=hot).say(QUESTIONS[0], str).text for _ in range(2))
     assert first == second != alone(qwen).say(QUESTIONS[0], str).text
 
 
 def test_a_failing_store_is_named(world: EngineWorld, qwen: PagedModel) -> None:
-    """Without its store the chat goes on, and the figures say why nothing was matched."""
+    """A chat continues without its store, and the figures say why nothing was matched."""
     world.client.close()
     turn = Chat(world.engine, qwen, answer_tokens=2).say(QUESTIONS[0], str)
     assert turn.generation.store_failure is not None
@@ -114,7 +114,7 @@ def test_a_failing_store_is_named(world: EngineWorld, qwen: PagedModel) -> None:
 
 
 def test_a_missing_store_is_named_once(world: EngineWorld, qwen: PagedModel) -> None:
-    """The first turn without it says why, and the next ones are not noise."""
+    """The first turn without a store says why, and later turns do not repeat it."""
     world.client.close()
     text = shown(Chat(world.engine, qwen, answer_tokens=2), QUESTIONS[0], QUESTIONS[1])
     assert text.count("[matched 0") == 2
@@ -122,7 +122,7 @@ def test_a_missing_store_is_named_once(world: EngineWorld, qwen: PagedModel) -> 
 
 
 def test_commands_are_not_said_to_the_model(qwen: PagedModel) -> None:
-    """Help and what is no command are answered; what merely begins with a slash is a turn."""
+    """Help and unknown commands get a reply. A line that merely begins with a slash is a turn."""
     text = shown(alone(qwen), "/help", "/models now", "/etc/passwd")
     assert text.count("[matched 0 + copied 0") == 1
     help_line, unknown, *_ = text.splitlines()
@@ -136,7 +136,10 @@ def test_commands_are_not_said_to_the_model(qwen: PagedModel) -> None:
 
 
 def test_an_interrupt_stops_the_answer_alone(qwen: PagedModel) -> None:
-    """What was said by then stands, the chat goes on, and SIGINT is as before."""
+    """An interrupt ends the answer and keeps its text.
+
+    The chat continues and SIGINT is restored.
+    """
     before = signal.getsignal(signal.SIGINT)
 
     class Interrupting(io.StringIO):
@@ -160,7 +163,7 @@ def test_an_interrupt_stops_the_answer_alone(qwen: PagedModel) -> None:
 
 
 def test_a_second_interrupt_is_raised() -> None:
-    """Whoever is stuck in an answer can still leave."""
+    """A second interrupt is raised, so a user can leave an answer that is stuck."""
 
     def press_twice() -> None:
         with noted_interrupt() as interrupt:
@@ -173,13 +176,13 @@ def test_a_second_interrupt_is_raised() -> None:
 
 
 def test_a_terminal_gets_no_control_characters() -> None:
-    """What a terminal would obey is replaced; lines, tabs and letters of any script stay."""
+    """Control characters are replaced. Lines, tabs and letters of any script stay."""
     assert terminal_text("a\x1b[31mb\r\x07\x7f\x9b") == "a\ufffd[31mb" + "\ufffd" * 4
     assert terminal_text("one\n\ttwo, \u00e4\u4e2d") == "one\n\ttwo, \u00e4\u4e2d"
 
 
 def test_a_chat_on_a_terminal_is_cleaned(qwen: PagedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the model's controls are replaced; through a pipe the text is as it is."""
+    """A terminal gets no control characters of the model, and a pipe gets the text unchanged."""
     monkeypatch.setattr(qwen.tokenizer, "decode", lambda ids: "\x1b]" * len(ids))
     for terminal in (True, False):
         console = Console(file=io.StringIO(), force_terminal=terminal, color_system=None)

@@ -1,4 +1,4 @@
-"""A chat is written as its model was taught, and grows without changing."""
+"""A chat is written in its model's own format, and a new turn only adds ids."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,29 +11,29 @@ START, END = 300, 301
 
 
 class MarkedTokenizer(ByteTokenizer):
-    """Bytes, and Gemma's two marks."""
+    """A tokenizer of bytes with Gemma's two marks."""
 
     @property
     def begin_ids(self) -> list[int]:
-        """One id."""
+        """Returns one id."""
         return [299]
 
     def special_id(self, name: str) -> int | None:  # type: ignore[override]
-        """The marks' ids."""
+        """Returns the ids of the marks."""
         return {"<start_of_turn>": START, "<end_of_turn>": END}.get(name)
 
 
 class TemplateTokenizer(MarkedTokenizer):
-    """Bytes, with a template in which each message is a line."""
+    """A tokenizer of bytes whose template writes each message as a line."""
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:  # type: ignore[override]
-        """Role and text, and the role that is to speak."""
+        """Writes each message's role and text, and then the role that speaks next."""
         lines = [f"{each['role']}={each['content']}\n" for each in messages]
         return list(("".join(lines) + "assistant=").encode())
 
 
 def shown(ids: list[int]) -> str:
-    """Returns ids as text, the marks by their signs."""
+    """Returns ids as text, with a sign for each mark."""
     return "".join({299: "^", START: "<", END: ">"}.get(i) or chr(i) for i in ids)
 
 
@@ -66,7 +66,7 @@ PAST = [Exchange("Who?", list(b"Me"))]
 def test_each_tokenizer_has_its_format(
     tokenizer: ByteTokenizer, first: str, second: str, stop_ids: set[int]
 ) -> None:
-    """A template comes first, then Gemma's marks, then plain text; a turn only adds ids."""
+    """A template is preferred, then Gemma's marks, then plain text. A turn only adds ids."""
     form = chat_format(tokenizer, frozenset([END]))
     begin = form.prompt_ids([], "Who?")
     assert shown(begin) == first
@@ -81,13 +81,13 @@ def test_each_tokenizer_has_its_format(
 
 
 def test_marks_that_a_model_was_not_taught_are_left_alone() -> None:
-    """Where a model never ends with the mark that its tokenizer has, a chat is plain text."""
+    """A chat is plain text if the model never ends with the mark of its tokenizer."""
     form = chat_format(MarkedTokenizer(), frozenset([1]))
     assert shown(form.prompt_ids([], "Who?")) == "^User: Who?\nAssistant:"
 
 
 def test_a_line_of_several_ids_ends_nothing() -> None:
-    """Where a line's end is no single id, plain text has no stop of its own."""
+    """Plain text has no stop id if a line end takes several ids."""
 
     class WideTokenizer(ByteTokenizer):
         def encode(self, text: str) -> list[int]:
@@ -109,7 +109,7 @@ WHO, ME, WHY = Message("user", "Who?"), Message("assistant", "Me"), Message("use
     ],
 )
 def test_what_the_system_says_comes_first(tokenizer: ByteTokenizer, expected: str) -> None:
-    """It is there in each turn, and the next turn begins with the ids of this one."""
+    """Each turn includes the system's message, and begins with the ids of the turn before."""
     form = chat_format(tokenizer, frozenset([END]))
     begin = form.message_ids([TOLD, WHO])
     assert shown(begin) == expected
@@ -118,7 +118,7 @@ def test_what_the_system_says_comes_first(tokenizer: ByteTokenizer, expected: st
 
 
 def test_questions_in_a_row_are_turns() -> None:
-    """One that was not answered is followed by the next."""
+    """A question without an answer may be followed by another question."""
     form = chat_format(ByteTokenizer(), frozenset())
     found = form.message_ids([WHO, TOLD, WHY])
     expected = "User: Who?\nAssistant:\nSystem: Be kind.\nUser: Why?\nAssistant:"
@@ -127,7 +127,7 @@ def test_questions_in_a_row_are_turns() -> None:
 
 @pytest.mark.parametrize("messages", [[], [TOLD], [WHO, ME], [ME, WHO], [WHO, ME, ME, WHO]])
 def test_messages_without_a_place_are_refused(messages: list[Message]) -> None:
-    """An answer follows a question, and the last message is one."""
+    """An answer has to follow a question, and the last message has to be a question."""
     form = chat_format(ByteTokenizer(), frozenset())
     with pytest.raises(ValueError, match="message must"):
         form.message_ids(messages)

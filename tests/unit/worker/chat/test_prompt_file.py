@@ -1,4 +1,4 @@
-"""What a file of prompts says, and what is refused of it."""
+"""The content of a file of prompts, and what is refused."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ SYSTEM = Message("system", "Be brief.")
 
 
 def render(messages: Sequence[Message]) -> list[int]:
-    """Writes a chat as some templates do: the system's words within the first user's turn."""
+    """Writes a chat as some templates do. The system's message is within the first user's turn."""
     text = "".join(
         f"{each.content}\n\n" if each.role == "system" else f"U:{each.content}."
         for each in messages
@@ -22,13 +22,16 @@ def render(messages: Sequence[Message]) -> list[int]:
 
 
 def merging(messages: Sequence[Message]) -> list[int]:
-    """Does the same with line ends that are one token together, as many vocabularies have them."""
+    """Renders a chat with consecutive line ends as one token, as in many vocabularies."""
     text = TOKENIZER.decode(render(messages)).replace("U:", "")
     return TOKENIZER.encode(text.replace("\n\n\n", "3").replace("\n\n", "2"))
 
 
 def test_each_kind_of_line_is_read() -> None:
-    """Text, chats and ids; blank lines are none, names are the line's or of the ids."""
+    """A line may be text, a chat or ids.
+
+    Blank lines are skipped, and a name is given or made of the ids.
+    """
     lines = [
         '{"prompt": "Hello", "name": "greeting"}',
         "",
@@ -48,7 +51,10 @@ def test_each_kind_of_line_is_read() -> None:
 
 
 def test_a_chat_s_prefix_is_what_no_user_can_change() -> None:
-    """It ends before what the user's first words may merge with, and not where they are known."""
+    """A prefix ends before tokens that may merge with the user's first words.
+
+    If these are known, it includes them.
+    """
     assert chat_prefix([SYSTEM], merging) == TOKENIZER.encode("Be brief.")
     whole = [SYSTEM, Message("user", "Why?")]
     assert chat_prefix(whole, merging) == merging(whole)
@@ -76,14 +82,14 @@ def test_a_chat_s_prefix_is_what_no_user_can_change() -> None:
     ],
 )
 def test_what_is_no_prompt_is_named_by_its_line(line: str, why: str) -> None:
-    """Nothing of the file is taken."""
+    """A file with a wrong line is refused as a whole, and the error names the line."""
     with pytest.raises(PromptFileError, match="line 2") as raised:
         read_prompts(['{"prompt": "x"}', line], TOKENIZER, render, "")
     assert why in str(raised.value)
 
 
 def test_a_name_is_of_one_prompt() -> None:
-    """The same prompt may come twice under one name, another may not."""
+    """A name may repeat with the same prompt, but not with another one."""
     lines = ['{"prompt": "x", "name": "a"}', '{"prompt": "x", "name": "a"}']
     assert len(read_prompts(lines, TOKENIZER, render, "")) == 2
     with pytest.raises(PromptFileError, match="line 1 has the name 'a' too"):

@@ -1,4 +1,4 @@
-"""The program says what is wrong with its command line, and its version."""
+"""The program reports its version and mistakes in its command line."""
 
 import re
 from pathlib import Path
@@ -12,13 +12,13 @@ from kvstore import __version__
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    """Runs the program in this process; gives its status and all that it wrote, as one line."""
+    """Runs the program in this process. Returns its status and its output as one line."""
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
     return result.exit_code, " ".join(result.output.split())
 
 
 def test_the_version_is_shown() -> None:
-    """It is printed, and nothing else is done."""
+    """The program prints its version and does nothing else."""
     assert run("--version") == (0, f"kvstore-worker {__version__}")
 
 
@@ -38,7 +38,7 @@ def test_the_version_is_shown() -> None:
 def test_a_wrong_command_line_is_named(
     arguments: tuple[str, ...], said: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """The option or what is wrong with it is said, with the status of usage errors."""
+    """The program names the wrong option or the mistake, with the status of usage errors."""
     status, text = run("generate", "--model", "tiny", "--store", str(tmp_path), *arguments)
     assert status == 2
     assert [each for each in said if each not in text] == []
@@ -46,7 +46,7 @@ def test_a_wrong_command_line_is_named(
 
 @pytest.mark.parametrize("command", [*get_command(app).commands, "experiment chat-turns", ""])
 def test_help_fits_a_terminal(command: str) -> None:
-    """Of 80 columns: a flag takes no value there, no choice stands in parts, and no markup."""
+    """Help fits 80 columns. A flag takes no value, no choice is broken, and no markup is left."""
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*command.split(), "--help"])
     lines = [line for line in result.output.splitlines() if " --help " not in line]
     assert lines
@@ -55,7 +55,7 @@ def test_help_fits_a_terminal(command: str) -> None:
 
 
 def test_a_model_that_is_not_there_is_a_line() -> None:
-    """The worker of lines says so as the others do."""
+    """``run`` reports a missing model as one line, like the other commands."""
     status, text = run("run", "--model", "/nowhere")
     assert status == 1
     assert "/nowhere is neither a folder" in text

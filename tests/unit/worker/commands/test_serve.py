@@ -1,4 +1,4 @@
-"""What ``kvstore-worker serve`` may be told, and what it refuses."""
+"""The options of ``kvstore-worker serve``, and what it refuses."""
 
 import asyncio
 import os
@@ -34,13 +34,13 @@ def options() -> dict[str, str]:
 
 
 def test_the_page_has_each_option_and_its_default() -> None:
-    """docs/serving.md and --help say the same."""
+    """docs/serving.md and --help agree."""
     page = dict(ROW.findall(PAGE.read_text(encoding="utf-8").split("## Settings")[1]))
     assert page == options()
 
 
 def test_the_default_model_is_that_of_the_others() -> None:
-    """Its name is known without torch, and it is the same one."""
+    """The default model's name is known without torch, and it is that of the other commands."""
     assert options()["--model"] == f"`{GEMMA}`"
 
 
@@ -55,7 +55,7 @@ def test_the_default_model_is_that_of_the_others() -> None:
     ],
 )
 def test_a_store_that_was_named_is_waited_for(asked: bool, options: StoreOptions) -> None:  # noqa: FBT001
-    """One that nobody named and that is not there keeps nobody from serving at once."""
+    """The program waits for a store that was named. Without a name it serves at once."""
     assert options.asked is asked
 
 
@@ -72,14 +72,17 @@ def test_a_store_that_was_named_is_waited_for(asked: bool, options: StoreOptions
     ],
 )
 def test_what_contradicts_itself_is_refused(arguments: tuple[str, ...], said: str) -> None:
-    """With the status of usage errors, and before anything is started."""
+    """Contradictory options are refused before anything starts, with the status of usage errors."""
     done = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["serve", "--model", "tiny", *arguments])
     assert done.exit_code == 2
     assert said in " ".join(done.output.split())
 
 
 def test_a_cap_of_no_pages_is_no_store() -> None:
-    """So is the backend none; a cap that is one needs a store of one's own."""
+    """Neither a cap of 0 pages nor the backend none uses a store.
+
+    Any other cap needs a store of its own.
+    """
     assert StoreOptions().used
     assert not StoreOptions(max_pages=0).used
     assert not StoreOptions(backend=PrefixCacheBackend.NONE, start=True).used
@@ -90,7 +93,7 @@ def test_a_cap_of_no_pages_is_no_store() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_start_ends_by_a_signal(number: signal.Signals) -> None:
-    """Before anything is served too, and what was begun is undone."""
+    """A signal ends a start too, and what was begun is undone."""
     undone = []
 
     async def start() -> None:

@@ -1,4 +1,4 @@
-"""Prompts are computed once, pinned, and found by the first who asks."""
+"""Warmed prompts are computed once, pinned, and found by the first user."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ LONGEST = 128
 
 @pytest.fixture(scope="module")
 def store(paged_models: dict[str, PagedModel]) -> Iterator[RunningStore]:
-    """Run a store with room for a few prompts."""
+    """Runs a store with room for a few prompts."""
     budget = str(paged_models["qwen3"].layout(16).page_bytes * 32)
     with running_store("--tier1-bytes", budget, "--extent-bytes", budget) as made:
         yield made
@@ -31,7 +31,7 @@ def store(paged_models: dict[str, PagedModel]) -> Iterator[RunningStore]:
 
 @pytest.fixture(scope="module")
 def worker(store: RunningStore, paged_models: dict[str, PagedModel]) -> Iterator[LocalWorker]:
-    """Return a worker on it."""
+    """Returns a worker on the store."""
     with local_worker(
         paged_models["qwen3"], runtime_dir=store.runtime_dir, longest=LONGEST
     ) as made:
@@ -40,7 +40,7 @@ def worker(store: RunningStore, paged_models: dict[str, PagedModel]) -> Iterator
 
 @pytest.fixture
 def warmer(worker: LocalWorker) -> Warmer:
-    """Return what warms the store."""
+    """Returns a warmer of the store."""
     assert worker.client is not None
     assert worker.namespace is not None
     return Warmer(worker, worker.client.admin, worker.namespace.namespace_id, 16)
@@ -53,7 +53,7 @@ def pins(worker: LocalWorker) -> dict[str, int]:
 
 
 def test_a_prompt_is_computed_once_and_pinned(worker: LocalWorker, warmer: Warmer) -> None:
-    """The second time nothing is computed, and whoever asks finds all that can be found."""
+    """Warming a prompt again computes nothing, and a user of the prompt reuses all its tokens."""
     first = warmer.warm(PROMPT)
     assert (first.failure, first.tokens, first.computed_tokens) == (None, 100, 100)
     again = warmer.warm(PROMPT, ttl=60.0)
@@ -64,14 +64,14 @@ def test_a_prompt_is_computed_once_and_pinned(worker: LocalWorker, warmer: Warme
 
 
 def test_a_name_goes_over_to_another_prompt(worker: LocalWorker, warmer: Warmer) -> None:
-    """The pin of the name holds what was warmed last."""
+    """A name's pin holds the prompt that was warmed last."""
     other = PROMPT._replace(ids=PROMPT.ids[::-1][:50])
     assert warmer.warm(other).failure is None
     assert pins(worker) == {"warm/first": 48}
 
 
 def test_the_command_says_what_it_did(store: RunningStore, tmp_path: Path) -> None:
-    """Of a file the first user of a chat finds all whole pages; a prompt that fails is status 1."""
+    """The first user of a warmed chat finds all whole pages. A prompt that fails gives status 1."""
     system = Message("system", "You answer in one short sentence, and say so when you do not know.")
     file = tmp_path / "prompts.jsonl"
     file.write_text(json.dumps({"name": "chat", "messages": [system._asdict()]}) + "\n")
@@ -101,7 +101,7 @@ def test_the_command_says_what_it_did(store: RunningStore, tmp_path: Path) -> No
 
 
 def test_what_is_not_pinned_says_why(worker: LocalWorker, warmer: Warmer) -> None:
-    """Too short, too long, and no room: each is a failure of its own prompt."""
+    """A prompt that is too short or too long, or has no room, fails alone and says why."""
     before = pins(worker)
     short = warmer.warm(WarmPrompt(1, "short", [1, 2, 3]))
     assert (short.pinned_tokens, short.failure) == (0, "shorter than a page of 16 tokens")

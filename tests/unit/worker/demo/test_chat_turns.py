@@ -1,4 +1,4 @@
-"""The chats of the experiment say the same with the cache and without, and reuse their turns."""
+"""The experiment's chats say the same with and without the cache, and reuse their turns."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from kvstore_client.testing import running_store
 
 
 def test_the_second_turn_goes_on_from_the_first(paged_models: dict[str, PagedModel]) -> None:
-    """All that was computed in the first turn is reused, and each time has its place."""
+    """The second turn reuses all tokens that the first computed, and each time is reported."""
     with (
         running_store("--tier1-bytes", "32MiB") as store,
         local_worker(
@@ -31,7 +31,7 @@ def test_the_second_turn_goes_on_from_the_first(paged_models: dict[str, PagedMod
 
 
 def test_each_fault_is_a_sentence() -> None:
-    """Other tokens, and a second turn that began anew, are said."""
+    """Differing tokens, and a second turn that was computed anew, are reported."""
     first = {"prompt_tokens": 50, "prefilled_tokens": 50}
     good: dict[str, Any] = {
         "identical": True,

@@ -1,4 +1,4 @@
-"""Identical means the same ids; only where the reference itself has a tie may ours differ."""
+"""Identical means the same ids. Ours may differ only at a tie of the reference."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ def reference(stock_models: dict[str, PreTrainedModel]) -> Reference:
 
 @pytest.fixture(scope="module")
 def tied() -> Reference:
-    """Returns a model that cannot tell 2k from 2k + 1: each token is a tie of the two."""
+    """Returns a model that cannot tell 2k from 2k + 1, so each token is a tie of the two."""
     module = build_qwen3()
     weight = module.lm_head.weight
     with torch.no_grad():
@@ -31,7 +31,7 @@ def tied() -> Reference:
 
 
 def test_the_same_ids_are_identical(reference: Reference, text_ids: Ids) -> None:
-    """The reference's own ids pass, without a near tie, and with its time."""
+    """The reference's own ids are identical, without a near tie, and with its time."""
     ids = text_ids(40, 80)
     ours = reference.answer(ids, TOKENS)["output_ids"]
     found = compare(reference.answer, ids, ours)
@@ -41,7 +41,7 @@ def test_the_same_ids_are_identical(reference: Reference, text_ids: Ids) -> None
 
 @pytest.mark.parametrize("place", [0, 4, TOKENS - 1])
 def test_another_id_is_not_identical(reference: Reference, text_ids: Ids, place: int) -> None:
-    """Where the best token leads, any other one is wrong, at the first place as at the last."""
+    """Any other id is wrong if the best token leads, at the first place and at the last."""
     ids = text_ids(40, 80)
     theirs = reference.answer(ids, TOKENS)["output_ids"]
     ours = list(theirs)
@@ -51,10 +51,10 @@ def test_another_id_is_not_identical(reference: Reference, text_ids: Ids, place:
 
 
 def test_at_a_near_tie_the_reference_goes_on_from_ours(tied: Reference, text_ids: Ids) -> None:
-    """Either of two equal tokens is greedy; each such place is told, with its gap."""
+    """Either of two equal tokens is greedy. Each such place is reported with its gap."""
     ids = text_ids(40, 81)
     theirs = tied.answer(ids, TOKENS)["output_ids"]
-    # The other one of the pair at two places, and what follows from it.
+    # The other token of the pair at two places, and the tokens that follow from it.
     ours = tied.answer(ids, TOKENS, [*theirs[:2], theirs[2] ^ 1])["output_ids"]
     ours = tied.answer(ids, TOKENS, [*ours[:6], ours[6] ^ 1])["output_ids"]
     assert ours[3:] != theirs[3:]
@@ -66,7 +66,7 @@ def test_at_a_near_tie_the_reference_goes_on_from_ours(tied: Reference, text_ids
 
 
 def test_a_near_tie_excuses_nothing_behind_it(reference: Reference, text_ids: Ids) -> None:
-    """After a near tie the ids have to follow from ours, and theirs are shown as they then are."""
+    """After a near tie the reference continues from our id, and later ids have to match it."""
     ids = text_ids(40, 82)
     first = reference.answer(ids, 1)["output_ids"][0]
     module = build_qwen3()

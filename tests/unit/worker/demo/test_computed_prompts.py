@@ -1,16 +1,16 @@
-"""What prompts share is counted in tokens, whatever the pages."""
+"""Shared prefixes are counted in tokens, independent of pages."""
 
 from inference_worker.demo.comparison import ComputedPrompts
 from inference_worker.pages.acquisition import LEAST_COPIED
 
 
 def test_nothing_is_shared_with_nothing() -> None:
-    """The first prompt runs whole."""
+    """The first prompt shares nothing."""
     assert ComputedPrompts().shared([1, 2, 3]) == 0
 
 
 def test_the_longest_prefix_counts() -> None:
-    """Of all that was computed, the one that parts last; and one token is left to run."""
+    """The computed prompt with the longest common prefix counts, less one token that has to run."""
     known = ComputedPrompts()
     known.add([1, 2, 3, 4, 5])
     known.add([1, 2, 9, 9])
@@ -22,7 +22,7 @@ def test_the_longest_prefix_counts() -> None:
 
 
 def test_a_known_end_leaves_nothing_to_run() -> None:
-    """Where the next token is known, all of the prompt is shared, and only there."""
+    """The whole prompt is shared only if its next token is known."""
     known = ComputedPrompts()
     known.add([1, 2, 3, 4, 5], 3, 5)
     assert known.shared([1, 2, 3]) == 3
@@ -31,7 +31,7 @@ def test_a_known_end_leaves_nothing_to_run() -> None:
 
 
 def test_few_tokens_are_not_reused() -> None:
-    """Unless nothing is left to run."""
+    """A few shared tokens are not reused, unless nothing is left to run."""
     known = ComputedPrompts()
     known.add(list(range(20)), 3)
     for count in (LEAST_COPIED - 1, LEAST_COPIED):

@@ -1,4 +1,4 @@
-"""The other end of a process tells its answers, its errors and its end apart."""
+"""The caller of a process can tell its answers, its errors and its end apart."""
 
 import signal
 import subprocess
@@ -14,7 +14,7 @@ from inference_worker.demo.line_process import LineProcess, reference_process, w
 from inference_worker.errors import ProcessEndedError, WorkerError
 from kvstore_client.testing import wait_until
 
-# Answers what it is told to, as a program of the project would; says what it was started with.
+# Executes its requests like a program of the project, and reports its arguments.
 PROGRAM = """
 import json, os, signal, sys
 print(json.dumps({"ready": True}), flush=True)
@@ -44,7 +44,7 @@ def log(tmp_path: Path) -> Iterator[IO[bytes]]:
 
 @pytest.fixture
 def process(tmp_path: Path, log: IO[bytes]) -> Iterator[LineProcess]:
-    """Returns a process of the program above."""
+    """Returns a process that runs ``PROGRAM``."""
     (tmp_path / "line_program.py").write_text(PROGRAM)
     environment = {"PYTHONPATH": str(tmp_path), "LINE_PROCESS_TEST": "yes"}
     arguments = ("--some", "thing")
@@ -54,7 +54,7 @@ def process(tmp_path: Path, log: IO[bytes]) -> Iterator[LineProcess]:
 
 
 def test_a_request_is_answered(process: LineProcess, tmp_path: Path) -> None:
-    """It is asked line by line, with arguments, environment and log as they were given."""
+    """The process answers line by line, and gets its arguments, environment and log as given."""
     first, second = process.ask(op="say"), process.ask(op="say")
     assert (first["arguments"], first["named"]) == (["--some", "thing"], "yes")
     assert second["id"] == first["id"] + 1
@@ -64,14 +64,14 @@ def test_a_request_is_answered(process: LineProcess, tmp_path: Path) -> None:
 
 
 def test_an_error_is_raised_and_survived(process: LineProcess) -> None:
-    """The answer's text comes with the process's name, and the next request is served."""
+    """An error carries the answer's text and the process's name, and the next request is served."""
     with pytest.raises(WorkerError, match=r"^P: ValueError: no$"):
         process.ask(op="fail")
     assert process.ask(op="say")["named"] == "yes"
 
 
 def test_its_end_instead_of_an_answer_is_raised(process: LineProcess) -> None:
-    """The exit status is told, at once and whenever it is asked again."""
+    """The end of the process raises its exit status, at once and on every later call."""
     with pytest.raises(ProcessEndedError) as caught:
         process.ask(op="end")
     assert (caught.value.name, caught.value.status) == ("P", 5)
@@ -81,14 +81,14 @@ def test_its_end_instead_of_an_answer_is_raised(process: LineProcess) -> None:
 
 
 def test_closing_it_ends_it(process: LineProcess) -> None:
-    """Without more lines it ends by itself; closing again changes nothing."""
+    """The process ends by itself when its input ends. Closing it again changes nothing."""
     process.close()
     assert process.wait_ended(0) == 0
     process.close()
 
 
 def test_one_that_does_not_end_is_killed(process: LineProcess) -> None:
-    """A process that is stuck lives on until the patience of its closing is over."""
+    """A process that is stuck is killed once the timeout of its close is over."""
     process.send(op="linger")
     process.wait_ready()
     with pytest.raises(WorkerError, match="P did not end within"):
@@ -98,7 +98,7 @@ def test_one_that_does_not_end_is_killed(process: LineProcess) -> None:
 
 
 def test_whoever_waits_for_one_that_is_killed_is_told(process: LineProcess) -> None:
-    """An answer that will not come any more is the process's end."""
+    """A caller that waits for a killed process is told that it ended."""
     process.send(op="linger")
     process.wait_ready()
     process.kill()
@@ -108,7 +108,7 @@ def test_whoever_waits_for_one_that_is_killed_is_told(process: LineProcess) -> N
 
 
 def test_one_that_cannot_start_says_so(log: IO[bytes], tmp_path: Path) -> None:
-    """A module that is not there ends before it is ready, with the reason in the log."""
+    """A module that does not exist ends before it is ready, with the reason in the log."""
     with LineProcess("P", "no_such_module", [], log=log) as missing:
         with pytest.raises(ProcessEndedError):
             missing.wait_ready()
@@ -117,7 +117,7 @@ def test_one_that_cannot_start_says_so(log: IO[bytes], tmp_path: Path) -> None:
 
 
 def command_line(process: LineProcess) -> list[str]:
-    """Returns a process's command line: for a moment, while it becomes another program, none."""
+    """Returns a process's command line. It waits while the process has none during its exec."""
     file = Path(f"/proc/{process.pid}/cmdline")
     assert wait_until(lambda: bool(file.read_bytes()))
     return file.read_text().split("\0")[:-1]
@@ -126,9 +126,9 @@ def command_line(process: LineProcess) -> list[str]:
 def test_the_projects_processes_are_started_as_they_are_asked_for(
     log: IO[bytes], tmp_path: Path
 ) -> None:
-    """Workers are told of model, store, name and length, the reference of a folder and threads.
+    """Workers get model, store, name and length. The reference gets a folder and threads.
 
-    On a device they compute in float32, as the reference always does.
+    On a device workers compute in float32, as the reference always does.
     """
     store, model = tmp_path / "store", tmp_path / "model"
     lines: list[list[str]] = []
@@ -158,7 +158,7 @@ def test_the_projects_processes_are_started_as_they_are_asked_for(
 
 
 def test_the_other_end_of_a_worker_needs_no_torch() -> None:
-    """Whoever only asks workers does not load what they compute with."""
+    """A program that only asks workers does not load torch."""
     code = "import sys, inference_worker.demo.line_process; print('torch' in sys.modules)"
     environment = {"PYTHONPATH": ":".join(sys.path)}
     said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)

@@ -1,4 +1,4 @@
-"""A worker answers each line of JSON with one, whatever the line says."""
+"""A worker answers each line of JSON with one line, whatever the line says."""
 
 import io
 import json
@@ -16,7 +16,7 @@ Ids = Callable[[int, int], list[int]]
 
 
 def answers_of(worker: LineWorker, *lines: object) -> list[dict[str, Any]]:
-    """Gives a worker lines, text as it is and the rest as JSON, and returns what it says."""
+    """Sends lines to a worker, text unchanged and the rest as JSON. Returns its answers."""
     text = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     answers = io.StringIO()
     worker.serve(io.StringIO("".join(f"{line}\n" for line in text)), answers)
@@ -36,7 +36,7 @@ def alone(engine: Engine) -> LineWorker:
 
 
 def test_a_generation_is_answered_whole(engine: Engine, alone: LineWorker, text_ids: Ids) -> None:
-    """The fields are the engine's own, under the request's id, after the line of readiness."""
+    """After the line of readiness, an answer has the engine's fields under the request's id."""
     ids = text_ids(40, 70)
     ready, answer = answers_of(
         alone, {"op": "generate", "id": "x", "prompt_ids": ids, "max_tokens": 6}
@@ -89,7 +89,7 @@ def test_a_generation_is_answered_whole(engine: Engine, alone: LineWorker, text_
     ],
 )
 def test_a_bad_line_is_answered_and_survived(alone: LineWorker, line: object, error: str) -> None:
-    """The error is named, under the id where there is one, and the next line is served."""
+    """The answer names the error, with the id if there is one, and the next line is served."""
     good = {"op": "generate", "id": 4, "prompt_ids": [1, 2, 3], "max_tokens": 2}
     _, bad, after = answers_of(alone, line, good)
     assert bad["error"].partition(":")[0] == error
@@ -99,7 +99,7 @@ def test_a_bad_line_is_answered_and_survived(alone: LineWorker, line: object, er
 
 @pytest.mark.parametrize("name", ["op", "prompt_ids", "max_tokens"])
 def test_a_missing_field_is_named(alone: LineWorker, name: str) -> None:
-    """The error says which it is."""
+    """The error names the missing field."""
     request = {"op": "generate", "prompt_ids": [1, 2], "max_tokens": 2}
     del request[name]
     _, answer = answers_of(alone, request)
@@ -107,12 +107,12 @@ def test_a_missing_field_is_named(alone: LineWorker, name: str) -> None:
 
 
 def test_without_a_store_there_is_nothing_to_flush(alone: LineWorker) -> None:
-    """All that was given back has arrived."""
+    """A flush without a store succeeds at once."""
     assert answers_of(alone, {"op": "flush", "id": 1})[1] == {"id": 1, "flushed": True}
 
 
 def test_a_request_says_where_its_pages_are(world: EngineWorld, text_ids: Ids) -> None:
-    """What one request published is what the next one names as matched, and as JSON can say it."""
+    """One request's published pages are the next one's matched pages, and both are valid JSON."""
     worker = LineWorker(world.engine, world.client, world.namespace)
     request = {"op": "generate", "prompt_ids": text_ids(70, 71), "max_tokens": 2}
     _, first, second, third = answers_of(worker, request, request, {**request, "use_store": False})
@@ -124,7 +124,7 @@ def test_a_request_says_where_its_pages_are(world: EngineWorld, text_ids: Ids) -
 
 
 def test_a_pin_is_kept_until_the_end(world: EngineWorld, text_ids: Ids) -> None:
-    """It is held while lines come, however much is flushed, and given back after the last."""
+    """A pin is held through any flush while lines come, and is released after the last line."""
     worker = LineWorker(world.engine, world.client, world.namespace)
     ids = text_ids(70, 72)
     meanwhile: list[Left] = []

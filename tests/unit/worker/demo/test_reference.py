@@ -22,7 +22,7 @@ def reference() -> Reference:
 
 
 def greedy(reference: Reference, ids: list[int], output: list[int]) -> list[float]:
-    """Checks that ids are the plain forward's best, and returns its gaps at each of them."""
+    """Checks that each id is the plain forward's best one, and returns its gaps."""
     whole = torch.tensor([ids + output])
     with torch.inference_mode():
         logits = reference._module(input_ids=whole).logits[0, len(ids) - 1 : -1]
@@ -33,7 +33,7 @@ def greedy(reference: Reference, ids: list[int], output: list[int]) -> list[floa
 
 
 def test_outputs_and_gaps_are_the_plain_forwards(reference: Reference, text_ids: Ids) -> None:
-    """As many ids as asked for, each the best, each with its gap."""
+    """The reference returns as many ids as requested, each the best one, each with its gap."""
     ids = text_ids(50, 30)
     answer = reference.answer(ids, 12)
     assert len(answer["output_ids"]) == 12
@@ -48,7 +48,7 @@ def test_ids_equal_to_a_padding_are_tokens(reference: Reference) -> None:
 
 
 def test_it_goes_on_from_forced_ids(reference: Reference, text_ids: Ids) -> None:
-    """Forced ids come first, with the gaps there as they are, and the rest follows from them."""
+    """Forced ids come first, with their actual gaps, and the rest follows from them."""
     ids = text_ids(40, 31)
     free = reference.answer(ids, 8)
     other = [*free["output_ids"][:3], (free["output_ids"][3] + 1) % 256]
@@ -64,13 +64,16 @@ def test_it_goes_on_from_forced_ids(reference: Reference, text_ids: Ids) -> None
 def test_requests_without_sense_are_refused(
     reference: Reference, prompt: list[int], tokens: int, forced: list[int]
 ) -> None:
-    """An empty prompt, no token, or more forced ids than tokens raise."""
+    """An empty prompt, 0 tokens, or more forced ids than tokens raise."""
     with pytest.raises(ValueError, match="tokens"):
         reference.answer(prompt, tokens, forced)
 
 
 def test_its_process_answers_lines_and_knows_no_store(reference: Reference, text_ids: Ids) -> None:
-    """It says that it is ready, answers each line, survives bad ones, and imports no client."""
+    """The process says that it is ready and answers each line.
+
+    It survives bad lines and imports no client.
+    """
     ids = text_ids(30, 32)
     program = (
         "import json, sys; from inference_worker.demo.reference import main; main();"

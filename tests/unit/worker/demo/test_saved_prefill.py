@@ -1,4 +1,4 @@
-"""The experiment counts what the model really ran, and says where that is too much."""
+"""The experiment counts the tokens that the model really ran, and reports too many."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -36,7 +36,7 @@ def worker(paged_models: dict[str, PagedModel]) -> Iterator[LocalWorker]:
 def test_the_positions_are_those_that_the_model_ran(
     worker: LocalWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """121 without the cache and 24 with it, as the model itself sees them, and the same output."""
+    """The model runs 121 positions without the cache and 24 with it, and gives the same output."""
     spans: list[list[int]] = []
     forward = worker.model.forward
 
@@ -73,7 +73,7 @@ def test_the_positions_are_those_that_the_model_ran(
     ids=str,
 )
 def test_each_fault_is_a_sentence(change: dict[str, Any], wrong: str) -> None:
-    """A report that is not as it has to be says what is wrong, and a good one nothing."""
+    """Each fault of a report gives a sentence, and a good report gives none."""
     good = {
         "store_failure": None,
         "without": {"computed_tokens": 121},

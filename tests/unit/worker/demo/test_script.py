@@ -1,4 +1,4 @@
-"""The demo asks what it says it asks: one text, questions, and a chat that changes worker."""
+"""The demo's script has one text, some questions, and a chat that changes worker."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def bytewise() -> DemoScript:
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """Returns a tokenizer of few words, which puts a beginning in front."""
+    """Returns a tokenizer of few words that begins each text with an id of its own."""
     folder: Path = tmp_path_factory.mktemp("words")
     special = {"bos_token": "[BOS]", "unk_token": "[UNK]"}
     vocabulary = {text: number for number, text in enumerate(["[BOS]", "[UNK]", "the"])}
@@ -34,13 +34,13 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 def test_bytes_take_the_beginning_of_the_text(bytewise: DemoScript) -> None:
-    """Of a text that is far longer in bytes, as many are taken as the demo is about."""
+    """A byte tokenizer takes only the first ``DOCUMENT_TOKENS`` bytes of the text."""
     assert len(bytewise.document) == DOCUMENT_TOKENS
     assert ByteTokenizer().decode(bytewise.document).startswith("We the People")
 
 
 def test_another_tokenizer_takes_all_of_the_text(words: Tokenizer) -> None:
-    """Its text is the whole one, behind the tokenizer's own beginning."""
+    """Another tokenizer takes the whole text, behind the tokenizer's own first ids."""
     script = DemoScript(words)
     count = len(script.document) - len(words.begin_ids)
     assert words.begin_ids == [0]
@@ -49,7 +49,10 @@ def test_another_tokenizer_takes_all_of_the_text(words: Tokenizer) -> None:
 
 
 def test_questions_and_chat_change_worker_each_time(bytewise: DemoScript) -> None:
-    """Both begin with the first worker; the last question is another one, and the second's."""
+    """Questions and chat both begin with the first worker.
+
+    The last question is new, for the second.
+    """
     questions, chat, last = (
         list(bytewise.questions()),
         list(bytewise.chat()),
@@ -65,14 +68,14 @@ def test_questions_and_chat_change_worker_each_time(bytewise: DemoScript) -> Non
 
 
 def test_the_first_question_is_asked_again(bytewise: DemoScript) -> None:
-    """The other worker gets the very ids."""
+    """The other worker gets exactly the same ids."""
     first, again = next(bytewise.questions()), bytewise.again()
     assert (again.ids, again.kind) == (first.ids, AGAIN)
     assert {first.worker, again.worker} == {*WORKERS}
 
 
 def test_each_turn_is_long_enough(bytewise: DemoScript) -> None:
-    """A turn has at least fifteen tokens, also of a tokenizer with five bytes to a token."""
+    """A turn has at least fifteen tokens, also if a token has five bytes."""
     turns = [*bytewise.questions(), *bytewise.chat(), bytewise.last_words()]
     assert min(len(turn.ids) for turn in turns) > 5 * FEWEST_TOKENS
     assert all(ByteTokenizer().decode(turn.ids).strip() == turn.text for turn in turns)

@@ -1,4 +1,4 @@
-"""The table shows each request as it comes, and the summary what is left over."""
+"""The table shows each request as it ends, and the summary shows what is left over."""
 
 import io
 from typing import Any
@@ -38,7 +38,7 @@ def report(*rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def shown(*rows: dict[str, Any]) -> str:
-    """Returns what a table of some rows looks like at the end."""
+    """Returns the final table of some rows."""
     console = Console(file=io.StringIO(), width=160)
     with DemoTable(console) as table:
         for each in rows:
@@ -48,7 +48,7 @@ def shown(*rows: dict[str, Any]) -> str:
 
 
 def test_a_request_is_a_line() -> None:
-    """All of its figures stand in one line, under their names."""
+    """One line has all figures of a request, under their names."""
     text = shown(row())
     for name, _ in COLUMNS:
         assert name in text
@@ -73,7 +73,7 @@ def test_the_table_fits_a_narrow_terminal() -> None:
 
 
 def test_a_difference_is_seen() -> None:
-    """A request with other tokens, and one that matched nothing, say so."""
+    """The table marks a request with differing tokens, and one without a match."""
     text = shown(row(identical=False, published_by=None, worker="B"))
     (line,) = (line for line in text.splitlines() if "2011" in line)
     assert "NO" in line
@@ -81,14 +81,14 @@ def test_a_difference_is_seen() -> None:
 
 
 def test_what_was_not_reused_is_not_compared() -> None:
-    """A request that only publishes is as late as the store makes it, and not sooner by 0.5."""
+    """A request that only publishes shows no speedup, although its time is shown."""
     text = shown(row(matched_tokens=0, copied_tokens=0, published_by=None, ttft_ms=360.0))
     (line,) = (line for line in text.splitlines() if "2011" in line)
     assert line.split()[-5:] == ["360", "180", "150", "-", "yes"]
 
 
 def test_the_summary_counts() -> None:
-    """It says how many were identical, what leaked, and how much sooner the hits were."""
+    """The summary counts identical outputs and leaks, and says how much faster the hits were."""
     cold = row(
         matched_tokens=0, copied_tokens=0, shared_tokens=0, prefilled_tokens=2011, ttft_ms=200.0
     )
@@ -103,5 +103,5 @@ def test_the_summary_counts() -> None:
 
 
 def test_without_a_hit_there_is_no_speed() -> None:
-    """Where nothing was matched the summary says nothing about time."""
+    """The summary says nothing about time if nothing was matched."""
     assert len(summary(report(row(matched_tokens=0, prefilled_tokens=2011)))) == 3

@@ -1,4 +1,4 @@
-"""The demo's verdict finds what is wrong with a report, and nothing in a good one."""
+"""The demo's verdict names each fault of a report, and finds none in a good one."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from inference_worker.demo.demo import verdict
 def row(
     worker: str, published_by: str | None, *, identical: bool = True, **changes: object
 ) -> dict[str, Any]:
-    """Returns what the verdict reads of one request."""
+    """Returns the fields of one request that the verdict reads."""
     values: dict[str, Any] = {
         "shared_tokens": 35,
         "matched_tokens": 32,
@@ -25,14 +25,17 @@ def row(
 
 
 def report(*rows: dict[str, Any], **changes: int) -> dict[str, Any]:
-    """Returns a report, a good one but for the changes."""
+    """Returns a good report with some changes."""
     good = {"near_tie_tokens": 1, "output_tokens": 100, "slots_leaked": 0, "pins_leaked": 0}
     requests = rows or (row("A", None), row("B", "A"), row("A", "A+B"))
     return {"requests": list(requests), **good, **changes}
 
 
 def test_a_good_report_has_nothing_wrong() -> None:
-    """Identical tokens, pages shared both ways, and nothing left over, but what was kept."""
+    """The verdict finds nothing wrong with a good report.
+
+    An injected leak of one pin is expected.
+    """
     assert verdict(report(), leak=False) == []
     assert verdict(report(pins_leaked=1), leak=True) == []
 
@@ -48,12 +51,12 @@ def test_a_good_report_has_nothing_wrong() -> None:
     ],
 )
 def test_what_is_left_over_is_wrong(changes: dict[str, int], leak: bool, wrong: str) -> None:  # noqa: FBT001 - a case
-    """Each leak, an unasked-for pin and a missing one, is a sentence."""
+    """The verdict has a sentence for each leak, for an unexpected pin and for a missing one."""
     assert verdict(report(**changes), leak=leak) == [wrong]
 
 
 def test_another_token_is_wrong() -> None:
-    """The request with other tokens is named."""
+    """The verdict names the request with differing tokens."""
     rows = (row("A", "B"), row("B", "A", identical=False))
     assert verdict(report(*rows), leak=False) == [
         "question on B: other tokens than stock transformers'"
@@ -61,7 +64,7 @@ def test_another_token_is_wrong() -> None:
 
 
 def test_a_shared_token_that_was_computed_again_is_wrong() -> None:
-    """Matched and copied tokens together are all that were known, no fewer and no more."""
+    """Matched and copied tokens together have to be exactly the known tokens."""
     rows = (row("A", "B"), row("B", "A", copied_tokens=2), row("A", "B", shared_tokens=34))
     assert verdict(report(*rows), leak=False) == [
         "question on B: 34 tokens reused of 35 shared",
@@ -70,7 +73,7 @@ def test_a_shared_token_that_was_computed_again_is_wrong() -> None:
 
 
 def test_the_same_question_again_runs_nothing() -> None:
-    """A second prefill of the same prompt is wrong, of another one it is not."""
+    """A prefill for a repeated prompt is a fault. A prefill for another prompt is not."""
     rows = (row("A", "B"), row("B", "A", kind="again"))
     assert verdict(report(*rows), leak=False) == ["again on B: 9 tokens prefilled a second time"]
     rows = (row("A", "B"), row("B", "A", kind="again", prefilled_tokens=0))
@@ -87,7 +90,7 @@ def test_the_same_question_again_runs_nothing() -> None:
 def test_a_worker_that_used_only_its_own_pages_is_wrong(
     rows: list[dict[str, Any]], alone: str
 ) -> None:
-    """Pages have to cross in both directions."""
+    """Pages have to be shared in both directions."""
     assert verdict(report(*rows), leak=False) == [
         f"worker {alone} matched no page of another worker"
     ]

@@ -1,4 +1,4 @@
-"""Requests that run together give what each gives alone, and end apart from each other."""
+"""Requests that run together give what each gives alone, and end independently."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.store("--tier1-bytes", "32MiB")
 
 @pytest.fixture
 def world(store: RunningStore, qwen: PagedModel) -> Iterator[EngineWorld]:
-    """Returns an engine on the store, which holds nothing afterwards."""
+    """Returns an engine on the store. At the end nothing may be held."""
     with EngineWorld(qwen, store.runtime_dir) as w:
         w.wait_open()
         yield w
@@ -34,7 +34,7 @@ def world(store: RunningStore, qwen: PagedModel) -> Iterator[EngineWorld]:
 
 
 def run_all(engine: Engine, *heard: Heard) -> None:
-    """Step until nothing is left."""
+    """Steps until nothing is left."""
     while engine.has_work:
         engine.step()
     assert all(each.ended for each in heard)
@@ -44,7 +44,10 @@ def run_all(engine: Engine, *heard: Heard) -> None:
 def test_a_batch_gives_what_each_gives_alone(
     paged_models: dict[str, PagedModel], text_ids: Ids, name: str
 ) -> None:
-    """Prompts of many lengths, prefilled in chunks beside others that decode."""
+    """Prompts of many lengths give their own tokens.
+
+    They are prefilled in chunks beside others that decode.
+    """
     engine = Engine(paged_models[name], None, longest=200, max_step_tokens=48, private_tokens=2000)
     prompts = [text_ids(length, 90 + length) for length in (1, 100, 17, 64)]
     heard = [Heard() for _ in prompts]
@@ -60,7 +63,7 @@ def test_a_batch_gives_what_each_gives_alone(
 def test_a_step_takes_decodes_first_and_prompts_within_its_tokens(
     qwen: PagedModel, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long prompt delays no one who decodes: each step gives each of them a token."""
+    """A long prompt delays no decode, because each step gives every decode a token."""
     counts: list[list[int]] = []
     forward = qwen.forward
 
@@ -78,7 +81,10 @@ def test_a_step_takes_decodes_first_and_prompts_within_its_tokens(
 
 
 def test_an_abort_ends_one_request_wherever_it_is(world: EngineWorld, text_ids: Ids) -> None:
-    """Waiting, in the middle of its prompt, decoding, or by its own listener; others go on."""
+    """An abort ends one request, and others continue.
+
+    The request may wait, prefill or decode, or its own listener may abort it.
+    """
     engine = world.engine
     waiting, halfway, decoding, itself, other = (Heard() for _ in range(5))
     numbers = {}
@@ -96,7 +102,7 @@ def test_an_abort_ends_one_request_wherever_it_is(world: EngineWorld, text_ids: 
     assert len(decoding.tokens) == 2
     assert engine.stats.held_sequences == 0
     assert world.left() == NOTHING
-    # What was computed is the store's, to the page that was begun.
+    # The computed pages stay in the store, including the partial one.
     assert world.namespace.peek(text_ids(CHUNK_TOKENS * 3, 4)) >= CHUNK_TOKENS - 2
     number = engine.add(Request(prompt_ids=text_ids(40, 6), max_tokens=9), itself)
     itself.act = lambda: engine.abort(number) if len(itself.tokens) == 3 else None
@@ -108,7 +114,10 @@ def test_an_abort_ends_one_request_wherever_it_is(world: EngineWorld, text_ids: 
 
 
 def test_nobody_hears_a_token_after_its_abort(world: EngineWorld, text_ids: Ids) -> None:
-    """Not even one that the store knows, where another's listener aborts it in the same step."""
+    """An aborted request hears no more tokens.
+
+    This holds even for a known token, if another's listener aborts the request in the same step.
+    """
     engine = world.engine
     ids = text_ids(2 * PAGE_TOKENS, 10)
     engine.generate(ids, 1)
@@ -123,7 +132,7 @@ def test_nobody_hears_a_token_after_its_abort(world: EngineWorld, text_ids: Ids)
 
 
 def test_a_failure_is_its_own_requests(world: EngineWorld, text_ids: Ids) -> None:
-    """What a listener raises fails its request alone; a failed forward all that were in it."""
+    """An exception of a listener fails its request alone, and the other request ends normally."""
     engine = world.engine
     bad, good = Heard(), Heard()
     bad.act = lambda: 1 // 0
@@ -137,7 +146,7 @@ def test_a_failure_is_its_own_requests(world: EngineWorld, text_ids: Ids) -> Non
 def test_a_forward_that_fails_fails_what_was_in_it(
     world: EngineWorld, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All is given back, and the engine goes on with the next."""
+    """A failed forward gives everything back, and the engine continues with the next request."""
     engine = world.engine
     within, after = [Heard(), Heard()], Heard()
     for seed, each in enumerate(within):
@@ -155,7 +164,10 @@ def test_a_forward_that_fails_fails_what_was_in_it(
 def test_a_draw_that_fails_fails_its_request_alone(
     world: EngineWorld, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is drawn from a row of NaN; who draws or decodes beside it has its tokens."""
+    """A request fails if its row is NaN.
+
+    Requests that draw or decode beside it get their tokens.
+    """
     engine = world.engine
     drawn = SamplingOptions(temperature=1.0, seed=1)
     heard = [Heard() for _ in range(3)]
@@ -180,7 +192,7 @@ def test_a_draw_that_fails_fails_its_request_alone(
 def test_a_step_asks_for_slots_once(
     world: EngineWorld, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For all that decode, however their pages end, and for several pages ahead."""
+    """One call asks for the slots of all decodes, for several pages ahead."""
     calls: list[int] = []
     grow = page_growth.grow_reservations
 
@@ -195,13 +207,16 @@ def test_a_step_asks_for_slots_once(
         engine.add(Request(prompt_ids=text_ids(3 + 5 * seed, 20 + seed), max_tokens=steps), each)
     run_all(engine, *heard)
     assert engine.private_slots_used == 0
-    # Each call is for all of them, and lasts for all pages that are reserved ahead.
+    # Each call is for all requests, and lasts for all pages that are reserved ahead.
     assert calls[0] == number
     assert len(calls) <= -(-steps // (RESERVE_AHEAD * PAGE_TOKENS)) + 1
 
 
 def test_requests_beyond_the_private_room_wait(qwen: PagedModel, text_ids: Ids) -> None:
-    """Without a store as many run as have room; the youngest gives way and loses no token."""
+    """Without a store, requests run as long as there is room.
+
+    The youngest gives way and loses no token.
+    """
     engine = Engine(qwen, None, longest=6 * PAGE_TOKENS)
     heard = [Heard() for _ in range(3)]
     for seed, each in enumerate(heard):

@@ -1,4 +1,7 @@
-"""A device that fails for good ends the engine and its process; another error ends one request."""
+"""A device that fails for good ends the engine and its process.
+
+Any other error ends one request.
+"""
 
 import asyncio
 import subprocess
@@ -20,7 +23,7 @@ ILLEGAL = torch.AcceleratorError("CUDA error: an illegal memory access was encou
 
 
 class FailingModel:
-    """A model whose forward raises ``error`` while there is one."""
+    """A model whose forward raises ``error`` if it is set."""
 
     def __init__(self, model: PagedModel) -> None:
         self.error: Exception | None = None
@@ -37,7 +40,7 @@ class FailingModel:
 
 
 class Rig:
-    """An engine without a store, and a device that answers as long as ``answers`` says so."""
+    """An engine without a store, and a device that answers as long as ``answers`` is True."""
 
     def __init__(self, model: PagedModel, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers = True
@@ -47,7 +50,7 @@ class Rig:
         self.engine = Engine(self.model, None, longest=200)  # type: ignore[arg-type]
 
     def ask(self) -> bool:
-        """Counts a question and answer it."""
+        """Counts a question and answers it."""
         self.asked += 1
         return self.answers
 
@@ -68,7 +71,7 @@ def rig(paged_models: dict[str, PagedModel], monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_an_error_that_passes_ends_one_request(rig: Rig, error: Exception, asked: int) -> None:
-    """The device is asked once if the error may be its own; then the engine continues."""
+    """The engine asks the device once if the error may be the device's, and then continues."""
     expected = rig.engine.generate(PROMPT, 4).output_ids
     rig.model.error = error
     with pytest.raises(type(error)):
@@ -79,7 +82,7 @@ def test_an_error_that_passes_ends_one_request(rig: Rig, error: Exception, asked
 
 
 def test_an_error_that_stays_ends_the_engine(rig: Rig) -> None:
-    """The step raises it, with its cause, and gives nothing back."""
+    """The step raises the device's error with its cause, and gives nothing back."""
     rig.model.error, rig.answers = ILLEGAL, False
     with pytest.raises(DeviceLostError, match="cpu fails for good: CUDA error") as caught:
         rig.engine.generate(PROMPT, 4)
@@ -91,7 +94,10 @@ def test_an_error_that_stays_ends_the_engine(rig: Rig) -> None:
 def test_a_release_that_the_device_fails_ends_the_engine(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error of one request may be the first sign that the device has failed."""
+    """A failing release ends the engine if the device has failed.
+
+    An earlier error of one request may be its first sign.
+    """
     monkeypatch.setattr(
         "inference_worker.engine.request_run.RequestRun.give_back",
         lambda *_, **__: (_ for _ in ()).throw(ILLEGAL),
@@ -104,7 +110,10 @@ def test_a_release_that_the_device_fails_ends_the_engine(
 def test_a_thread_without_its_device_is_not_ready(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It ends, refuses all, and wakes the waiters for its failure; the log has no trace."""
+    """The thread ends, refuses all requests and wakes those that wait for its failure.
+
+    The log has no traceback.
+    """
 
     async def test() -> None:
         async with asyncio.timeout(LIMIT):
@@ -125,7 +134,7 @@ def test_a_thread_without_its_device_is_not_ready(
 
 
 class Cuda:
-    """``torch.cuda`` of a device that fails from ``failed`` on."""
+    """A stand-in for ``torch.cuda`` whose device fails once ``failed`` is set."""
 
     def __init__(self) -> None:
         self.failed = False
@@ -136,7 +145,7 @@ class Cuda:
         return device
 
     def synchronize(self, device: torch.device) -> None:
-        """Waits, or raises what every call raises."""
+        """Waits, or raises the error that every call raises."""
         self.waited.append(device)
         if self.failed:
             raise ILLEGAL
@@ -144,7 +153,7 @@ class Cuda:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    """Puts a stand-in in the place of ``torch.cuda``."""
+    """Replaces ``torch.cuda`` with the stand-in."""
     stand_in = Cuda()
     for name in ("current_stream", "synchronize"):
         monkeypatch.setattr(torch.cuda, name, getattr(stand_in, name))
@@ -152,7 +161,10 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 
 def test_the_model_s_device_is_asked(cuda: Cuda) -> None:
-    """It waits for all work on the device; an error that repeats says that it stays."""
+    """The check waits for all work on the device.
+
+    A repeated error means that the device has failed.
+    """
     work = DeviceWork("cuda:1")
     assert work.answers()
     work.check(ILLEGAL)
@@ -164,7 +176,7 @@ def test_the_model_s_device_is_asked(cuda: Cuda) -> None:
 
 
 def test_a_cpu_always_answers(cuda: Cuda) -> None:
-    """No device is called for a model on the CPU."""
+    """A model on the CPU calls no device."""
     cuda.failed = True
     DeviceWork("cpu").check(ILLEGAL)
     assert cuda.waited == []
@@ -182,7 +194,7 @@ main.main()
 
 
 def test_a_program_without_its_device_ends_with_a_status_of_its_own() -> None:
-    """One line, no trace, no ordinary end."""
+    """The program ends with one line, without a traceback and without an ordinary shutdown."""
     found = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,
@@ -199,7 +211,7 @@ def test_a_program_without_its_device_ends_with_a_status_of_its_own() -> None:
 
 @pytest.mark.parametrize("closed", ["os.close(2)", "sys.stderr = None", "os.dup2(broken(), 2)"])
 def test_the_status_is_the_same_if_nobody_reads_standard_error(closed: str) -> None:
-    """A serving process that died took the reading end of its pipe along."""
+    """The status is the same if the reader of the pipe has died."""
     broken = "import os\ndef broken():\n  ends = os.pipe()\n  os.close(ends[0])\n  return ends[1]\n"
     program = PROGRAM.replace("main.main()", f"{closed}\nmain.main()")
     found = subprocess.run(

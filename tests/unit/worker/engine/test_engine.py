@@ -1,4 +1,4 @@
-"""The engine gives the reference's tokens, from whatever pages, and keeps nothing."""
+"""The engine gives the reference's tokens from any pages, and holds nothing afterwards."""
 
 from collections.abc import Callable
 
@@ -47,7 +47,7 @@ def test_without_a_store_the_tokens_are_the_references(
     name: str,
     chunk_tokens: int,
 ) -> None:
-    """Whatever the chunks, prompt and output over several pages give stock transformers' ids."""
+    """Prompt and output over several pages give stock transformers' ids, for any chunk size."""
     engine = Engine(paged_models[name], None, longest=150, max_step_tokens=chunk_tokens)
     ids = text_ids(101, 60)
     found = engine.generate(ids, 40)
@@ -71,7 +71,7 @@ def test_a_stop_id_ends_the_output(alone: Engine, text_ids: Ids) -> None:
 
 
 def test_tokens_are_told_as_they_come(alone: Engine, text_ids: Ids) -> None:
-    """The callback has each id before the next is computed, the last one too."""
+    """The callback gets each id before the next one is computed, including the last."""
     told: list[int] = []
     found = alone.generate(text_ids(20, 67), 7, on_token=told.append)
     assert told == found.output_ids
@@ -81,7 +81,7 @@ def test_tokens_are_told_as_they_come(alone: Engine, text_ids: Ids) -> None:
 
 
 def test_sampled_tokens_follow_their_seed(alone: Engine, text_ids: Ids) -> None:
-    """A seed gives the same tokens again, another one others, and neither the greedy ones."""
+    """A seed repeats its tokens. Another seed gives others, and neither gives the greedy ones."""
     ids = text_ids(40, 68)
 
     def sampled(seed: int) -> list[int]:
@@ -106,27 +106,27 @@ def test_sampled_tokens_follow_their_seed(alone: Engine, text_ids: Ids) -> None:
 def test_requests_without_sense_are_refused(
     alone: Engine, prompt: list[int], tokens: int, error: type[BadRequestError]
 ) -> None:
-    """An empty prompt, no token to give, and ids that the model does not have raise."""
+    """An empty prompt, 0 tokens to generate, and ids that the model does not have raise."""
     with pytest.raises(error, match="token"):
         alone.generate(prompt, tokens)
     assert alone.private_slots_used == 0
 
 
 def test_a_salt_that_cannot_be_written_is_refused(alone: Engine) -> None:
-    """Half of a pair of surrogates, as JSON can have it, is told to who asks, and to no step."""
+    """A salt with half a surrogate pair, which JSON allows, is refused before any step."""
     with pytest.raises(BadSaltError, match="surrogates"):
         alone.add(Request(prompt_ids=[1], max_tokens=1, cache_salt="\ud800"), Heard())
     assert not alone.has_work
 
 
 def test_ids_that_are_no_integers_are_refused(alone: Engine) -> None:
-    """A number with a fraction is no token."""
+    """A number with a fraction is not a token id."""
     with pytest.raises(TypeError):
         alone.generate([1.5], 4)  # type: ignore[list-item]
 
 
 def test_a_request_fits_or_is_refused(alone: Engine, text_ids: Ids) -> None:
-    """Prompt and output fill the private arena to its end, and not beyond."""
+    """Prompt and output may fill the private arena exactly, and no more."""
     assert len(alone.generate(text_ids(190, 62), 10).output_ids) == 10
     with pytest.raises(RequestTooLongError) as caught:
         alone.generate(text_ids(190, 62), 11)
@@ -134,7 +134,7 @@ def test_a_request_fits_or_is_refused(alone: Engine, text_ids: Ids) -> None:
 
 
 def test_the_longest_is_the_models_where_none_is_named(qwen: PagedModel) -> None:
-    """The private arena then holds a sequence as long as the model was made for."""
+    """By default the private arena holds a sequence of the model's longest length."""
     with pytest.raises(RequestTooLongError) as caught:
         Engine(qwen, None).generate([1], qwen.max_tokens)
     assert caught.value.longest == qwen.max_tokens
@@ -143,12 +143,15 @@ def test_the_longest_is_the_models_where_none_is_named(qwen: PagedModel) -> None
 def test_pages_are_published_and_used_in_place(
     world: EngineWorld, references: dict[str, Reference], text_ids: Ids
 ) -> None:
-    """Each chunk's whole pages are announced once, in order, the rest at the end; all is reused."""
+    """Each chunk's whole pages are announced once and in order, and the rest at the end.
+
+    All are reused.
+    """
     ids = text_ids(150, 63)
     told: list[list[PageRef]] = []
     first = world.generate(ids, 12, on_published=told.append)
     assert world.namespace.prefill_tokens_per_second > 0
-    # Chunks of 64 end in 64, 128 and 150; decoding completes the tenth page and begins another.
+    # Chunks of 64 end in 64, 128 and 150. Decoding completes the tenth page and begins another.
     assert [len(pages) for pages in told] == [4, 4, 1, 1, 1]
     assert first.published_pages == [page for pages in told for page in pages]
     assert (first.matched_tokens, first.source_page) == (0, None)
@@ -166,7 +169,7 @@ def test_pages_are_published_and_used_in_place(
 def test_the_first_token_does_not_wait_for_the_last_insert(
     world: EngineWorld, text_ids: Ids
 ) -> None:
-    """Of three chunks two are published on the way, and the third after the first token."""
+    """Two chunks of three are published before the first token, and the third after it."""
     events: list[str] = []
     found = world.engine.generate(
         text_ids(2 * CHUNK_TOKENS + 40, 81),
@@ -182,7 +185,10 @@ def test_the_first_token_does_not_wait_for_the_last_insert(
 def test_each_position_is_computed_once(
     world: EngineWorld, qwen: PagedModel, monkeypatch: pytest.MonkeyPatch, text_ids: Ids
 ) -> None:
-    """From what is reused to the last but one, so that no published page is written again."""
+    """Each position after the reused ones is computed once.
+
+    So no published page is written again.
+    """
     spans: list[tuple[int, int]] = []
     forward = qwen.forward
 
@@ -203,7 +209,7 @@ def test_each_position_is_computed_once(
 
 
 def test_a_request_may_leave_the_store_alone(world: EngineWorld, text_ids: Ids) -> None:
-    """With use_store off nothing is matched or published, and the tokens are the same."""
+    """A request with ``use_store`` off matches and publishes nothing, and gets the same tokens."""
     ids = text_ids(100, 64)
     off = world.generate(ids, use_store=False)
     assert (off.matched_tokens, off.published_pages) == (0, [])
@@ -215,7 +221,10 @@ def test_a_request_may_leave_the_store_alone(world: EngineWorld, text_ids: Ids) 
 
 
 def test_an_exception_keeps_nothing(world: EngineWorld, text_ids: Ids) -> None:
-    """What a callback raises is raised, with all given back, also where pages were matched."""
+    """An exception of a callback is raised and everything is given back.
+
+    This holds with matched pages too.
+    """
 
     def fail(pages: list[PageRef]) -> None:
         raise LookupError(len(pages))

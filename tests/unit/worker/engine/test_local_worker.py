@@ -1,4 +1,4 @@
-"""A worker in this process has a store, waits for one, or does without."""
+"""A worker in this process uses its store, waits for one, or works without one."""
 
 import pytest
 
@@ -10,7 +10,10 @@ from kvstore_client.testing import running_store
 
 
 def test_it_uses_the_store_that_is_there(qwen: PagedModel) -> None:
-    """The store is open when it begins, under the worker's name; another index is refused."""
+    """A worker starts with an open store under its own name.
+
+    A store with another index is refused.
+    """
     with (
         running_store("--tier1-bytes", "16MiB") as store,
         local_worker(
@@ -36,7 +39,7 @@ def test_it_uses_the_store_that_is_there(qwen: PagedModel) -> None:
 
 
 def test_it_does_not_wait_for_a_store_that_is_absent(qwen: PagedModel) -> None:
-    """It says why there is none, and finds it once there is one."""
+    """A worker says why it has no store, and finds the store once it starts."""
     with (
         running_store("--tier1-bytes", "16MiB", start=False) as store,
         local_worker(qwen, runtime_dir=store.runtime_dir, longest=100) as worker,
@@ -50,7 +53,7 @@ def test_it_does_not_wait_for_a_store_that_is_absent(qwen: PagedModel) -> None:
 
 
 def test_the_backend_none_uses_no_store(qwen: PagedModel) -> None:
-    """There is no client, and what is computed twice is computed twice."""
+    """The backend none has no client, so a repeated prompt is computed again."""
     with local_worker(qwen, backend=PrefixCacheBackend.NONE, longest=100) as worker:
         assert (worker.client, worker.namespace) == (None, None)
         assert worker.without_store == "the store is not used"
@@ -59,7 +62,7 @@ def test_the_backend_none_uses_no_store(qwen: PagedModel) -> None:
 
 
 def test_a_worker_that_lost_its_device_does_not_close_its_client(qwen: PagedModel) -> None:
-    """A close waits for what is held, and for threads that may wait for the device for ever."""
+    """A close would wait for holds, and for threads that may wait for the device forever."""
     with running_store("--tier1-bytes", "16MiB") as store:
         with (
             pytest.raises(DeviceLostError),

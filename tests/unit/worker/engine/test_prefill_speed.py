@@ -1,4 +1,4 @@
-"""How fast prompts are computed, as the store is told."""
+"""The prefill speed that an engine reports to the store."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from inference_worker.engine.page_supply import LEAST_TOKENS, PrefillSpeed
 
 
 def test_before_a_prompt_nothing_is_known() -> None:
-    """Short prompts say nothing, and neither does what took no time."""
+    """Short prompts, and prompts that took no time, give no speed."""
     speed = PrefillSpeed()
     speed.note(LEAST_TOKENS - 1, 1.0)
     speed.note(LEAST_TOKENS, 0.0)
@@ -14,7 +14,7 @@ def test_before_a_prompt_nothing_is_known() -> None:
 
 
 def test_the_latest_prompts_count_most() -> None:
-    """A speed that changed is told after some prompts, and one prompt alone tells little."""
+    """A changed speed is reported after some prompts, and one prompt changes it only in part."""
     speed = PrefillSpeed()
     speed.note(1000, 1.0)
     assert speed.tokens_per_second == pytest.approx(1000)

@@ -1,4 +1,4 @@
-"""A store that gives pages away while they are used: the engine's tokens are what they would be."""
+"""The engine's tokens stay right if the store recycles pages that are in use."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,13 +20,13 @@ from processes.broken_store import program
 Ids = Callable[[int, int], list[int]]
 SLOTS = 64
 OUTPUT = 10
-# How many tokens are said when the store gives the pages away.
+# The number of tokens at which the store recycles the pages.
 SAID = 4
 
 
 @pytest.fixture
 def world(qwen: PagedModel) -> Iterator[EngineWorld]:
-    """Returns an engine on a store that takes pinned pages where it lacks slots."""
+    """Returns an engine on a store that takes pinned pages if it lacks slots."""
     size = str(SLOTS * qwen.layout(PAGE_TOKENS).page_bytes)
     arguments = ("--tier1-bytes", size, "--extent-bytes", size)
     with (
@@ -38,7 +38,7 @@ def world(qwen: PagedModel) -> Iterator[EngineWorld]:
 
 
 class Thief:
-    """Another worker, that is given what the store takes from the first, and writes there."""
+    """Another worker, which gets the pages that the store takes from the first, and writes them."""
 
     def __init__(self, client: Client, model: PagedModel) -> None:
         self._client = client
@@ -46,12 +46,12 @@ class Thief:
         assert self.namespace.wait_open(LIMIT), self.namespace.failure
 
     def take_all(self) -> None:
-        """Asks for one page more than there are."""
+        """Asks for one page more than are free."""
         (arena,) = self._client.admin.stats().arenas
         self.take(arena.free_slot_count + 1)
 
     def take(self, page_count: int) -> None:
-        """Reserves so many pages, and fill them with numbers that no layer computes."""
+        """Reserves some pages and fills them with numbers that no layer computes."""
         reservation = self.namespace.reserve(start_page=0, page_count=page_count)
         for page in reservation.pages:
             self.namespace.page_tensor(page).copy_(torch.tensor(3.0))
@@ -66,7 +66,7 @@ def thief(world: EngineWorld, qwen: PagedModel) -> Iterator[Thief]:
 
 
 def interrupted(world: EngineWorld, ids: list[int], at: int, act: Callable[[], None]) -> Generation:
-    """Runs a request; as soon as ``at`` tokens are said, something happens."""
+    """Runs a request, and calls ``act`` once it has ``at`` tokens."""
     said: list[int] = []
 
     def on_token(token: int) -> None:
@@ -82,14 +82,14 @@ def interrupted(world: EngineWorld, ids: list[int], at: int, act: Callable[[], N
 def test_pages_recycled_under_a_request_change_no_token(
     world: EngineWorld, thief: Thief, text_ids: Ids
 ) -> None:
-    """Tokens are chosen from the pages that were matched or from the engine's own, never others."""
+    """Tokens come from the matched pages or from the engine's own pages, never from others."""
     ids = text_ids(20 * PAGE_TOKENS, 1)
     world.generate(ids, 2)
     longer = [*ids, *text_ids(20, 2)]
     alone = world.generate(longer, OUTPUT, use_store=False)
     found = interrupted(world, longer, SAID, thief.take_all)
     assert found.output_ids == alone.output_ids
-    # The request began on the store's pages, found out, and began again on its own.
+    # The request began on the store's pages, noticed, and started again on its own.
     assert found.recycled_pages >= 20
     assert (found.matched_tokens, found.prefilled_tokens) == (0, len(longer))
     assert "recycled" in str(found.store_failure)
@@ -99,7 +99,7 @@ def test_pages_recycled_under_a_request_change_no_token(
 def test_a_source_recycled_before_its_copy_changes_no_token(
     world: EngineWorld, thief: Thief, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is copied from a page that is another's by then is not gone on from."""
+    """A sequence does not continue on a copy of a source page that was recycled first."""
     ids = text_ids(10, 6)
     world.generate(ids, 2)
     longer = [*ids, *text_ids(20, 7)]
@@ -121,7 +121,7 @@ def test_a_source_recycled_before_its_copy_changes_no_token(
 def test_nothing_computed_on_recycled_pages_is_published(
     world: EngineWorld, thief: Thief, text_ids: Ids, at: int
 ) -> None:
-    """After the store gave the pages away, the request puts nothing more into it."""
+    """A request publishes nothing more after the store recycled its pages."""
     ids = text_ids(20 * PAGE_TOKENS, 3)
     world.generate(ids, 2)
     inserted: list[int] = []
@@ -141,7 +141,7 @@ def test_nothing_computed_on_recycled_pages_is_published(
 def test_requests_that_nothing_happens_to_use_the_store(
     world: EngineWorld, thief: Thief, text_ids: Ids
 ) -> None:
-    """Nothing is dropped where slots are free: the comparison says yes."""
+    """A request keeps its pages if the store has free slots for others."""
     ids = text_ids(10 * PAGE_TOKENS, 5)
     world.generate(ids, 2)
     found = interrupted(world, [*ids, 1, 2, 3], SAID, lambda: thief.take(8))
@@ -152,7 +152,7 @@ def test_requests_that_nothing_happens_to_use_the_store(
 def test_pages_recycled_under_a_batch_change_no_token(
     world: EngineWorld, thief: Thief, text_ids: Ids
 ) -> None:
-    """Each of those that used them begins again on private pages, and the others go on."""
+    """Each request that used recycled pages restarts on private pages, and the others continue."""
     ids = text_ids(20 * PAGE_TOKENS, 8)
     world.generate(ids, 2)
     heard = [Heard() for _ in range(3)]
@@ -171,7 +171,7 @@ def test_pages_recycled_under_a_batch_change_no_token(
 
 
 class SlowDevice:
-    """A device whose work ends only when it is waited for."""
+    """A device whose work ends only when something waits for it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits = 0
@@ -179,7 +179,7 @@ class SlowDevice:
         monkeypatch.setattr(engine, "DeviceWork", lambda _: self)
 
     def wait(self) -> None:
-        """Ends the work, and once do what happens meanwhile."""
+        """Ends the work, and runs ``during`` once."""
         self.waits += 1
         during, self.during = self.during, lambda: None
         during()
@@ -188,7 +188,7 @@ class SlowDevice:
 def test_pages_recycled_before_the_device_is_done_change_no_token(
     world: EngineWorld, thief: Thief, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pages are compared after the wait: until then the device may read them."""
+    """Pages are compared after the wait, because until then the device may read them."""
     ids = text_ids(20 * PAGE_TOKENS, 12)
     world.generate(ids, 2)
     longer = [*ids, *text_ids(20, 13)]
@@ -206,7 +206,7 @@ def test_pages_recycled_before_the_device_is_done_change_no_token(
 def test_a_batch_waits_for_the_device_once(
     world: EngineWorld, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many requests decode in it; an error of the wait fails them all."""
+    """A step waits once for all its decodes, and an error of the wait fails them all."""
     device = SlowDevice(monkeypatch)
     heard = [Heard() for _ in range(3)]
     for seed, each in enumerate(heard):

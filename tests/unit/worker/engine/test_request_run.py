@@ -1,4 +1,4 @@
-"""What one request knows of its own time."""
+"""The times that one request records."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from inference_worker.engine.request_run import RequestRun
 
 
 def test_waits_before_it_runs_are_no_part_of_how_long_its_prompt_takes() -> None:
-    """As those of its looks for what another computes, which the store answers too."""
+    """A prompt's time excludes the store's calls, such as those to see what another computes."""
     ids = [1, 2, 3]
     request = Request(prompt_ids=ids, max_tokens=2)
     run = RequestRun(1, request, list(ids), Heard(), pytest.fail)

@@ -1,4 +1,4 @@
-"""What one request computed the next one does not, to the token, and says the same."""
+"""A request computes no token that another request computed, and gives the same output."""
 
 from collections.abc import Callable, Iterator
 
@@ -17,7 +17,7 @@ HOT = SamplingOptions(temperature=30.0, seed=11)
 
 @pytest.fixture(scope="module")
 def worlds(paged_models: dict[str, PagedModel]) -> Iterator[EngineWorld]:
-    """Returns an engine on a store that the tests share: each has texts of its own."""
+    """Returns an engine on a store that the tests share. Each test has texts of its own."""
     with (
         running_store("--tier1-bytes", "64MiB") as store,
         EngineWorld(paged_models["qwen3"], store.runtime_dir) as made,
@@ -28,7 +28,7 @@ def worlds(paged_models: dict[str, PagedModel]) -> Iterator[EngineWorld]:
 
 @pytest.fixture
 def world(worlds: EngineWorld) -> Iterator[EngineWorld]:
-    """Returns the engine, which holds nothing afterwards."""
+    """Returns the engine. At the end nothing may be held."""
     yield worlds
     assert worlds.left() == NOTHING
 
@@ -37,7 +37,7 @@ def world(worlds: EngineWorld) -> Iterator[EngineWorld]:
 def test_the_same_prompt_again_runs_nothing_for_its_first_token(
     world: EngineWorld, text_ids: Ids, length: int
 ) -> None:
-    """Whatever its length the prompt is not prefilled, and only what is said after it runs."""
+    """A repeated prompt of any length is not prefilled. Only the tokens after the first one run."""
     ids = text_ids(length, 200 + length)
     first = world.generate(ids, 12)
     assert (first.prefilled_tokens, first.computed_tokens) == (length, length + 11)
@@ -51,7 +51,7 @@ def test_the_same_prompt_again_runs_nothing_for_its_first_token(
 
 
 def test_what_was_said_is_known_to_its_end(world: EngineWorld, text_ids: Ids) -> None:
-    """Asked to go on from all that was computed, the store knows the next token too."""
+    """A request that continues from all computed tokens gets the next token from the store."""
     ids = text_ids(90, 220)
     first = world.generate(ids, 12)
     on = world.generate([*ids, *first.output_ids[:-1]], 3)
@@ -65,7 +65,7 @@ def test_what_was_said_is_known_to_its_end(world: EngineWorld, text_ids: Ids) ->
 def test_a_beginning_of_few_tokens_is_computed(
     world: EngineWorld, text_ids: Ids, shared: int
 ) -> None:
-    """A prompt that begins as another does, such as with the same first id, is a cold one."""
+    """A prompt that shares only a few first tokens with another is computed as a cold one."""
     ids = text_ids(40, 270 + shared)
     world.generate(ids, 3)
     other = [*ids[:shared], (ids[shared] + 1) % 256, *text_ids(25, 271)]
@@ -79,7 +79,7 @@ def test_a_beginning_of_few_tokens_is_computed(
 
 @pytest.mark.parametrize("shared", [LEAST_COPIED, 15, 16, 17, 47, 97, 111])
 def test_all_shared_tokens_are_reused(world: EngineWorld, text_ids: Ids, shared: int) -> None:
-    """Wherever two prompts part, but for the first few, the second computes what comes then."""
+    """A prompt reuses all tokens that it shares with another, and computes the rest."""
     ids = text_ids(112, 230 + shared)
     world.generate(ids, 3)
     other = [*ids[:shared], (ids[shared] + 1) % 256, *text_ids(5, 240)]
@@ -91,7 +91,7 @@ def test_all_shared_tokens_are_reused(world: EngineWorld, text_ids: Ids, shared:
 
 
 def test_a_sample_is_never_a_next_token(world: EngineWorld, text_ids: Ids) -> None:
-    """After a sampled request a greedy one finds the best token, not the one that was drawn."""
+    """A greedy request after a sampled one gets the best token, not the drawn one."""
     ids = text_ids(100, 250)
     greedy = world.generate(ids, 6, use_store=False).output_ids
     sampled = world.engine.generate(ids, 6, sampling=HOT)
@@ -102,7 +102,10 @@ def test_a_sample_is_never_a_next_token(world: EngineWorld, text_ids: Ids) -> No
 
 
 def test_a_sampled_request_runs_its_last_token(world: EngineWorld, text_ids: Ids) -> None:
-    """It needs logits to draw from, so all but one token are reused, and its draws are its own."""
+    """A sampled request reuses all but one token, because it needs logits.
+
+    It draws what it would alone.
+    """
     ids = text_ids(100, 260)
     world.generate(ids, 6)
     found = world.engine.generate(ids, 6, sampling=HOT)
@@ -112,7 +115,7 @@ def test_a_sampled_request_runs_its_last_token(world: EngineWorld, text_ids: Ids
 
 
 def test_going_on_within_a_page_leaves_it_to_others(world: EngineWorld, text_ids: Ids) -> None:
-    """Three chats part in the same page again and again; each says what it says alone."""
+    """Three chats that part within one page, again and again, each say what they say alone."""
     ids = text_ids(40, 270)
     world.generate(ids, 2)
     for seed in (271, 272, 273, 271, 272, 273):
@@ -123,7 +126,7 @@ def test_going_on_within_a_page_leaves_it_to_others(world: EngineWorld, text_ids
 
 
 def test_a_stop_id_that_is_known_ends_the_output(world: EngineWorld, text_ids: Ids) -> None:
-    """A full hit whose next token is the end computes nothing."""
+    """A full hit computes nothing if its next token is a stop id."""
     ids = text_ids(50, 280)
     (first,) = world.generate(ids, 1).output_ids
     found = world.engine.generate(ids, 9, stop_ids=frozenset([first]))

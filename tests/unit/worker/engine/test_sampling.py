@@ -1,4 +1,4 @@
-"""Tokens are drawn from the distribution that the options name, and the best one stays known."""
+"""Tokens are drawn from the distribution that the options define. The best token stays known."""
 
 import math
 from collections import Counter
@@ -10,11 +10,11 @@ from inference_worker.engine.request import GREEDY, SamplingOptions
 from inference_worker.engine.sampling import SampledToken, Sampler, choose_all
 
 LOGITS = [2.0, -1.0, 0.5, 3.0, 1.0, 2.5, -4.0, 0.0]
-DRAWS = 4_000
+DRAWS = 1_000
 
 
 def naive_probabilities(logits: list[float], options: SamplingOptions) -> list[float]:
-    """Computes each token's probability, one sentence of the contract after the other."""
+    """Computes each token's probability, in the order of the contract's sentences."""
     weights = [math.exp(each / options.temperature) for each in logits]
     order = sorted(range(len(logits)), key=lambda i: -logits[i])
     kept = order[: options.top_k or len(order)]
@@ -29,7 +29,7 @@ def naive_probabilities(logits: list[float], options: SamplingOptions) -> list[f
 
 
 def draws(options: SamplingOptions, count: int = DRAWS) -> list[SampledToken]:
-    """Draws from the same logits again and again."""
+    """Draws from the same logits many times."""
     sampler = Sampler(options)
     return [sampler.choose(torch.tensor(LOGITS)) for _ in range(count)]
 
@@ -43,24 +43,24 @@ def draws(options: SamplingOptions, count: int = DRAWS) -> list[SampledToken]:
         SamplingOptions(temperature=1.0, top_k=3, seed=4),
         SamplingOptions(temperature=1.0, top_k=100, seed=5),
         SamplingOptions(temperature=1.0, top_p=0.8, seed=6),
-        # Of the four best alone, 0.9 is fewer tokens than of all.
+        # A top_p of 0.9 keeps fewer of the four best tokens than of all tokens.
         SamplingOptions(temperature=2.0, top_k=4, top_p=0.9, seed=7),
     ],
     ids=str,
 )
 def test_draws_follow_the_options(options: SamplingOptions) -> None:
-    """Tokens come as often as a naive computation says, and those left out never."""
+    """Tokens are drawn as often as a naive computation says, and excluded ones never."""
     wanted = naive_probabilities(LOGITS, options)
     counts = Counter(choice.token for choice in draws(options))
     assert set(counts) <= {i for i, share in enumerate(wanted) if share > 0}
     for token, share in enumerate(wanted):
-        # Five standard deviations, and the seed is fixed.
+        # Five standard deviations, with a fixed seed.
         allowed = 5 * math.sqrt(share * (1 - share) * DRAWS)
         assert abs(counts[token] - share * DRAWS) <= allowed
 
 
 def test_the_best_token_is_known_beside_the_draw() -> None:
-    """The argmax is that of the raw logits, whatever was drawn."""
+    """The best token is the argmax of the raw logits, independent of the draw."""
     found = draws(SamplingOptions(temperature=3.0, seed=8), 100)
     assert {choice.argmax for choice in found} == {3}
     assert {choice.token for choice in found} > {3}
@@ -68,7 +68,7 @@ def test_the_best_token_is_known_beside_the_draw() -> None:
 
 @pytest.mark.parametrize("options", [GREEDY, SamplingOptions(temperature=1e-9, top_p=0.1, top_k=2)])
 def test_temperature_zero_is_greedy(options: SamplingOptions) -> None:
-    """The best token is taken each time, of equals the first."""
+    """Temperature 0 takes the best token, and the first of equal ones."""
     assert options.is_greedy
     assert set(draws(options, 20)) == {SampledToken(3, 3)}
     assert Sampler(options).choose(torch.tensor([1.0, 5.0, 5.0])) == SampledToken(1, 1)
@@ -82,12 +82,15 @@ def test_temperature_zero_is_greedy(options: SamplingOptions) -> None:
     ],
 )
 def test_one_token_left_is_always_drawn(options: SamplingOptions) -> None:
-    """However little is kept, the best token is."""
+    """The best token is kept, even if the options keep almost nothing."""
     assert {choice.token for choice in draws(options, 50)} == {3}
 
 
 def test_a_seed_gives_the_same_draws() -> None:
-    """The same seed repeats them, another or none does not, and torch's own state is untouched."""
+    """A seed repeats its draws.
+
+    Another seed or none does not, and torch's own state is untouched.
+    """
     state = torch.get_rng_state()
     first = draws(SamplingOptions(temperature=1.0, seed=9), 200)
     assert draws(SamplingOptions(temperature=1.0, seed=9), 200) == first
@@ -98,7 +101,7 @@ def test_a_seed_gives_the_same_draws() -> None:
 
 
 def test_a_request_gets_in_a_batch_what_it_gets_alone() -> None:
-    """Greedy ones and seeded ones, in any company: of equal logits the same tokens."""
+    """Greedy and seeded requests get the same tokens from equal logits, in any batch."""
     options = [
         SamplingOptions(temperature=2.0, seed=11),
         GREEDY,
@@ -116,7 +119,7 @@ def test_a_request_gets_in_a_batch_what_it_gets_alone() -> None:
 
 
 def test_each_row_has_its_sampler() -> None:
-    """Rows and samplers that are not as many are a mistake of the caller's."""
+    """A number of rows other than the number of samplers is an error of the caller."""
     assert choose_all(torch.empty(0, 8), []) == []
     with pytest.raises(ValueError, match="shorter"):
         choose_all(torch.zeros(2, 8), [Sampler(GREEDY)])
@@ -136,6 +139,6 @@ def test_each_row_has_its_sampler() -> None:
     ids=str,
 )
 def test_options_without_sense_are_refused(values: dict[str, float]) -> None:
-    """No distribution follows from them."""
+    """Options that define no distribution are refused."""
     with pytest.raises(ValueError, match=next(iter(values))):
         SamplingOptions(**values)  # type: ignore[arg-type]

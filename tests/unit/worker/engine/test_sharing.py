@@ -1,12 +1,11 @@
-"""Engines on one store: what they compute once, give up to each other, and keep apart."""
+"""Engines on one store compute a prompt once, take over from each other, and keep salts apart."""
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 
-from engines.engine_world import LIMIT, NOTHING, EngineWorld, left_at
+from engines.engine_world import LIMIT, EngineWorld, engine_worlds
 from engines.heard import Heard
 from inference_worker.engine import page_supply
 from inference_worker.engine.engine import PAGE_TOKENS
@@ -23,22 +22,9 @@ pytestmark = pytest.mark.store("--tier1-bytes", "64MiB")
 
 @pytest.fixture
 def worlds(store: RunningStore, qwen: PagedModel) -> Iterator[list[EngineWorld]]:
-    """Returns two engines, which hold nothing afterwards."""
-    with ExitStack() as stack:
-        made = [
-            stack.enter_context(
-                EngineWorld(qwen, store.runtime_dir, longest=LONG + 100, max_step_tokens=512)
-            )
-            for _ in range(2)
-        ]
-        for world in made:
-            world.wait_open()
+    """Returns two engines. At the end nothing may be held."""
+    with engine_worlds(store, qwen, longest=LONG + 100, max_step_tokens=512) as made:
         yield made
-        for world in made:
-            assert world.engine.stats.held_sequences == world.engine.private_slots_used == 0
-            assert world.client.flush(LIMIT)
-        # All of them first: the store counts what any of them holds.
-        assert left_at(store.runtime_dir) == NOTHING
 
 
 def run_all(worlds: list[EngineWorld], *heard: Heard) -> None:
@@ -51,7 +37,7 @@ def run_all(worlds: list[EngineWorld], *heard: Heard) -> None:
 
 
 def test_a_burst_of_one_prompt_is_computed_once(worlds: list[EngineWorld], text_ids: Ids) -> None:
-    """Of eight identical prompts on two engines seven wait, holding nothing, and match."""
+    """Seven of eight identical prompts on two engines wait without holds, and then match."""
     ids = text_ids(LONG, 300)
     heard = [Heard() for _ in range(8)]
     for number, each in enumerate(heard):
@@ -68,7 +54,7 @@ def test_a_burst_of_one_prompt_is_computed_once(worlds: list[EngineWorld], text_
 def test_a_prompt_is_a_full_hit_while_its_first_reader_decodes(
     worlds: list[EngineWorld], text_ids: Ids
 ) -> None:
-    """Its last page and the token after it are published before decoding goes on."""
+    """A prompt's last page and next token are published before decoding continues."""
     ids = text_ids(10 * PAGE_TOKENS, 306)
     first, second = Heard(), Heard()
     worlds[0].engine.add(Request(prompt_ids=ids, max_tokens=12), first)
@@ -83,7 +69,7 @@ def test_a_prompt_is_a_full_hit_while_its_first_reader_decodes(
 def test_a_waiter_takes_over(
     worlds: list[EngineWorld], text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the one that computes is aborted halfway, another goes on from what it inserted."""
+    """If the computing request is aborted, a waiting one continues from what it inserted."""
     monkeypatch.setattr(page_supply, "UNKNOWN_SPEED", 1.0)
     first, second = worlds
     ids = text_ids(LONG, 301)
@@ -107,8 +93,8 @@ def test_a_waiter_takes_over(
 def test_an_abort_of_one_that_waits_for_another(
     worlds: list[EngineWorld], text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds nothing, and has its end at once."""
-    # However long the other rests between two steps: ten minutes are worth waiting for.
+    """A waiting request holds nothing, and ends at once if it is aborted."""
+    # Ten minutes are worth waiting for, however slowly the other engine steps.
     monkeypatch.setattr(page_supply, "UNKNOWN_SPEED", 1.0)
     first, second = worlds
     ids = text_ids(600, 302)
@@ -126,8 +112,8 @@ def test_an_abort_of_one_that_waits_for_another(
 def test_salts_share_nothing(
     worlds: list[EngineWorld], text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each salt finds what it inserted itself, and a new one waits for its namespace."""
-    # However long that takes to open.
+    """Requests of a salt find only its own pages. A new salt waits for its namespace to open."""
+    # The wait has a long limit, because a namespace may open slowly.
     monkeypatch.setattr(page_supply, "OPENING_SECONDS", LIMIT)
     engine = worlds[0].engine
     ids = text_ids(200, 303)
@@ -150,7 +136,7 @@ def test_salts_share_nothing(
 def test_a_request_that_takes_no_part_uses_slots_alone(
     worlds: list[EngineWorld], text_ids: Ids, seed: int, request_: dict[str, int]
 ) -> None:
-    """It finds nothing and leaves nothing, and is no more alone than others."""
+    """A request outside the cache uses the store's slots, but finds and leaves no page."""
     engine, namespace = worlds[0].engine, worlds[0].namespace
     ids = text_ids(200, seed)
     heard = [Heard(), Heard()]

@@ -1,11 +1,10 @@
-"""Too few slots for all: the youngest give way, everyone ends, and no token is another."""
+"""With too few slots the youngest give way, all requests end, and no token changes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 
-from engines.engine_world import CHUNK_TOKENS, LIMIT, NOTHING, EngineWorld, left_at
+from engines.engine_world import CHUNK_TOKENS, EngineWorld, engine_worlds
 from engines.heard import Heard
 from inference_worker.engine.engine import PAGE_TOKENS, Engine
 from inference_worker.engine.request import GREEDY, FinishReason, Request, SamplingOptions
@@ -13,14 +12,14 @@ from inference_worker.model.model import PagedModel
 from kvstore_client.testing import RunningStore, running_store
 
 Ids = Callable[[int, int], list[int]]
-# Of the store, and of the longest sequence: an engine alone always gets through.
+# The store holds the longest sequence, so an engine alone always finishes.
 SLOTS = 24
 LONGEST = 14 * PAGE_TOKENS
 
 
 @pytest.fixture(scope="module", params=["radix", "hash"])
 def store(request: pytest.FixtureRequest, qwen: PagedModel) -> Iterator[RunningStore]:
-    """Returns a small store, with each index in turn."""
+    """Returns a small store, once with each index."""
     size = str(SLOTS * qwen.layout(PAGE_TOKENS).page_bytes)
     sizes = ("--tier1-bytes", size, "--extent-bytes", size)
     with running_store(*sizes, "--prefix-cache-backend", request.param) as running:
@@ -29,26 +28,13 @@ def store(request: pytest.FixtureRequest, qwen: PagedModel) -> Iterator[RunningS
 
 @pytest.fixture
 def worlds(store: RunningStore, qwen: PagedModel) -> Iterator[list[EngineWorld]]:
-    """Returns two engines, which hold nothing afterwards."""
-    with ExitStack() as stack:
-        made = [
-            stack.enter_context(
-                EngineWorld(qwen, store.runtime_dir, longest=LONGEST, max_step_tokens=CHUNK_TOKENS)
-            )
-            for _ in range(2)
-        ]
-        for world in made:
-            world.wait_open()
+    """Returns two engines. At the end nothing may be held."""
+    with engine_worlds(store, qwen, longest=LONGEST, max_step_tokens=CHUNK_TOKENS) as made:
         yield made
-        for world in made:
-            assert world.engine.stats.held_sequences == world.engine.private_slots_used == 0
-            assert world.client.flush(LIMIT)
-        # All of them first: the store counts what any of them holds.
-        assert left_at(store.runtime_dir) == NOTHING
 
 
 def requests(text_ids: Ids, seed: int, count: int) -> list[Request]:
-    """Returns requests of which some begin alike, every third one sampled."""
+    """Returns requests of which some share a prefix, and every third is sampled."""
     shared = [text_ids(60, seed + each) for each in range(3)]
     return [
         Request(
@@ -62,7 +48,7 @@ def requests(text_ids: Ids, seed: int, count: int) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def undisturbed(qwen: PagedModel, text_ids: Ids) -> list[list[int]]:
-    """Returns the tokens of requests that have room for all, and no store."""
+    """Returns the tokens that requests get with room for all and without a store."""
     engine = Engine(qwen, None, longest=LONGEST, private_tokens=12 * LONGEST)
     heard = [Heard() for _ in range(12)]
     for request, each in zip(requests(text_ids, 400, 12), heard, strict=True):
@@ -76,7 +62,10 @@ def undisturbed(qwen: PagedModel, text_ids: Ids) -> list[list[int]]:
 def test_two_engines_short_of_slots_end_all_their_requests(
     worlds: list[EngineWorld], undisturbed: list[list[int]], text_ids: Ids
 ) -> None:
-    """Preempted or not, greedy or sampled, with either index, each has the same tokens."""
+    """Each request gets the same tokens.
+
+    It may be preempted, greedy or sampled, with either index.
+    """
     asked = requests(text_ids, 400, 12)
     heard = [Heard() for _ in asked]
     for number, (request, each) in enumerate(zip(asked, heard, strict=True)):
@@ -92,7 +81,10 @@ def test_two_engines_short_of_slots_end_all_their_requests(
 
 
 def test_one_that_gave_way_can_be_aborted(worlds: list[EngineWorld], text_ids: Ids) -> None:
-    """It holds nothing by then; what it computed stays cached, and others go on."""
+    """A preempted request holds nothing, so it can be aborted.
+
+    Its pages stay cached and others continue.
+    """
     engine = worlds[0].engine
     heard: dict[int, Heard] = {}
     for request in requests(text_ids, 500, 10):
@@ -102,9 +94,9 @@ def test_one_that_gave_way_can_be_aborted(worlds: list[EngineWorld], text_ids: I
         engine.step()
     stats = engine.stats
     assert stats.held_sequences == stats.running < len(heard)
-    # What gave way holds nothing at the store.
+    # A preempted request holds nothing in the store.
     assert worlds[0].left().reservations <= stats.running
-    # The youngest that ran gave way; all that wait are behind or were put back.
+    # The youngest running request was preempted. All waiting ones are behind it or were put back.
     waiting = [number for number, each in heard.items() if each.tokens and not each.ended]
     youngest = max(waiting)
     said = len(heard[youngest].tokens)

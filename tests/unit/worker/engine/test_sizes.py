@@ -1,4 +1,4 @@
-"""An engine's sizes are bounded by its device where no setting says them."""
+"""The device bounds an engine's sizes unless a setting states them."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ TINY = PageLayout(2, 1, 16, "bfloat16", 16)
 def test_a_gpu_bounds_the_longest_sequence(
     layout: PageLayout, device_bytes: int, wanted: int
 ) -> None:
-    """The private arena takes at most 4 GiB or a sixteenth of the memory, or what it needs."""
+    """The private arena takes at most 4 GiB or a sixteenth of the memory, but at least one page."""
     found = longest_within(40_960, layout, device_bytes)
     assert found == wanted
     taken = layout.pages_for(found) * layout.page_bytes
@@ -33,14 +33,17 @@ def test_a_gpu_bounds_the_longest_sequence(
 
 
 def test_a_step_is_longer_on_a_gpu() -> None:
-    """On a GPU a step of few tokens would be shorter than its launches."""
+    """A GPU's step has 4096 tokens, because a step of few tokens is shorter than its launches."""
     assert (step_tokens(torch.device("cpu")), step_tokens(torch.device("cuda", 0))) == (512, 4096)
 
 
 def test_an_engine_on_a_cpu_takes_the_model_s_longest(
     paged_models: dict[str, PagedModel],
 ) -> None:
-    """Memory of a CPU is allocated as it is touched; a setting wins."""
+    """A CPU takes the model's longest, because memory is allocated on use.
+
+    A setting overrides it.
+    """
     model = paged_models["qwen3"]
     assert longest_sequence(model, 16) == Engine(model, None).longest == model.max_tokens
     assert Engine(model, None, longest=77).longest == 77

@@ -1,4 +1,4 @@
-"""A request goes on where another process takes it over."""
+"""A request continues when another process takes it over."""
 
 import pytest
 
@@ -13,12 +13,12 @@ SEEDED = SamplingOptions(temperature=1.0, seed=3)
 
 
 def request_with(sampling: SamplingOptions) -> Request:
-    """Returns a request that is drawn so."""
+    """Returns a request with some sampling options."""
     return Request(prompt_ids=PROMPT, max_tokens=5, sampling=sampling)
 
 
 def test_what_was_not_begun_is_asked_as_it_was() -> None:
-    """Nothing was given: the next process gets the request itself."""
+    """A request without any token is sent to the next process unchanged."""
     way = Continuation(GREEDY)
     assert way.next_request() is GREEDY
     way.moves += 1
@@ -28,7 +28,10 @@ def test_what_was_not_begun_is_asked_as_it_was() -> None:
 
 @pytest.mark.parametrize("request_", [GREEDY, request_with(DRAWN)])
 def test_it_goes_on_behind_what_was_given(request_: Request) -> None:
-    """The tokens given are prompt now, and so many fewer may follow; again after another death."""
+    """The given tokens become part of the prompt, and leave fewer to generate.
+
+    This repeats at each death.
+    """
     way = Continuation(request_)
     way.next_request()
     assert way.take([5, 6]) == [5, 6]
@@ -43,7 +46,7 @@ def test_it_goes_on_behind_what_was_given(request_: Request) -> None:
 
 
 def test_a_seed_draws_again_what_was_given() -> None:
-    """It begins anew, and what is known already is not given twice."""
+    """A seeded request starts again, and tokens that were given are not given twice."""
     way = Continuation(request_with(SEEDED))
     way.next_request()
     way.take([5, 6, 7])
@@ -57,7 +60,7 @@ def test_a_seed_draws_again_what_was_given() -> None:
 
 
 def test_another_draw_from_a_seed_is_a_failure() -> None:
-    """Nobody gets the first half of one answer and the second of another."""
+    """A seed that draws other tokens fails, so nobody gets parts of two answers."""
     way = Continuation(request_with(SEEDED))
     way.next_request()
     way.take([5, 6])
@@ -72,7 +75,7 @@ def test_another_draw_from_a_seed_is_a_failure() -> None:
     [([], None), ([5], None), ([5, 99], "stop"), ([5, 6, 7, 8, 9], "length")],
 )
 def test_an_end_that_was_not_told_is_known(given: list[int], reason: str | None) -> None:
-    """A process that died after its last token left nothing to compute."""
+    """A request has ended if its process died after the last token."""
     way = Continuation(GREEDY)
     way.next_request()
     way.take(given)
@@ -80,7 +83,7 @@ def test_an_end_that_was_not_told_is_known(given: list[int], reason: str | None)
 
 
 def test_the_whole_is_of_the_request_and_not_of_its_last_part() -> None:
-    """The prompt is what the caller sent, the output all that it was given."""
+    """The result has the caller's prompt, and all tokens that the caller got."""
     way = Continuation(GREEDY)
     way.next_request()
     way.take([5, 6])

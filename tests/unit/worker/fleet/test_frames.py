@@ -1,4 +1,4 @@
-"""Frames travel whole or not at all."""
+"""A frame arrives whole or not at all."""
 
 import asyncio
 from asyncio import StreamReader
@@ -10,7 +10,7 @@ from inference_worker.fleet.protocol import HEAD, MOST_BYTES, Frame, read_frame
 
 
 def read_all(told: bytes) -> list[Frame | None]:
-    """Reads frames from bytes, up to and with the first None."""
+    """Reads frames from bytes, including the first None."""
 
     async def run() -> list[Frame | None]:
         reader = StreamReader()
@@ -25,7 +25,7 @@ def read_all(told: bytes) -> list[Frame | None]:
 
 
 def test_frames_come_as_they_were_sent() -> None:
-    """Fields and token ids, one frame after the other."""
+    """Fields and token ids arrive unchanged, frame by frame."""
     first, second = Frame({"op": "é"}, [0, 1 << 31, (1 << 32) - 1]), Frame({"id": 7})
     found = read_all(first.pack() + second.pack())
     assert [None if each is None else (each.fields, list(each.token_ids)) for each in found] == [
@@ -36,13 +36,13 @@ def test_frames_come_as_they_were_sent() -> None:
 
 
 def test_a_frame_that_was_cut_off_is_none() -> None:
-    """Whoever died in the middle of a frame said nothing."""
+    """A frame that is cut off by its sender's death is not delivered."""
     told = Frame({"op": "tokens"}, [1, 2]).pack()
     assert all(read_all(told[:end]) == [None] for end in range(len(told)))
 
 
 def test_what_is_no_frame_is_refused() -> None:
-    """A length beyond any frame's is not waited for, and an id that is none is not sent."""
+    """A length above the limit is refused, and an invalid token id is not sent."""
     with pytest.raises(ValueError, match="bytes"):
         read_all(HEAD.pack(MOST_BYTES, 1))
     for wrong in (1 << 32, -1):

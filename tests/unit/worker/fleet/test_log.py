@@ -1,4 +1,4 @@
-"""A serving process' lines stand among those of its store, in one terminal or journal."""
+"""Lines of a serving process share a terminal or journal with those of its store."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ HEAD = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z \[(\w+ *)\] ")
 
 
 def test_lines_begin_as_those_of_the_store_do() -> None:
-    """The time in UTC to the microsecond and the level, so that they can be sorted together."""
+    """Lines begin with UTC time to the microsecond and the level, so both logs sort together."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A failure is the same on the other side of a fleet's link, if it is one that a client is told."""
+"""An error that a client may see crosses a fleet's link unchanged."""
 
 from dataclasses import replace
 
@@ -29,13 +29,13 @@ from inference_worker.fleet.protocol import failure_frame, failure_of, request_f
     ],
 )
 def test_what_a_client_is_told_keeps_its_type(error: WorkerError) -> None:
-    """So does its text."""
+    """An error for a client keeps its type and its text."""
     found = failure_of(failure_frame(7, error).fields)
     assert (type(found), str(found)) == (type(error), str(error))
 
 
 def test_a_request_is_the_same_on_the_other_side() -> None:
-    """All of it, with whose trace it is a part of."""
+    """A request arrives with all its fields, including its trace."""
     request = Request(
         prompt_ids=[1, 2],
         max_tokens=3,
@@ -51,7 +51,7 @@ def test_a_request_is_the_same_on_the_other_side() -> None:
 
 @pytest.mark.parametrize("error", [ValueError("of a forward"), TypeError("bug"), WorkerError("x")])
 def test_any_other_is_the_servers(error: Exception) -> None:
-    """A ``ValueError`` out of a forward is no mistake of the client's."""
+    """Any other error is the server's, such as a ``ValueError`` of a forward."""
     found = failure_of(failure_frame(7, error).fields)
     assert type(found) is WorkerError
     assert str(error) in str(found)

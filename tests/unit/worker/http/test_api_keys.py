@@ -1,4 +1,4 @@
-"""Keys of users: whose one is, and which files are none."""
+"""API keys belong to users, and a wrong file of keys is refused."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ from inference_worker.http.api_keys import read_api_keys, salt_of
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Returns a file that its owner alone may read."""
+    """Returns a file that only its owner may read."""
     path = tmp_path / "keys"
     path.touch(0o600)
     return path
 
 
 def test_a_key_has_a_user(file: Path) -> None:
-    """Comments and empty lines are none."""
+    """Each key has a user, and comments and empty lines are skipped."""
     file.write_text("# who may\nann  0123456789abcdef\n\nbob 0123456789abcdeg # for now\n")
     keys = read_api_keys(file)
     assert keys.user_of("0123456789abcdef") == "ann"
@@ -37,7 +37,7 @@ def test_a_key_has_a_user(file: Path) -> None:
     ],
 )
 def test_what_is_no_list_of_keys_is_refused(file: Path, content: str, told: str) -> None:
-    """With the line, and never a key."""
+    """The error names the line and never shows a key."""
     file.write_text(content)
     with pytest.raises(ValueError, match=told) as refused:
         read_api_keys(file)
@@ -45,7 +45,7 @@ def test_what_is_no_list_of_keys_is_refused(file: Path, content: str, told: str)
 
 
 def test_a_file_that_others_may_read_is_refused(file: Path) -> None:
-    """It is no secret any more."""
+    """A file that others may read is refused, because it is no secret."""
     file.write_text("ann 0123456789abcdef")
     file.chmod(0o644)
     with pytest.raises(ValueError, match="0644"):
@@ -53,7 +53,10 @@ def test_a_file_that_others_may_read_is_refused(file: Path) -> None:
 
 
 def test_users_share_no_salt() -> None:
-    """Whatever they choose; without users a salt is as it is given."""
+    """No choice of names and salts gives two users the same salt.
+
+    Without users a salt stays unchanged.
+    """
     salts = [salt_of("a", "b c"), salt_of("a", ""), salt_of("ab", "c"), salt_of(None, "b")]
     assert len(set(salts)) == 4
     assert salts[-1] == "b"

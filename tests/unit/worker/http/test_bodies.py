@@ -1,4 +1,4 @@
-"""What a body may say, and what is said of one that may not be."""
+"""The bodies that requests may have, and the errors for wrong ones."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ def completion(**more: object) -> CompletionBody:
 
 
 def test_messages_are_text() -> None:
-    """Parts are joined, the developer is the system, and an answer may go in as it came."""
+    """Parts are joined, developer means system, and an answer may be sent back unchanged."""
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     answer = {"role": "assistant", "content": "Me", "refusal": None, "tool_calls": []}
     developer = {"role": "developer", "content": parts}
@@ -38,13 +38,13 @@ def test_messages_are_text() -> None:
 
 @pytest.mark.parametrize("prompt", ["text", [1, 2], ["a", "b"], [[1], [2, 3]]])
 def test_a_prompt_is_text_ids_or_several(prompt: Any) -> None:  # noqa: ANN401
-    """Any of OpenAI's four."""
+    """A prompt has any of OpenAI's four forms."""
     several = isinstance(prompt, list) and not isinstance(prompt[0], int)
     assert completion(prompt=prompt).prompt == (prompt if several else [prompt])
 
 
 def test_what_says_nothing_is_let_through() -> None:
-    """Nulls, and the values that clients send by themselves."""
+    """Nulls and the default values of clients are accepted."""
     names = set(ChatBody.model_fields) - {"model", "messages"}
     assert chat(**dict.fromkeys(names)).stop == []
     body = chat(
@@ -89,7 +89,10 @@ def test_what_says_nothing_is_let_through() -> None:
 def test_a_field_that_may_not_be_is_named(
     more: dict[str, object], param: str, code: str | None
 ) -> None:
-    """With a code for programs; nothing that would change the answer is ignored."""
+    """A wrong field is named with an error code.
+
+    No field that would change the answer is ignored.
+    """
     with pytest.raises(Problem) as refused:
         chat(**more)
     assert (refused.value.status, refused.value.param) == (400, param)
@@ -99,13 +102,13 @@ def test_a_field_that_may_not_be_is_named(
 
 @pytest.mark.parametrize("prompt", [[], [[]], [1, "a"], [True], {}, None, 3])
 def test_what_is_no_prompt_is_refused(prompt: object) -> None:
-    """A list of anything else too."""
+    """Anything else is no prompt, and neither is a list of it."""
     with pytest.raises(Problem, match="'prompt'"):
         completion(prompt=prompt)
 
 
 def test_what_is_no_body_is_refused() -> None:
-    """No JSON, no map, no model."""
+    """A body that is no JSON, no object or has no model is refused."""
     for content, code in ((b"{", "invalid_json"), (b"[]", "invalid_type"), (b"\xff", None)):
         with pytest.raises(Problem) as refused:
             parse_body(ChatBody, content)

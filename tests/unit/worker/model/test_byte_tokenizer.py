@@ -7,7 +7,7 @@ from inference_worker.model.tokenizer import ByteTokenizer
 
 @pytest.mark.parametrize("text", ["", "plain", "\u00e4\u4f60\U0001f642\n\x00"])
 def test_text_comes_back(text: str) -> None:
-    """Encoding and decoding give the text, and one token a byte."""
+    """Decoding gives the encoded text, and each byte is one token."""
     tokenizer = ByteTokenizer()
     ids = tokenizer.encode(text)
     assert ids == list(text.encode())
@@ -15,12 +15,12 @@ def test_text_comes_back(text: str) -> None:
 
 
 def test_pieces_join() -> None:
-    """A text's ids are its pieces' ids one after the other, with nothing in front."""
+    """A text's ids are its pieces' ids in order, without a first id."""
     tokenizer = ByteTokenizer()
     assert tokenizer.encode("ab") + tokenizer.encode("c") == tokenizer.encode("abc")
     assert tokenizer.begin_ids == []
 
 
 def test_any_ids_decode() -> None:
-    """What is no UTF-8, and what is no byte, does not raise."""
+    """Ids that are no byte, or no UTF-8 together, do not raise."""
     assert ByteTokenizer().decode([65, 255, 300, 66]) == "A\ufffdB"

@@ -1,4 +1,4 @@
-"""A cached folder is built once and appears whole."""
+"""A cached folder is built once, and appears only when it is complete."""
 
 import threading
 from pathlib import Path
@@ -18,7 +18,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_cache_is_where_the_environment_says(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its own variable comes first, then the user's cache folder, then the home."""
+    """The cache's own variable is used first, then the user's cache folder, then the home."""
     assert cache_folder() == tmp_path / "cache"
     monkeypatch.delenv("KVSTORE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/some/caches")
@@ -29,7 +29,7 @@ def test_the_cache_is_where_the_environment_says(
 
 
 def test_only_one_of_many_builds() -> None:
-    """Builders at the same time wait for the first, and find its folder whole."""
+    """Concurrent builders wait for the first one, and find its complete folder."""
     built: list[Path] = []
     together = threading.Barrier(8)
     found: list[str] = []
@@ -65,7 +65,7 @@ def test_a_failed_build_leaves_nothing() -> None:
 
 
 def test_what_a_killed_builder_left_is_cleared() -> None:
-    """Half a folder of another time is not part of the new one."""
+    """Files of a killed builder are not part of the new folder."""
     left = cache_folder() / ".thing.unfinished"
     left.mkdir(parents=True)
     (left / "half").touch()

@@ -1,4 +1,4 @@
-"""A device is named as torch names it, and a wrong name says what is wrong."""
+"""A device is named as torch names it, and an error explains a wrong name."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from inference_worker.model.model import load_model
 
 
 def test_a_cpu_is_always_there() -> None:
-    """In float32, unless told."""
+    """A CPU is always available, with float32 as its default dtype."""
     assert find_device("cpu") == torch.device("cpu")
     assert weights_dtype(torch.device("cpu")) == torch.float32
     assert weights_dtype(torch.device("cpu"), "bfloat16") == torch.bfloat16
@@ -18,12 +18,12 @@ def test_a_cpu_is_always_there() -> None:
 
 @pytest.mark.parametrize("name", ["", "gpu", "cuda:x", "meta"])
 def test_what_is_no_device_is_refused(name: str) -> None:
-    """The message names it, and what would be one."""
+    """The message names the wrong device and gives examples."""
     with pytest.raises(ValueError, match=f"'{name}' is not (a device|supported)"):
         find_device(name)
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
-    """The message says what torch sees; a model is not even looked for."""
+    """The message says which devices torch sees. The model is not looked for."""
     with pytest.raises(ValueError, match="'cuda:99' is missing"):
         load_model("nowhere", device="cuda:99")

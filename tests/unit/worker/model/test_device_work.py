@@ -1,4 +1,4 @@
-"""The store hears of pages only after the device is done with them."""
+"""The store learns of pages only after the device has finished with them."""
 
 from collections.abc import Callable
 
@@ -25,13 +25,16 @@ def opened(client: Client) -> Namespace:
 
 
 def client_of(store: RunningStore, wait: Callable[[], None] | None = None) -> Client:
-    """Returns a client that is never in a hurry."""
+    """Returns a client with a long timeout."""
     config = ClientConfig(call_timeout=LIMIT, wait_for_device=wait)
     return Client(store.runtime_dir, config)
 
 
 def test_pages_are_told_and_given_back_after_a_wait(fresh_store: RunningStore) -> None:
-    """While an insert waits nobody finds its pages, while a release waits they are pinned."""
+    """An insert's pages are not found while it waits.
+
+    A release's pages stay pinned while it waits.
+    """
     seen: list[tuple[int, int]] = []
 
     with client_of(fresh_store) as other:
@@ -48,11 +51,11 @@ def test_pages_are_told_and_given_back_after_a_wait(fresh_store: RunningStore) -
                 for start, end in ((0, 8), (8, 17)):
                     rig.compute(pages, IDS, start, end)
                     assert len(pages.publish(IDS, end)) == 2
-    # Two inserts and a release: each sees what the one before it did, and no more.
+    # Two inserts and a release each see the effects of the one before, and no more.
     assert seen == [(0, 1), (2, 1), (4, 1)]
 
 
 def test_on_a_cpu_there_is_nothing_to_wait_for() -> None:
-    """What a call wrote is there when it returns, and no device is touched."""
+    """A CPU's writes are done when a call returns, so no device is touched."""
     DeviceWork("cpu").wait()
     assert not torch.cuda.is_initialized()

@@ -1,4 +1,4 @@
-"""A Gemma 3 file of llama.cpp becomes the folder of the model that it was."""
+"""A llama.cpp file of Gemma 3 is converted back to the folder of its model."""
 
 import json
 import sys
@@ -32,14 +32,17 @@ NAMES = {
     "mlp.down_proj": "ffn_down",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
-# <pad>, <eos>, <bos> and <unk>, then the words that a tokenizer needs, then anything.
+# <pad>, <eos>, <bos> and <unk>, then the words that a tokenizer needs, then any others.
 WORDS = ["<pad>", "<eos>", "<bos>", "<unk>", "a", "b", "ab", "\u2581"]
 WORDS += [f"<unused{i}>" for i in range(256 - len(WORDS))]
 
 
 @pytest.fixture(scope="module")
 def module() -> PreTrainedModel:
-    """Returns the model that the file is made of; like Gemma it has one matrix for both ends."""
+    """Returns the model that the file is made of.
+
+    Like Gemma it ties input and output embeddings.
+    """
     module = build_gemma3()
     module.config.tie_word_embeddings = True
     module.lm_head.weight = module.model.embed_tokens.weight
@@ -48,7 +51,7 @@ def module() -> PreTrainedModel:
 
 @pytest.fixture(scope="module")
 def source(module: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Writes the model as llama.cpp would, with one matrix quantised."""
+    """Writes the model as llama.cpp does."""
     path = tmp_path_factory.mktemp("gguf") / "model.gguf"
     config, writer = module.config, GGUFWriter(path, "gemma3")
     writer.add_context_length(config.max_position_embeddings)
@@ -86,7 +89,7 @@ def source(module: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="module")
 def folder(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Convert the file."""
+    """Converts the file."""
     folder = tmp_path_factory.mktemp("folder")
     with Progress(console=Console(quiet=True)) as progress:
         convert_gguf(source, folder, progress)
@@ -94,14 +97,20 @@ def folder(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_weights_are_the_models(module: PreTrainedModel, folder: Path) -> None:
-    """Every weight comes back under its own name, norms but for the rounding of adding one."""
+    """Every weight returns under its own name.
+
+    Norms are exact but for the rounding of adding one.
+    """
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
     for name, weight in module.state_dict().items():
         assert torch.allclose(loaded[name], weight, atol=1e-6 if name.endswith("norm") else 0)
 
 
 def test_the_configuration_is_the_files(module: PreTrainedModel, folder: Path) -> None:
-    """Sizes are the file's; the pattern of layers is Gemma 3's own, five sliding ones to one."""
+    """Sizes come from the file.
+
+    The layers are Gemma 3's pattern, five sliding ones to one full one.
+    """
     config = json.loads((folder / "config.json").read_text())
     for name in ("hidden_size", "intermediate_size", "head_dim", "sliding_window", "vocab_size"):
         assert config[name] == getattr(module.config, name)
@@ -110,7 +119,7 @@ def test_the_configuration_is_the_files(module: PreTrainedModel, folder: Path) -
 
 
 def test_the_folder_is_served(folder: Path) -> None:
-    """It loads with its own tokenizer and passes the self-check."""
+    """The folder loads with its own tokenizer and passes the self-check."""
     model = load_model(folder)
     assert model.tokenizer.begin_ids == [2]
     assert model.end_ids == {1}
@@ -118,7 +127,7 @@ def test_the_folder_is_served(folder: Path) -> None:
 
 
 def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
-    """A weight that Gemma 3 does not have is named."""
+    """The error names a weight that Gemma 3 does not have."""
     writer = GGUFWriter(tmp_path / "other.gguf", "gemma3")
     writer.add_tensor("blk.0.ssm_conv.weight", torch.zeros(4, 4).numpy())
     writer.write_header_to_file()
@@ -130,7 +139,7 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_models_need_no_reader_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where gguf is not installed, what loads every model can still be imported."""
+    """The module for Gemma files can be imported without the package gguf."""
     monkeypatch.setitem(sys.modules, "gguf", None)
     spec = find_spec("inference_worker.model.gemma")
     assert spec is not None

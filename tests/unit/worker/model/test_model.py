@@ -1,4 +1,4 @@
-"""A paged model is loaded from a folder or taken as built, with an identity of its own."""
+"""A paged model comes from a folder or from a built module, with an identity of its own."""
 
 # ruff: noqa: ANN401 - a conftest's class, the rig, cannot be imported by its tests.
 
@@ -18,7 +18,7 @@ from inference_worker.pages.layout import PageLayout
 
 
 def test_a_folder_gives_the_built_models_logits(rig: Any) -> None:
-    """Saved and loaded, a tiny model is the one that was built, on pages too."""
+    """A tiny model gives the same logits after saving and loading, on pages too."""
     name = rig.stock.config.model_type.removesuffix("_text")
     loaded = load_model(tiny_folder(name))
     ids = torch.arange(40)
@@ -37,7 +37,7 @@ def test_it_says_what_its_pages_are(rig: Any) -> None:
 
 
 def test_only_wanted_logits_are_computed(rig: Any) -> None:
-    """A part that wants none has no row, and a step without any gives none."""
+    """A part that wants no logits has no row, and a step without any gives none."""
     tables = [rig.table(8), rig.table(8)]
     parts = tuple(
         StepPart(table=table, start=0, count=8, wants_logits=bool(i))
@@ -48,14 +48,14 @@ def test_only_wanted_logits_are_computed(rig: Any) -> None:
 
 
 def test_a_wrong_number_of_ids_is_refused(rig: Any) -> None:
-    """As many ids as the step has tokens, no more and no fewer."""
+    """The number of ids has to be the step's number of tokens."""
     step = Step(rig.pool, (StepPart(table=rig.table(8), start=0, count=8),))
     with pytest.raises(ValueError, match="8 tokens"):
         rig.paged.forward(step, torch.arange(7))
 
 
 def test_the_identity_is_of_weights_and_configuration() -> None:
-    """The same build has the same digest, one changed weight another."""
+    """Equal builds have equal digests, and one changed weight changes the digest."""
     first, second, other = build_qwen3(), build_qwen3(), build_qwen3()
     with torch.no_grad():
         next(other.parameters())[0, 0] += 1

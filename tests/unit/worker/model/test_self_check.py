@@ -1,4 +1,4 @@
-"""The self-check lets right models pass and sees wrong attention."""
+"""The self-check accepts right models and detects wrong attention."""
 
 # ruff: noqa: ANN401 - transformers' own keywords are anything.
 
@@ -24,18 +24,18 @@ def window_ignored(*arguments: Any, **keywords: Any) -> tuple[torch.Tensor, None
 
 
 def window_one_too_wide(*arguments: Any, **keywords: Any) -> tuple[torch.Tensor, None]:
-    """Sees one token more than the window."""
+    """Attends to one token more than the window."""
     window = keywords.pop("sliding_window", None)
     return RIGHT(*arguments, sliding_window=window and window + 1, **keywords)
 
 
 def scale_forgotten(*arguments: Any, **keywords: Any) -> tuple[torch.Tensor, None]:
-    """Attends with scores of another scale."""
+    """Attends with scores of a wrong scale."""
     return RIGHT(*arguments, **{**keywords, "scaling": 1.0})
 
 
 def answer_of_nothing(*arguments: Any, **keywords: Any) -> tuple[torch.Tensor, None]:
-    """Gives no numbers at all."""
+    """Returns no numbers."""
     answer, _ = RIGHT(*arguments, **keywords)
     return torch.full_like(answer, torch.nan), None
 
@@ -54,19 +54,19 @@ def test_wrong_attention_is_refused(monkeypatch: pytest.MonkeyPatch, wrong: Any)
 
 @pytest.mark.parametrize("name", sorted(TINY_MODELS))
 def test_right_attention_passes(name: str) -> None:
-    """Every tiny model is served."""
+    """Every tiny model passes."""
     assert page_model(TINY_MODELS[name]()).shape.layer_count >= 4
 
 
 def test_the_check_reaches_past_affordable_windows() -> None:
-    """It is longer than each window, but not longer than a long window asks for."""
+    """The check is longer than each window, up to a bound for long windows."""
     assert check_length(ModelShape(2, 1, 8, (None, None))) == 48
     assert check_length(ModelShape(2, 1, 8, (512, None))) > 512
     assert check_length(ModelShape(2, 1, 8, (4096, 20))) == 48
 
 
 def test_the_checks_ids_are_always_the_same_and_in_range() -> None:
-    """They are spread over any vocabulary, without chance."""
+    """The ids are spread over any vocabulary, without randomness."""
     ids = check_ids(100, 131, torch.device("cpu"))
     assert torch.equal(ids, check_ids(100, 131, torch.device("cpu")))
     assert int(ids.max()) < 131
@@ -74,7 +74,7 @@ def test_the_checks_ids_are_always_the_same_and_in_range() -> None:
 
 
 def test_stock_rows_are_the_plain_forwards(stock_models: dict[str, PreTrainedModel]) -> None:
-    """The rows asked for are those of a forward over everything."""
+    """The requested rows are those of a forward over all tokens."""
     module, ids = stock_models["qwen3"], torch.arange(20)
     with torch.inference_mode():
         whole = module(input_ids=ids.unsqueeze(0)).logits[0]

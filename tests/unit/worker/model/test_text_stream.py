@@ -1,4 +1,4 @@
-"""Text is handed on as it comes, in whole characters, and without decoding all of it again."""
+"""Text is streamed in whole characters as it arrives, without repeated decoding of all ids."""
 
 from collections.abc import Sequence
 
@@ -14,28 +14,28 @@ NO_TEXT = 300
 
 
 class CountingTokenizer(ByteTokenizer):
-    """Bytes, and how many of them were decoded."""
+    """A tokenizer of bytes that counts the ids that it decodes."""
 
     decoded = 0
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Count."""
+        """Counts the ids and decodes them."""
         self.decoded += len(ids)
         return super().decode(ids)
 
 
 class WordTokenizer(ByteTokenizer):
-    """Each id is a word with a space before it, but not at the beginning, as in SentencePiece."""
+    """A tokenizer like SentencePiece. Each id is a word after a space, except the first."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Gives words."""
+        """Returns the words."""
         return "".join(f" w{i}" for i in ids if i < NO_TEXT).removeprefix(" ")
 
 
 def pieces_of(
     ids: Sequence[int], tokenizer: ByteTokenizer = TOKENIZER, context: Sequence[int] = ()
 ) -> list[str]:
-    """Stream ids one at a time."""
+    """Streams ids one at a time."""
     pieces: list[str] = []
     stream = TextStream(tokenizer, pieces.append, context)
     for each in ids:
@@ -45,13 +45,13 @@ def pieces_of(
 
 
 def test_each_id_is_handed_on_at_once() -> None:
-    """A character of one id does not wait for the next."""
+    """A character of one id is given at once."""
     assert pieces_of(b"abc") == ["a", "b", "c"]
     assert pieces_of(b"") == []
 
 
 def test_a_character_of_several_ids_comes_whole() -> None:
-    """Nothing is handed on before its last id."""
+    """A character of several ids is given with its last id."""
     assert pieces_of("aé€b".encode()) == ["a", "é", "€", "b"]
     assert pieces_of("😀".encode()) == ["😀"]
 
@@ -69,13 +69,13 @@ def test_what_is_no_character_is_not_lost(content: bytes) -> None:
 
 @given(st.lists(st.sampled_from([*b"a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xff", NO_TEXT])))
 def test_no_cut_changes_the_text(ids: list[int]) -> None:
-    """Whatever bytes come, in whatever order."""
+    """Bytes of any kind and order give the text of decoding them at once."""
     assert "".join(pieces_of(ids)) == TOKENIZER.decode(ids)
 
 
 @pytest.mark.parametrize("content", [b"a", "é".encode(), "😀".encode(), b"\xff", b"\xf0\x9f"])
 def test_the_work_grows_with_the_ids_alone(content: bytes) -> None:
-    """Each id is decoded a bounded number of times, however many came before."""
+    """Each id is decoded a bounded number of times, independent of the number before it."""
     tokenizer = CountingTokenizer()
     ids = list(content) * (4000 // len(content))
     assert "".join(pieces_of(ids, tokenizer)) == TOKENIZER.decode(ids)
@@ -83,7 +83,10 @@ def test_the_work_grows_with_the_ids_alone(content: bytes) -> None:
 
 
 def test_ids_without_text_are_let_go() -> None:
-    """They are not decoded for ever, and what follows them is spelt as after the last word."""
+    """Ids without text are not decoded again and again.
+
+    They do not change the spelling of later words.
+    """
     tokenizer = CountingTokenizer()
     assert "".join(pieces_of([*b"a", *[NO_TEXT] * 4000, *b"b"], tokenizer)) == "ab"
     assert tokenizer.decoded <= 4 * MANY_IDS * 4000
@@ -91,13 +94,13 @@ def test_ids_without_text_are_let_go() -> None:
 
 
 def test_a_word_is_spelt_as_after_what_was_before() -> None:
-    """Spaces between words are kept, behind a context the first one's too."""
+    """Spaces between words are kept. After a context the first word has its space too."""
     assert pieces_of([1, 2, 3], WordTokenizer()) == ["w1", " w2", " w3"]
     assert pieces_of([1, 2, 3], WordTokenizer(), [8, 9]) == [" w1", " w2", " w3"]
 
 
 def test_a_character_may_begin_in_the_context() -> None:
-    """It comes whole, once its last byte is there."""
+    """A character that begins in the context is given whole with its last byte."""
     assert pieces_of(b"\xa9x", context=b"ab\xc3") == ["é", "x"]
 
 
@@ -114,5 +117,8 @@ def test_a_character_may_begin_in_the_context() -> None:
 def test_what_is_no_character_in_the_context_is_not_said_again(
     context: bytes, said: bytes, text: str
 ) -> None:
-    """A prompt may end with replacement characters, or its last ids in the middle of some."""
+    """Broken characters of the context are not repeated.
+
+    A prompt may end with replacement characters or within a character.
+    """
     assert "".join(pieces_of(said, context=context)) == text

@@ -1,4 +1,4 @@
-"""A program computes with the cores it may use."""
+"""A program computes on the cores that it may use."""
 
 import os
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ from inference_worker.model.device import threads_for, use_threads
 
 @pytest.fixture(autouse=True)
 def unchanged() -> Iterator[None]:
-    """Gives the process back its threads."""
+    """Restores the number of threads of the process."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
 
 
 def test_all_cores_or_the_number_given() -> None:
-    """The number set is the one returned, and the default is this process's cores."""
+    """The function returns the number that it sets. The default is this process's cores."""
     assert use_threads(1) == torch.get_num_threads() == 1
     assert use_threads() == torch.get_num_threads() == len(os.sched_getaffinity(0))
 
 
 def test_a_tiny_model_has_one_thread() -> None:
-    """Unless the user says otherwise, who is always right."""
+    """A tiny model uses one thread, unless the user sets another number."""
     assert [threads_for(name, None) for name in ("tiny", "tiny-llama", "gemma")] == [1, 1, None]
     assert [threads_for(name, 3) for name in ("tiny", "gemma")] == [3, 3]

@@ -1,4 +1,4 @@
-"""Tiny models are always the same, and their best token leads by far."""
+"""Tiny models are reproducible, and their best token leads by far."""
 
 # ruff: noqa: ANN401 - a conftest's class, the rig, cannot be imported by its tests.
 
@@ -20,7 +20,7 @@ NAMES = sorted(TINY_MODELS)
 def test_a_build_is_repeatable_and_leaves_chance_alone(
     name: str, stock_models: dict[str, PreTrainedModel]
 ) -> None:
-    """Two builds have equal weights, though the models' own start is drawn by torch."""
+    """Two builds have equal weights, whatever torch's random state is."""
     torch.manual_seed(99)
     for first, second in zip(
         stock_models[name].parameters(), TINY_MODELS[name]().parameters(), strict=True
@@ -34,7 +34,7 @@ def test_gaps_are_large(
     stock_models: dict[str, PreTrainedModel],
     text_ids: Callable[[int, int], list[int]],
 ) -> None:
-    """The median gap of the best two logits is above 2, and under 1 % are near ties."""
+    """The median gap of the two best logits is above 2, and under 1 % are near ties."""
     ids = torch.tensor([text_ids(2000, 20)])
     with torch.inference_mode():
         best = stock_models[name](input_ids=ids).logits[0].topk(2).values
@@ -44,7 +44,7 @@ def test_gaps_are_large(
 
 
 def test_an_early_token_matters_at_the_end(rig: Any) -> None:
-    """One byte changed far back changes the logits visibly, so a wrong page does too."""
+    """A byte changed far back changes the logits visibly, so a wrong page does too."""
     ids = list(range(200, 256)) * 4
     changed = [ids[0], 7, *ids[2:]]
     difference = (rig.expect(ids) - rig.expect(changed)).abs().max()
@@ -53,14 +53,14 @@ def test_an_early_token_matters_at_the_end(rig: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_folder_is_built_once(name: str) -> None:
-    """It is an ordinary model folder, found again by its name."""
+    """A tiny model is an ordinary folder, and is found again by its name."""
     folder = tiny_folder(name)
     assert {file.name for file in folder.iterdir()} >= {"config.json", "model.safetensors"}
     assert tiny_folder(name) == folder
 
 
 def test_an_unknown_name_is_an_error() -> None:
-    """There is no model to build."""
+    """An unknown name raises."""
     with pytest.raises(KeyError):
         tiny_folder("gpt5")
 

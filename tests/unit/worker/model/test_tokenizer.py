@@ -1,4 +1,4 @@
-"""A folder's own tokenizer is used, else bytes."""
+"""A folder's own tokenizer is used, and bytes if it has none."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from inference_worker.model.tokenizer import (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with a small tokenizer that starts sequences with an id of its own."""
+    """Returns a folder with a small tokenizer that begins each sequence with an id of its own."""
     words = ["<pad>", "<eos>", "<bos>", "<unk>", "a", "b", "\u2581", "ab"]
     vocab = {word: index for index, word in enumerate(words)}
     tokenizer = GemmaTokenizer(vocab=vocab, merges=[("a", "b")], add_bos_token=True)
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_folders_tokenizer_is_loaded(folder: Path) -> None:
-    """Its words are merged as it says, and its first id stands apart from the text's."""
+    """The folder's merges are applied, and its first id is separate from the text's ids."""
     tokenizer: Tokenizer = load_tokenizer(folder)
     assert isinstance(tokenizer, FolderTokenizer)
     assert tokenizer.encode("ab a") == [7, 6, 4]
@@ -39,7 +39,7 @@ def test_a_folder_without_one_has_bytes(tmp_path: Path) -> None:
 
 
 def test_special_ids_have_names(folder: Path) -> None:
-    """A token is found by its name, and an unknown name is no token."""
+    """A token is found by its name, and an unknown name gives none."""
     tokenizer = load_tokenizer(folder)
     assert tokenizer.special_id("<bos>") == 2
     assert tokenizer.special_id("<unk>") == 3
@@ -48,7 +48,10 @@ def test_special_ids_have_names(folder: Path) -> None:
 
 
 def test_a_template_is_applied_where_there_is_one(folder: Path, tmp_path: Path) -> None:
-    """Without one there is nothing; with one its ids end where the answer begins, or it refuses."""
+    """Without a template the result is None.
+
+    With one its ids end before the answer, or it refuses.
+    """
     asked = [{"role": "user", "content": "ab"}]
     assert load_tokenizer(folder).render_chat(asked) is None
     tokenizer = GemmaTokenizer.from_pretrained(folder)

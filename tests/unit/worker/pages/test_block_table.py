@@ -1,4 +1,4 @@
-"""A block table names pages in order and says where each is."""
+"""A block table lists pages in order and says where each is."""
 
 import pytest
 
@@ -9,7 +9,7 @@ PAGES = [PageRef(0, 4), PageRef(0, 2), PageRef(3, 2), PageRef(-1, 0), PageRef(0,
 
 
 def test_it_holds_pages_in_order() -> None:
-    """Length, capacity and pages are those appended."""
+    """A table's length, capacity and pages are those that were appended."""
     table = BlockTable(16, PAGES[:2])
     table.append(*PAGES[2:])
     assert (len(table), table.token_capacity, list(table)) == (5, 80, PAGES)
@@ -17,7 +17,7 @@ def test_it_holds_pages_in_order() -> None:
 
 
 def test_replacing_a_page_gives_back_the_old_one() -> None:
-    """The new page stands in slots and extents, and the old one is returned."""
+    """The new page appears in slots and extents, and the old one is returned."""
     table = BlockTable(16, PAGES)
     assert table.slots.tolist() == [4, 2, 2, 0, 9]
     assert table.extents.tolist() == [0, 0, 3, -1, 0]
@@ -27,7 +27,7 @@ def test_replacing_a_page_gives_back_the_old_one() -> None:
 
 
 def test_an_empty_table_names_nothing() -> None:
-    """Nothing is found in nothing, and what is appended later is."""
+    """An empty table finds no page, until one is appended."""
     table = BlockTable(16)
     assert table.slots.tolist() == table.extents.tolist() == []
     table.append(PAGES[2])
@@ -35,6 +35,6 @@ def test_an_empty_table_names_nothing() -> None:
 
 
 def test_a_page_outside_the_table_is_an_error() -> None:
-    """Replacing what is not there raises."""
+    """Replacing a page that the table does not have raises."""
     with pytest.raises(IndexError):
         BlockTable(16).replace(0, PageRef(0, 0))

@@ -1,4 +1,4 @@
-"""Page distances on the device follow their block tables, and only what is new is written."""
+"""Page distances on the device follow their block tables, and only changes are written."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def table_of(*pages: tuple[int, int]) -> BlockTable:
 
 
 def written(pool: PagePool, *tables: BlockTable) -> int:
-    """Update the device, as a step does; return how many places were written."""
+    """Updates the device like a step, and returns how many entries were written."""
     update = pool.distances.update(tables)
     places, distances = torch.from_numpy(update.places), torch.from_numpy(update.distances)
     pool.distances.write(update, places, distances)
@@ -45,14 +45,14 @@ def written(pool: PagePool, *tables: BlockTable) -> int:
 
 
 def test_a_distance_leads_to_its_page(pool: PagePool) -> None:
-    """Pages of every extent, in tables of any length, are found from the base."""
+    """Each distance from the base leads to its page, in every extent and for any table length."""
     tables = [table_of((0, 3), (-1, 2)), table_of(), table_of((9, 1), (0, 0), (9, 0))]
     assert written(pool, *tables) == 5
     assert written(pool, *tables) == 0
 
 
 def test_only_what_is_new_is_written(pool: PagePool) -> None:
-    """Appended and replaced pages are written, each once, and no others."""
+    """Each appended or replaced page is written once, and no other page."""
     tables = [table_of((0, 3), (-1, 2)), table_of((9, 1), (0, 0))]
     written(pool, *tables)
     tables[0].append(PageRef(9, 5), PageRef(9, 6))
@@ -80,7 +80,7 @@ def test_a_row_grows_by_doubling(pool: PagePool) -> None:
 
 
 def test_an_extent_that_is_gone_is_never_read(pool: PagePool) -> None:
-    """A table with a page of it raises, whether it was written before or not."""
+    """A table with a page of a removed extent raises, also if it was written before."""
     table, other = table_of((0, 3), (9, 2)), table_of((0, 1))
     written(pool, table, other)
     pool.remove_extent(9)
@@ -91,7 +91,7 @@ def test_an_extent_that_is_gone_is_never_read(pool: PagePool) -> None:
 
 
 def test_an_extent_at_another_place_is_written_anew(pool: PagePool) -> None:
-    """Tables with pages of it are written whole, the others not at all."""
+    """Tables with pages of a moved extent are written whole, and others are not written."""
     table, other = table_of((0, 3), (9, 2)), table_of((0, 1))
     written(pool, table, other)
     kept = pool.page(PageRef(9, 0))  # so that its memory is not reused
@@ -103,7 +103,7 @@ def test_an_extent_at_another_place_is_written_anew(pool: PagePool) -> None:
 
 
 def test_an_update_that_was_not_written_is_made_again(pool: PagePool) -> None:
-    """A step that fails before it sends its tables leaves nothing that the next one relies on."""
+    """An update that a failed step did not write is made again by the next step."""
     table = table_of((0, 3), (9, 2))
     pool.distances.update([table])
     assert written(pool, table) == 2
@@ -114,7 +114,7 @@ def test_an_update_that_was_not_written_is_made_again(pool: PagePool) -> None:
 
 
 def test_rows_of_tables_that_are_gone_are_reused(pool: PagePool) -> None:
-    """However many sequences come and go, the array has room for those that are there."""
+    """The array has rows for the current tables only, however many came and went."""
     kept = table_of((0, 1))
     for slot in range(50):
         table = table_of(*[(9, slot)] * (1 + slot))
@@ -124,7 +124,7 @@ def test_rows_of_tables_that_are_gone_are_reused(pool: PagePool) -> None:
 
 
 def test_rows_are_written_in_inference_mode_and_outside(pool: PagePool) -> None:
-    """A model computes in inference mode, and other users of the pool do not."""
+    """Rows are written in inference mode, which a model uses, and outside of it."""
     table = table_of((0, 3))
     with torch.inference_mode():
         written(pool, table)

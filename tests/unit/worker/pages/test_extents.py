@@ -16,7 +16,7 @@ def memory() -> torch.Tensor:
 
 
 def test_an_extent_stays_until_all_have_left_it() -> None:
-    """The last user removes it, and it is unknown from then on."""
+    """An extent is removed by its last user, and is unknown afterwards."""
     extents, pages = PoolExtents(LAYOUT, torch.device("cpu")), memory()
     extents.use(3, pages)
     extents.use(3, pages)
@@ -30,7 +30,7 @@ def test_an_extent_stays_until_all_have_left_it() -> None:
 
 
 def test_an_extent_in_use_is_at_one_place() -> None:
-    """Other memory under a key that is used is refused, and the first stays."""
+    """Another memory under a used key is refused, and the first one stays."""
     extents, pages = PoolExtents(LAYOUT, torch.device("cpu")), memory()
     extents.use(3, pages)
     with pytest.raises(LayoutMismatchError, match="another address"):
@@ -39,7 +39,7 @@ def test_an_extent_in_use_is_at_one_place() -> None:
 
 
 def test_each_mapping_has_a_number_of_its_own() -> None:
-    """Facts about an extent are not used for the next extent with its key."""
+    """A new extent under an old key gets another number, so that cached facts do not mix."""
     extents = PoolExtents(LAYOUT, torch.device("cpu"))
     extents.add(3, memory())
     first = extents.mapping(3)

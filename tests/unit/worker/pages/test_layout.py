@@ -6,7 +6,7 @@ from inference_worker.pages.layout import PageLayout
 
 
 def test_sizes_follow_from_the_shape() -> None:
-    """Bytes, rows and values of Gemma 3 270M's pages are what its shape says."""
+    """Bytes, rows and values of Gemma 3 270M's pages follow from its shape."""
     layout = PageLayout(18, 1, 256, "float32", 16)
     assert layout.page_shape == (18, 2, 16, 1, 256)
     assert layout.page_bytes == 18 * 2 * 16 * 256 * 4
@@ -21,7 +21,7 @@ def test_half_precision_halves_a_page() -> None:
 
 @pytest.mark.parametrize(("tokens", "pages"), [(0, 0), (1, 1), (16, 1), (17, 2)])
 def test_a_partly_filled_page_counts(tokens: int, pages: int) -> None:
-    """Pages are counted upwards."""
+    """The number of pages is rounded up."""
     assert PageLayout(1, 1, 1, "float32", 16).pages_for(tokens) == pages
 
 

@@ -1,4 +1,4 @@
-"""A namespace for each salt: opened once, and let go of when it was used longest ago."""
+"""Each salt's namespace is opened once, and the least recently used ones are dropped."""
 
 import pytest
 
@@ -11,7 +11,10 @@ LAYOUT = PageLayout.paged(4, PagedContent(2, 1, 8, "float32"))
 
 
 def test_those_used_longest_ago_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of so many salts; those that requests use stay, and the unsalted one always."""
+    """The least recently used salts are dropped.
+
+    Salts in use and the unsalted namespace always stay.
+    """
     monkeypatch.setattr(salted_namespaces, "MAX_SALTS", 2)
     with running_store("--tier1-bytes", "1MiB") as store, Client(store.runtime_dir) as client:
         unsalted = client.namespace(NamespaceIdentity(b"m"), LAYOUT)
@@ -21,7 +24,7 @@ def test_those_used_longest_ago_are_let_go(monkeypatch: pytest.MonkeyPatch) -> N
         known: dict[str, Namespace] = {}
 
         def stayed(salt: str, *used: str) -> bool:
-            """Finds it, and tells whether it is the one found before; it opens in any case."""
+            """Opens a salt's namespace, and returns whether it is the one found before."""
             namespace = found.find(salt, lambda: set(used))
             before, known[salt] = known.get(salt), namespace
             assert namespace.wait_open(30)
@@ -30,14 +33,14 @@ def test_those_used_longest_ago_are_let_go(monkeypatch: pytest.MonkeyPatch) -> N
 
         assert found.find("", set) is unsalted
         assert [stayed("a"), stayed("b"), stayed("a")] == [False, False, True]
-        # b was used before a.
+        # b was used less recently than a.
         assert not stayed("c", "c")
         assert [stayed("a"), stayed("c")] == [True, True]
         assert not stayed("b", "a", "b")
         assert stayed("a")
         assert not stayed("c", "a", "b", "c")
         assert [stayed("a"), stayed("b"), stayed("c")] == [True, True, True]
-        # However long, and in whatever script: what a store takes is 256 bytes.
+        # A salt above 256 bytes, which a store does not accept, is hashed.
         assert [stayed("é" * 256), stayed("é" * 257), stayed("é" * 257)] == [False, False, True]
         assert known["é" * 256].namespace_id != known["é" * 257].namespace_id
         assert not stayed("a")
@@ -46,7 +49,7 @@ def test_those_used_longest_ago_are_let_go(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_nothing_is_waited_for_without_a_store() -> None:
-    """A salt's namespace does not open there."""
+    """Without a store a salt's namespace has failed and is not opening."""
     with running_store(start=False) as absent, Client(absent.runtime_dir) as client:
         found = SaltedNamespaces(client.namespace(NamespaceIdentity(b"m"), LAYOUT))
         assert found.find("a", set).failure is not None

@@ -1,4 +1,4 @@
-"""The page pool writes, gathers and copies exactly the positions that it is told."""
+"""The page pool writes, gathers and copies exactly the given positions."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def write(
     keys: torch.Tensor,
     values: torch.Tensor,
 ) -> None:
-    """Puts keys and values behind ``start`` tokens."""
+    """Writes keys and values after ``start`` tokens."""
     pool.write(layer, pool.token_rows([(table, start, start + keys.shape[0])]), keys, values)
 
 
@@ -42,13 +42,13 @@ def gather(
 
 
 def numbers(tokens: int, seed: int) -> torch.Tensor:
-    """Returns other keys or values for each seed."""
+    """Returns different keys or values for each seed."""
     return torch.rand(tokens, 2, 5, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 24), (0, 3), (5, 1), (7, 10), (8, 8), (23, 1)])
 def test_what_is_written_is_gathered_over_extents(pool: PagePool, start: int, count: int) -> None:
-    """Any run of positions comes back from any layer, and nothing else has changed."""
+    """Any run of positions is read back from any layer, and nothing else has changed."""
     table = BlockTable(4, PAGES)
     keys, values = numbers(count, 1), numbers(count, 2)
     write(pool, 1, table, start, keys, values)
@@ -71,7 +71,7 @@ def test_a_part_of_the_table_is_gathered(pool: PagePool) -> None:
 
 
 def test_rows_and_pages_are_the_layouts(pool: PagePool) -> None:
-    """Token 6 of layer 1 stands where the layout's formula says, keys before values."""
+    """Token 6 of layer 1 is at the place of the layout's formula, keys before values."""
     table = BlockTable(4, PAGES)
     keys, values = numbers(1, 4), numbers(1, 5)
     write(pool, 1, table, 6, keys, values)
@@ -82,7 +82,7 @@ def test_rows_and_pages_are_the_layouts(pool: PagePool) -> None:
 
 @pytest.mark.parametrize("turns", [2, 9])
 def test_sequences_are_written_together(pool: PagePool, turns: int) -> None:
-    """Spans of several tables, in few runs of an extent or in many, each get their tokens."""
+    """Spans of several tables each get their tokens, in few or many runs of an extent."""
     tables = [BlockTable(4, PAGES[:4]), BlockTable(4, PAGES[4:])]
     spans = [(tables[turn % 2], turn // 2, turn // 2 + 1) for turn in range(turns)]
     keys, values = numbers(turns, 8), numbers(turns, 9)
@@ -95,7 +95,7 @@ def test_sequences_are_written_together(pool: PagePool, turns: int) -> None:
 
 @pytest.mark.parametrize("times", [1, 4])
 def test_pages_are_gathered_in_any_order(pool: PagePool, times: int) -> None:
-    """The same page may be asked for again, and extents may change as often as they like."""
+    """Pages may repeat, and the extent may change from page to page."""
     table = BlockTable(4, PAGES)
     keys = numbers(24, 3)
     write(pool, 2, table, 0, keys, -keys)
@@ -107,7 +107,7 @@ def test_pages_are_gathered_in_any_order(pool: PagePool, times: int) -> None:
 
 
 def test_a_copied_page_is_the_same_and_apart(pool: PagePool) -> None:
-    """A copy in another extent has the bytes, and later writes do not reach it."""
+    """A copy in another extent has the same bytes, and later writes do not change it."""
     table = BlockTable(4, PAGES)
     write(pool, 0, table, 0, numbers(4, 6), numbers(4, 7))
     pool.copy_page(PAGES[0], PAGES[3])
@@ -118,7 +118,7 @@ def test_a_copied_page_is_the_same_and_apart(pool: PagePool) -> None:
 
 
 def test_an_extent_is_a_view_of_its_owners_memory(pool: PagePool) -> None:
-    """What another writes into the memory is seen, and the other way round."""
+    """The pool and the owner of an extent's memory see each other's writes."""
     memory = bytearray(2 * LAYOUT.page_bytes)
     pages = torch.frombuffer(memory, dtype=torch.float32).view(2, *LAYOUT.page_shape)
     pool.add_extent(4, pages)
@@ -127,7 +127,7 @@ def test_an_extent_is_a_view_of_its_owners_memory(pool: PagePool) -> None:
 
 
 def test_a_removed_extent_is_unknown(pool: PagePool) -> None:
-    """Its pages raise, and the others go on."""
+    """Pages of a removed extent raise, and other pages still work."""
     pool.remove_extent(9)
     assert pool.extents == {0, -1}
     with pytest.raises(UnknownExtentError):
@@ -148,7 +148,7 @@ def test_a_removed_extent_is_unknown(pool: PagePool) -> None:
     ids=["shape", "dtype", "strides", "device"],
 )
 def test_an_extent_of_another_layout_is_refused(pool: PagePool, pages: torch.Tensor) -> None:
-    """Shape, dtype, contiguity and device are checked, and nothing is added."""
+    """Shape, dtype, contiguity and device are checked before an extent is added."""
     with pytest.raises(LayoutMismatchError):
         pool.add_extent(5, pages)
     assert 5 not in pool.extents
@@ -161,7 +161,7 @@ def test_a_key_names_one_extent(pool: PagePool) -> None:
 
 
 def test_positions_outside_the_table_are_errors(pool: PagePool) -> None:
-    """Nothing is written beyond the pages that there are."""
+    """Nothing is written beyond the pages of the table."""
     table = BlockTable(4, PAGES[:2])
     for start in (-1, 7):
         with pytest.raises(IndexError):
@@ -169,7 +169,7 @@ def test_positions_outside_the_table_are_errors(pool: PagePool) -> None:
 
 
 def test_keys_of_another_shape_are_refused(pool: PagePool) -> None:
-    """Keys and values have the layout's heads and each other's length."""
+    """Keys and values need the layout's heads and equal lengths."""
     table = BlockTable(4, PAGES)
     for keys, values in ((numbers(2, 1), numbers(3, 1)), (torch.zeros(2, 1, 5),) * 2):
         with pytest.raises(LayoutMismatchError):
@@ -177,6 +177,6 @@ def test_keys_of_another_shape_are_refused(pool: PagePool) -> None:
 
 
 def test_a_layout_without_values_is_refused() -> None:
-    """This pool is for keys and values, not for a latent."""
+    """The pool is for keys and values, not for a latent."""
     with pytest.raises(ValueError, match="kv factor"):
         PagePool(PageLayout(1, 1, 1, "float32", 4, kv_factor=1))

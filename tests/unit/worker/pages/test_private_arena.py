@@ -1,4 +1,4 @@
-"""The private arena hands out each slot once, all or none."""
+"""The private arena allocates each slot once, and all slots of a request or none."""
 
 import pytest
 
@@ -11,14 +11,14 @@ LAYOUT = PageLayout(1, 1, 2, "float32", 4)
 
 
 def test_it_holds_a_sequence_of_the_longest_length() -> None:
-    """The last page counts even if it is not filled."""
+    """The arena has room for the last page even if it is partial."""
     arena = PrivateArena(LAYOUT, 17)
     assert (arena.slot_count, arena.used_count) == (5, 0)
     PagePool(LAYOUT).add_extent(PRIVATE_EXTENT, arena.tensor)
 
 
 def test_slots_are_handed_out_once_and_lowest_first() -> None:
-    """Released slots come again, in the same order as before."""
+    """Released slots are allocated again in the same order."""
     arena = PrivateArena(LAYOUT, 16)
     first = arena.allocate(3)
     assert first == [PageRef(PRIVATE_EXTENT, slot) for slot in (0, 1, 2)]
@@ -28,7 +28,7 @@ def test_slots_are_handed_out_once_and_lowest_first() -> None:
 
 
 def test_too_many_slots_take_none() -> None:
-    """An allocation that fails leaves all that was left."""
+    """An allocation that fails takes no slot."""
     arena = PrivateArena(LAYOUT, 16)
     arena.allocate(2)
     with pytest.raises(ArenaExhaustedError) as caught:
@@ -38,7 +38,10 @@ def test_too_many_slots_take_none() -> None:
 
 
 def test_a_slot_is_released_once() -> None:
-    """A page released twice, of another extent or never allocated raises and releases nothing."""
+    """A page that is released twice, never allocated or of another extent raises.
+
+    Nothing is released then.
+    """
     arena = PrivateArena(LAYOUT, 16)
     pages = arena.allocate(2)
     for wrong in (PageRef(PRIVATE_EXTENT, 3), PageRef(0, 0), pages[0]):
@@ -48,6 +51,6 @@ def test_a_slot_is_released_once() -> None:
 
 
 def test_an_empty_arena_is_refused() -> None:
-    """An arena that holds no token is no arena."""
+    """An arena without room for a token is refused."""
     with pytest.raises(ValueError, match="token"):
         PrivateArena(LAYOUT, 0)

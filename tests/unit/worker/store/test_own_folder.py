@@ -1,4 +1,4 @@
-"""A store of one's own is where the environment says, unless that cannot be had."""
+"""A store of one's own uses the folder of the environment if that folder is usable."""
 
 import fcntl
 import tempfile
@@ -13,7 +13,10 @@ from inference_worker.store.own_store import ServeStore, StoreOptions
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that the environment names, not there yet; its path is short, as a socket's is."""
+    """A folder that the environment names and that does not exist yet.
+
+    Its path is short enough for a socket.
+    """
     with tempfile.TemporaryDirectory(prefix="kvstore-") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         monkeypatch.setenv("KVSTORE_RUNTIME_DIR", f"{folder}/run")
@@ -21,12 +24,12 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def own() -> Path:
-    """Returns where a store of --start-store would have its sockets."""
+    """Returns the folder of the sockets of a --start-store store."""
     return ServeStore(StoreOptions(start=True)).path
 
 
 def test_it_is_where_kvstore_ctl_looks(named: Path) -> None:
-    """Whether the folder is there or not; a lock that nobody holds is nobody's."""
+    """The folder is used if it exists or not, and a lock that nobody holds does not matter."""
     assert own() == named
     named.mkdir(mode=0o700)
     assert own() == named
@@ -35,7 +38,7 @@ def test_it_is_where_kvstore_ctl_looks(named: Path) -> None:
 
 
 def test_what_a_server_holds_is_left_to_it(named: Path) -> None:
-    """Then it has a folder of its own, and the other is as it was."""
+    """A store uses another folder if a server holds the lock of the named one."""
     named.mkdir(mode=0o700)
     with (named / "kvstore.flock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -44,7 +47,7 @@ def test_what_a_server_holds_is_left_to_it(named: Path) -> None:
 
 
 def test_what_a_server_would_refuse_is_left_alone(named: Path) -> None:
-    """A folder that is open to others, a link, a file."""
+    """A folder that is open to others, a link and a file are not used."""
     named.mkdir()
     named.chmod(0o750)
     assert named_folder() is None
@@ -57,7 +60,7 @@ def test_what_a_server_would_refuse_is_left_alone(named: Path) -> None:
 
 
 def test_nothing_named_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the folder is temporary; a name too long for a socket is an error that says so."""
+    """Without a name the folder is temporary. A name that is too long for a socket is an error."""
     monkeypatch.delenv("KVSTORE_RUNTIME_DIR", raising=False)
     assert named_folder() is None
     monkeypatch.setenv("KVSTORE_RUNTIME_DIR", "/" + "x" * 200)

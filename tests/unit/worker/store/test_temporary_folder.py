@@ -1,4 +1,4 @@
-"""A folder goes with its process, and the next process removes what a killed one left."""
+"""A folder is removed with its process, and the next process removes what a killed one left."""
 
 import fcntl
 import tempfile
@@ -10,7 +10,10 @@ from inference_worker.store.folders import PREFIX, STORE, TemporaryFolder
 
 
 def test_what_nobody_uses_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed process's folder goes; a living one's, one of a living store, and others stay."""
+    """A killed process's folder is removed.
+
+    Folders of living processes and stores, and others, stay.
+    """
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     left, drains, other = tmp_path / f"{PREFIX}1", tmp_path / f"{PREFIX}2", tmp_path / "other"
     for each in (left, drains, other):

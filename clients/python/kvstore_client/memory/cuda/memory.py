@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import StoreUnavailable
 from kvstore_client.memory.cuda.files import leave_device_files
-from kvstore_client.memory.cuda.runtime import CudaRuntime, CupyRuntime
+from kvstore_client.memory.cuda.runtime import CupyRuntime
 
 if TYPE_CHECKING:
     import torch
@@ -98,10 +98,10 @@ class CudaMemory:
     another thread, except by a wait for a whole device. Any thread may use this class.
     """
 
-    def __init__(self, load: Callable[[], CudaRuntime] = CupyRuntime) -> None:
+    def __init__(self, load: Callable[[], CupyRuntime] = CupyRuntime) -> None:
         self._load = load
         self._thread = DeviceThread()
-        self._runtime: CudaRuntime | None = None
+        self._runtime: CupyRuntime | None = None
         self._opened: dict[bytes, _Opened] = {}
 
     def map(
@@ -128,7 +128,7 @@ class CudaMemory:
 
     # On the device thread.
 
-    def _begin(self) -> CudaRuntime:
+    def _begin(self) -> CupyRuntime:
         runtime = self._load()
         runtime.relax_capture()
         return runtime

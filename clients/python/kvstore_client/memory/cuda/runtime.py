@@ -1,6 +1,6 @@
-"""The calls of CUDA that the client needs, and their implementation by cupy and torch."""
+"""The calls of CUDA that the client needs, by cupy and torch."""
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kvstore_client.errors import DeviceUnavailable
@@ -21,45 +21,12 @@ OTHER_NAMESPACE = (
 )
 
 
-class CudaRuntime(Protocol):
-    """Calls on the devices that this process sees.
-
-    All but ``synchronize`` raise :class:`DeviceUnavailable`.
-    """
-
-    def relax_capture(self) -> None:
-        """Allows the calling thread to call CUDA while another thread captures a graph."""
-        ...
-
-    def device_of(self, uuid: bytes) -> int:
-        """Returns a device's number in this process."""
-        ...
-
-    def open(self, device: int, ipc_handle: bytes) -> int:
-        """Maps another process's memory, and returns its address."""
-        ...
-
-    def tensor(self, device: int, address: int, size_bytes: int, owner: object) -> "torch.Tensor":
-        """Returns memory as a row of uint8, whose views keep ``owner`` alive."""
-        ...
-
-    def close(self, device: int, address: int) -> None:
-        """Unmaps memory that this process's work no longer uses."""
-        ...
-
-    def synchronize(self, device: int) -> None:
-        """Waits until the device has no work of this process left. Any thread may call it.
-
-        Raises CUDA's error if such work failed.
-        """
-        ...
-
-
 class CupyRuntime:
     """CUDA's runtime through cupy, with memory as torch's tensors.
 
     Raises :class:`DeviceUnavailable` if one of the two is missing, or if torch was built
-    without CUDA. Both use the one context that a process has on a device.
+    without CUDA. So do all methods but ``synchronize``. Both use the one context that a process
+    has on a device.
     """
 
     def __init__(self) -> None:
@@ -119,7 +86,10 @@ class CupyRuntime:
         self._call("ipcCloseMemHandle", address)
 
     def synchronize(self, device: int) -> None:
-        """Waits until the device has no work of this process left; raises CUDARuntimeError."""
+        """Waits until the device has no work of this process left. Any thread may call it.
+
+        Raises CUDARuntimeError if such work failed.
+        """
         self._cupy.cuda.Device(device).synchronize()
 
     def _call(self, name: str, *arguments: int | bytes) -> Any:  # noqa: ANN401  # as CUDA's

@@ -23,7 +23,7 @@ LAYOUT = PageLayout(1, SLOT, OpaqueContent(b"x"))
 
 
 class Rig:
-    """A card that this process sees second, with one allocation, and who was told of its end."""
+    """A device with one allocation, the process's second device, and the mappings that ended."""
 
     def __init__(self) -> None:
         self.card = Card()
@@ -50,23 +50,23 @@ class Rig:
         )
 
     def map(self, epoch: int = EPOCH) -> CudaExtent:
-        """Maps it."""
+        """Maps the allocation."""
         return CudaExtent(self.described(), epoch, self.unmapped, self.memory)
 
     def unmapped(self, extent_id: int) -> None:
-        """Notes the end of a mapping, and the thread that told it."""
+        """Notes the end of a mapping and the thread that reported it."""
         self.gone.put((extent_id, get_ident()))
 
     @property
     def mapped_count(self) -> int:
-        """How often the allocation is mapped, after all that was to be done is done."""
+        """Returns the number of the allocation's mappings, after all queued work is done."""
         self.memory._thread.run(lambda: None)
         return self.card.mapped[self.address]
 
 
 @pytest.fixture
 def rig() -> Rig:
-    """A card and this process's memory of it."""
+    """Provides a device and this process's memory of it."""
     return Rig()
 
 
@@ -82,14 +82,14 @@ def test_slots_are_tensors_of_the_exporter_s_memory(rig: Rig) -> None:
 
 
 def test_a_tensor_has_the_shape_of_the_layout(rig: Rig) -> None:
-    """A paged extent is a tensor of its dtype and shape, as on the host."""
+    """A paged extent is a tensor of the layout's dtype and shape, as on the host."""
     layout = PageLayout.paged(2, PagedContent(2, 1, 2, "float32"))
     tensor = rig.map().tensor(layout)
     assert (tuple(tensor.shape), tensor.dtype) == ((4, 2, 2, 2, 1, 2), torch.float32)
 
 
 def test_a_device_has_no_bytes(rig: Rig) -> None:
-    """Asking for a memoryview says, in its type and its words, that there are tensors instead."""
+    """Asking a device's extent for bytes raises NotHostMemory, which names the tensors."""
     extent = rig.map()
     with pytest.raises(NotHostMemory, match=r"extent 7 is in the memory of cuda:1.*page_tensor"):
         extent.view()
@@ -100,7 +100,7 @@ def test_a_device_has_no_bytes(rig: Rig) -> None:
 
 
 def test_the_last_view_unmaps_and_then_tells(rig: Rig) -> None:
-    """A view of a view keeps the memory; after it the memory is unmapped, told once."""
+    """The memory is unmapped and reported once, after the last view of a view is gone."""
     extent = rig.map()
     row = extent.tensor(LAYOUT)[2][:8]
     del extent
@@ -114,7 +114,7 @@ def test_the_last_view_unmaps_and_then_tells(rig: Rig) -> None:
 
 
 def test_one_process_opens_a_handle_once(rig: Rig) -> None:
-    """Two clients of a process share the mapping; it ends with the last of their views."""
+    """Two clients of a process share one mapping, which ends with the last of their views."""
     first, second = rig.map(), rig.map()
     assert (rig.card.calls.count("open"), rig.mapped_count) == (1, 1)
     del first
@@ -128,7 +128,7 @@ def test_one_process_opens_a_handle_once(rig: Rig) -> None:
 
 
 def test_a_handle_of_another_store_is_never_taken_for_the_old_one(rig: Rig) -> None:
-    """While a view of a store that is gone is kept, an equal handle of its successor is refused."""
+    """An equal handle of a new store is refused while a view of the old store exists."""
     old = rig.map()
     with pytest.raises(StoreUnavailable, match="drop its views"):
         rig.map(EPOCH + 1)
@@ -139,7 +139,7 @@ def test_a_handle_of_another_store_is_never_taken_for_the_old_one(rig: Rig) -> N
 
 
 def test_memory_that_cannot_be_viewed_is_unmapped(rig: Rig) -> None:
-    """A mapping of which no tensor can be made is not kept, and nobody is told of its end."""
+    """A mapping without a tensor is unmapped, and its end is not reported."""
     rig.card.fail = "tensor"
     with pytest.raises(DeviceUnavailable, match="tensor"):
         rig.map()
@@ -147,7 +147,7 @@ def test_memory_that_cannot_be_viewed_is_unmapped(rig: Rig) -> None:
 
 
 def test_memory_that_cannot_be_unmapped_is_not_told_as_unmapped(rig: Rig) -> None:
-    """Where CUDA refuses, the store goes on counting on this process having the memory."""
+    """The store is not told that memory is unmapped if CUDA refuses to unmap it."""
     extent = rig.map()
     rig.card.fail = "close"
     del extent
@@ -155,7 +155,7 @@ def test_memory_that_cannot_be_unmapped_is_not_told_as_unmapped(rig: Rig) -> Non
 
 
 def test_a_device_that_is_not_visible_is_refused(rig: Rig) -> None:
-    """A UUID that this process does not see is an error, and nothing is mapped."""
+    """An extent on an invisible device is refused, and nothing is mapped."""
     rig.memory = CudaMemory(lambda: ClientCuda(Card(uuid=bytes(16))))
     with pytest.raises(DeviceUnavailable):
         rig.map()
@@ -163,7 +163,7 @@ def test_a_device_that_is_not_visible_is_refused(rig: Rig) -> None:
 
 
 def test_work_is_waited_for_on_the_device_of_the_memory(rig: Rig) -> None:
-    """Waiting is the caller's own, on its own thread."""
+    """The caller's thread waits for the device of the memory."""
     extent = rig.map()
     extent.wait_for_device()
     assert rig.card.calls[-1] == "synchronize"
@@ -179,7 +179,7 @@ def test_work_is_waited_for_on_the_device_of_the_memory(rig: Rig) -> None:
     ids=["handle", "uuid", "size"],
 )
 def test_a_description_that_cannot_be_is_refused(rig: Rig, wrong: types_pb2.CudaIpcHandle) -> None:
-    """A handle, a UUID or a size that does not fit is never given to CUDA."""
+    """A handle, UUID or size of the wrong length is refused before any call of CUDA."""
     described = rig.described()
     described.cuda_ipc.CopyFrom(wrong)
     with pytest.raises(UntrustedExtent, match="extent 7"):
@@ -189,7 +189,7 @@ def test_a_description_that_cannot_be_is_refused(rig: Rig, wrong: types_pb2.Cuda
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_does_not_touch_cuda(rig: Rig) -> None:
-    """Views that a child inherited end there without a call of CUDA, and nobody is told."""
+    """A forked child ends the inherited views without a call of CUDA or a report."""
     extent: CudaExtent | None = rig.map()
     mine = cuda_memory()
     calls = len(rig.card.calls)

@@ -1,4 +1,4 @@
-"""A forked child leaves the device's files: descriptors and mappings. Files stand in for them."""
+"""Device files in a forked child: its descriptors and mappings. Plain files stand in for them."""
 
 import json
 import mmap
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 class Opened:
-    """A file whose path begins as a device's, open and mapped, and one that does not."""
+    """A mapped file whose path begins like a device's, and a file whose path does not."""
 
     def __init__(self, folder: Path) -> None:
         self.prefix = str(folder / "nvidia")
@@ -28,7 +28,7 @@ class Opened:
         self.mapped = mmap.mmap(self.device.fileno(), len(BYTES))
 
     def left(self) -> dict[str, object]:
-        """Returns what this process has of them."""
+        """Returns the state of the files in this process."""
         links = [
             Path(f"/proc/self/fd/{each.fileno()}").readlink() for each in (self.device, self.other)
         ]
@@ -41,7 +41,7 @@ class Opened:
         }
 
     def left_in_child(self) -> dict[str, object]:
-        """Forks, and returns what the child has."""
+        """Forks, and returns the state of the files in the child."""
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -72,7 +72,7 @@ KEPT = {"device": "nvidia-uvm", "other": "another", "mapped": 1, "content": "of 
 def test_a_child_of_a_process_with_device_memory_has_none_of_its_files(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its descriptor is of nothing and its memory is zeros; the parent keeps both."""
+    """A child has a null descriptor and zeros for the device's files. The parent keeps them."""
     monkeypatch.setattr(cuda_memory, "_of_process", None)
     cuda_memory.cuda_memory()
     assert opened.left_in_child() == {
@@ -87,7 +87,7 @@ def test_a_child_of_a_process_with_device_memory_has_none_of_its_files(
 def test_a_process_without_device_memory_is_left_alone(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its fork changes nothing: the child has no pages of the store that it could write."""
+    """The fork of a process without device memory changes nothing."""
     monkeypatch.setattr(cuda_memory, "_of_process", None)
     assert opened.left_in_child() == KEPT
     assert opened.left() == KEPT
@@ -96,7 +96,7 @@ def test_a_process_without_device_memory_is_left_alone(
 def test_a_library_s_name_may_be_in_any_encoding(
     opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A child leaves the device also if its parent maps a file whose name is not UTF-8."""
+    """A child leaves the device even if its parent maps a file with a name that is not UTF-8."""
     monkeypatch.setattr(cuda_memory, "_of_process", None)
     cuda_memory.cuda_memory()
     name = os.fsencode(tmp_path) + b"/caf\xe9\x1e.so"

@@ -9,7 +9,7 @@ from kvstore_client.memory.cuda.memory import DeviceThread
 
 
 def test_work_is_done_in_order_on_one_thread() -> None:
-    """What is posted and what is waited for is done one after the other, never by the caller."""
+    """Posted work and awaited work run in order on one thread, which is not the caller's."""
     thread = DeviceThread()
     done: list[tuple[str, int]] = []
     thread.post(lambda: done.append(("posted", get_ident())))
@@ -19,7 +19,7 @@ def test_work_is_done_in_order_on_one_thread() -> None:
 
 
 def test_what_work_raises_is_raised_where_it_is_waited_for() -> None:
-    """An error comes to who waits, and the thread goes on, also after an error nobody waits for."""
+    """An error is raised where the work is awaited, and the thread goes on."""
     thread = DeviceThread()
 
     def fail() -> None:
@@ -32,7 +32,7 @@ def test_what_work_raises_is_raised_where_it_is_waited_for() -> None:
 
 
 def test_work_that_is_done_is_not_kept() -> None:
-    """The thread holds nothing of its last work while it waits for more."""
+    """The thread keeps no reference to its last work while it waits."""
     gone: SimpleQueue[str] = SimpleQueue()
 
     class Witness:

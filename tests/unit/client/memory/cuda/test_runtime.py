@@ -1,4 +1,4 @@
-"""The client's calls of cupy and torch: which, in which order, and what is missing."""
+"""The client's calls of cupy and torch, their order, and the errors if one is missing."""
 
 import sys
 from importlib.util import find_spec
@@ -20,13 +20,13 @@ SIZE = 4096
 
 @pytest.fixture
 def card() -> Card:
-    """A small device."""
+    """Provides a small device."""
     return Card(4 * SIZE)
 
 
 @pytest.fixture
 def runtime(card: Card, monkeypatch: pytest.MonkeyPatch) -> CupyRuntime:
-    """The runtime on stand-ins of cupy and the driver, with a torch that says it has CUDA."""
+    """Provides the runtime on stand-ins of cupy and the driver, with torch reporting CUDA."""
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setitem(sys.modules, "cupy", cupy_on(card))
     monkeypatch.setattr(cuda_driver, "_load", lambda: client_driver(card))
@@ -34,7 +34,7 @@ def runtime(card: Card, monkeypatch: pytest.MonkeyPatch) -> CupyRuntime:
 
 
 def test_memory_is_opened_viewed_waited_for_and_closed(card: Card, runtime: CupyRuntime) -> None:
-    """Each step is CUDA's plain call; the context exists before the first call of cupy's."""
+    """Each step is one call of CUDA, and the context exists before cupy's first call."""
     address = card.malloc(SIZE)
     assert address is not None
     device = runtime.device_of(UUID)
@@ -52,7 +52,7 @@ def test_memory_is_opened_viewed_waited_for_and_closed(card: Card, runtime: Cupy
 
 
 def test_a_tensor_s_views_keep_its_owner(card: Card, runtime: CupyRuntime) -> None:
-    """By way of cupy's array and dlpack, the last view of a tensor lets its owner go."""
+    """The last view of a tensor, through cupy's array and dlpack, releases the owner."""
     memory = CudaMemory(lambda: runtime)
     address = card.malloc(SIZE)
     assert address is not None
@@ -69,13 +69,13 @@ def test_a_tensor_s_views_keep_its_owner(card: Card, runtime: CupyRuntime) -> No
 
 
 def test_another_device_is_named_with_those_that_are_seen(runtime: CupyRuntime) -> None:
-    """A device that CUDA_VISIBLE_DEVICES hides is told by its UUID, beside the ones there are."""
+    """An invisible device is named by its UUID, beside the visible ones."""
     with pytest.raises(DeviceUnavailable, match=r"ff.*07000102.*CUDA_VISIBLE_DEVICES"):
         runtime.device_of(bytes([255] * 16))
 
 
 def test_a_refused_call_is_named(card: Card, runtime: CupyRuntime) -> None:
-    """What CUDA refuses is an error of the client's, with the call's name."""
+    """A call that CUDA refuses raises a client error with the call's name."""
     with pytest.raises(DeviceUnavailable, match="ipcOpenMemHandle"):
         runtime.open(0, bytes(64))
     card.fail = "getDeviceCount"
@@ -87,14 +87,14 @@ def test_a_refused_call_is_named(card: Card, runtime: CupyRuntime) -> None:
 
 
 def test_equal_process_ids_are_told_as_what_they_are(card: Card, runtime: CupyRuntime) -> None:
-    """CUDA's error 201 says how containers have to be run."""
+    """CUDA's error 201 is explained with the way to run containers."""
     card.own_process = True
     with pytest.raises(DeviceUnavailable, match=r"invalid device context: .*`pid: host`.*one pod"):
         runtime.open(0, bytes(64))
 
 
 def test_the_device_thread_breaks_no_capture(card: Card, runtime: CupyRuntime) -> None:
-    """It maps and unmaps while another thread captures a graph, if the caller's wait allows it."""
+    """Mapping during a graph capture is safe if the caller configured its own wait."""
     addresses = [card.malloc(SIZE) for _ in range(2)]
     handles = [
         types_pb2.CudaIpcHandle(ipc_handle=card.handle(each), device_uuid=UUID, size_bytes=SIZE)
@@ -115,14 +115,14 @@ def test_the_device_thread_breaks_no_capture(card: Card, runtime: CupyRuntime) -
 
 
 def test_work_that_failed_is_raised_as_it_is(card: Card, runtime: CupyRuntime) -> None:
-    """An error of the caller's own device work is no failure of the store, and no miss."""
+    """An error of the caller's own device work is raised as it is, not as a store error."""
     card.fail = "synchronize 0"
     with pytest.raises(CUDARuntimeError):
         runtime.synchronize(0)
 
 
 def test_what_is_missing_is_named(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without torch, without CUDA in it, without cupy or a driver the error says which it is."""
+    """The error names which of torch, its CUDA, cupy and the driver is missing."""
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(DeviceUnavailable, match=r"cupy.*pip install cupy-cuda13x"):
         CupyRuntime()
@@ -141,6 +141,6 @@ def test_what_is_missing_is_named(card: Card, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.skipif(find_spec("cupy") is not None, reason="cupy is here")
 def test_a_process_without_cuda_maps_nothing() -> None:
-    """The real thing, where it is missing: an error, and no waiting."""
+    """A process without CUDA gets an error when it maps, without waiting."""
     with pytest.raises(DeviceUnavailable):
         CudaMemory().map(types_pb2.CudaIpcHandle(), 1, None)

@@ -13,14 +13,14 @@ from pages.stamped_pages import LIMIT, nothing_held
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[RunningStore]:
-    """A store of 32 pages, which the tests fill one after another in namespaces of their own."""
+    """A store of 32 pages. Each test fills it in a namespace of its own."""
     with running_store(*STORE_SIZES) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def client(store: RunningStore) -> Iterator[Client]:
-    """A client that is never in a hurry."""
+    """A client with a long timeout."""
     with Client(store.runtime_dir, ClientConfig(call_timeout=LIMIT)) as started:
         yield started
 
@@ -36,7 +36,7 @@ def namespace(client: Client, request: pytest.FixtureRequest) -> Namespace:
 
 @pytest.fixture
 def rig(namespace: Namespace, client: Client) -> Iterator[SequenceRig]:
-    """A rig on the store; afterwards nothing is held, mapped or used."""
+    """A rig on the store. At the end nothing may be held, mapped or used."""
     made = SequenceRig(namespace)
     yield made
     assert client.flush(LIMIT)

@@ -1,4 +1,4 @@
-"""Which sources of the store are worth a copy."""
+"""The choice of source pages that are worth a copy."""
 
 import pytest
 
@@ -19,12 +19,12 @@ BEST = 7
         (LEAST_COPIED - 1, False),
         (LEAST_COPIED, True),
         (PAGE - 1, True),
-        (PAGE, False),  # it is matched in place, and there is no source
+        (PAGE, False),  # the page is matched in place, so there is no source
         (PAGE + 1, True),
     ],
 )
 def test_a_source_is_copied_where_that_saves(client: Client, shared: int, worth: bool) -> None:  # noqa: FBT001
-    """From a bound on, or behind matched pages."""
+    """A source is copied from a minimum of tokens on, or if it follows matched pages."""
     namespace = client.namespace(NamespaceIdentity(b"worth %d" % shared), LAYOUT)
     assert namespace.wait_open(LIMIT), namespace.failure
     ids = list(range(100, 100 + 2 * PAGE))
@@ -35,7 +35,7 @@ def test_a_source_is_copied_where_that_saves(client: Client, shared: int, worth:
 
 
 def test_a_source_is_copied_where_nothing_has_to_run_then(client: Client) -> None:
-    """However few tokens it has: their next token is known."""
+    """A source of any length is copied if its next token is known."""
     namespace = client.namespace(NamespaceIdentity(b"known"), LAYOUT)
     assert namespace.wait_open(LIMIT), namespace.failure
     with namespace.reserve(start_page=0, page_count=1) as reservation:

@@ -1,4 +1,4 @@
-"""What a sequence gets of a store with too little room, and that the rest is its own."""
+"""A sequence in a store with too little room uses private pages for the rest."""
 
 from engines.sequence_rig import SLOTS, SequenceRig, reserved_slots
 from inference_worker.pages.acquisition import RESERVE_AHEAD
@@ -9,7 +9,7 @@ from kvstore_client import (
 
 
 def test_a_sequence_grows_in_the_store_and_then_beside_it(rig: SequenceRig, client: Client) -> None:
-    """Slots are reserved ahead until there are none; the rest is private and not published."""
+    """Slots are reserved ahead until none is free. The rest is private and not published."""
     ids = list(range(500, 500 + 4 * 40))
     with rig.open(ids[:4]) as pages:
         assert reserved_slots(client) == 1 + RESERVE_AHEAD
@@ -29,7 +29,7 @@ def test_a_sequence_grows_in_the_store_and_then_beside_it(rig: SequenceRig, clie
 
 
 def test_room_that_comes_later_is_not_used(rig: SequenceRig, client: Client) -> None:
-    """Once a page is private so are all behind it: the store takes no page without its path."""
+    """All pages after a private page are private. The store takes no page without its path."""
     ids = list(range(900, 900 + 4 * 24))
     other = SequenceRig(rig.namespace)
     with rig.open(ids[:4]) as pages:
@@ -48,7 +48,10 @@ def test_room_that_comes_later_is_not_used(rig: SequenceRig, client: Client) -> 
 
 
 def test_a_prompt_longer_than_the_store_is_cached_in_part(rig: SequenceRig, client: Client) -> None:
-    """Its first pages are the store's, as many as halving gets; the rest is not asked for again."""
+    """A prompt's first pages are stored, as many as halving allows.
+
+    The rest is not requested again.
+    """
     ids = list(range(3000, 3000 + 4 * (SLOTS + 8)))
     half = (SLOTS + 8) // 2
     with rig.open(ids) as pages:
@@ -64,12 +67,12 @@ def test_a_prompt_longer_than_the_store_is_cached_in_part(rig: SequenceRig, clie
     with rig.open(ids) as again:
         assert again.matched_tokens == 4 * half
         assert rig.holds(again, ids[: again.matched_tokens])
-        # What is missing now is half as much, and half of it fits.
+        # Only half as many pages are missing now, and half of these fit.
         assert reserved_slots(client) == half // 2
 
 
 def test_the_last_slot_is_taken(rig: SequenceRig, client: Client) -> None:
-    """Halving goes down to one page, into which the source's tokens are copied."""
+    """Halving goes down to one page, which takes the copy of the source."""
     ids = list(range(4000, 4010))
     other = SequenceRig(rig.namespace)
     with rig.open(ids) as first:
@@ -89,7 +92,7 @@ def test_the_last_slot_is_taken(rig: SequenceRig, client: Client) -> None:
 
 
 def test_a_store_that_is_full_gives_its_match(rig: SequenceRig) -> None:
-    """Where no slot at all can be had, the matched pages are used, and private ones."""
+    """Matched pages are used even if no slot is free. The rest is private."""
     ids = list(range(700, 717))
     published = rig.publish_all(ids)
     other = SequenceRig(rig.namespace)

@@ -1,4 +1,4 @@
-"""A sequence's pages come from the store while it gives some, and all go back."""
+"""A sequence's pages come from the store as long as it has room, and all are given back."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from pages.stamped_pages import LIMIT, nothing_held
 
 
 def test_without_a_namespace_all_pages_are_private() -> None:
-    """Nothing is matched or published, and the slots go back at the end, and only once."""
+    """Without a namespace nothing is matched or published, and the slots are given back once."""
     rig = SequenceRig(None)
     ids = list(range(10, 31))
     with rig.open(ids) as pages:
@@ -37,7 +37,10 @@ def test_without_a_namespace_all_pages_are_private() -> None:
 
 
 def test_whole_pages_are_published_as_they_are_computed(rig: SequenceRig, client: Client) -> None:
-    """Each publish inserts what became whole since the last one; the rest is never visible."""
+    """Each publish inserts the pages that became whole since the last one.
+
+    A partial page stays invisible.
+    """
     ids = list(range(100, 119))
     with rig.open(ids) as pages:
         assert pages.matched_tokens == 0
@@ -56,7 +59,7 @@ def test_whole_pages_are_published_as_they_are_computed(rig: SequenceRig, client
 
 
 def test_matched_pages_are_used_in_place(rig: SequenceRig) -> None:
-    """A sequence that begins alike has the very pages of the first, and computes only the rest."""
+    """A sequence with the same prefix uses the first one's pages, and computes only the rest."""
     ids = list(range(200, 219))
     published = rig.publish_all(ids)
     longer = [*ids[:17], *range(50, 60)]
@@ -72,20 +75,23 @@ def test_matched_pages_are_used_in_place(rig: SequenceRig) -> None:
 
 
 def test_a_match_leaves_a_token_to_compute(rig: SequenceRig) -> None:
-    """Of a sequence that is cached whole, all pages but the last are matched."""
+    """All pages but the last are matched if a sequence is cached whole."""
     ids = list(range(300, 316))
     published = rig.publish_all(ids)
     assert len(published) == 4
     with rig.open(ids) as pages:
         assert pages.matched_pages == published[:3]
         rig.compute(pages, ids, 12, 16)
-        # Published already: this copy stays the sequence's own.
+        # The page is already published, so this copy stays the sequence's own.
         assert pages.publish(ids, 16) == []
         assert rig.holds(pages, ids)
 
 
 def test_the_first_of_two_writers_stays(rig: SequenceRig) -> None:
-    """What another published meanwhile is its page; what comes behind it is still published."""
+    """The page that was published first stays.
+
+    Later pages of the other writer are still published.
+    """
     ids = list(range(400, 421))
     other = SequenceRig(rig.namespace)
     with rig.open(ids) as late, other.open(ids[:13]) as early:
@@ -102,7 +108,10 @@ def test_the_first_of_two_writers_stays(rig: SequenceRig) -> None:
 
 
 def test_pages_behind_a_removed_path_are_not_published(rig: SequenceRig, client: Client) -> None:
-    """An operator removes what a sequence goes on from: it reads on, and publishes nothing."""
+    """A sequence still reads a matched path that an operator evicted.
+
+    It publishes nothing after that path.
+    """
     ids = list(range(800, 817))
     rig.publish_all(ids)
     longer = [*ids, *range(900, 920)]
@@ -123,7 +132,7 @@ def test_pages_behind_a_removed_path_are_not_published(rig: SequenceRig, client:
 
 
 def test_an_exception_gives_everything_back(rig: SequenceRig) -> None:
-    """Pins, reserved and private slots go back also where the sequence fails."""
+    """Pins, reserved slots and private slots are given back also if the sequence fails."""
     ids = list(range(600, 617))
     rig.publish_all(ids)
     longer = [*ids, *range(2000, 2000 + 4 * 40)]
@@ -139,7 +148,10 @@ def test_an_exception_gives_everything_back(rig: SequenceRig) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_memory_that_does_not_fit_is_a_miss(rig: SequenceRig, client: Client, device: str) -> None:
-    """Of another shape, or on another device: what was acquired goes back, and all is private."""
+    """Memory of another shape or device is a miss.
+
+    Its holds are released, and all pages are private.
+    """
     rig.publish_all(list(range(20)))
     head_dim = 4 if device == "cpu" else LAYOUT.head_dim
     layout = replace(LAYOUT, head_dim=head_dim)
@@ -165,7 +177,7 @@ def test_tokens_that_are_none_are_the_callers_mistake(rig: SequenceRig) -> None:
 
 
 def test_an_absent_store_leaves_the_private_arena() -> None:
-    """Without a store there is a failure to read, and pages all the same."""
+    """Without a store a sequence has a failure and private pages."""
     with running_store(start=False) as absent, Client(absent.runtime_dir) as client:
         rig = SequenceRig(client.namespace(NamespaceIdentity(b"absent"), STORED))
         with rig.open([1, 2, 3, 4, 5]) as pages:
@@ -177,7 +189,10 @@ def test_an_absent_store_leaves_the_private_arena() -> None:
 
 
 def test_a_store_that_dies_under_a_sequence_is_no_failure() -> None:
-    """Its pages stay readable and writable to the end; new ones are private; nothing is kept."""
+    """A dead store's pages stay readable and writable to the end.
+
+    New pages are private, and nothing stays held.
+    """
     with running_store("--tier1-bytes", POOL_BYTES, "--extent-bytes", POOL_BYTES) as dying:
         with Client(dying.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
             namespace = client.namespace(NamespaceIdentity(b"dying"), STORED)

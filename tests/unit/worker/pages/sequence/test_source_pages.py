@@ -1,4 +1,4 @@
-"""A sequence goes on within a page that another began, on a copy of its own."""
+"""A sequence continues within another's page, on a copy of its own."""
 
 import pytest
 import torch
@@ -11,26 +11,26 @@ from inference_worker.pages.sequence import SequencePages
 from kvstore_client import Client
 from pages.stamped_pages import LIMIT
 
-# What a real model would like best; the rig has none.
+# Made-up best tokens, because the rig has no model.
 BEST, BEST_OF_ALL = 77, 88
 
 
 def run_whole(rig: SequenceRig, ids: list[int], prompt: int) -> list[PageRef]:
-    """Runs a sequence to its end, as an engine does; gives the pages that it published."""
+    """Runs a sequence to its end, like an engine. Returns the pages that it published."""
     with rig.open(ids[:prompt]) as pages:
         rig.compute(pages, ids, pages.matched_tokens + pages.copied_tokens, len(ids))
         return pages.finish(ids, len(ids), {prompt: BEST, len(ids): BEST_OF_ALL})
 
 
 def pin_count(client: Client) -> int:
-    """Counts the pins that are held once all releases have arrived."""
+    """Counts the pins that are held after all releases have arrived."""
     assert client.flush(LIMIT)
     return client.admin.stats().pin_count
 
 
 @pytest.mark.parametrize("shared", [4, 7, 9, 11])
 def test_every_shared_token_is_reused(rig: SequenceRig, shared: int) -> None:
-    """Whole pages in place, and the rest from a copy in the first page of its own."""
+    """Whole pages are used in place, and the rest is copied to the sequence's own first page."""
     ids = list(range(100, 115))
     published = run_whole(rig, ids, 12)
     assert len(published) == 4
@@ -54,9 +54,10 @@ def test_every_shared_token_is_reused(rig: SequenceRig, shared: int) -> None:
 def test_few_tokens_of_a_first_page_are_computed(
     rig: SequenceRig, client: Client, shared: int
 ) -> None:
-    """Their source is given back before anything runs, and the sequence is one that found nothing.
+    """A sequence that shares few tokens of its first page starts as a miss.
 
-    What it computes is in the store afterwards, beside what begins alike.
+    Its source is released before anything runs. Its pages are stored at the end, beside those that
+    begin alike.
     """
     ids = list(range(1000, 1015))
     run_whole(rig, ids, 12)
@@ -73,12 +74,15 @@ def test_few_tokens_of_a_first_page_are_computed(
 
 
 def test_a_partial_page_is_never_written_again(rig: SequenceRig, client: Client) -> None:
-    """Two go on from where one ended: each in a copy, and what it published stays as it was."""
+    """Two sequences continue from a partial page, each in a copy.
+
+    The page itself stays unchanged.
+    """
     ids = list(range(200, 210))
     partial = run_whole(rig, ids, 8)[-1]
     watcher = SequenceRig(rig.namespace)
     with watcher.open(ids, accept_next_token=True) as holder:
-        # As long as it computes nothing, it holds the page that it found.
+        # It holds the page that it found until it computes something.
         assert holder.source_page == partial
         before = watcher.pool.page(partial).clone()
         for more in ([1, 2, 3], [4, 5, 6]):
@@ -94,7 +98,10 @@ def test_a_partial_page_is_never_written_again(rig: SequenceRig, client: Client)
 
 
 def test_the_source_is_given_back_when_it_is_copied(rig: SequenceRig, client: Client) -> None:
-    """Its pin is there until something is computed, and the matched pages' pin to the end."""
+    """A source's pin is released once something is computed.
+
+    The matched pages' pin stays to the end.
+    """
     ids = list(range(300, 311))
     run_whole(rig, ids, 8)
     with rig.open(ids) as pages:
@@ -107,7 +114,7 @@ def test_the_source_is_given_back_when_it_is_copied(rig: SequenceRig, client: Cl
 
 
 def test_a_known_next_token_needs_no_page_of_its_own(rig: SequenceRig, client: Client) -> None:
-    """All of the prompt is matched; only who goes on takes a slot and copies."""
+    """The whole prompt is matched. Only a sequence that continues takes a slot and copies."""
     ids = list(range(400, 411))
     published = run_whole(rig, ids, 6)
     for end, best in ((6, BEST), (11, BEST_OF_ALL)):
@@ -122,7 +129,7 @@ def test_a_known_next_token_needs_no_page_of_its_own(rig: SequenceRig, client: C
         with rig.open(ids[:end]) as sampling:
             assert sampling.next_token is None
             assert sampling.matched_tokens + sampling.copied_tokens == end - 1
-    # Where no request ended there is no next token to be had.
+    # There is no next token at a place where no request ended.
     with rig.open(ids[:9], accept_next_token=True) as pages:
         assert pages.next_token is None
         assert pages.matched_pages == published[:2]
@@ -130,7 +137,7 @@ def test_a_known_next_token_needs_no_page_of_its_own(rig: SequenceRig, client: C
 
 
 def test_an_end_between_pages_needs_no_source(rig: SequenceRig) -> None:
-    """Of a prompt of whole pages that was asked before, all pages are used in place."""
+    """A repeated prompt of whole pages uses all its pages in place, without a source."""
     ids = list(range(600, 608))
     published = run_whole(rig, ids, 8)
     with rig.open(ids, accept_next_token=True) as pages:
@@ -140,7 +147,7 @@ def test_an_end_between_pages_needs_no_source(rig: SequenceRig) -> None:
 
 
 def test_a_full_store_is_copied_from_into_private_pages(rig: SequenceRig) -> None:
-    """Where there is no slot for the copy, the private arena has one."""
+    """A source is copied to the private arena if the store has no free slot."""
     ids = list(range(700, 710))
     published = run_whole(rig, ids, 8)
     longer = [*ids, *range(1000, 1000 + 4 * SLOTS)]
@@ -155,7 +162,7 @@ def test_a_full_store_is_copied_from_into_private_pages(rig: SequenceRig) -> Non
 
 
 def test_no_slot_is_reserved_beyond_the_end(rig: SequenceRig, client: Client) -> None:
-    """A sequence asks for what it can use at most, so that one that just fits is stored."""
+    """A sequence reserves at most the slots that it can use, so one that just fits is stored."""
 
     def reserved() -> int:
         return sum(arena.reserved_slot_count for arena in client.admin.stats().arenas)
@@ -171,7 +178,10 @@ def test_no_slot_is_reserved_beyond_the_end(rig: SequenceRig, client: Client) ->
 
 
 def test_a_prompt_that_just_fits_is_stored(rig: SequenceRig) -> None:
-    """Where there are no slots ahead, those for the prompt are still taken, and then singly."""
+    """Slots for a prompt are taken even if none can be reserved ahead.
+
+    Later ones are taken one by one.
+    """
     ids = list(range(1800, 1800 + 4 * SLOTS))
     prompt = ids[: 4 * (SLOTS - RESERVE_AHEAD + 1)]
     with rig.open(prompt) as pages:
@@ -180,14 +190,14 @@ def test_a_prompt_that_just_fits_is_stored(rig: SequenceRig) -> None:
 
 
 def assert_published(rig: SequenceRig, pages: SequencePages, ids: list[int]) -> None:
-    """Computes a sequence that takes all slots there are, and find it in the store."""
+    """Computes a sequence that takes all slots, and checks that all are published."""
     rig.compute(pages, ids, 0, len(ids))
     assert rig.private.used_count == 0
     assert len(pages.finish(ids, len(ids), {len(ids): BEST})) == SLOTS
 
 
 def test_what_was_finished_is_not_published_again(rig: SequenceRig) -> None:
-    """A second end of the same pages, with nothing new, names no page."""
+    """A second finish of the same pages publishes no page."""
     ids = list(range(900, 910))
     with rig.open(ids) as pages:
         rig.compute(pages, ids, 0, 10)

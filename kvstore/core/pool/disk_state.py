@@ -1,0 +1,104 @@
+"""The disk's state in the core: touched pages and removals. The core knows no page on the disk."""
+
+from collections import deque
+from typing import NamedTuple
+
+from kvstore.core.index.node import Node, Position
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.values.page_hash import page_digests
+
+# The most touches that wait. Beyond that the oldest are dropped, and the disk misses them.
+MAX_TOUCHES = 1 << 14
+
+
+class Touch(NamedTuple):
+    """The pages from ``start`` through ``end`` of the path to ``node`` were inserted or matched."""
+
+    node: "Node"
+    start: int
+    end: int
+
+
+class RemovedPrefix(NamedTuple):
+    """A page that must leave the disk, together with everything that continues it.
+
+    Without ``page_digest`` it is every page of the namespace.
+    """
+
+    namespace_id: bytes
+    namespace_digest: bytes
+    page_digest: bytes | None
+
+
+class DiskState:
+    """Touched pages, and removals that the disk has to carry out. Not thread-safe.
+
+    ``namespaces`` are the open ones, by digest. ``untold`` counts, by the digest of a namespace
+    that is not open any more, the removals that are not yet reported to the disk.
+    """
+
+    def __init__(self) -> None:
+        self.touches: deque[Touch] = deque(maxlen=MAX_TOUCHES)
+        self.removed: list[RemovedPrefix] = []
+        self.namespaces: dict[bytes, Namespace] = {}
+        self.untold: dict[bytes, int] = {}
+
+    def open(self, namespace: "Namespace") -> None:
+        """Adds a namespace. The disk may first have to forget an earlier one of this identity."""
+        namespace.removing = self.untold.pop(namespace.digest, 0)
+        self.namespaces[namespace.digest] = namespace
+
+    def close(self, namespace: "Namespace") -> None:
+        """Removes a deleted namespace, but keeps the number of its unreported removals."""
+        del self.namespaces[namespace.digest]
+        self.untold[namespace.digest] = namespace.removing
+
+    def told(self, namespace_digest: bytes) -> None:
+        """Records that a removal was reported to the disk."""
+        namespace = self.namespaces.get(namespace_digest)
+        if namespace is not None:
+            namespace.removing -= 1
+            return
+        self.untold[namespace_digest] -= 1
+        if not self.untold[namespace_digest]:
+            del self.untold[namespace_digest]
+
+    def touched(self, at: "Position", start: int = 0) -> None:
+        """Records a touch of a path's whole pages from ``start`` on, unless the disk has all."""
+        node, pages = at
+        if pages and len(node.edge) < node.tree.width:
+            # The disk keeps no partial pages.
+            assert node.parent is not None  # the root has no pages
+            node = node.parent
+            pages = len(node.slots)
+        known = node.page_hashes
+        if known is not None and known.kept >= pages and known.losses == node.tree.losses:
+            return
+        if node.start + pages > start:
+            self.touches.append(Touch(node, start, node.start + pages))
+
+    def remove_prefix(self, namespace: "Namespace", tokens: bytes) -> None:
+        """Records that no page may return that holds a prefix's last token.
+
+        The disk cannot search by partial page, so it drops the page above as well.
+        """
+        whole = len(tokens) - len(tokens) % namespace.index.width
+        digest = None
+        for each in page_digests(namespace.digest, tokens[:whole], namespace.index.width):
+            digest = each
+        if whole < len(tokens):
+            namespace.losses += 1
+        self.remove(namespace, digest)
+
+    def remove(self, namespace: "Namespace", page_digest: bytes | None) -> None:
+        """Records that a page may not return, nor any page after it. None stands for all pages.
+
+        No read under way in the namespace publishes after this, and none begins before the disk has
+        the report. Does nothing for a deleted namespace, whose pages were all removed already.
+        """
+        if namespace.deleted:
+            return
+        namespace.removals += 1
+        namespace.removing += 1
+        removed = RemovedPrefix(namespace.namespace_id, namespace.digest, page_digest)
+        self.removed.append(removed)

@@ -1,0 +1,161 @@
+"""Streams of events: each watcher has a thread of its own, none of the calls'."""
+
+from itertools import count
+from threading import Thread
+
+import structlog
+
+from kvstore.core import Identity
+from kvstore.core.values.event_log import (
+    Event,
+    LeaseEvent,
+    NamespaceEvent,
+    PagesChange,
+    PagesEvent,
+    Told,
+)
+from kvstore.errors import InvalidField, StoreDraining
+from kvstore.rpc.pipeline import Stream
+from kvstore.rpc.wire import fields
+from kvstore.rpc.wire.report import duration
+from kvstore.service.event_watches import Watching
+from kvstore.service.store import KVStore
+from kvstore.v1 import store_pb2 as pb
+from kvstore.v1 import types_pb2
+
+FIELDS = {
+    PagesChange.INSERTED: "pages_inserted",
+    PagesChange.REMOVED: "pages_removed",
+    PagesChange.COPIED: "pages_copied",
+    PagesChange.COPIES_REMOVED: "copies_removed",
+}
+
+
+def event_messages(told: Told, *, after: int, started_at: float) -> list[pb.WatchEventsResponse]:
+    """Returns events as messages, whose numbers begin after ``after``.
+
+    ``started_at`` is the time of the store's start, by the clock of the events.
+    """
+    messages = [
+        _message(event, number, started_at)
+        for number, event in enumerate(told.events, start=after + 1)
+    ]
+    if messages:
+        messages[0].lost_event_count = told.lost_count
+    return messages
+
+
+def _message(event: Event, number: int, started_at: float) -> pb.WatchEventsResponse:
+    message = pb.WatchEventsResponse(
+        sequence_number=number,
+        uptime=duration(max(event.at - started_at, 0.0)),
+        tenant=event.tenant,
+    )
+    match event:
+        case PagesEvent():
+            getattr(message, FIELDS[event.change]).CopyFrom(_pages_message(event))
+        case LeaseEvent():
+            message.lease_changed.CopyFrom(
+                pb.LeaseEvent(
+                    lease_id=event.lease_id,
+                    change=pb.LeaseEvent.Change.Name(event.step.value),
+                    display_name=event.display_name,
+                )
+            )
+        case NamespaceEvent():
+            message.namespace_changed.CopyFrom(
+                pb.NamespaceEvent(
+                    namespace_id=event.namespace_id,
+                    change=pb.NamespaceEvent.Change.Name(event.step.value),
+                )
+            )
+    return message
+
+
+def _pages_message(event: PagesEvent) -> pb.PagesEvent:
+    return pb.PagesEvent(
+        namespace_id=event.namespace_id,
+        start_page=event.start_page,
+        page_count=event.page_count,
+        tier=types_pb2.Tier.Name(event.tier),
+        path_digest=event.path_digest,
+        cause=pb.PagesEvent.Cause.Name(event.cause.value),
+    )
+
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+HISTORY = pb.WatchEventsRequest.History
+
+
+class EventStreams:
+    """Serves the calls of ``WatchEvents``. Thread-safe.
+
+    A sender waits until its client has room for more. A client that takes nothing keeps only its
+    own thread busy, at the latest until its call's deadline. Meanwhile its oldest events are lost.
+    """
+
+    def __init__(self, store: KVStore) -> None:
+        self._store = store
+        self._numbers = count(1)
+
+    def serve(
+        self,
+        identity: Identity,
+        request: pb.WatchEventsRequest,
+        stream: Stream,
+    ) -> None:
+        """Begins to send events to a caller, and returns.
+
+        Raises InvalidField, NamespaceNotFound, QuotaExceeded or StoreDraining.
+        """
+        namespace_id = request.namespace_id
+        if namespace_id:
+            fields.random_id("namespace_id", namespace_id)
+        if request.history not in HISTORY.values():
+            raise InvalidField(field="history", value=request.history, why="unknown")
+        watching = self._store.events.begin(
+            identity,
+            namespace_id,
+            history=request.history != pb.WatchEventsRequest.HISTORY_UNSPECIFIED,
+            live=request.history != pb.WatchEventsRequest.HISTORY_ALONE,
+        )
+        stream.on_end(watching.end)
+        thread = Thread(
+            target=self._run,
+            args=(watching, identity.tenant, stream),
+            name=f"kvstore-watcher-{next(self._numbers)}",
+            daemon=True,
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            self._store.events.forget(watching)
+            raise
+
+    def _run(self, watching: Watching, tenant: str, stream: Stream) -> None:
+        try:
+            self._send(watching, tenant, stream)
+            stream.end(StoreDraining() if watching.draining else None)
+        except Exception:
+            log.exception("watcher_failed")
+        finally:
+            self._store.events.forget(watching)
+
+    def _send(self, watching: Watching, tenant: str, stream: Stream) -> None:
+        """Sends events to a watcher until its watch ends."""
+        store, number = self._store, 0
+        stream.send(
+            pb.WatchEventsResponse(
+                uptime=duration(store.uptime()),
+                tenant=tenant,
+                began=pb.WatchBegan(
+                    store_epoch=store.epoch, remembered_event_count=watching.remembered
+                ),
+            )
+        )
+        while (told := watching.take()) is not None:
+            for message in event_messages(told, after=number, started_at=store.started_at):
+                number = message.sequence_number
+                stream.send(message)
+            watching.pause()

@@ -1,0 +1,289 @@
+"""Lanes on a real server: how calls are framed, limited, queued, timed and ended."""
+
+import socket
+from itertools import count
+from threading import Event, Semaphore, Thread
+
+import grpc
+import pytest
+
+from kvstore.core.values.limits import Quotas, QuotaTable
+from kvstore.errors import QuotaExceeded
+from kvstore.rpc.lane.connection import LENGTHS, MAX_HEAD_BYTES, Party
+from kvstore.rpc.lane.server import MAX_LANES_OF_PROCESS, METHODS, THREAD_COUNT, HotLanes
+from kvstore.service.clock import MONOTONIC
+from kvstore.service.tenancy.tenant_lookup import Tenant, Tenants
+from kvstore.service.timing import CallTimes
+from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore_client.testing import wait_until
+from stores.rpc_world import (
+    ADMIN_UID,
+    OpenLane,
+    Refused,
+    Server,
+    lane_answer,
+    lane_call,
+    lane_frame,
+    nothing,
+    party_of,
+    reason,
+    refusal_of_status,
+    tokens,
+)
+
+RELEASE = METHODS.index("/kvstore.v1.PrefixCacheService/ReleasePins")
+MATCH = METHODS.index("/kvstore.v1.PrefixCacheService/MatchPrefix")
+ACQUIRE = METHODS.index("/kvstore.v1.PrefixCacheService/AcquirePrefix")
+INSERT = METHODS.index("/kvstore.v1.PrefixCacheService/InsertPrefix")
+
+
+def test_a_lane_carries_one_call_after_another(server: Server, open_lane: OpenLane) -> None:
+    """A lane answers each call in turn, also after a call that was refused."""
+    worker = server.worker()
+    lane = open_lane(worker)
+    for method, expected in ((RELEASE, "OK"), (MATCH, "INVALID_FIELD"), (99, "INVALID_FIELD")) * 2:
+        assert reason(lane_call(lane, method, nothing(worker))[0]) == expected
+
+
+def test_a_call_in_pieces_is_a_call(server: Server, open_lane: OpenLane) -> None:
+    """A call is answered even if its bytes arrive one by one."""
+    worker = server.worker()
+    lane, body = open_lane(worker), nothing(worker)
+    for each in lane_frame(RELEASE, body):
+        lane.sendall(bytes((each,)))
+    assert reason(lane_answer(lane)[0]) == "OK"
+
+
+@pytest.mark.parametrize(
+    ("timeout_us", "why"),
+    [
+        (0, "missing or too long"),
+        (1, "the call had not begun"),
+        (90_000_000, "missing or too long"),
+    ],
+)
+def test_a_deadline_is_looked_at(
+    server: Server, open_lane: OpenLane, timeout_us: int, why: str
+) -> None:
+    """A call is refused if its deadline is missing, too long, or over before the call begins."""
+    worker = server.worker()
+    answer, _ = lane_call(open_lane(worker), RELEASE, nothing(worker), timeout_us=timeout_us)
+    refused = refusal_of_status(answer.status)
+    assert (refused.code, refused.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
+    assert why in answer.status.message
+
+
+def test_a_rate_counts_what_lanes_carry(server: Server, open_lane: OpenLane) -> None:
+    """A rate limit refuses calls over lanes as over gRPC, except those that give something back."""
+    worker = server.worker()
+    lane = open_lane(worker)
+    # One at once, and then none for half a minute.
+    server.store.change_rates(QuotaTable(Quotas(requests_per_second=1 / 32)))
+    body = pb.MatchPrefixRequest().SerializeToString()
+    told = [reason(lane_call(lane, MATCH, body)[0]) for _ in range(2)]
+    assert told == ["INVALID_FIELD", "QUOTA_EXCEEDED"]
+    release = pb.ReleasePinsRequest().SerializeToString()
+    assert reason(lane_call(lane, RELEASE, release)[0]) == "INVALID_FIELD"
+    assert server.store.traffic.requests(f"uid-{worker.uid}").refused_count == 1
+
+
+def test_an_open_lane_follows_the_tenants(server: Server, open_lane: OpenLane) -> None:
+    """Once its uid is another tenant's, its calls are too, and the old lease is unknown."""
+    worker = server.worker(uid=7)
+    lane = open_lane(worker)
+    assert reason(lane_call(lane, RELEASE, nothing(worker))[0]) == "OK"
+    before = server.store.traffic.requests("uid-7").request_count
+    kept = server.credentials.tenants
+    server.credentials.tenants = Tenants([Tenant("carol", uids=frozenset({7}))])
+    assert reason(lane_call(lane, RELEASE, nothing(worker))[0]) == "LEASE_NOT_FOUND"
+    assert server.store.traffic.requests("carol").request_count == 1
+    server.credentials.tenants = kept
+    assert reason(lane_call(lane, RELEASE, nothing(worker))[0]) == "OK"
+    assert server.store.traffic.requests("uid-7").request_count == before + 1
+
+
+@pytest.mark.parametrize(
+    ("head_bytes", "body_bytes"), [(MAX_HEAD_BYTES + 1, 0), (1, (16 << 20) + 1), (1, (1 << 32) - 1)]
+)
+def test_lengths_over_the_bounds_end_a_lane(
+    server: Server, open_lane: OpenLane, head_bytes: int, body_bytes: int
+) -> None:
+    """A call with a length over the limit is refused with its reason, and its lane ends."""
+    lane = open_lane(server.worker())
+    lane.sendall(LENGTHS.pack(head_bytes, body_bytes))
+    assert reason(lane_answer(lane)[0]) == "LIMIT_EXCEEDED"
+    with pytest.raises(EOFError):
+        lane_answer(lane)
+
+
+def test_a_head_that_is_none_ends_a_lane(server: Server, open_lane: OpenLane) -> None:
+    """A malformed head ends the lane, because the beginning of the next call is unknown."""
+    lane = open_lane(server.worker())
+    lane.sendall(LENGTHS.pack(3, 0) + b"\xff\xff\xff")
+    assert reason(lane_answer(lane)[0]) == "INVALID_FIELD"
+    with pytest.raises(EOFError):
+        lane_answer(lane)
+
+
+def test_a_call_that_does_not_come_whole_keeps_no_thread(
+    server: Server, lanes: HotLanes, open_lane: OpenLane
+) -> None:
+    """A lane with a partial call is ended.
+
+    Others are answered meanwhile, also of the same tenant.
+    """
+    worker = server.worker()
+    halves = [open_lane(worker) for _ in range(MAX_LANES_OF_PROCESS - 1)]
+    for each in halves:
+        each.sendall(LENGTHS.pack(10, 10) + b"half")
+    assert reason(lane_call(open_lane(server.worker(uid=3)), RELEASE, b"")[0]) == "INVALID_FIELD"
+    for each in halves:
+        with pytest.raises((EOFError, ConnectionResetError)):
+            lane_answer(each)
+    assert lanes.failure_count == 0
+
+
+def test_who_hung_up_wants_no_answer(server: Server, open_lane: OpenLane) -> None:
+    """A call is not made if its client hung up before the call began."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    worker.publish(namespace_id, tokens(*range(8)), 1)
+    request = pb.MatchPrefixRequest(
+        caller=worker.caller(),
+        namespace_id=namespace_id,
+        sequence=pb.Sequence(tokens=tokens(*range(9))),
+        pin_id=5,
+    )
+    near, far = socket.socketpair()
+    near.sendall(lane_frame(MATCH, request.SerializeToString()))
+    near.close()
+    assert server.lanes is not None
+    server.lanes.take(far, party_of(worker))
+    # The next one is served after it was looked at: the threads take events in order.
+    server.lanes.look()
+    assert reason(lane_call(open_lane(worker), RELEASE, nothing(worker))[0]) == "OK"
+    [lease] = server.store.stats(server.credentials.identity_of(ADMIN_UID)).leases
+    assert lease.pin_count == 0
+
+
+def test_a_process_has_few_lanes(server: Server, lanes: HotLanes, open_lane: OpenLane) -> None:
+    """The number of a process's lanes is limited, and other processes still have room."""
+    worker = server.worker()
+    opened = [open_lane(worker) for _ in range(MAX_LANES_OF_PROCESS)]
+    with pytest.raises(QuotaExceeded):
+        lanes.require_room(party_of(worker))
+    lanes.require_room(party_of(server.worker()))
+    lanes.end(worker.number)
+    for each in opened:
+        with pytest.raises(EOFError):
+            lane_answer(each)
+
+
+def test_a_lane_s_calls_are_timed(server: Server) -> None:
+    """Calls over lanes are timed by method and outcome, including refused ones."""
+    server.store.call_times["lane"] = times = CallTimes()
+    worker = server.worker()
+    near, far = socket.socketpair()
+    with HotLanes(server.store, server.credentials, MONOTONIC) as lanes, near:
+        lanes.take(far, party_of(worker))
+        for method in (RELEASE, RELEASE, MATCH):
+            lane_call(near, method, nothing(worker))
+    told = {key: counts.total for key, counts in times.read().items()}
+    assert told == {(METHODS[RELEASE], "OK"): 2, (METHODS[MATCH], "INVALID_FIELD"): 1}
+
+
+def test_lanes_are_shared_out(server: Server) -> None:
+    """One uid may have three quarters of all lanes, so the next uid finds room."""
+    few = HotLanes(server.store, server.credentials, MONOTONIC, max_lanes=4)
+    ends = []
+    with few:
+        for number in range(3):
+            near, far = socket.socketpair()
+            ends.append(near)
+            few.take(far, Party(5, b"", b"", number))
+        with pytest.raises(QuotaExceeded):
+            few.require_room(Party(5, b"", b"", 9))
+        few.require_room(Party(6, b"", b"", 9))
+    for each in ends:
+        with pytest.raises(EOFError):
+            lane_answer(each)
+        each.close()
+
+
+def test_threads_that_stand_still_are_seen(
+    server: Server, lanes: HotLanes, open_lane: OpenLane
+) -> None:
+    """The probe of a look is not taken while all threads wait for the store."""
+    workers = [server.worker(uid=uid) for uid in range(2, 10)]
+    waiting, go_on = [Event() for _ in workers], Event()
+    made = iter(waiting)
+    release = server.store.release
+
+    def held(*arguments: object) -> None:
+        next(made).set()
+        assert go_on.wait(30)
+        release(*arguments)  # type: ignore[arg-type]
+
+    server.store.release = held  # type: ignore[method-assign, assignment]
+    threads = [
+        Thread(target=lane_call, args=(open_lane(each), RELEASE, nothing(each)), daemon=True)
+        for each in workers
+    ]
+    for thread in threads:
+        thread.start()
+    assert all(each.wait(30) for each in waiting)
+    before = lanes.last_tick
+    lanes.look()
+    assert lanes.is_alive()
+    assert lanes.last_tick == before
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    # Any call after it shows that the probe was taken, once the threads are there again.
+    while lanes.last_tick == before:
+        lane_call(open_lane(server.worker()), RELEASE, b"")
+    assert lanes.failure_count == 0
+
+
+def test_a_fault_keeps_nobody_waiting(server: Server, lanes: HotLanes, open_lane: OpenLane) -> None:
+    """Calls that break in a way that nobody foresaw: the lane behind them is served."""
+    worker = server.worker()
+    first, waiting = [open_lane(worker) for _ in range(THREAD_COUNT // 2)], open_lane(worker)
+    entered, go_on, number = Semaphore(0), Event(), count()
+    answer = lanes.answer
+
+    def faulty(*arguments: object) -> tuple[bytes, bytes]:
+        if next(number) >= len(first):
+            return answer(*arguments)  # type: ignore[arg-type]
+        entered.release()
+        assert go_on.wait(30)
+        raise RuntimeError("a fault put in on purpose")
+
+    lanes.answer = faulty  # type: ignore[method-assign]
+    frame = lane_frame(RELEASE, nothing(worker))
+    for each in first:
+        each.sendall(frame)
+        assert entered.acquire(timeout=30)
+    waiting.sendall(frame)
+    assert wait_until(lambda: bool(lanes._fair._waiting))
+    go_on.set()
+    assert reason(lane_answer(waiting)[0]) == "OK"
+    # The first that broke let it in.
+    assert wait_until(lambda: lanes.failure_count == len(first))
+
+
+def test_a_refusal_says_the_same_as_over_grpc(server: Server) -> None:
+    """A refusal over a lane has the code, reason, values and details of one over gRPC."""
+    worker = server.worker()
+    request = pb.MatchPrefixRequest(
+        caller=worker.caller(), namespace_id=bytes(16), sequence=pb.Sequence(), pin_id=1
+    )
+    refusals = []
+    for lanes in (server.lanes, None):
+        server.lanes, kept = lanes, server.lanes
+        with pytest.raises(Refused) as caught:
+            worker.ask(worker.prefix_cache.MatchPrefix, request)
+        refusals.append(caught.value)
+        server.lanes = kept
+    assert refusals[0] == refusals[1]
+    assert refusals[0].reason == "NAMESPACE_NOT_FOUND"

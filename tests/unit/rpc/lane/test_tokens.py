@@ -1,0 +1,58 @@
+"""Long requests over lanes; their tokens are received separately."""
+
+from typing import Any
+
+import pytest
+
+from kvstore.rpc.lane.connection import SMALL_BYTES
+from kvstore.rpc.lane.server import METHODS
+from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore_client.tokens import sequence_pieces
+from stores.rpc_world import OpenLane, Server, lane_call, nothing, reason, tokens
+
+MATCH, ACQUIRE, INSERT, RELEASE = (
+    METHODS.index(f"/kvstore.v1.PrefixCacheService/{name}")
+    for name in ("MatchPrefix", "AcquirePrefix", "InsertPrefix", "ReleasePins")
+)
+
+
+@pytest.mark.parametrize("method", [MATCH, ACQUIRE])
+def test_tokens_that_end_a_long_request_are_its_sequence_s(
+    server: Server, open_lane: OpenLane, method: int
+) -> None:
+    """A long request gets the same answer whether its tokens are received apart or parsed."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    cached = tokens(*range(8))
+    worker.publish(namespace_id, cached, 1)
+    long = cached + tokens(*range(100, 100 + SMALL_BYTES))
+    kind, read = {
+        MATCH: (pb.MatchPrefixRequest, pb.MatchPrefixResponse),
+        ACQUIRE: (pb.AcquirePrefixRequest, pb.AcquirePrefixResponse),
+    }[method]
+    answers = []
+    for pin_id, sent in ((11, {}), (12, {"tokens": long})):
+        request: Any = kind(
+            caller=worker.caller(), namespace_id=namespace_id, pin_id=pin_id, sequence=sent
+        )
+        if method == ACQUIRE:
+            request.reservation_id = pin_id
+        pieces = [request.SerializeToString(), *([] if sent else sequence_pieces(long))]
+        head, body = lane_call(open_lane(worker), method, b"".join(pieces))
+        assert reason(head) == "OK"
+        answers.append(read.FromString(body).match)
+    assert answers[0].matched_token_count == 8
+    assert answers[0] == answers[1]
+
+
+def test_a_long_body_of_a_call_without_a_sequence_is_parsed_as_it_is(
+    server: Server, open_lane: OpenLane
+) -> None:
+    """Tokens that end a long body count as a sequence only if the method has a sequence."""
+    worker = server.worker()
+    request = pb.InsertPrefixRequest(caller=worker.caller(), reservation_id=7)
+    long = tokens(*range(SMALL_BYTES))
+    body = request.SerializeToString() + b"".join(sequence_pieces(long))
+    assert reason(lane_call(open_lane(worker), INSERT, body)[0]) == "RESERVATION_NOT_FOUND"
+    body = nothing(worker) + b"".join(sequence_pieces(long))
+    assert reason(lane_call(open_lane(worker), RELEASE, body)[0]) == "LIMIT_EXCEEDED"
