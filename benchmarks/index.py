@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvstore.service.clock import MONOTONIC
-from kvstore.service.threads import Collector
+from kvstore.service.periodic_threads import Collector
 from peers.environment import interpreter
 from support import machine
 from support.index.cases import Case, Size, evict_case, insert_case, match_case

@@ -32,12 +32,12 @@ from kvstore.rpc.health.probes import OwnerProbe
 from kvstore.rpc.health.watchdog import Health
 from kvstore.rpc.lane.connection import Frame, HotLane, Party
 from kvstore.rpc.lane.server import METHODS, HotLanes
+from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
-from kvstore.service.timing import CallTimes
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.host.arena import HostMemory
+from kvstore.storage.host.host_memory import HostMemory
 from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import Client, ClientConfig

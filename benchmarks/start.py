@@ -13,7 +13,7 @@ import structlog
 import typer
 from rich.table import Table
 
-from kvstore.storage.host import limits as memory
+from kvstore.storage.host import machine_limits as memory
 from support import machine
 from support.start.extents import measure_extents
 from support.start.server import measure_servers

@@ -7,8 +7,8 @@ import structlog
 from kvstore.config.loading import settings_error
 from kvstore.config.settings import Config
 from kvstore.logs import change_logging
+from kvstore.service.periodic_threads import Ticker
 from kvstore.service.store import KVStore
-from kvstore.service.threads import Ticker
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

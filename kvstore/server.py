@@ -52,20 +52,27 @@ from kvstore.rpc.server import (
 )
 from kvstore.rpc.servicers.prefix_cache import IN_FLIGHT
 from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
+from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import MONOTONIC, Clock
-from kvstore.service.ids import random_ids
 from kvstore.service.matching import Sampler
+from kvstore.service.periodic_threads import (
+    Collector,
+    Grower,
+    DiskWriteTicker,
+    MoveTicker,
+    Reaper,
+    Ticker,
+)
+from kvstore.service.random_ids import random_ids
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
-from kvstore.service.threads import Collector, DiskWriteTicker, Grower, MoveTicker, Reaper, Ticker
-from kvstore.service.timing import CallTimes
 from kvstore.service_manager import ServiceManager
 from kvstore.signals import Signals, ignore_parent_death
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import DeviceUnavailable, SlabInUse
+from kvstore.storage.memory_tiers import Tiers
 from kvstore.storage.slab.policy import FirstTouch
-from kvstore.storage.tiers import Tiers
-from kvstore.tier_memory import tier_1_source, tier_2, tier_3
+from kvstore.tier_setup import tier_1_source, tier_2, tier_3
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

@@ -20,7 +20,7 @@ from kvstore.metrics.metric import Kind, Metric
 from kvstore.metrics.names import PassingNames, TenantNames
 from kvstore.metrics.scrape import Labels, Scrape
 from kvstore.metrics.view import View
-from kvstore.service.timing import BOUNDS, DurationCounts
+from kvstore.service.call_durations import BOUNDS, DurationCounts
 
 BUCKETS = (*map(str, BOUNDS), "+Inf")
 

@@ -20,7 +20,7 @@ from kvstore.metrics.scrape import (
     THREADS,
     TIERS,
 )
-from kvstore.service.tiers.disk import DiskState
+from kvstore.service.page_io.disk_slab import DiskState
 
 OF_LOOKUPS: Final = (
     counter(

@@ -7,8 +7,8 @@ from kvstore.core.stats import LeaseStats
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.event_log import Cause
 from kvstore.metrics.view import View
-from kvstore.service.tiers.disk import DiskState
-from kvstore.service.timing import DurationCounts
+from kvstore.service.call_durations import DurationCounts
+from kvstore.service.page_io.disk_slab import DiskState
 
 T = TypeVar("T")
 Labels: TypeAlias = tuple[str, ...]

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kvstore.core.stats import Stats
+from kvstore.service.call_durations import DurationCounts
 from kvstore.service.event_watches import EventUse
+from kvstore.service.page_io.memory_mover import MoveCounts
+from kvstore.service.page_io.tier3 import Tier3Use
 from kvstore.service.tenancy.rate_limit import Requests
-from kvstore.service.tiers.disk_tier import Tier3Use
-from kvstore.service.tiers.mover import MoveCounts
-from kvstore.service.timing import DurationCounts
 
 
 class ThreadView(NamedTuple):

@@ -25,10 +25,10 @@ from kvstore.core import Caller, Identity, Limits
 from kvstore.errors import InvalidField, KVStoreError, LimitExceeded
 from kvstore.logs import CALL
 from kvstore.rpc.wire import fields, status
+from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.rate_limit import Traffic
-from kvstore.service.timing import CallTimes
 
 Logger: TypeAlias = structlog.typing.FilteringBoundLogger
 

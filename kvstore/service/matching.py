@@ -22,12 +22,12 @@ from kvstore.errors import KVStoreError, StoreDraining
 from kvstore.service.clock import Clock
 from kvstore.service.leases import Leases
 from kvstore.service.log_budget import LogBudget
-from kvstore.service.memory.growth import Growth
-from kvstore.service.tiers.disk_reader import NO_TERMS, LoadTerms
-from kvstore.service.tiers.disk_tier import Tier3
-from kvstore.service.tiers.mover import Mover
+from kvstore.service.memory.arena_growth import Growth
+from kvstore.service.page_io.disk_reader import NO_TERMS, LoadTerms
+from kvstore.service.page_io.memory_mover import Mover
+from kvstore.service.page_io.tier3 import Tier3
 from kvstore.storage.errors import CudaFailed
-from kvstore.storage.tiers import Tiers
+from kvstore.storage.memory_tiers import Tiers
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

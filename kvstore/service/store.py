@@ -33,21 +33,21 @@ from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace
 from kvstore.errors import NamespaceNotFound, PoolExhausted
 from kvstore.service.admin import Administration, Listing, NamedPinKeeper
+from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.event_watches import EventWatches
 from kvstore.service.leases import Leases
 from kvstore.service.matching import Matching, Sampler
-from kvstore.service.memory.growth import WATERMARK, Growth
+from kvstore.service.memory.arena_growth import WATERMARK, Growth
+from kvstore.service.page_io.disk_slab import Disk
+from kvstore.service.page_io.memory_mover import Mover
+from kvstore.service.page_io.tier3 import Tier3
 from kvstore.service.tenancy.rate_limit import Traffic
-from kvstore.service.thrash import ThrashWatch
-from kvstore.service.tiers.disk import Disk
-from kvstore.service.tiers.disk_tier import Tier3
-from kvstore.service.tiers.mover import Mover
-from kvstore.service.timing import CallTimes
+from kvstore.service.thrash_watch import ThrashWatch
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
+from kvstore.storage.memory_tiers import Tiers
 from kvstore.storage.slab.policy import WriteAdmission
-from kvstore.storage.tiers import Tiers
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

@@ -8,7 +8,6 @@ from threading import Lock
 import structlog
 
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
-from kvstore.storage.copies import Outcome, SlotBytes, copy_all
 from kvstore.storage.errors import BudgetExhausted, CudaFailed
 from kvstore.storage.extent import (
     ExtentDescription,
@@ -18,6 +17,7 @@ from kvstore.storage.extent import (
     SlotReader,
 )
 from kvstore.storage.generation_table import GenerationTable
+from kvstore.storage.slot_copies import Outcome, SlotBytes, copy_all
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

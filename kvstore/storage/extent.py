@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
-from kvstore.storage.copies import SlotBytes
+from kvstore.storage.slot_copies import SlotBytes
 
 
 class ExtentShape(NamedTuple):

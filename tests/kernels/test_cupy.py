@@ -14,7 +14,7 @@ import pytest
 
 from device.card import Card
 from device.cupy_stand_in import Device, MemoryPointer, Runtime, UnownedMemory, cupy_on
-from kvstore.storage.cuda.arena import CudaDevice
+from kvstore.storage.cuda.device_memory import CudaDevice
 from kvstore.storage.errors import DeviceUnavailable
 from kvstore_client import errors
 from kvstore_client.memory.cuda.runtime import CupyRuntime

@@ -71,7 +71,7 @@ ALLOWED = {
     "kvstore/metrics_listener.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
     "kvstore/reload.py": {LOGS, "kvstore.config", "kvstore.service"},
-    "kvstore/tier_memory.py": {"kvstore.config", "kvstore.signals"}
+    "kvstore/tier_setup.py": {"kvstore.config", "kvstore.signals"}
     | {"kvstore.service", "kvstore.storage"},
     "kvstore/__init__.py": set(),
     # It knows the name of the composition root, which it imports late.

@@ -33,7 +33,7 @@ from kvstore.rpc.pipeline import Call, Method, Pipeline
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.host.arena import HostMemory
+from kvstore.storage.host.host_memory import HostMemory
 class Incoming:
     call = Call(Identity("alice"), remaining=1.0)
     body = b""

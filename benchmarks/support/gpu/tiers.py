@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from kvstore.service.tiers.mover import COPY_PAGES
+from kvstore.service.page_io.memory_mover import COPY_PAGES
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.cuda.arena import CudaDevice
+from kvstore.storage.cuda.device_memory import CudaDevice
 from kvstore.storage.extent import MemorySource
-from kvstore.storage.host.arena import HostMemory
-from kvstore.storage.tiers import Tiers
+from kvstore.storage.host.host_memory import HostMemory
+from kvstore.storage.memory_tiers import Tiers
 from support.gpu.plan import Plan, synchronize
 from support.gpu.tier_store import TierStore
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from kvstore.core.index.node import Position
 from kvstore.core.pool.pages import publish
-from kvstore.service.threads import Collector
+from kvstore.service.periodic_threads import Collector
 from support.index.trees import PAGE_TOKENS, Tree, sequence
 
 STATM = Path("/proc/self/statm")

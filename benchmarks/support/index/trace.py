@@ -9,7 +9,7 @@ from time import perf_counter, thread_time
 from typing import Any
 
 from kvstore.service.clock import MONOTONIC
-from kvstore.service.threads import Collector
+from kvstore.service.periodic_threads import Collector
 from kvstore_ctl.bench.trace import blocks_of, object_of, rows_of
 from support.index.trees import PAGE_TOKENS, WIDTH, Tree
 from support.traces import asking

@@ -22,7 +22,7 @@ from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.host.arena import HostMemory
+from kvstore.storage.host.host_memory import HostMemory
 from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
 from support.rpc.handlers import CallContext, Metadata, Registry, adapter_of
 from support.rpc.worker import KEY, TIMEOUT, Worker

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import numpy as np
 
 from kvstore.storage.extent import ExtentShape, HostExport
-from kvstore.storage.host.arena import HostMemory
+from kvstore.storage.host.host_memory import HostMemory
 from support.start.program import NEVER
 from support.start.ways import Way
 
@@ -65,7 +65,7 @@ def _extent(way: Way, size_bytes: int) -> dict[str, float]:
     shape = ExtentShape(1, 1, 1, size_bytes // SLOT_BYTES, SLOT_BYTES)
     source = HostMemory(hugepages=way.hugepages, threads=way.threads or 1)
     enough = NEVER if way.threads is None else 1
-    with patch("kvstore.storage.host.mapping.ENOUGH_THREADS", enough):
+    with patch("kvstore.storage.host.memfd.ENOUGH_THREADS", enough):
         began = time.perf_counter()
         extent = source.allocate(shape)
         ready = time.perf_counter() - began

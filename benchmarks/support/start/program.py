@@ -21,8 +21,8 @@ def main() -> int:
     fill = os.environ[VARIABLE]
     enough, most = (NEVER, 1) if fill == FALLOCATE else (1, int(fill))
     with (
-        patch("kvstore.storage.host.mapping.ENOUGH_THREADS", enough),
-        patch("kvstore.storage.host.arena.MOST_THREADS", most),
+        patch("kvstore.storage.host.memfd.ENOUGH_THREADS", enough),
+        patch("kvstore.storage.host.host_memory.MOST_THREADS", most),
     ):
         return program.run()
 

@@ -8,7 +8,7 @@ from kvstore.rpc.attach.frames import FrameReader, FrameWriter
 from kvstore.rpc.attach.session import AttachSession
 from kvstore.rpc.lane.connection import Party
 from kvstore.rpc.wire.status import to_status
-from kvstore.service.processes import Process
+from kvstore.service.attached_processes import Process
 from kvstore.v1 import attach_pb2
 
 

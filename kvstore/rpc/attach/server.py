@@ -16,9 +16,9 @@ from kvstore.rpc.attach.session import AttachSession
 from kvstore.rpc.attach.table import ConnectionTable, SocketAccess
 from kvstore.rpc.lane.connection import Party
 from kvstore.rpc.lane.server import HotLanes
+from kvstore.service.attached_processes import Process, Processes
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
-from kvstore.service.processes import Process, Processes
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 

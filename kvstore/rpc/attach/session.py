@@ -14,7 +14,7 @@ from kvstore.rpc.lane.server import FEATURE, HotLanes
 from kvstore.rpc.pipeline import MAX_SECRET_BYTES, MIN_SECRET_BYTES
 from kvstore.rpc.wire import fields
 from kvstore.rpc.wire.report import exported_extents
-from kvstore.service.processes import Process, Processes
+from kvstore.service.attached_processes import Process, Processes
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import attach_pb2

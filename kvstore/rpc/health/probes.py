@@ -5,8 +5,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol
 
+from kvstore.service.call_durations import Durations
 from kvstore.service.clock import Clock
-from kvstore.service.timing import Durations
 
 
 class Ticking(Protocol):

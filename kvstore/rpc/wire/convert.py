@@ -25,7 +25,7 @@ from kvstore.core.values.layout import OpaqueContent, PagedContent
 from kvstore.core.values.runs import Run
 from kvstore.errors import FeatureUnsupported, InvalidField, LimitExceeded
 from kvstore.rpc.wire import fields
-from kvstore.service.tiers.disk_reader import LoadTerms
+from kvstore.service.page_io.disk_reader import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
 

@@ -21,10 +21,10 @@ from kvstore.core.stats import (
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.slots import SlotState
 from kvstore.rpc.wire.convert import identity_message, layout_message
+from kvstore.service.page_io.disk_slab import DiskState
+from kvstore.service.page_io.tier3 import Tier3Use
 from kvstore.service.store import CudaIpcExport, ExtentDescription, HostExport
 from kvstore.service.tenancy.rate_limit import Requests
-from kvstore.service.tiers.disk import DiskState
-from kvstore.service.tiers.disk_tier import Tier3Use
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2, types_pb2
 
 

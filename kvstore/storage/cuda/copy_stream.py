@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import structlog
 
-from kvstore.storage.copies import DeviceCopy
-from kvstore.storage.cuda.runtime import CupyRuntime
+from kvstore.storage.cuda.cupy_runtime import CupyRuntime
 from kvstore.storage.errors import CudaFailed
+from kvstore.storage.slot_copies import DeviceCopy
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from kvstore.storage.errors import NotEnoughMemory
-from kvstore.storage.host.limits import read
+from kvstore.storage.host.machine_limits import read
 
 HUGEPAGE_BYTES = 2 << 20
 POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"

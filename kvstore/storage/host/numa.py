@@ -10,7 +10,7 @@ import os
 import platform
 from pathlib import Path
 
-from kvstore.storage.host.limits import read
+from kvstore.storage.host.machine_limits import read
 
 # From linux/mempolicy.h. With a bound policy (MPOL_BIND) the kernel would kill a process once the
 # node is full; with a preferred one it uses the other nodes for the rest.

@@ -9,9 +9,9 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from device.streams import Streams
-from kvstore.storage.copies import DeviceCopy
-from kvstore.storage.cuda.runtime import DeviceMemoryInfo, Exported, address_of
+from kvstore.storage.cuda.cupy_runtime import DeviceMemoryInfo, Exported, address_of
 from kvstore.storage.errors import CudaFailed
+from kvstore.storage.slot_copies import DeviceCopy
 from kvstore_client.errors import DeviceUnavailable
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Card:
 
 
 class ServerCuda:
-    """``kvstore.storage.cuda.runtime.CupyRuntime`` on a card."""
+    """``kvstore.storage.cuda.cupy_runtime.CupyRuntime`` on a card."""
 
     def __init__(self, card: Card) -> None:
         self._card = card

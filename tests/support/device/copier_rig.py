@@ -5,10 +5,10 @@ from itertools import count
 
 from device.card import Card, ServerCuda
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.copies import DeviceCopy
-from kvstore.storage.cuda.arena import GRANULARITY, CudaDevice
-from kvstore.storage.host.arena import HostMemory
-from kvstore.storage.tiers import Tiers
+from kvstore.storage.cuda.device_memory import GRANULARITY, CudaDevice
+from kvstore.storage.host.host_memory import HostMemory
+from kvstore.storage.memory_tiers import Tiers
+from kvstore.storage.slot_copies import DeviceCopy
 
 SLOT = 1000
 COUNT = 5

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from device.card import Card
-from kvstore.storage.cuda.driver import CopyAttributes
+from kvstore.storage.cuda.cuda_driver import CopyAttributes
 
 
 def driver_library(card: Card, batched: str = "cuMemcpyBatchAsync_v2") -> SimpleNamespace:

@@ -20,7 +20,7 @@ from kvstore.core.verbs.insert import publish_next
 from kvstore.core.verbs.lease_lifecycle import Lifecycle
 from kvstore.core.verbs.reserve import Reserving
 from kvstore.core.verbs.verify import Inspection
-from kvstore.service.processes import Process, Processes
+from kvstore.service.attached_processes import Process, Processes
 
 
 def program(fault: str) -> tuple[str, ...]:

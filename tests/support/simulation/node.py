@@ -21,12 +21,12 @@ from kvstore.rpc.fair_queue import CallThreads
 from kvstore.rpc.grpc_adapter import GrpcAdapter
 from kvstore.rpc.pipeline import Pipeline
 from kvstore.rpc.server import Sockets, add_contract
-from kvstore.service.ids import random_ids
+from kvstore.service.periodic_threads import Grower, Reaper
+from kvstore.service.random_ids import random_ids
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
-from kvstore.service.threads import Grower, Reaper
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.host.arena import HostMemory
+from kvstore.storage.host.host_memory import HostMemory
 from kvstore.v1 import prefix_cache_pb2
 from simulation import sockets
 from simulation.kernel import Kernel, Violation

@@ -6,8 +6,8 @@ from pathlib import Path
 from threading import Event, Thread
 
 from kvstore.core.values.requests import Match, MatchOptions
-from kvstore.service.tiers.disk import Disk
-from kvstore.service.tiers.disk_reader import NO_TERMS, LoadTerms
+from kvstore.service.page_io.disk_reader import NO_TERMS, LoadTerms
+from kvstore.service.page_io.disk_slab import Disk
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.slab.layout import ALIGNMENT
 from kvstore.storage.slab.policy import FirstTouch, SlabClock, WriteAdmission

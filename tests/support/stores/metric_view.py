@@ -11,8 +11,8 @@ from kvstore.core.values.requests import Identity
 from kvstore.metrics.collector import StoreCollector
 from kvstore.metrics.definitions import METRICS
 from kvstore.metrics.view import ThreadView, View
+from kvstore.service.call_durations import DurationCounts
 from kvstore.service.store import KVStore
-from kvstore.service.timing import DurationCounts
 
 # Of each metric, by the name that a parser knows it by.
 ORDER = {metric.name.removesuffix("_total"): metric.source.labels for metric in METRICS}

@@ -13,12 +13,12 @@ from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLay
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import Caller, Identity, Sequence
 from kvstore.service.matching import Sampler
+from kvstore.service.page_io.disk_slab import Disk
 from kvstore.service.store import KVStore
-from kvstore.service.tiers.disk import Disk
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.cuda.arena import CudaDevice
+from kvstore.storage.cuda.device_memory import CudaDevice
 from kvstore.storage.extent import MemorySource
-from kvstore.storage.host.arena import HostMemory
+from kvstore.storage.host.host_memory import HostMemory
 from kvstore.storage.slab.policy import WriteAdmission
 
 EPOCH = 81985529216486895

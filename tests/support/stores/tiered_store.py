@@ -6,7 +6,7 @@ from kvstore.core.invariants.check import Invariants
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.requests import Caller, Match, MatchOptions, Sequence
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.cuda.arena import CudaDevice
+from kvstore.storage.cuda.device_memory import CudaDevice
 from stores.store_world import World, Worlds, sequence_of
 
 PAGES = 2

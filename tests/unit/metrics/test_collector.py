@@ -8,7 +8,7 @@ from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest
 from kvstore.metrics.definitions import CATALOGUE, METRICS
 from kvstore.metrics.metric import Kind
-from kvstore.service.timing import CallTimes
+from kvstore.service.call_durations import CallTimes
 from stores.metric_view import Scraped, view_of, without_namespaces
 from stores.store_world import PAGE_TOKENS, World, sequence_of
 

@@ -17,7 +17,7 @@ from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.service.tenancy.tenant_lookup import Tenants
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.host.arena import HostMemory
+from kvstore.storage.host.host_memory import HostMemory
 from stores.rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server, Worker, party_of
 
 

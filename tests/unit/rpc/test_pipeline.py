@@ -21,7 +21,7 @@ from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials, Known
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.host.arena import HostMemory
+from kvstore.storage.host.host_memory import HostMemory
 from kvstore.v1 import store_pb2 as pb
 from kvstore.v1 import store_pb2_grpc
 from stores.rpc_world import Refused, refusal_of

@@ -6,7 +6,7 @@ from threading import Barrier
 
 import pytest
 
-from kvstore.service.timing import BOUNDS, CallTimes, DurationCounts, Durations, bucket_of
+from kvstore.service.call_durations import BOUNDS, CallTimes, DurationCounts, Durations, bucket_of
 
 
 def test_a_duration_is_in_the_first_bucket_whose_bound_it_is_below() -> None:

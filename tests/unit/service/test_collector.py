@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvstore.service.threads import AT_LATEST, ROUNDS, Collector
+from kvstore.service.periodic_threads import AT_LATEST, ROUNDS, Collector
 
 
 class Thing:

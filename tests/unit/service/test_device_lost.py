@@ -12,7 +12,7 @@ from kvstore.core.invariants.check import Invariants
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.values.requests import Caller, Identity, Match, MatchOptions, ReservationRequest
 from kvstore.errors import StoreDraining
-from kvstore.storage.cuda.arena import GRANULARITY, CudaDevice
+from kvstore.storage.cuda.device_memory import GRANULARITY, CudaDevice
 from stores.store_world import PAGE_BYTES, Worlds, sequence_of
 from stores.tiered_store import Tiered
 from wire.own_logs import own_logs

@@ -8,7 +8,7 @@ from kvstore.core.values.requests import (
     ReservationRequest,
     Sequence,
 )
-from kvstore.service.threads import Reaper
+from kvstore.service.periodic_threads import Reaper
 from stores.store_world import World, sequence_of
 from wire.own_logs import own_logs
 

@@ -2,7 +2,7 @@
 
 from itertools import islice, pairwise
 
-from kvstore.service.ids import LARGEST_ID, random_ids
+from kvstore.service.random_ids import LARGEST_ID, random_ids
 
 
 def test_ids_are_in_range_and_come_once() -> None:

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from kvstore.core.values.requests import ReservationRequest
-from kvstore.service.threads import Grower, Reaper
+from kvstore.service.periodic_threads import Grower, Reaper
 from stores.store_world import World
 from wire.own_logs import own_logs
 

@@ -5,7 +5,7 @@ from time import monotonic
 
 import pytest
 
-from kvstore.service.threads import Ticker
+from kvstore.service.periodic_threads import Ticker
 from stores.store_world import ManualClock
 from wire.own_logs import own_logs
 

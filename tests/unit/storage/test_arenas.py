@@ -11,7 +11,7 @@ import torch
 
 from kvstore.storage.arenas import POISON, Arenas
 from kvstore.storage.errors import BudgetExhausted, NotEnoughMemory
-from kvstore.storage.host.arena import HostMemory
+from kvstore.storage.host.host_memory import HostMemory
 
 SLOT = 1024
 

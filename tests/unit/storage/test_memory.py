@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.storage.errors import NotEnoughMemory
-from kvstore.storage.host.limits import Bound, bounds, require
+from kvstore.storage.host.machine_limits import Bound, bounds, require
 from stores.machine_files import write_files
 
 MEMINFO = "MemTotal:       16000 kB\nMemFree:         100 kB\nMemAvailable:   8000 kB\n"

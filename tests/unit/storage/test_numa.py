@@ -9,8 +9,8 @@ import pytest
 
 from kvstore.storage.extent import ExtentShape
 from kvstore.storage.host import numa
-from kvstore.storage.host.arena import HostExtent
-from kvstore.storage.host.mapping import ENOUGH_THREADS, HostTerms
+from kvstore.storage.host.host_memory import HostExtent
+from kvstore.storage.host.memfd import ENOUGH_THREADS, HostTerms
 
 SHAPE = ExtentShape(extent_id=909, arena_id=1, tier=2, slot_count=4, slot_bytes=mmap.PAGESIZE)
 # The kernel has NUMA where it shows each mapping's policy.

@@ -12,7 +12,7 @@ import pytest
 
 from kvstore.storage.host import populate as module
 from kvstore.storage.host.hugepages import HUGEPAGE_BYTES, Hugepages, available_bytes
-from kvstore.storage.host.mapping import address_of
+from kvstore.storage.host.memfd import address_of
 from kvstore.storage.host.populate import STEP_BYTES, populate
 from processes.resident_bytes import resident_bytes
 

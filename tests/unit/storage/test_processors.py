@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.storage.host.limits import processor_count
+from kvstore.storage.host.machine_limits import processor_count
 from stores.machine_files import write_files
 
 ALL = len(os.sched_getaffinity(0))

@@ -11,13 +11,13 @@ from structlog.testing import capture_logs
 
 from device.card import Card, ServerCuda
 from kvstore.storage.cuda import registration
-from kvstore.storage.cuda.copier import CudaCopier
+from kvstore.storage.cuda.cupy_runtime import address_of
+from kvstore.storage.cuda.device_copier import CudaCopier
 from kvstore.storage.cuda.registration import PIECE_BYTES, Registration, pieces
-from kvstore.storage.cuda.runtime import address_of
 from kvstore.storage.errors import CudaFailed, NotEnoughMemory
 from kvstore.storage.extent import ExtentShape
-from kvstore.storage.host import arena as host_arena
-from kvstore.storage.host.arena import HostExtent
+from kvstore.storage.host import host_memory
+from kvstore.storage.host.host_memory import HostExtent
 from kvstore_client.testing import wait_until
 from processes.open_descriptors import open_descriptors
 
@@ -135,14 +135,14 @@ def test_memory_that_cannot_be_filled_leaves_no_registration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The pieces before are undone, and the error is that of the memory."""
-    book, fill = Book(), host_arena.fill
+    book, fill = Book(), host_memory.fill
 
     def fill_some(descriptor: int, mapping: mmap, start: int, size: int, threads: int) -> None:
         if start == 2 * PIECE:
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         fill(descriptor, mapping, start, size, threads)
 
-    monkeypatch.setattr(host_arena, "fill", fill_some)
+    monkeypatch.setattr(host_memory, "fill", fill_some)
     before = open_descriptors("memfd:")
     with pytest.raises(NotEnoughMemory, match="kernel refused"):
         HostExtent(SHAPE, register=book.register)

@@ -12,7 +12,7 @@ import pytest
 
 from kvstore.errors import PeerRefused
 from kvstore.rpc.attach.peer import identify, overflow_uid, watch
-from kvstore.service.processes import has_died
+from kvstore.service.attached_processes import has_died
 
 NOBODY = 65534
 # Connects to the socket named by its argument, says so, and lives until its input ends.

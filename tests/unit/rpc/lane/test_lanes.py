@@ -11,9 +11,9 @@ from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.errors import QuotaExceeded
 from kvstore.rpc.lane.connection import LENGTHS, MAX_HEAD_BYTES, Party
 from kvstore.rpc.lane.server import MAX_LANES_OF_PROCESS, METHODS, THREAD_COUNT, HotLanes
+from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.tenancy.tenant_lookup import Tenant, Tenants
-from kvstore.service.timing import CallTimes
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.testing import wait_until
 from stores.rpc_world import (

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvstore.core.pool.disk_state import DiskState
-from kvstore.service.tiers.disk_reader import LoadTerms
+from kvstore.service.page_io.disk_reader import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
 from stores.rpc_world import Server, tokens
 

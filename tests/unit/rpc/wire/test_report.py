@@ -24,9 +24,9 @@ from kvstore.core.values.limits import Limits, Quotas
 from kvstore.core.values.slots import SlotState
 from kvstore.rpc.wire import report
 from kvstore.rpc.wire.report import tier_3_message
+from kvstore.service.page_io.disk_slab import DiskState, DiskUse
+from kvstore.service.page_io.tier3 import Tier3Use
 from kvstore.service.tenancy.rate_limit import Requests
-from kvstore.service.tiers.disk import DiskState, DiskUse
-from kvstore.service.tiers.disk_tier import Tier3Use
 from kvstore.storage.slab.tables import SlabCounters
 from kvstore.v1 import lease_pb2, store_pb2, types_pb2
 

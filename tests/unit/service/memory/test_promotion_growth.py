@@ -6,7 +6,7 @@ import pytest
 
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.requests import MatchOptions
-from kvstore.service.memory.growth import PATIENCE
+from kvstore.service.memory.arena_growth import PATIENCE
 from kvstore.storage.errors import NotEnoughMemory
 from stores.store_world import Worlds
 from stores.tiered_store import PAGES, Tiered

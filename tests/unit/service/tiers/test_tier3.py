@@ -10,8 +10,8 @@ from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.values.requests import Identity, MatchOptions, ReservationRequest, Sequence
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import NamespaceNotFound, PinNotFound
-from kvstore.service.tiers.disk import Disk, DiskState
-from kvstore.service.tiers.disk_reader import MOST_WAITING, LoadTerms
+from kvstore.service.page_io.disk_reader import MOST_WAITING, LoadTerms
+from kvstore.service.page_io.disk_slab import Disk, DiskState
 from kvstore.storage.errors import SlabInUse
 from kvstore.storage.slab.policy import SecondTouch
 from stores.disk_store import LIMIT, PAGES, DiskStores, in_background, page_count

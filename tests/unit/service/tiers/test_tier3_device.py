@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from device.card import Card, ServerCuda
 from kvstore.core.values.slots import SlotState
-from kvstore.storage.cuda.arena import GRANULARITY, CudaDevice
+from kvstore.storage.cuda.device_memory import GRANULARITY, CudaDevice
 from stores.disk_store import PAGES, DiskStores, page_count
 
 
@@ -82,11 +82,11 @@ def test_a_load_onto_a_device_takes_one_mapping(
         asked.append(size)
         raise OSError(ENOMEM, "no memory")
 
-    monkeypatch.setattr("kvstore.service.tiers.disk_reader.mmap.mmap", refused)
+    monkeypatch.setattr("kvstore.service.page_io.disk_reader.mmap.mmap", refused)
     with capture_logs() as logs:
         assert page_count(later.ask(0)) == 0
     assert [each["event"] for each in logs].count("pages_not_loaded") == 1
     assert later.world.cache.namespaces[later.namespace_id].arena.counts[SlotState.MOVING] == 0
-    monkeypatch.setattr("kvstore.service.tiers.disk_reader.mmap.mmap", real)
+    monkeypatch.setattr("kvstore.service.page_io.disk_reader.mmap.mmap", real)
     assert asked == [(-1, PAGES * later.world.layout.page_bytes)]
     assert page_count(later.ask(0)) == PAGES

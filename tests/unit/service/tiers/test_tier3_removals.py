@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.service.tiers.disk import DiskState
+from kvstore.service.page_io.disk_slab import DiskState
 from stores.disk_store import (
     LIMIT,
     PAGES,
@@ -114,7 +114,7 @@ def test_a_removal_that_another_waits_for_is_not_waited_for_without_end(
     """If one call waits for a disk that hangs, the next one gives up too."""
     store = stores.open()
     store.write(0)
-    monkeypatch.setattr("kvstore.service.tiers.disk_tier.REMOVAL_PATIENCE", 0.01)
+    monkeypatch.setattr("kvstore.service.page_io.tier3.REMOVAL_PATIENCE", 0.01)
     removals = store.world.store.tier3.removals
     with removals._settling:
         assert not removals.settle()
@@ -128,7 +128,7 @@ def test_a_removal_behind_one_that_hangs_is_made_all_the_same(
     store = stores.open()
     store.write(0)
     store.write(1)
-    monkeypatch.setattr("kvstore.service.tiers.disk_tier.REMOVAL_PATIENCE", 0.01)
+    monkeypatch.setattr("kvstore.service.page_io.tier3.REMOVAL_PATIENCE", 0.01)
     tokens = store.sequence(0).tokens[: 4 * store.world.layout.page_tokens]
     with store.world.store.tier3.removals._settling:
         store.world.store.evict_prefix(store.caller.identity, store.namespace_id, tokens)
@@ -143,7 +143,7 @@ def test_a_removal_may_be_answered_late(
     """The alarm is over once the disk has forgotten what it had to."""
     store = stores.open()
     store.write(0)
-    monkeypatch.setattr("kvstore.service.tiers.disk.REMOVAL_PATIENCE", 0.0)
+    monkeypatch.setattr("kvstore.service.page_io.disk_slab.REMOVAL_PATIENCE", 0.0)
     late: list[Any] = []
     monkeypatch.setattr(store.slab, "remove", lambda *asked: late.append(asked[1]))
     assert not store.disk.remove([], [], lambda: None)

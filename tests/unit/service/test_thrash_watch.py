@@ -4,7 +4,7 @@ from threading import Lock
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.values.limits import Limits
-from kvstore.service.thrash import INTERVAL, LEAST_PAGES, ThrashWatch
+from kvstore.service.thrash_watch import INTERVAL, LEAST_PAGES, ThrashWatch
 from wire.own_logs import own_logs
 
 

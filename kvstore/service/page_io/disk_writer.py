@@ -12,14 +12,14 @@ from kvstore.core import PrefixCache
 from kvstore.core.tiers.disk_writes import DiskWrite
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
-from kvstore.service.tiers.disk import Disk
+from kvstore.service.page_io.disk_slab import Disk
 from kvstore.storage.errors import CudaFailed
+from kvstore.storage.memory_tiers import Tiers
 from kvstore.storage.slab.header import PageKey
 from kvstore.storage.slab.policy import WriteAdmission
 from kvstore.storage.slab.runs import Content
 from kvstore.storage.slab.slab import Slab
 from kvstore.storage.slab.tables import SlabPage
-from kvstore.storage.tiers import Tiers
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

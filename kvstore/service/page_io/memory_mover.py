@@ -17,9 +17,9 @@ from kvstore.core.pool.placement import FIRST, LOWER
 from kvstore.core.tiers.moves import Move
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
-from kvstore.storage.copies import Ending, Outcome
 from kvstore.storage.errors import CudaFailed
-from kvstore.storage.tiers import Tiers
+from kvstore.storage.memory_tiers import Tiers
+from kvstore.storage.slot_copies import Ending, Outcome
 
 
 class MoveCounts(NamedTuple):

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from device.card import Card, ServerCuda
 from kvstore.storage.arenas import Arenas, Extent
-from kvstore.storage.cuda.arena import GRANULARITY, CudaDevice
+from kvstore.storage.cuda.device_memory import GRANULARITY, CudaDevice
 from kvstore.storage.errors import BudgetExhausted, CudaFailed, DeviceUnavailable, NotEnoughMemory
 
 # The budget; the card has twice as much.

@@ -12,11 +12,11 @@ from structlog.testing import capture_logs
 
 from device.card import Card, ServerCuda
 from device.copier_rig import COUNT, SLOT, Rig, turned
-from kvstore.storage.copies import DeviceCopy, copy_all
 from kvstore.storage.cuda import copy_stream as cuda_copy_stream
-from kvstore.storage.cuda.arena import GRANULARITY
-from kvstore.storage.cuda.copier import CudaCopier
+from kvstore.storage.cuda.device_copier import CudaCopier
+from kvstore.storage.cuda.device_memory import GRANULARITY
 from kvstore.storage.errors import CudaFailed, SlotGone
+from kvstore.storage.slot_copies import DeviceCopy, copy_all
 
 
 @pytest.mark.parametrize("batches", [False, True])

@@ -14,7 +14,7 @@ from kvstore.errors import PoolExhausted
 from kvstore.service.clock import Clock
 from kvstore.service.event_watches import Announcer
 from kvstore.service.memory.fair_share import Shares
-from kvstore.service.memory.reclaim import ExtentReclaim
+from kvstore.service.memory.retired_extents import ExtentReclaim
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import BudgetExhausted, StorageError
 

@@ -2,7 +2,7 @@
 
 import structlog
 
-from kvstore.storage.cuda.runtime import CupyRuntime
+from kvstore.storage.cuda.cupy_runtime import CupyRuntime
 from kvstore.storage.errors import CudaFailed
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.copies import Ending, Outcome, SlotBytes, begin_all, copy_all
 from kvstore.storage.cuda.device_watch import DeviceWatch
 from kvstore.storage.extent import ExtentDescription, SlotReader
+from kvstore.storage.slot_copies import Ending, Outcome, SlotBytes, begin_all, copy_all
 
 
 class Tiers:

@@ -11,8 +11,8 @@ from kvstore.storage.cuda.registration import Register, Registration, pieces
 from kvstore.storage.extent import ExtentDescription, ExtentShape, HostExport, SlotReader
 from kvstore.storage.host import numa
 from kvstore.storage.host.hugepages import Hugepages, transparent_allowed
-from kvstore.storage.host.limits import processor_count
-from kvstore.storage.host.mapping import PLAIN, HostTerms, allocate, fill, make_memfd, map_memfd
+from kvstore.storage.host.machine_limits import processor_count
+from kvstore.storage.host.memfd import PLAIN, HostTerms, allocate, fill, make_memfd, map_memfd
 from kvstore.storage.host.populate import MOST_THREADS
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

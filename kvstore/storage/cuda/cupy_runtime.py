@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvstore.storage.copies import DeviceCopy
-from kvstore.storage.cuda.driver import CudaDriver, PlainCopy
+from kvstore.storage.cuda.cuda_driver import CudaDriver, PlainCopy
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable
+from kvstore.storage.slot_copies import DeviceCopy
 
 # cudaMemcpyHostToDevice and cudaMemcpyDeviceToHost, of the runtime's enum cudaMemcpyKind.
 HOST_TO_DEVICE = 1

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.extent import ExtentShape
-from kvstore.storage.host.arena import HostExtent, HostMemory
+from kvstore.storage.host.host_memory import HostExtent, HostMemory
 from kvstore.storage.host.hugepages import HUGEPAGE_BYTES, SHMEM_ENABLED, Hugepages
-from kvstore.storage.host.mapping import HostTerms
+from kvstore.storage.host.memfd import HostTerms
 from processes.mapping_flags import mapping_flags
 from processes.open_descriptors import open_descriptors
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import structlog
 
 from kvstore.config.settings import Config
-from kvstore.service.tiers.disk import Disk
+from kvstore.service.page_io.disk_slab import Disk
 from kvstore.signals import Signals
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.cuda.arena import CudaDevice
+from kvstore.storage.cuda.device_memory import CudaDevice
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 from kvstore.storage.extent import MemorySource
 from kvstore.storage.host import numa
-from kvstore.storage.host.arena import HostMemory
+from kvstore.storage.host.host_memory import HostMemory
 from kvstore.storage.host.hugepages import Hugepages
 from kvstore.storage.slab.layout import ALIGNMENT
 from kvstore.storage.slab.slab import SlabConfig

@@ -10,12 +10,12 @@ from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.disk_state import RemovedPrefix
 from kvstore.core.values.page_hash import page_digests
 from kvstore.service.clock import Clock
-from kvstore.service.tiers.disk import REMOVAL_PATIENCE, Disk, DiskUse
-from kvstore.service.tiers.disk_reader import Loader
-from kvstore.service.tiers.disk_writer import Keeper
+from kvstore.service.page_io.disk_reader import Loader
+from kvstore.service.page_io.disk_slab import REMOVAL_PATIENCE, Disk, DiskUse
+from kvstore.service.page_io.disk_writer import Keeper
+from kvstore.storage.memory_tiers import Tiers
 from kvstore.storage.slab.header import PageKey
 from kvstore.storage.slab.policy import SecondTouch, WriteAdmission
-from kvstore.storage.tiers import Tiers
 
 
 class Removals:

@@ -15,7 +15,7 @@ from threading import Event, Thread
 import structlog
 
 from kvstore.service.clock import Clock
-from kvstore.service.memory.growth import Growth
+from kvstore.service.memory.arena_growth import Growth
 from kvstore.service.store import KVStore
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

@@ -8,7 +8,7 @@ from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLay
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest
 from kvstore.errors import PoolExhausted
-from kvstore.service.memory.growth import PACE
+from kvstore.service.memory.arena_growth import PACE
 from kvstore.storage.extent import ExtentDescription
 from stores.store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
 from wire.own_logs import own_logs

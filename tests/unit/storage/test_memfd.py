@@ -10,9 +10,9 @@ import pytest
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.extent import ExtentShape, HostExport
 from kvstore.storage.host import populate
-from kvstore.storage.host.arena import HostExtent
+from kvstore.storage.host.host_memory import HostExtent
 from kvstore.storage.host.hugepages import HUGEPAGE_BYTES, Hugepages, available_bytes
-from kvstore.storage.host.mapping import ENOUGH_THREADS, SEALS, HostTerms
+from kvstore.storage.host.memfd import ENOUGH_THREADS, SEALS, HostTerms
 from processes.hugepage_pool import hugepages_reserved
 from processes.mapping_flags import mapping_flags
 from processes.open_descriptors import open_descriptors

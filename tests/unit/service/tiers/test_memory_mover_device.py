@@ -16,8 +16,8 @@ from kvstore.core.tiers.moves import Move
 from kvstore.core.values.requests import MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, SlotState
 from kvstore.core.values.tokens import TOKEN_BYTES
-from kvstore.storage.copies import Ending, Outcome
-from kvstore.storage.cuda.arena import GRANULARITY, CudaDevice
+from kvstore.storage.cuda.device_memory import GRANULARITY, CudaDevice
+from kvstore.storage.slot_copies import Ending, Outcome
 from stores.store_world import PAGE_TOKENS, Worlds
 from stores.tiered_store import PAGES, Tiered, tiered
 from wire.own_logs import own_logs

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.host import hugepages, numa
-from kvstore.storage.host import limits as memory
+from kvstore.storage.host import machine_limits as memory
 from kvstore.storage.host.hugepages import Hugepages
-from kvstore.storage.host.limits import Bound
+from kvstore.storage.host.machine_limits import Bound
 from kvstore.storage.host.populate import populate
 
 # No process can truncate a sealed extent, so no process can make a worker that maps it fault.

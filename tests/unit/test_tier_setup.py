@@ -8,14 +8,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from device.card import Card, ServerCuda
-from kvstore import tier_memory
+from kvstore import tier_setup
 from kvstore.config.loading import load_config
-from kvstore.service.tiers.disk import DiskState
+from kvstore.service.page_io.disk_slab import DiskState
 from kvstore.signals import Signals
-from kvstore.storage.cuda.arena import CudaDevice
+from kvstore.storage.cuda.device_memory import CudaDevice
 from kvstore.storage.errors import DeviceUnavailable
-from kvstore.storage.host.arena import HostMemory
-from kvstore.tier_memory import slab_config, tier_1_source, tier_2, tier_2_node, tier_3
+from kvstore.storage.host.host_memory import HostMemory
+from kvstore.tier_setup import slab_config, tier_1_source, tier_2, tier_2_node, tier_3
 
 SLOT = 64 << 10
 
@@ -46,7 +46,7 @@ def test_tier_1_is_allocated_before_the_server_serves(
 ) -> None:
     """Device memory of tier 1 is allocated at the start in extents, unless it is to grow."""
     monkeypatch.setattr(
-        tier_memory, "CudaDevice", lambda number: CudaDevice(number, lambda: ServerCuda(card))
+        tier_setup, "CudaDevice", lambda number: CudaDevice(number, lambda: ServerCuda(card))
     )
     config = load_config(["--device", "cuda:0", "--tier1-bytes", "16MiB", *flags])
     with ExitStack() as stack:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from device.card import DIRT, UUID, Card, ServerCuda
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.cuda.arena import GRANULARITY, CudaDevice
+from kvstore.storage.cuda.device_memory import GRANULARITY, CudaDevice
 from kvstore.storage.errors import BudgetExhausted, DeviceUnavailable, NotEnoughMemory
 from kvstore.storage.extent import CudaIpcExport, ExtentShape
 

@@ -21,12 +21,12 @@ from kvstore.core.tiers.load_or_recompute import LoadDecision, Wanted
 from kvstore.errors import KVStoreError
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
-from kvstore.service.tiers.disk import Disk
+from kvstore.service.page_io.disk_slab import Disk
 from kvstore.storage.errors import CudaFailed
+from kvstore.storage.memory_tiers import Tiers
 from kvstore.storage.slab.header import PageKey
 from kvstore.storage.slab.reader import PageRead, ReadAnswer
 from kvstore.storage.slab.slab import Slab
-from kvstore.storage.tiers import Tiers
 
 
 class LoadTerms(NamedTuple):

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from kvstore.service.processes import Processes, has_died
+from kvstore.service.attached_processes import Processes, has_died
 
 LEASE = b"lease 16 bytes.."
 OTHER_LEASE = b"other 16 bytes.."

@@ -6,12 +6,12 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from kvstore.storage.copies import DeviceBytes
-from kvstore.storage.cuda.copier import CudaCopier
-from kvstore.storage.cuda.reserve import DeviceReserve
-from kvstore.storage.cuda.runtime import CupyRuntime
+from kvstore.storage.cuda.cupy_runtime import CupyRuntime
+from kvstore.storage.cuda.device_copier import CudaCopier
+from kvstore.storage.cuda.device_reserve import DeviceReserve
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable, NotEnoughMemory
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, ExtentShape, SlotReader
+from kvstore.storage.slot_copies import DeviceBytes
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

@@ -9,12 +9,12 @@ import pytest
 from device.card import UUID, Card
 from device.cupy_stand_in import cupy_on
 from device.driver_stand_in import driver_library
-from kvstore.storage.copies import DeviceCopy
-from kvstore.storage.cuda import driver as cuda_driver
-from kvstore.storage.cuda.arena import CudaDevice
-from kvstore.storage.cuda.driver import CopyAttributes
-from kvstore.storage.cuda.runtime import CupyRuntime
+from kvstore.storage.cuda import cuda_driver
+from kvstore.storage.cuda.cuda_driver import CopyAttributes
+from kvstore.storage.cuda.cupy_runtime import CupyRuntime
+from kvstore.storage.cuda.device_memory import CudaDevice
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable
+from kvstore.storage.slot_copies import DeviceCopy
 
 SIZE = 4096
 

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import structlog
 
-from kvstore.storage.copies import DeviceCopy
 from kvstore.storage.cuda.copy_stream import CopyStream
-from kvstore.storage.cuda.runtime import CupyRuntime, address_of
+from kvstore.storage.cuda.cupy_runtime import CupyRuntime, address_of
 from kvstore.storage.errors import CudaFailed
+from kvstore.storage.slot_copies import DeviceCopy
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

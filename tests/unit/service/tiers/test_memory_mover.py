@@ -11,7 +11,7 @@ from kvstore.core.tiers.moves import Move
 from kvstore.core.values.requests import MatchOptions, Sequence
 from kvstore.core.values.slots import SlotState
 from kvstore.core.values.tokens import TOKEN_BYTES
-from kvstore.storage.copies import Ending, Outcome
+from kvstore.storage.slot_copies import Ending, Outcome
 from stores.store_world import PAGE_TOKENS, World, Worlds
 from stores.tiered_store import PAGES, Tiered, tiered
 
@@ -107,7 +107,7 @@ def test_a_batch_is_finished_while_the_next_is_copied(
 
     What was finished stays as it is where a later one fails, and the rest is given back.
     """
-    monkeypatch.setattr("kvstore.service.tiers.mover.COPY_PAGES", PAGES + 1)
+    monkeypatch.setattr("kvstore.service.page_io.memory_mover.COPY_PAGES", PAGES + 1)
     through = TierPolicy(write=WritePolicy.THROUGH)
     store = Tiered(worlds(slots=16, extent_slots=16, lower_slots=20, tier_policy=through))
     for number in range(8):
