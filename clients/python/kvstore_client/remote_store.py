@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 
-from kvstore_client.calls.channel import CHANNEL_OPTIONS, StoreCalls
+from kvstore_client.calls.grpc_channel import CHANNEL_OPTIONS, StoreCalls
 
 
 @dataclass(frozen=True, kw_only=True)
