@@ -57,8 +57,8 @@ from kvstore.service.clock import MONOTONIC, Clock
 from kvstore.service.matching import Sampler
 from kvstore.service.periodic_threads import (
     Collector,
-    Grower,
     DiskWriteTicker,
+    Grower,
     MoveTicker,
     Reaper,
     Ticker,
