@@ -5,7 +5,7 @@ import ctypes
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -166,6 +166,20 @@ def store(request: pytest.FixtureRequest, programs: None) -> "Iterator[RunningSt
 def fresh_store(request: pytest.FixtureRequest) -> "Iterator[RunningStore]":
     """A store for one test, with the arguments of the mark ``store``."""
     yield from _running_store(request)
+
+
+@pytest.fixture(scope="session")
+def text_ids() -> Callable[[int, int], list[int]]:
+    """Returns a function of a length and a seed that gives always the same random bytes."""
+
+    def make(length: int, seed: int) -> list[int]:
+        # Most tests have no use for torch, whose import takes seconds.
+        import torch  # noqa: PLC0415
+
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randint(0, 256, (length,), generator=generator).tolist()
+
+    return make
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,9 +1,8 @@
 """Tiny models from an empty cache, and stock transformers to compare with."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-import torch
 
 from engines.engine_world import Judge
 from inference_worker.demo.comparison import ACCEPTED_SHARE
@@ -53,14 +52,3 @@ def judge(cache: None) -> Iterator[Judge]:
     made = Judge({name: load_reference(model_folder(f"tiny-{name}")) for name in TINY_MODELS})
     yield made
     assert made.near_ties <= ACCEPTED_SHARE * made.tokens
-
-
-@pytest.fixture(scope="session")
-def text_ids() -> Callable[[int, int], list[int]]:
-    """Provides a function that makes the same random bytes for the same length and seed."""
-
-    def make(length: int, seed: int) -> list[int]:
-        generator = torch.Generator().manual_seed(seed)
-        return torch.randint(0, 256, (length,), generator=generator).tolist()
-
-    return make

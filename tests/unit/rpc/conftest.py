@@ -22,12 +22,9 @@ from stores.rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server, Work
 
 
 @pytest.fixture
-def over() -> str:
-    """Names the transport of the request path.
-
-    A module that also uses lanes has its own fixture.
-    """
-    return "grpc"
+def over(request: pytest.FixtureRequest) -> str:
+    """Names the transport of the request path: gRPC, unless a test is parametrized by it."""
+    return str(getattr(request, "param", "grpc"))
 
 
 @pytest.fixture

@@ -17,12 +17,7 @@ pb = prefix_cache_pb2
 # Nothing is refused for these: a lease's time to live lies between the first two, whatever it
 # asked for, of tombstones the oldest go, and what is not announced is computed all the same.
 ADVICE = {"min_ttl", "max_ttl", "max_tombstones", "max_announced_bytes"}
-
-
-@pytest.fixture(params=["grpc", "lane"])
-def over(request: pytest.FixtureRequest) -> str:
-    """Provides both ways to make these calls."""
-    return str(request.param)
+both_ways = pytest.mark.parametrize("over", ["grpc", "lane"], indirect=True)
 
 
 def test_every_limit_has_a_case() -> None:
@@ -31,6 +26,7 @@ def test_every_limit_has_a_case() -> None:
     assert published == set(CASES) | ADVICE
 
 
+@both_ways
 @pytest.mark.parametrize("name", CASES)
 def test_a_limit_holds(start_server: Callable[..., Server], name: str) -> None:
     """A call at the published limit passes, and a call one beyond it is refused by name."""
@@ -55,6 +51,7 @@ def test_a_limit_holds(start_server: Callable[..., Server], name: str) -> None:
         }
 
 
+@both_ways
 @pytest.mark.parametrize(
     "changes",
     [
@@ -86,6 +83,7 @@ def test_a_layout_that_is_refused_leaves_nothing(server: Server, changes: dict[s
     assert (len(stats.namespaces), len(stats.arenas), stats.tenants[0].tier1_bytes) == (0, 0, 0)
 
 
+@both_ways
 def test_numbers_of_pages_beyond_the_longest_sequence_take_nothing(server: Server) -> None:
     """The largest page counts of a message are refused, in one entry and in many."""
     worker = server.worker()
@@ -154,6 +152,7 @@ def calls_with_tokens(worker: Worker, token_bytes: bytes) -> list[tuple[Any, Any
     ]
 
 
+@both_ways
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 4 * LIMITS.max_tokens + 4])
 def test_tokens_are_checked_whatever_takes_them(
     start_server: Callable[..., Server], size: int

@@ -41,12 +41,6 @@ STRANGERS = [
 
 
 @pytest.fixture
-def over(request: pytest.FixtureRequest) -> str:
-    """Names what the request path goes over, which is gRPC unless a test says otherwise."""
-    return str(getattr(request, "param", "grpc"))
-
-
-@pytest.fixture
 def stage(server: Server) -> Stage:
     """Provides two tenants on a server."""
     return Stage(server)

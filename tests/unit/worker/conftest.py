@@ -125,17 +125,6 @@ def rig(
     return Rig(stock_models[request.param], paged_models[request.param])
 
 
-@pytest.fixture(scope="session")
-def text_ids() -> Callable[[int, int], list[int]]:
-    """Returns a function of a length and a seed that always returns the same random bytes."""
-
-    def make(length: int, seed: int) -> list[int]:
-        generator = torch.Generator().manual_seed(seed)
-        return torch.randint(0, 256, (length,), generator=generator).tolist()
-
-    return make
-
-
 @pytest.fixture
 def make_rig() -> Callable[[Any, PagedModel], Rig]:
     """Returns the rig's class, for a test with models of its own."""

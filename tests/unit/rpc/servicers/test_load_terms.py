@@ -10,12 +10,7 @@ from kvstore.v1 import prefix_cache_pb2 as pb
 from stores.rpc_world import Server, tokens
 
 PROMPT = tokens(*range(13))
-
-
-@pytest.fixture(params=["grpc", "lane"])
-def over(request: pytest.FixtureRequest) -> str:
-    """Provides both ways to make these calls."""
-    return str(request.param)
+pytestmark = pytest.mark.parametrize("over", ["grpc", "lane"], indirect=True)
 
 
 def test_what_a_call_says_of_loads_reaches_the_store(

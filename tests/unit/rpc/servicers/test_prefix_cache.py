@@ -14,12 +14,7 @@ from stores.rpc_world import EPOCH, PAGE_TOKENS, Refused, Server, Worker, tokens
 # Three pages, and one token to run.
 PROMPT = tokens(*range(13))
 PAGES = PROMPT[: 12 * 4]
-
-
-@pytest.fixture(params=["grpc", "lane"])
-def over(request: pytest.FixtureRequest) -> str:
-    """Provides both ways to make these calls."""
-    return str(request.param)
+pytestmark = pytest.mark.parametrize("over", ["grpc", "lane"], indirect=True)
 
 
 def match_request(worker: Worker, namespace_id: bytes, /, **changes: Any) -> pb.MatchPrefixRequest:  # noqa: ANN401 - any field

@@ -8,12 +8,7 @@ from stores.rpc_world import PAGE_TOKENS, Server, Worker, tokens
 
 # Three pages, and one token to run.
 PROMPT = tokens(*range(13))
-
-
-@pytest.fixture(params=["grpc", "lane"])
-def over(request: pytest.FixtureRequest) -> str:
-    """Provides both ways to make these calls."""
-    return str(request.param)
+pytestmark = pytest.mark.parametrize("over", ["grpc", "lane"], indirect=True)
 
 
 def test_of_two_acquires_of_one_prompt_one_yields(server: Server) -> None:
