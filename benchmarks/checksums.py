@@ -19,7 +19,7 @@ import typer
 from rich.table import Table
 
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
-from kvstore_client.layout import OpaqueContent, PageLayout
+from kvstore_client.page_layout import OpaqueContent, PageLayout
 from kvstore_client.testing import running_store
 from support import machine
 from support.table_console import table_console

@@ -41,8 +41,8 @@ from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import Client, ClientConfig
 from kvstore_client import NamespaceIdentity as ClientIdentity
-from kvstore_client.layout import OpaqueContent as ClientContent
-from kvstore_client.layout import PageLayout as ClientLayout
+from kvstore_client.page_layout import OpaqueContent as ClientContent
+from kvstore_client.page_layout import PageLayout as ClientLayout
 from kvstore_client.testing import RunningStore, running_store
 from support import machine
 

@@ -25,7 +25,7 @@ ROOT: Final = Path(__file__).parents[2]
 PATHS: Final = (".", "clients/python", "benchmarks", "tests/support")
 MODULES: Final = (
     # The programs: the store, its control program, the worker and its engine's processes.
-    *("kvstore.server", "kvstore_ctl.app", "kvstore_client.memory.cuda.memory"),
+    *("kvstore.server", "kvstore_ctl.app", "kvstore_client.memory.cuda.mapped_memory"),
     *(
         "inference_worker.commands.program",
         "inference_worker.demo.reference",

@@ -17,7 +17,7 @@ from device.cupy_stand_in import Device, MemoryPointer, Runtime, UnownedMemory, 
 from kvstore.storage.cuda.device_memory import CudaDevice
 from kvstore.storage.errors import DeviceUnavailable
 from kvstore_client import errors
-from kvstore_client.memory.cuda.runtime import CupyRuntime
+from kvstore_client.memory.cuda.ipc_runtime import CupyRuntime
 
 RUNTIME = cupy.cuda.runtime
 CALLS = [

@@ -191,7 +191,7 @@ def test_no_container_dies_with_the_store(name: str) -> None:
         "docs/how-to-containers.md",
         "deploy/Dockerfile",
         "deploy/compose.yaml",
-        "clients/python/kvstore_client/memory/cuda/runtime.py",
+        "clients/python/kvstore_client/memory/cuda/ipc_runtime.py",
         "clients/python/kvstore_ctl/doctor/device.py",
     ],
 )

@@ -11,10 +11,10 @@ import torch
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, PageLayout
 from kvstore_client.admin import Admin, connect_admin
 from kvstore_client.match import Match
-from kvstore_client.pages import Pages
+from kvstore_client.packed_tokens import Tokens
+from kvstore_client.page_runs import Pages
 from kvstore_client.reservation import Acquired
 from kvstore_client.testing import running_store
-from kvstore_client.tokens import Tokens
 from support.fetch.calls import SMALL_NAME
 from support.fetch.engine import EngineMemory
 from support.fetch.workload import (

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from kvstore_client import Client, ClientConfig, NamespaceIdentity, PagedContent, PageLayout
-from kvstore_client.memory.cuda.runtime import CupyRuntime
+from kvstore_client.memory.cuda.ipc_runtime import CupyRuntime
 from kvstore_client.testing import running_store
 from support.gpu.plan import PAGE_TOKENS, Plan, synchronize
 

@@ -14,12 +14,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import store_pb2
 from kvstore_client import ClientConfig, NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore_client.calls.channel import CHANNEL_OPTIONS, StoreCalls
+from kvstore_client.calls.grpc_channel import CHANNEL_OPTIONS, StoreCalls
 from kvstore_client.errors import StoreUnavailable
-from kvstore_client.layout import NamespaceKey
-from kvstore_client.lifecycle.attempt import Attempt
+from kvstore_client.lifecycle.attach_attempt import Attempt
 from kvstore_client.lifecycle.session import OpenedNamespace
-from kvstore_client.pages import Pages
+from kvstore_client.namespace_key import NamespaceKey
+from kvstore_client.page_runs import Pages
 from kvstore_client.runtime_dir import RuntimeDir
 
 PAGE_TOKENS = 16

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, PageLayout
-from kvstore_client.layout import OpaqueContent
+from kvstore_client.page_layout import OpaqueContent
 from kvstore_client.testing import RunningStore, running_store
 from support.start.program import VARIABLE
 from support.start.ways import Way

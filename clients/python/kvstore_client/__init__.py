@@ -9,11 +9,12 @@ from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.calls.event_watch import EventWatch, History
 from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig
-from kvstore_client.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
 from kvstore_client.match import InFlight, Match, Source
 from kvstore_client.namespace import Namespace
-from kvstore_client.pages import DatedRun, PageRef, Pages, SlotRun
-from kvstore_client.remote import RemoteStore
+from kvstore_client.namespace_key import NamespaceIdentity
+from kvstore_client.page_layout import OpaqueContent, PagedContent, PageLayout
+from kvstore_client.page_runs import DatedRun, PageRef, Pages, SlotRun
+from kvstore_client.remote_store import RemoteStore
 from kvstore_client.reservation import Acquired, Inserted, Reservation, ReuseHint, grow_reservations
 from kvstore_client.runtime_dir import default_runtime_dir
 

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
-from kvstore_client.calls.attach import AttachConnection
-from kvstore_client.calls.channel import StoreCalls
+from kvstore_client.calls.attach_connection import AttachConnection
 from kvstore_client.calls.deadlines import Deadline
 from kvstore_client.calls.event_watch import EventWatch, History
-from kvstore_client.remote import RemoteStore
+from kvstore_client.calls.grpc_channel import StoreCalls
+from kvstore_client.packed_tokens import Tokens, pack_tokens
+from kvstore_client.remote_store import RemoteStore
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.tokens import Tokens, pack_tokens
 
 PAGE_SIZE = 1_000
 # For lists and snapshots of a large store. No request waits for them.

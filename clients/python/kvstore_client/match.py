@@ -5,8 +5,8 @@ from typing import Self
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.errors import StoreError
-from kvstore_client.hold import HeldPages, Hold
-from kvstore_client.pages import PageRef, Pages
+from kvstore_client.held_pages import HeldPages, Hold
+from kvstore_client.page_runs import PageRef, Pages
 
 
 class Source(HeldPages):

@@ -7,19 +7,20 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kvstore.v1 import prefix_cache_pb2, types_pb2
-from kvstore_client.calls.breaker import ProbeSample
+from kvstore_client.calls.circuit_breaker import ProbeSample
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.errors import NamespaceNotFound, StoreError, StoreUnavailable
-from kvstore_client.hold import Hold
-from kvstore_client.layout import NamespaceIdentity, NamespaceKey, PageLayout
+from kvstore_client.held_pages import Hold
 from kvstore_client.lifecycle.connector import Connector
 from kvstore_client.lifecycle.session import OpenedNamespace, Session
 from kvstore_client.match import InFlight, Match, Source
-from kvstore_client.memory.generations import PageGenerations
 from kvstore_client.memory.mapped_extent import MappedExtent
-from kvstore_client.pages import DatedRun, PageRef, Pages
+from kvstore_client.memory.page_generations import PageGenerations
+from kvstore_client.namespace_key import NamespaceIdentity, NamespaceKey
+from kvstore_client.packed_tokens import Tokens, pack_tokens
+from kvstore_client.page_layout import PageLayout
+from kvstore_client.page_runs import DatedRun, PageRef, Pages
 from kvstore_client.reservation import Acquired, Reservation
-from kvstore_client.tokens import Tokens, pack_tokens
 
 if TYPE_CHECKING:
     import torch

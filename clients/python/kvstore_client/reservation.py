@@ -6,13 +6,13 @@ from typing import Literal, NamedTuple, Self
 from kvstore.v1 import prefix_cache_pb2, types_pb2
 from kvstore_client.calls.deadlines import StoreBudget, shared_budget
 from kvstore_client.errors import PageRecycled, StoreError
-from kvstore_client.hold import HeldPages, Hold, end_holds, require_current
+from kvstore_client.held_pages import HeldPages, Hold, end_holds, require_current
 from kvstore_client.lifecycle.session import OpenedNamespace, Session
 from kvstore_client.match import InFlight, Match
-from kvstore_client.memory.generations import PageGenerations
 from kvstore_client.memory.mapped_extent import NO_CHECKSUM
-from kvstore_client.pages import Pages
-from kvstore_client.tokens import TOKEN_BYTES, Tokens, pack_tokens
+from kvstore_client.memory.page_generations import PageGenerations
+from kvstore_client.packed_tokens import TOKEN_BYTES, Tokens, pack_tokens
+from kvstore_client.page_runs import Pages
 
 MILLISECONDS = 1000
 # The values of ``expected_reuse`` in the protocol.

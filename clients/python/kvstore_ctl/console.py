@@ -19,7 +19,7 @@ from kvstore_client.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from kvstore_client.remote import RemoteStore
+from kvstore_client.remote_store import RemoteStore
 from kvstore_ctl.options import prefer_typed, remote_of, require_here
 
 EXIT_REFUSED = 1

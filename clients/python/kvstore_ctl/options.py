@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from kvstore_client.remote import RemoteStore
+from kvstore_client.remote_store import RemoteStore
 
 TOKEN_VARIABLE = "KVSTORE_TOKEN"  # noqa: S105  # the variable's name
 

@@ -12,7 +12,7 @@ from kvstore.core.pool.arena import Arena
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import PoolExhausted
 from kvstore.service.clock import Clock
-from kvstore.service.event_watches import Announcer
+from kvstore.service.event_watches import ChangePublisher
 from kvstore.service.memory.fair_share import Shares
 from kvstore.service.memory.retired_extents import ExtentReclaim
 from kvstore.storage.arenas import Arenas
@@ -47,7 +47,7 @@ class Growth:
         mutex: Lock,
         *,
         arenas: Arenas,
-        announcer: Announcer,
+        announcer: ChangePublisher,
         clock: Clock,
         watermark: float = WATERMARK,
     ) -> None:

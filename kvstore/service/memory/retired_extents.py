@@ -8,7 +8,7 @@ import structlog
 from kvstore.core import PrefixCache
 from kvstore.core.pool.arena import Arena
 from kvstore.service.clock import Clock
-from kvstore.service.event_watches import Announcer
+from kvstore.service.event_watches import ChangePublisher
 from kvstore.storage.arenas import Arenas
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -39,7 +39,7 @@ class ExtentReclaim:
         mutex: Lock,
         *,
         arenas: Arenas,
-        announcer: Announcer,
+        announcer: ChangePublisher,
         clock: Clock,
     ) -> None:
         self._cache = cache

@@ -246,7 +246,7 @@ class ServerCuda:
 
 
 class ClientCuda:
-    """``kvstore_client.memory.cuda.runtime.CupyRuntime`` on cards, in this process's order."""
+    """``kvstore_client.memory.cuda.ipc_runtime.CupyRuntime`` on cards, in this process's order."""
 
     def __init__(self, *cards: Card) -> None:
         self._cards = cards

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from device.worker import DeviceWorker
 
 # Imported here since they take seconds. Importing them does not initialise CUDA.
-IMPORTED = ["grpc", "numpy", "torch", "kvstore_client", "kvstore_client.memory.cuda.memory"]
+IMPORTED = ["grpc", "numpy", "torch", "kvstore_client", "kvstore_client.memory.cuda.mapped_memory"]
 # A worker sends this just before it asks CUDA to open a handle, if the test asked for it.
 OPENING = "opening"
 
@@ -86,7 +86,7 @@ def device_worker(
 
 def _announce_open(pipe: Connection) -> None:
     """Makes the client send ``OPENING`` right before each call that opens a handle."""
-    from kvstore_client.memory.cuda.runtime import CupyRuntime  # noqa: PLC0415  # as above
+    from kvstore_client.memory.cuda.ipc_runtime import CupyRuntime  # noqa: PLC0415  # as above
 
     opens = CupyRuntime.open
 

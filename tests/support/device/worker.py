@@ -10,7 +10,7 @@ from device.launches import LAUNCHES, EndlessWrites, StreamWait
 from device.pages import IDENTITY, LAYOUT, holds, page_count, write_page
 from inference_worker.model.device import DeviceWork
 from kvstore_client import Acquired, Client, ClientConfig, Match, Namespace, PageRef, errors
-from kvstore_client.memory.cuda.memory import cuda_memory
+from kvstore_client.memory.cuda.mapped_memory import cuda_memory
 from kvstore_client.testing import wait_until
 
 LIMIT = 60.0

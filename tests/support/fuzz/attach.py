@@ -10,7 +10,7 @@ from random import Random
 from fuzz.messages import Messages
 from fuzz.reasons import WRONG, reason_of
 from kvstore.v1 import attach_pb2
-from kvstore_client.calls.frames import BrokenFrames, close_all, receive_frame
+from kvstore_client.calls.blocking_frames import BrokenFrames, close_all, receive_frame
 
 # Connections that say nothing, or stop within a frame, and stay open.
 SILENT = 100

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from kvstore.v1 import attach_pb2, lease_pb2, lease_pb2_grpc, store_pb2, store_pb2_grpc, types_pb2
-from kvstore_client.calls.frames import close_all, receive_frame, send_frame
+from kvstore_client.calls.blocking_frames import close_all, receive_frame, send_frame
 from kvstore_client.runtime_dir import RuntimeDir
 
 LAYOUT = types_pb2.PageLayout(

@@ -13,7 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 from fuzz.messages import Messages
 from fuzz.reasons import WRONG, reason_of
 from kvstore.v1 import attach_pb2
-from kvstore_client.calls.frames import close_all, receive_frame, send_frame
+from kvstore_client.calls.blocking_frames import close_all, receive_frame, send_frame
 
 LENGTHS = struct.Struct("<II")
 # Seconds for the server to say what it has to say and hang up.

@@ -25,14 +25,14 @@ CLIENT = [
     ),
     Mutant(
         "released-without-waiting-for-the-device",
-        "kvstore_client.hold",
+        "kvstore_client.held_pages",
         "end_holds",
         "session.wait_for_device()",
         "pass",
     ),
     Mutant(
         "inserted-without-waiting-for-the-device",
-        "kvstore_client.hold",
+        "kvstore_client.held_pages",
         "require_current",
         "session.wait_for_device()",
         "pass",
@@ -53,7 +53,7 @@ CLIENT = [
     ),
     Mutant(
         "store-never-asked-again-after-a-timeout",
-        "kvstore_client.calls.breaker",
+        "kvstore_client.calls.circuit_breaker",
         "CircuitBreaker.probed",
         "self.state = BreakerState.HALF_OPEN",
         "pass",

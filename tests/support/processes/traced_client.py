@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kvstore import tracing
 from kvstore_client import Client, ClientConfig, NamespaceIdentity
-from kvstore_client.layout import OpaqueContent, PageLayout
+from kvstore_client.page_layout import OpaqueContent, PageLayout
 from kvstore_client.testing import wait_until
 
 LIMIT = 30.0

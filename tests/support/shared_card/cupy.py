@@ -287,7 +287,7 @@ def _driver() -> SimpleNamespace:
     return SimpleNamespace(**{**vars(library), **fitting, "cuMemcpyBatchAsync_v2": batch})
 
 
-for _module in ("kvstore.storage.cuda.cuda_driver", "kvstore_client.memory.cuda.driver"):
+for _module in ("kvstore.storage.cuda.cuda_driver", "kvstore_client.memory.cuda.cuda_driver"):
     if _module in sys.modules:
         sys.modules[_module]._load = _driver  # type: ignore[attr-defined]
 if "torch" in sys.modules:

@@ -89,5 +89,5 @@ def install() -> None:
     server: Any = sys.modules["kvstore.rpc.attach.server"]
     server.Thread, server.EventLoop = sockets.Unstarted, sockets.Loop
     server.identify = sockets.identify
-    client: Any = sys.modules["kvstore_client.calls.attach"]
+    client: Any = sys.modules["kvstore_client.calls.attach_connection"]
     client.socket = SimpleNamespace(**vars(real_socket) | {"socket": sockets.ClientSocket})

@@ -6,7 +6,7 @@ from threading import Thread
 from kvstore_client import errors
 from kvstore_client.calls.deadlines import Deadline
 from kvstore_client.calls.lane import Lane
-from kvstore_client.calls.pool import LanePool
+from kvstore_client.calls.lane_pool import LanePool
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.scripted_lanes import METHOD, ScriptedLanes
 

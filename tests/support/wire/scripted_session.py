@@ -8,10 +8,11 @@ from typing import Any
 
 from kvstore.v1 import attach_pb2, lease_pb2, prefix_cache_pb2, store_pb2, types_pb2
 from kvstore_client.config import ClientConfig
-from kvstore_client.layout import NamespaceIdentity, NamespaceKey, OpaqueContent, PageLayout
-from kvstore_client.lifecycle.attempt import Attempt
+from kvstore_client.lifecycle.attach_attempt import Attempt
 from kvstore_client.lifecycle.session import Session
-from kvstore_client.memory.host import REQUIRED_SEALS
+from kvstore_client.memory.host_extent import REQUIRED_SEALS
+from kvstore_client.namespace_key import NamespaceIdentity, NamespaceKey
+from kvstore_client.page_layout import OpaqueContent, PageLayout
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.scripted_store import ScriptedAttach, ScriptedCalls, sealed_memfd
 

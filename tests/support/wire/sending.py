@@ -3,8 +3,8 @@
 from threading import Event
 
 from kvstore.v1 import prefix_cache_pb2
-from kvstore_client.calls.channel import StoreCalls
 from kvstore_client.calls.deadlines import Backoff
+from kvstore_client.calls.grpc_channel import StoreCalls
 from kvstore_client.calls.lease_calls import LeaseCalls
 from kvstore_client.lifecycle.release_sender import ReleaseSender
 from kvstore_client.runtime_dir import RuntimeDir

@@ -8,7 +8,7 @@ from google.rpc import status_pb2
 
 from kvstore.v1 import errors_pb2, store_pb2
 from kvstore_client import errors
-from kvstore_client.calls.channel import StoreCalls
+from kvstore_client.calls.grpc_channel import StoreCalls
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.scripted_store import ScriptedCalls, refusal
 

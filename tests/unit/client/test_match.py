@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from kvstore_client import errors
-from kvstore_client.hold import Hold
+from kvstore_client.held_pages import Hold
 from kvstore_client.match import Match
-from kvstore_client.pages import PageRef
+from kvstore_client.page_runs import PageRef
 from kvstore_client.reservation import Acquired
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.scripted_session import ABORTED, RELEASED, ScriptedSession

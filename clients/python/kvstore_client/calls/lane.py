@@ -16,11 +16,11 @@ from google.protobuf.message import DecodeError
 
 from kvstore import tracing
 from kvstore.v1 import attach_pb2
-from kvstore_client.calls.attach import PROTOCOL_VERSION
+from kvstore_client.calls.attach_connection import PROTOCOL_VERSION
+from kvstore_client.calls.blocking_frames import MAX_FRAME_BYTES, BrokenFrames, close_all
+from kvstore_client.calls.blocking_frames import receive_frame as receive
+from kvstore_client.calls.blocking_frames import send_frame as send
 from kvstore_client.calls.deadlines import Deadline
-from kvstore_client.calls.frames import MAX_FRAME_BYTES, BrokenFrames, close_all
-from kvstore_client.calls.frames import receive_frame as receive
-from kvstore_client.calls.frames import send_frame as send
 from kvstore_client.errors import StoreTimedOut, StoreUnavailable, error_of_status
 
 # Two lengths: of the head and of the body.

@@ -19,10 +19,10 @@ from kvstore_client.errors import (
     StoreTimedOut,
     StoreUnavailable,
 )
-from kvstore_client.layout import NamespaceKey
-from kvstore_client.lifecycle.attempt import Attempt
+from kvstore_client.lifecycle.attach_attempt import Attempt
 from kvstore_client.lifecycle.joined_lease import SharedLease
 from kvstore_client.lifecycle.session import Session
+from kvstore_client.namespace_key import NamespaceKey
 from kvstore_client.runtime_dir import RuntimeDir
 
 # A namespace that is refused for this is tried again.

@@ -3,7 +3,7 @@
 from typing import NamedTuple, Self
 
 from kvstore.v1 import lease_pb2
-from kvstore_client.calls.channel import StoreCalls
+from kvstore_client.calls.grpc_channel import StoreCalls
 from kvstore_client.calls.lease_calls import LeaseCalls
 
 LEASE_ID_BYTES = 16

@@ -10,10 +10,15 @@ from threading import Condition
 from typing import NamedTuple
 
 from kvstore.v1 import attach_pb2, store_pb2
-from kvstore_client.calls.attach import AttachConnection
-from kvstore_client.calls.breaker import CircuitBreaker, ProbeSample, ProbingBreaker, StoreRequest
-from kvstore_client.calls.channel import StoreCalls
+from kvstore_client.calls.attach_connection import AttachConnection
+from kvstore_client.calls.circuit_breaker import (
+    CircuitBreaker,
+    ProbeSample,
+    ProbingBreaker,
+    StoreRequest,
+)
 from kvstore_client.calls.deadlines import Backoff, Deadline, StoreBudget
+from kvstore_client.calls.grpc_channel import StoreCalls
 from kvstore_client.calls.lease_calls import LeaseCalls
 from kvstore_client.config import ClientConfig
 from kvstore_client.errors import (
@@ -25,13 +30,13 @@ from kvstore_client.errors import (
     StoreTimedOut,
     StoreUnavailable,
 )
-from kvstore_client.layout import NamespaceKey
 from kvstore_client.lifecycle.joined_lease import SharedLease
 from kvstore_client.lifecycle.lease_keeper import LeaseKeeper, LeaseTerm
 from kvstore_client.lifecycle.release_sender import ReleaseSender
 from kvstore_client.memory.extent_table import ExtentTable
 from kvstore_client.memory.mapped_extent import checksums_of
-from kvstore_client.pages import PageRef, Pages
+from kvstore_client.namespace_key import NamespaceKey
+from kvstore_client.page_runs import PageRef, Pages
 
 
 class OpenedNamespace(NamedTuple):

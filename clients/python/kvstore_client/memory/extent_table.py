@@ -5,11 +5,11 @@ from threading import Condition
 
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import DeviceUnavailable, StoreError
-from kvstore_client.memory.cuda.extent import CudaExtent
-from kvstore_client.memory.generations import map_generations
-from kvstore_client.memory.host import HostExtent
+from kvstore_client.memory.cuda.cuda_extent import CudaExtent
+from kvstore_client.memory.host_extent import HostExtent
 from kvstore_client.memory.mapped_extent import MappedExtent, UntrustedExtent
-from kvstore_client.pages import Pages
+from kvstore_client.memory.page_generations import map_generations
+from kvstore_client.page_runs import Pages
 
 
 def map_extent(

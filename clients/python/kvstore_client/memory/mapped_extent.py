@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from xxhash import xxh3_64_intdigest
 
 from kvstore.v1 import types_pb2
-from kvstore_client.layout import PagedContent, PageLayout
-from kvstore_client.pages import PageRef
+from kvstore_client.page_layout import PagedContent, PageLayout
+from kvstore_client.page_runs import PageRef
 
 if TYPE_CHECKING:
     import torch

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from kvstore_client.errors import PoolExhausted
+from kvstore_client.packed_tokens import TOKEN_BYTES
 from kvstore_client.reservation import Acquired, Reservation
-from kvstore_client.tokens import TOKEN_BYTES
 from kvstore_ctl import tables
 from kvstore_ctl.bench.scratch import (
     PAGE_TOKENS,

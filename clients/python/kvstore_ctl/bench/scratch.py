@@ -13,8 +13,9 @@ from kvstore_client.admin import connect_admin
 from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig
 from kvstore_client.errors import StoreUnavailable
-from kvstore_client.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore_client.namespace import Namespace
+from kvstore_client.namespace_key import NamespaceIdentity
+from kvstore_client.page_layout import OpaqueContent, PageLayout
 from kvstore_ctl.text import counted
 
 PAGE_TOKENS = 16

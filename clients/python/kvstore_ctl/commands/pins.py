@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kvstore.v1 import store_pb2
-from kvstore_client.tokens import TOKEN_BYTES
+from kvstore_client.packed_tokens import TOKEN_BYTES
 from kvstore_ctl import tables
 from kvstore_ctl.console import (
     EXIT_REFUSED,

@@ -10,7 +10,7 @@ from kvstore.v1 import store_pb2
 from kvstore_client.admin import connect_admin, connect_remote_admin
 from kvstore_client.calls.health import LIVENESS, READINESS, SERVING, health_of
 from kvstore_client.errors import StoreError
-from kvstore_client.remote import RemoteStore
+from kvstore_client.remote_store import RemoteStore
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_ctl.console import EXIT_REFUSED, EXIT_USAGE, AsJson, RuntimeDirOption, show, show_json
 from kvstore_ctl.doctor import device, host, memory, store

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from kvstore.v1 import store_pb2
 from kvstore_client.config import DEFAULT_MPS_PIPES, declared_cuda_mps
-from kvstore_client.memory.cuda.driver import LIBRARY
+from kvstore_client.memory.cuda.cuda_driver import LIBRARY
 from kvstore_ctl.doctor.findings import Finding, failed, ok, skipped, warning
 from kvstore_ctl.doctor.host import HostFacts
 

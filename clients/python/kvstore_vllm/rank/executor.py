@@ -14,7 +14,7 @@ import torch
 
 from kvstore_client import DatedRun, PageRef
 from kvstore_client.errors import DeviceUnavailable
-from kvstore_client.memory.cuda.driver import CudaDriver
+from kvstore_client.memory.cuda.cuda_driver import CudaDriver
 from kvstore_vllm.blocks.copier import BlockCopier, ExtentTensors
 from kvstore_vllm.transfer import BlockTransfer, StepPlan, WorkerReport
 

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from kvstore_client import Acquired, Match, Namespace, StoreBudget
 from kvstore_client.errors import PoolExhausted, StoreError, StoreUnavailable
-from kvstore_client.tokens import TOKEN_BYTES, pack_tokens
+from kvstore_client.packed_tokens import TOKEN_BYTES, pack_tokens
 from kvstore_vllm.identity.adapters import UndigestableAdapter
 from kvstore_vllm.identity.request_key import RequestKey
 

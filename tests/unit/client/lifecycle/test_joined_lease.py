@@ -9,7 +9,7 @@ import pytest
 
 from kvstore.v1 import lease_pb2
 from kvstore_client import Client, ClientConfig, errors
-from kvstore_client.lifecycle.attempt import Attempt
+from kvstore_client.lifecycle.attach_attempt import Attempt
 from kvstore_client.lifecycle.joined_lease import SharedLease
 from kvstore_client.lifecycle.session import Session
 from kvstore_client.runtime_dir import RuntimeDir

@@ -8,11 +8,11 @@ import pytest
 from google.rpc.status_pb2 import Status
 
 from kvstore.v1 import lease_pb2, prefix_cache_pb2
-from kvstore_client.calls.channel import StoreCalls
 from kvstore_client.calls.deadlines import Backoff, Deadline
+from kvstore_client.calls.grpc_channel import StoreCalls
 from kvstore_client.calls.lane import Lane
+from kvstore_client.calls.lane_pool import LanePool
 from kvstore_client.calls.lease_calls import LeaseCalls
-from kvstore_client.calls.pool import LanePool
 from kvstore_client.lifecycle import release_sender
 from kvstore_client.lifecycle.release_sender import MOST_LATER, ReleaseSender
 from kvstore_client.runtime_dir import RuntimeDir

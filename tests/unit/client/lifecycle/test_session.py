@@ -12,7 +12,7 @@ from kvstore.v1.types_pb2 import PageRun
 from kvstore_client import errors
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.lifecycle.session import OpenedNamespace
-from kvstore_client.pages import Pages
+from kvstore_client.page_runs import Pages
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
 from wire.scripted_session import ABORTED, KEY, RELEASED, REVOKED, ScriptedSession, match, matched

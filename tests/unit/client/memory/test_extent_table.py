@@ -11,7 +11,7 @@ from kvstore.v1 import types_pb2
 from kvstore_client.errors import DeviceUnavailable
 from kvstore_client.memory import extent_table
 from kvstore_client.memory.extent_table import ExtentTable
-from kvstore_client.memory.host import REQUIRED_SEALS, HostExtent
+from kvstore_client.memory.host_extent import REQUIRED_SEALS, HostExtent
 from kvstore_client.memory.mapped_extent import UntrustedExtent
 from wire.scripted_store import sealed_memfd
 

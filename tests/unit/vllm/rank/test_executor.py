@@ -15,7 +15,7 @@ import torch
 from device.card import Card
 from device.client_driver import client_driver
 from kvstore_client import DatedRun, PageRef
-from kvstore_client.memory.cuda import driver as cuda_driver
+from kvstore_client.memory.cuda import cuda_driver
 from kvstore_client.testing import wait_until
 from kvstore_vllm.blocks.copier import BlockCopier, Plane
 from kvstore_vllm.rank.executor import PlanExecutor

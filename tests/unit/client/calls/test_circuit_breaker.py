@@ -11,8 +11,8 @@ import pytest
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client import errors
-from kvstore_client.calls import breaker as breaker_module
-from kvstore_client.calls.breaker import (
+from kvstore_client.calls import circuit_breaker as breaker_module
+from kvstore_client.calls.circuit_breaker import (
     FAILURES_TO_OPEN,
     AdmittedRequest,
     BreakerState,

@@ -15,9 +15,9 @@ from kvstore.v1 import (
     prefix_cache_pb2_grpc,
     store_pb2_grpc,
 )
-from kvstore_client.calls.pool import LanePool
+from kvstore_client.calls.lane_pool import LanePool
 from kvstore_client.errors import StoreTimedOut, StoreUnavailable, error_of_call
-from kvstore_client.tokens import sequence_pieces
+from kvstore_client.packed_tokens import sequence_pieces
 
 MAX_MESSAGE_BYTES = 16 << 20
 CHANNEL_OPTIONS = (

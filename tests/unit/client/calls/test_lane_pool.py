@@ -11,9 +11,9 @@ from google.rpc import status_pb2
 
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import errors
-from kvstore_client.calls.channel import StoreCalls
+from kvstore_client.calls.grpc_channel import StoreCalls
 from kvstore_client.calls.lane import Lane
-from kvstore_client.calls.pool import FIRST_REST, MOST, MOST_UNREAD
+from kvstore_client.calls.lane_pool import FIRST_REST, MOST, MOST_UNREAD
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
 from wire.lane_rig import LIMIT, LaneRig

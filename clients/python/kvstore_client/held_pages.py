@@ -11,8 +11,8 @@ from typing import Self
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import PageRecycled
 from kvstore_client.lifecycle.session import Session
-from kvstore_client.memory.generations import PageGenerations
-from kvstore_client.pages import PageRef
+from kvstore_client.memory.page_generations import PageGenerations
+from kvstore_client.page_runs import PageRef
 
 _logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kvstore_client.errors import DeviceUnavailable
-from kvstore_client.memory.cuda.driver import CudaDriver
+from kvstore_client.memory.cuda.cuda_driver import CudaDriver
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ import pytest
 
 from kvstore.v1 import store_pb2
 from kvstore_client import errors
-from kvstore_client.calls.channel import StoreCalls
+from kvstore_client.calls.grpc_channel import StoreCalls
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.scripted_store import ScriptedCalls
 

@@ -11,8 +11,8 @@ from threading import Lock, Thread
 from weakref import WeakSet
 
 from kvstore.v1 import attach_pb2, types_pb2
+from kvstore_client.calls.blocking_frames import BrokenFrames, close_all, receive_frame, send_frame
 from kvstore_client.calls.deadlines import Deadline
-from kvstore_client.calls.frames import BrokenFrames, close_all, receive_frame, send_frame
 from kvstore_client.errors import (
     DeviceUnavailable,
     StoreError,

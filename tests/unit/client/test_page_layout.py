@@ -4,13 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvstore_client.layout import (
-    NamespaceIdentity,
-    NamespaceKey,
-    OpaqueContent,
-    PagedContent,
-    PageLayout,
-)
+from kvstore_client.page_layout import OpaqueContent, PagedContent, PageLayout
 
 CONTENT = PagedContent(layer_count=2, kv_head_count=4, head_dim=8, dtype="bfloat16")
 
@@ -53,22 +47,3 @@ def test_a_layout_that_contradicts_itself_is_refused() -> None:
         PageLayout(16, 4095, CONTENT)
     with pytest.raises(ValueError, match="float12"):
         PageLayout.paged(16, replace(CONTENT, dtype="float12"))
-
-
-def test_an_identity_travels_whole() -> None:
-    """The message of an identity has each of its fields."""
-    message = NamespaceIdentity(b"m", b"a", b"s", "name").to_message()
-    assert (message.model_digest, message.adapter_digest) == (b"m", b"a")
-    assert (message.salt, message.display_name) == (b"s", "name")
-
-
-def test_equal_namespaces_have_equal_keys() -> None:
-    """Two keys of the same namespace are equal."""
-
-    def key(salt: bytes) -> NamespaceKey:
-        return NamespaceKey(
-            NamespaceIdentity(b"m", salt=salt), PageLayout(4, 8, OpaqueContent(b"x"))
-        )
-
-    assert {key(b"a"): 1}[key(b"a")] == 1
-    assert key(b"a") != key(b"b")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstore_client.memory.cuda import files as device_files
-from kvstore_client.memory.cuda import memory as cuda_memory
+from kvstore_client.memory.cuda import device_files
+from kvstore_client.memory.cuda import mapped_memory as cuda_memory
 
 BYTES = b"of the parent" + bytes(3 * mmap.PAGESIZE)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import NotHostMemory
-from kvstore_client.memory.cuda.memory import CudaMemory, cuda_memory
+from kvstore_client.memory.cuda.mapped_memory import CudaMemory, cuda_memory
 from kvstore_client.memory.mapped_extent import MappedExtent, UntrustedExtent
 
 if TYPE_CHECKING:

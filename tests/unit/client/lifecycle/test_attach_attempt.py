@@ -10,7 +10,7 @@ from google.rpc import status_pb2
 from kvstore.v1 import attach_pb2, lease_pb2
 from kvstore_client import errors
 from kvstore_client.config import ClientConfig
-from kvstore_client.lifecycle.attempt import Attempt
+from kvstore_client.lifecycle.attach_attempt import Attempt
 from kvstore_client.lifecycle.session import Session
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.scripted_session import BOUND, CAPABILITIES, EPOCH, GRANTED, REVOKED, WELCOME

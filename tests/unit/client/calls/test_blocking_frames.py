@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.v1 import attach_pb2
-from kvstore_client.calls.frames import (
+from kvstore_client.calls.blocking_frames import (
     MAX_DESCRIPTORS,
     MAX_FRAME_BYTES,
     BrokenFrames,

@@ -9,12 +9,12 @@ from threading import Condition
 from google.protobuf import duration_pb2
 
 from kvstore.v1 import attach_pb2, lease_pb2, store_pb2
-from kvstore_client.calls.attach import AttachConnection
-from kvstore_client.calls.channel import StoreCalls
+from kvstore_client.calls.attach_connection import AttachConnection
 from kvstore_client.calls.deadlines import Deadline
+from kvstore_client.calls.grpc_channel import StoreCalls
 from kvstore_client.calls.lane import Lane
+from kvstore_client.calls.lane_pool import FEATURE, LanePool
 from kvstore_client.calls.lease_calls import LeaseCalls
-from kvstore_client.calls.pool import FEATURE, LanePool
 from kvstore_client.config import ClientConfig
 from kvstore_client.errors import StaleEpoch, StoreError, StoreUnavailable
 from kvstore_client.fault_points import fault_point

@@ -5,7 +5,7 @@ from threading import get_ident
 
 import pytest
 
-from kvstore_client.memory.cuda.memory import DeviceThread
+from kvstore_client.memory.cuda.mapped_memory import DeviceThread
 
 
 def test_work_is_done_in_order_on_one_thread() -> None:

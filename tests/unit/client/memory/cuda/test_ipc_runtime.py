@@ -11,9 +11,9 @@ from device.client_driver import client_driver
 from device.cupy_stand_in import CUDARuntimeError, cupy_on
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import DeviceUnavailable
-from kvstore_client.memory.cuda import driver as cuda_driver
-from kvstore_client.memory.cuda.memory import CudaMemory
-from kvstore_client.memory.cuda.runtime import CupyRuntime
+from kvstore_client.memory.cuda import cuda_driver
+from kvstore_client.memory.cuda.ipc_runtime import CupyRuntime
+from kvstore_client.memory.cuda.mapped_memory import CudaMemory
 
 SIZE = 4096
 

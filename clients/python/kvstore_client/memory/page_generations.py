@@ -7,9 +7,9 @@ from operator import itemgetter
 from threading import Lock
 
 from kvstore.v1 import types_pb2
-from kvstore_client.memory.host import UntrustedMemory, check_memory, map_memory
+from kvstore_client.memory.host_extent import UntrustedMemory, check_memory, map_memory
 from kvstore_client.memory.mapped_extent import FindExtent, UntrustedExtent
-from kvstore_client.pages import GENERATION_BYTES, DatedRun, PageRef, Pages
+from kvstore_client.page_runs import GENERATION_BYTES, DatedRun, PageRef, Pages
 
 
 def map_generations(extent: types_pb2.Extent, descriptors: Sequence[int]) -> memoryview | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 
-from kvstore_client.calls.channel import CHANNEL_OPTIONS, StoreCalls
+from kvstore_client.calls.grpc_channel import CHANNEL_OPTIONS, StoreCalls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class RemoteStore:
             raise ValueError("the token has characters that no token has")
 
     def channel(self) -> grpc.Channel:
-        """Returns a channel without a token, which suffices for health checks.
+        """Returns a channel without the token, which suffices for health checks.
 
         Raises ``ValueError`` if a file cannot be read.
         """

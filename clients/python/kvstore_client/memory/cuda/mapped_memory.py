@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import StoreUnavailable
-from kvstore_client.memory.cuda.files import leave_device_files
-from kvstore_client.memory.cuda.runtime import CupyRuntime
+from kvstore_client.memory.cuda.device_files import leave_device_files
+from kvstore_client.memory.cuda.ipc_runtime import CupyRuntime
 
 if TYPE_CHECKING:
     import torch

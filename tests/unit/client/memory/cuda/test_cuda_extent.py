@@ -10,10 +10,10 @@ import torch
 from device.card import Card, ClientCuda
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import DeviceUnavailable, NotHostMemory, StoreUnavailable
-from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
-from kvstore_client.memory.cuda.extent import CudaExtent
-from kvstore_client.memory.cuda.memory import CudaMemory, cuda_memory
+from kvstore_client.memory.cuda.cuda_extent import CudaExtent
+from kvstore_client.memory.cuda.mapped_memory import CudaMemory, cuda_memory
 from kvstore_client.memory.mapped_extent import UntrustedExtent
+from kvstore_client.page_layout import OpaqueContent, PagedContent, PageLayout
 
 EPOCH = 5
 SLOT = 64

@@ -13,10 +13,10 @@ from google.rpc import status_pb2
 
 from kvstore.v1 import attach_pb2, types_pb2
 from kvstore_client import errors
-from kvstore_client.calls.attach import AttachConnection
+from kvstore_client.calls.attach_connection import AttachConnection
 from kvstore_client.calls.deadlines import Deadline
 from kvstore_client.memory.extent_table import ExtentTable
-from kvstore_client.memory.host import POPULATED_BYTES, REQUIRED_SEALS
+from kvstore_client.memory.host_extent import POPULATED_BYTES, REQUIRED_SEALS
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
 from processes.open_descriptors import open_descriptors
