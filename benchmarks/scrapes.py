@@ -30,8 +30,7 @@ from kvstore.metrics.collector import StoreCollector
 from kvstore.metrics_listener import view_of
 from kvstore.rpc.health.probes import OwnerProbe
 from kvstore.rpc.health.watchdog import Health
-from kvstore.rpc.lane.connection import Frame, HotLane, Party
-from kvstore.rpc.lane.server import METHODS, HotLanes
+from kvstore.rpc.lane import METHODS, Frame, HotLane, HotLanes, Party
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore

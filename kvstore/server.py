@@ -40,8 +40,8 @@ from kvstore.reload import Reloader, changes
 from kvstore.rpc.attach.server import AttachServer
 from kvstore.rpc.health.probes import OwnerProbe, PoolProbe
 from kvstore.rpc.health.watchdog import Health, stacks
-from kvstore.rpc.lane.server import FEATURE as HOT_LANE
-from kvstore.rpc.lane.server import HotLanes
+from kvstore.rpc.lane import FEATURE as HOT_LANE
+from kvstore.rpc.lane import HotLanes
 from kvstore.rpc.server import (
     SERVICES,
     Sockets,

@@ -3,7 +3,7 @@
 import pytest
 
 from kvstore.core.values.requests import Caller
-from kvstore.rpc.lane.server import METHODS
+from kvstore.rpc.lane import METHODS
 from kvstore.v1 import attach_pb2, lease_pb2, prefix_cache_pb2
 from stores.rpc_world import lane_answer, lane_call
 from wire.attach_peer import AttachPeer

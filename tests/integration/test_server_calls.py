@@ -23,8 +23,8 @@ from kvstore.v1 import (
     store_pb2,
 )
 from kvstore_client.testing import RunningStore
-from processes.attached_worker import PAGE_TOKENS, AttachedWorker, Refused
 from stores.rpc_world import refusal_of
+from wire.attached_worker import PAGE_TOKENS, AttachedWorker, Refused
 
 LIMIT = 30.0
 # More than any call may take.

@@ -6,7 +6,7 @@ from contextlib import suppress
 from kvstore.errors import KVStoreError
 from kvstore.rpc.attach.frames import FrameReader, FrameWriter
 from kvstore.rpc.attach.session import AttachSession
-from kvstore.rpc.lane.connection import Party
+from kvstore.rpc.lane import Party
 from kvstore.rpc.wire.status import to_status
 from kvstore.service.attached_processes import Process
 from kvstore.v1 import attach_pb2

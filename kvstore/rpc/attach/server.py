@@ -14,8 +14,7 @@ from kvstore.rpc.attach.event_loop import EventLoop, Timer
 from kvstore.rpc.attach.peer import identify, overflow_uid
 from kvstore.rpc.attach.session import AttachSession
 from kvstore.rpc.attach.table import ConnectionTable, SocketAccess
-from kvstore.rpc.lane.connection import Party
-from kvstore.rpc.lane.server import HotLanes
+from kvstore.rpc.lane import HotLanes, Party
 from kvstore.service.attached_processes import Process, Processes
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget

@@ -9,8 +9,7 @@ from kvstore.core import Caller
 from kvstore.errors import FeatureUnsupported, InvalidField, NotAttached, PeerRefused
 from kvstore.rpc.attach.frames import MAX_DESCRIPTORS
 from kvstore.rpc.attach.peer import Peer
-from kvstore.rpc.lane.connection import Party
-from kvstore.rpc.lane.server import FEATURE, HotLanes
+from kvstore.rpc.lane import FEATURE, HotLanes, Party
 from kvstore.rpc.pipeline import MAX_SECRET_BYTES, MIN_SECRET_BYTES
 from kvstore.rpc.wire import fields
 from kvstore.rpc.wire.report import exported_extents

@@ -16,8 +16,7 @@ from grpc_status import rpc_status
 
 from kvstore.core.values.requests import Caller
 from kvstore.rpc.health.watchdog import Health
-from kvstore.rpc.lane.connection import LENGTHS, Party
-from kvstore.rpc.lane.server import METHODS, HotLanes
+from kvstore.rpc.lane import LENGTHS, METHODS, HotLanes, Party
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import (

@@ -11,7 +11,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from kvstore.core.values.requests import Caller, Identity
 from kvstore.rpc.attach.server import MAX_CONNECTIONS, PATIENCE, AttachServer
-from kvstore.rpc.lane.server import FEATURE, HotLanes
+from kvstore.rpc.lane import FEATURE, HotLanes
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import attach_pb2

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from google.rpc import status_pb2
 
 from kvstore.rpc.attach.frames import FrameReader, FrameWriter
-from kvstore.rpc.lane.connection import LENGTHS, HotLane, Party
+from kvstore.rpc.lane import LENGTHS, HotLane, Party
 from kvstore.v1 import attach_pb2
 
 METHOD = "/kvstore.v1.PrefixCacheService/ReleasePins"

@@ -10,7 +10,7 @@ import pytest
 from kvstore.core.cache import PrefixCache
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.rpc.health.watchdog import Health
-from kvstore.rpc.lane.server import HotLanes
+from kvstore.rpc.lane import HotLanes
 from kvstore.rpc.server import SERVICES, Sockets, build_server, call_threads
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore

@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from kvstore.rpc.lane.server import METHODS as LANE_METHODS
+from kvstore.rpc.lane import METHODS as LANE_METHODS
 from stores.permission_stage import (
     LIMIT,
     METHODS,

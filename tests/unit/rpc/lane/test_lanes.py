@@ -9,8 +9,15 @@ import pytest
 
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.errors import QuotaExceeded
-from kvstore.rpc.lane.connection import LENGTHS, MAX_HEAD_BYTES, Party
-from kvstore.rpc.lane.server import MAX_LANES_OF_PROCESS, METHODS, THREAD_COUNT, HotLanes
+from kvstore.rpc.lane import (
+    LENGTHS,
+    MAX_HEAD_BYTES,
+    MAX_LANES_OF_PROCESS,
+    METHODS,
+    THREAD_COUNT,
+    HotLanes,
+    Party,
+)
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.tenancy.tenant_lookup import Tenant, Tenants

@@ -2,8 +2,7 @@
 
 import pytest
 
-from kvstore.rpc.lane.connection import HotLane
-from kvstore.rpc.lane.server import METHODS, MOST_AT_ONCE
+from kvstore.rpc.lane import METHODS, MOST_AT_ONCE, HotLane
 from kvstore.v1 import prefix_cache_pb2 as pb
 from stores.rpc_world import OpenLane, Server, lane_answer, lane_frame, nothing, reason, tokens
 

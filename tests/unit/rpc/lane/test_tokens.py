@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.rpc.lane.connection import SMALL_BYTES
-from kvstore.rpc.lane.server import METHODS
+from kvstore.rpc.lane import METHODS, SMALL_BYTES
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.packed_tokens import sequence_pieces
 from stores.rpc_world import OpenLane, Server, lane_call, nothing, reason, tokens

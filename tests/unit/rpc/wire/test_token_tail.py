@@ -5,7 +5,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.rpc.lane.connection import FRONT_BYTES, SEQUENCE_KEY, TOKENS_KEY, Tail, tail_of
+from kvstore.rpc.wire.token_tail import FRONT_BYTES, SEQUENCE_KEY, TOKENS_KEY, Tail, tail_of
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.packed_tokens import sequence_pieces
 

@@ -1,1 +1,0 @@
-"""Lanes: connections of the attach socket that carry calls of the request path."""
