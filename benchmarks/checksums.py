@@ -118,8 +118,8 @@ def measure(page_bytes: int, rounds: int) -> dict[str, Any]:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Half a minute, rougher figures.")] = False,
-    rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 0,
+    quick: Annotated[bool, typer.Option(help="Take half a minute, with rougher figures.")] = False,
+    rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 0,
     page_kib: Annotated[list[int], typer.Option(min=4)] = list(PAGE_KIB),  # noqa: B006
 ) -> None:
     """Measures the cost of checksums and of verification, for 128 pages of several sizes."""

@@ -83,8 +83,10 @@ def show(found: dict[str, Any], console: Console) -> None:
 def main(
     *,
     json_report: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="One tiny model, half a minute.")] = False,
-    threads: Annotated[int, typer.Option(help="Of the comparisons and the cost.")] = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Take half a minute, with one tiny model.")
+    ] = False,
+    threads: Annotated[int, typer.Option(help="Threads of the comparisons and the cost.")] = 1,
 ) -> None:
     """Measures and prints the tables. Exits with 1 if the deterministic mode's bits differ."""
     console = table_console(stderr=json_report)
@@ -112,7 +114,7 @@ def main(
         "method": {
             "threads": threads,
             "cost": "CPU time, in turns; the median of the rounds' own ratios",
-            "threads_compared": "time that passes, in turns; the median of the rounds' ratios",
+            "threads_compared": "wall-clock time, in turns; the median of the rounds' ratios",
         },
         "models": models,
     }

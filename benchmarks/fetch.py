@@ -21,11 +21,13 @@ from support.table_console import table_console
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the JSON value here too.")] = None,
-    page: Annotated[Path | None, typer.Option(help="Put the tables into this page too.")] = None,
-    quick: Annotated[bool, typer.Option(help="Half a minute, rougher figures.")] = False,
-    rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 0,
-    peers: Annotated[bool, typer.Option(help="Beside LMCache, where it is set up.")] = True,
+    output: Annotated[
+        Path | None, typer.Option(help="Also write the JSON value to this file.")
+    ] = None,
+    page: Annotated[Path | None, typer.Option(help="Also write the tables into this page.")] = None,
+    quick: Annotated[bool, typer.Option(help="Take half a minute, with rougher figures.")] = False,
+    rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 0,
+    peers: Annotated[bool, typer.Option(help="Also measure LMCache if it is set up.")] = True,
 ) -> None:
     """Measures hits, fetches and stores of kvstore, and of LMCache if it is set up."""
     document = run(quick=quick, rounds=rounds, peers=peers)

@@ -80,7 +80,7 @@ def measure(plan: Plan, console: Console) -> dict[str, Any]:
             "page_tokens": PAGE_TOKENS,
             "page_bytes": page_bytes,
             "chunk_tokens": plan.chunk_tokens,
-            "figure": "the median over the rounds; of ratios, that of the rounds' own",
+            "figure": "the median over the rounds; for ratios, that of the rounds' own",
         },
         "open": opened,
         "gather": gathered,
@@ -100,7 +100,7 @@ def measure_host(plan: Plan, console: Console) -> dict[str, Any]:
         "load_average": {"before": before, "after": machine.load_average()},
         "method": {
             "rounds": plan.tier_rounds,
-            "figure": "the median over the rounds; of ratios, that of the rounds' own",
+            "figure": "the median over the rounds; for ratios, that of the rounds' own",
         },
         "tiers": rows,
     }
@@ -109,9 +109,11 @@ def measure_host(plan: Plan, console: Console) -> dict[str, Any]:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="A smaller model, fewer rounds.")] = False,
-    device: Annotated[str, typer.Option(help="cuda:N, or cpu to try the code.")] = "cuda:0",
-    host: Annotated[bool, typer.Option(help="Two tiers of host memory, nothing else.")] = False,
+    quick: Annotated[bool, typer.Option(help="Use a smaller model and fewer rounds.")] = False,
+    device: Annotated[
+        str, typer.Option(help="The device: cuda:N, or cpu to try the code.")
+    ] = "cuda:0",
+    host: Annotated[bool, typer.Option(help="Measure only two tiers of host memory.")] = False,
     model: Annotated[str | None, typer.Option(help=f"Qwen3's shape: {', '.join(SHAPES)}.")] = None,
 ) -> None:
     """Measures opening, copying and the first token on a GPU."""

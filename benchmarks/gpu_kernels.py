@@ -86,9 +86,13 @@ def why_not(device: str, parts: tuple[Part, ...]) -> str | None:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Fewer sizes and rounds, a smaller model.")] = False,
-    only: Annotated[Part | None, typer.Option(help="This part alone.")] = None,
-    device: Annotated[str, typer.Option(help="cuda:N, or cpu to try the code.")] = "cuda:0",
+    quick: Annotated[
+        bool, typer.Option(help="Use fewer sizes and rounds, and a smaller model.")
+    ] = False,
+    only: Annotated[Part | None, typer.Option(help="Measure this part only.")] = None,
+    device: Annotated[
+        str, typer.Option(help="The device: cuda:N, or cpu to try the code.")
+    ] = "cuda:0",
 ) -> None:
     """Times the attention kernels and the engine's decode steps on a GPU."""
     # SIGTERM acts like Ctrl-C, so that the program cleans up.

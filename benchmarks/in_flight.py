@@ -153,7 +153,7 @@ def in_turns(calls: dict[str, Timed], rounds: int) -> dict[str, dict[str, float]
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Some seconds, rougher figures.")] = False,
+    quick: Annotated[bool, typer.Option(help="Take some seconds, with rougher figures.")] = False,
 ) -> None:
     """Measures the cost of prefills in flight for matches and for those who compute."""
     before = machine.load_average()

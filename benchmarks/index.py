@@ -40,7 +40,7 @@ ROUNDS, QUICK_ROUNDS = 7, 3
 # Pages of the measurements that run in processes of their own.
 SCALE, QUICK_SCALE, TINY_SCALE = 1_000_000, 100_000, 4_000
 NAMESPACES = 10_000
-NO_PEER = "its environment is not set up: python benchmarks/peers/sglang_environment.py"
+NO_PEER = "not set up: run python benchmarks/peers/sglang_environment.py"
 OURS = ("kvstore_verb", "kvstore_hash")
 PEERS = {"sglang_python": "python", "sglang_rust": "rust"}
 
@@ -178,12 +178,12 @@ def show(document: dict[str, Any]) -> None:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Under a minute, rougher figures.")] = False,
-    tiny: Annotated[bool, typer.Option(help="To try the code, without peers.")] = False,
+    quick: Annotated[bool, typer.Option(help="Take under a minute, with rougher figures.")] = False,
+    tiny: Annotated[bool, typer.Option(help="Only try the code, without peers.")] = False,
     trace: Annotated[Path | None, typer.Option(help="A trace to replay.")] = None,
-    requests: Annotated[int, typer.Option(min=1, help="How many of its requests.")] = 12_031,
-    passes: Annotated[int, typer.Option(help="How often the trace is replayed.")] = 10,
-    only_trace: Annotated[bool, typer.Option(help="Nothing but the trace.")] = False,
+    requests: Annotated[int, typer.Option(min=1, help="Number of the trace's requests.")] = 12_031,
+    passes: Annotated[int, typer.Option(help="Number of replays of the trace.")] = 10,
+    only_trace: Annotated[bool, typer.Option(help="Replay only the trace.")] = False,
 ) -> None:
     """Measures the index beside its peers."""
     if only_trace and trace is None:

@@ -112,8 +112,10 @@ def measure(rounds: int) -> dict[str, Any]:
 
 def main(
     *,
-    output: Annotated[Path | None, typer.Option(help="Write the JSON value here too.")] = None,
-    rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 5,
+    output: Annotated[
+        Path | None, typer.Option(help="Also write the JSON value to this file.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 5,
 ) -> None:
     """Measures the digests of three models and prints one JSON value."""
     text = json.dumps(measure(rounds))

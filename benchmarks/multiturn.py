@@ -31,21 +31,21 @@ PATIENCE = 600.0
 
 
 def main(  # noqa: PLR0913 - each is an option
-    url: Annotated[str, typer.Option(help="Of a server that runs, such as http://.../v1.")] = "",
-    model: Annotated[str, typer.Option(help="What the server serves, or is to serve.")] = "tiny",
-    trace: Annotated[Path, typer.Option(help="Lines of JSON, or those compressed as .gz.")] = CUT,
-    requests: Annotated[int, typer.Option(min=1, help="The first so many of them.")] = REQUESTS,
-    block_tokens: Annotated[int, typer.Option(min=1, help="For 512 tokens of the trace.")] = 16,
-    longest: Annotated[int, typer.Option(min=1, help="Longer prompts are left out.")] = 2_000,
-    output_tokens: Annotated[int, typer.Option(min=1, help="Of each answer.")] = 4,
-    callers: Annotated[int, typer.Option(min=1, help="At a time.")] = 4,
+    url: Annotated[str, typer.Option(help="URL of a running server, such as http://.../v1.")] = "",
+    model: Annotated[str, typer.Option(help="Model of the running or the own server.")] = "tiny",
+    trace: Annotated[Path, typer.Option(help="File of JSON lines, plain or .gz.")] = CUT,
+    requests: Annotated[int, typer.Option(min=1, help="Number of requests.")] = REQUESTS,
+    block_tokens: Annotated[int, typer.Option(min=1, help="Tokens for 512 of the trace.")] = 16,
+    longest: Annotated[int, typer.Option(min=1, help="Longest prompt, in tokens.")] = 2_000,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 4,
+    callers: Annotated[int, typer.Option(min=1, help="Concurrent requests.")] = 4,
     speed: Annotated[
-        float, typer.Option(min=0, help="Times faster than the trace; 0: a closed loop.")
+        float, typer.Option(min=0, help="Speed relative to the trace; 0: a closed loop.")
     ] = 0.0,
     *,
     workers: Annotated[int, typer.Option(min=1, help="Engines of its own server.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON alone.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="The first 40 requests at most.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only one line of JSON.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Replay at most 40 requests.")] = False,
 ) -> None:
     """Replays a slice of a trace in time order, and prints its clients' figures."""
     # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
@@ -55,7 +55,7 @@ def main(  # noqa: PLR0913 - each is an option
         requested = load(trace, count)
     asked = turns(requested, block_tokens, longest)
     if not asked:
-        raise typer.BadParameter(f"no prompt of at most {longest} tokens")
+        raise typer.BadParameter(f"no prompt has at most {longest} tokens: set a larger --longest")
     before = machine.load_average()
     server: AbstractContextManager[str] = (
         nullcontext(url)

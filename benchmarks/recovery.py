@@ -20,12 +20,14 @@ LEAST_FRACTION = 0.95
 
 def main(
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, last.")] = False,
-    quick: Annotated[bool, typer.Option(help="Three kills.")] = False,
-    kills: Annotated[int, typer.Option(min=1, help="Servers killed.")] = 50,
-    seed: Annotated[int, typer.Option(help="Of when they are killed.")] = 1,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object at the end.")
+    ] = False,
+    quick: Annotated[bool, typer.Option(help="Kill three servers.")] = False,
+    kills: Annotated[int, typer.Option(min=1, help="Number of kills.")] = 50,
+    seed: Annotated[int, typer.Option(help="Seed of the times of the kills.")] = 1,
     folder: Annotated[
-        Path, typer.Option(help="Where the slab is; on a disk like the one to be used.")
+        Path, typer.Option(help="Folder of the slab, on a disk like the one to be used.")
     ] = Path(),
 ) -> None:
     """Kills servers in the middle of their writes, and checks their successors' pages."""

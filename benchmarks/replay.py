@@ -47,8 +47,8 @@ def oracle_of(hints: str, asked: list[Request]) -> Oracle | None:
         if kind == "noisy" and 0 <= float(noise) <= 1:
             return Oracle(asked, float(noise), Drawn(drawn or "run"))
     except ValueError as error:
-        raise typer.BadParameter(f"no such hints: {hints}; there are {HINTS}") from error
-    raise typer.BadParameter(f"no such hints: {hints}; there are {HINTS}")
+        raise typer.BadParameter(f"unknown hints {hints}: use {HINTS}") from error
+    raise typer.BadParameter(f"unknown hints {hints}: use {HINTS}")
 
 
 # The figures of the table, with those of tiers if there are some.
@@ -61,27 +61,34 @@ SHOWN = (
 
 @app.command()
 def main(  # noqa: PLR0913 - each is an option
-    trace: Annotated[Path, typer.Option(help="Lines of JSON, or those compressed as .gz.")] = CUT,
-    capacity: Annotated[int, typer.Option(min=1, help="In pages, each a block of it.")] = 1000,
+    trace: Annotated[Path, typer.Option(help="File of JSON lines, plain or .gz.")] = CUT,
+    capacity: Annotated[
+        int, typer.Option(min=1, help="Pages of tier 1. A block is a page.")
+    ] = 1000,
     policy: Annotated[str, typer.Option(help=", ".join(POLICIES))] = "auto",
     backend: Annotated[str, typer.Option(help=", ".join(BACKENDS))] = "radix",
     hints: Annotated[str, typer.Option(help=HINTS)] = "none",
-    page_tokens: Annotated[int, typer.Option(min=1, help="Tokens that stand for a block.")] = 512,
-    tier2: Annotated[int, typer.Option(min=0, help="Pages of a second tier.")] = 0,
-    tier3: Annotated[int, typer.Option(min=0, help="Pages of a slab; there is no file.")] = 0,
-    requests: Annotated[int | None, typer.Option(min=1, help="Only so many of them.")] = None,
+    page_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a page.")] = 512,
+    tier2: Annotated[int, typer.Option(min=0, help="Pages of tier 2.")] = 0,
+    tier3: Annotated[int, typer.Option(min=0, help="Pages of tier 3, without a file.")] = 0,
+    requests: Annotated[int | None, typer.Option(min=1, help="Number of requests.")] = None,
     *,
-    promote: Annotated[bool, typer.Option("--promote", help="For each match.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="The first 300 requests at most.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON alone.")] = False,
+    promote: Annotated[
+        bool, typer.Option("--promote", help="Promote pages on each match.")
+    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Replay at most 300 requests.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only one line of JSON.")] = False,
 ) -> None:
     """Replays a trace and prints its hit rate in tokens and the offline optimum."""
     if policy not in POLICIES:
-        raise typer.BadParameter(f"no such policy: {policy}; there are {', '.join(POLICIES)}")
+        raise typer.BadParameter(f"unknown policy {policy}: use {', '.join(POLICIES)}")
     if backend not in BACKENDS:
-        raise typer.BadParameter(f"no such backend: {backend}; there are {', '.join(BACKENDS)}")
+        raise typer.BadParameter(f"unknown backend {backend}: use {', '.join(BACKENDS)}")
     if backend == "exact" and (tier2 or tier3):
-        raise typer.BadParameter("exact has one tier", param_hint="--tier2, --tier3")
+        raise typer.BadParameter(
+            "the backend exact has one tier: leave out --tier2 and --tier3",
+            param_hint="--tier2, --tier3",
+        )
     with readable():
         asked = load(trace, min(requests or QUICK, QUICK) if quick else requests)
     oracle = oracle_of(hints, asked)

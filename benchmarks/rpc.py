@@ -118,7 +118,7 @@ def document_of(plan: Plan, rounds: Rounds, loads: tuple[float, float]) -> dict[
             "page_tokens": PAGE_TOKENS,
             "health": "grpc.health.v1.Health/Check, which passes none of our code",
             "empty": "ReleasePins without ids",
-            "hit": "AcquirePrefix of a prompt that is cached as a whole, then ReleasePins",
+            "hit": "AcquirePrefix of a prompt that is cached whole, then ReleasePins",
             "hot lane": "the store of grpc.server, called over lanes; health goes over gRPC",
             "figure": "the median over the rounds of each round's own",
         },
@@ -140,13 +140,13 @@ def document_of(plan: Plan, rounds: Rounds, loads: tuple[float, float]) -> dict[
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Half a minute, rougher figures.")] = False,
+    quick: Annotated[bool, typer.Option(help="Take half a minute, with rougher figures.")] = False,
     tokens: Annotated[list[int], typer.Option(min=2 * PAGE_TOKENS)] = list(TOKENS),  # noqa: B006
     callers: Annotated[list[int], typer.Option(min=1)] = list(CALLERS),  # noqa: B006
-    rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 0,
-    seconds: Annotated[float, typer.Option(help="Of each slice.")] = 0.0,
+    rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 0,
+    seconds: Annotated[float, typer.Option(help="Seconds of each slice.")] = 0.0,
     peers: Annotated[
-        bool, typer.Option(help="Whole hits, beside LMCache where it is set up.")
+        bool, typer.Option(help="Also measure whole hits, and LMCache if it is set up.")
     ] = True,
 ) -> None:
     """Measures the cost of a call over gRPC with threads, over grpc.aio, and without gRPC."""

@@ -130,7 +130,6 @@ def lane_call(rounds: int) -> dict[str, Any]:
         timed = stack.enter_context(HotLanes(rig.store, rig.credentials, rig.clock))
         party = Party(os.geteuid(), caller.lease_id, caller.secret, 1)
         lane = HotLane(stack.enter_context(socket.socket()), party, max_body_bytes=1 << 20)
-        lane.identity = caller.identity
         named = pb.Caller(lease_id=caller.lease_id, store_epoch=EPOCH)
         bodies = {
             "release": ("ReleasePins", pb.ReleasePinsRequest(caller=named, pin_ids=[9])),
@@ -275,8 +274,8 @@ def beside(rounds: int, seconds: float) -> dict[str, Any]:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Some seconds, rougher figures.")] = False,
-    rounds: Annotated[int, typer.Option(help="Times that it is measured; few: little of it.")] = 51,
+    quick: Annotated[bool, typer.Option(help="Take some seconds, with rougher figures.")] = False,
+    rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 51,
 ) -> None:
     """Measures the cost of metrics for calls and for the store."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())

@@ -44,15 +44,15 @@ def show(document: dict[str, Any]) -> None:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Half a minute, rougher figures.")] = False,
-    kills: Annotated[int, typer.Option(help="Writers killed; 50, and 5 if quick.")] = -1,
-    rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 0,
-    mib: Annotated[int, typer.Option(help="Of pages, for each size of them.")] = 0,
-    restart_pages: Annotated[int, typer.Option(help="Pages of the slab that is reopened.")] = -1,
+    quick: Annotated[bool, typer.Option(help="Take half a minute, with rougher figures.")] = False,
+    kills: Annotated[int, typer.Option(help="Number of kills; 50, or 5 with --quick.")] = -1,
+    rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 0,
+    mib: Annotated[int, typer.Option(help="MiB of pages of each size.")] = 0,
+    restart_pages: Annotated[int, typer.Option(help="Pages of the reopened slab.")] = -1,
     page_kib: Annotated[list[int], typer.Option(min=4)] = list(PAGE_KIB),  # noqa: B006
-    seed: Annotated[int, typer.Option(help="Of when writers are killed.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the times of the kills.")] = 1,
     folder: Annotated[
-        Path, typer.Option(help="Where the files are; on the disk to be measured.")
+        Path, typer.Option(help="Folder of the files, on the disk to measure.")
     ] = Path(),
 ) -> None:
     """Measures a slab file on the disk of a folder, and kills its writers."""

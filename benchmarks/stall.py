@@ -95,7 +95,7 @@ def document_of(
             "request_budget_s": config.request_budget or config.call_timeout,
             "lease_ttl_s": config.ttl,
             "probe_deadline_s": DEADLINE,
-            "added": "over the median of requests made without the store in the same seconds",
+            "added": "over the median of requests without the store in the same seconds",
         },
         "requests_during_stall": sum(each["requests"] for each in costs),
         "requests_that_waited": sum(each["waited"] for each in costs),
@@ -132,10 +132,10 @@ def tables_of(document: dict[str, Any]) -> list[Table]:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Half a minute, rougher figures.")] = False,
-    seconds: Annotated[float, typer.Option(help="Of the stall.")] = 0.0,
-    clients: Annotated[int, typer.Option(min=0, help="Light workers.")] = 4,
-    engines: Annotated[int, typer.Option(min=0, help="Workers with a tiny model.")] = 1,
+    quick: Annotated[bool, typer.Option(help="Take half a minute, with rougher figures.")] = False,
+    seconds: Annotated[float, typer.Option(help="Seconds of the stall.")] = 0.0,
+    clients: Annotated[int, typer.Option(min=0, help="Number of light workers.")] = 4,
+    engines: Annotated[int, typer.Option(min=0, help="Number of workers with a tiny model.")] = 1,
 ) -> None:
     """Stops a server under load, and prints the cost and the time until it was noticed."""
     # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
@@ -143,7 +143,7 @@ def main(
     stalled = seconds or (QUICK_SECONDS if quick else SECONDS)
     counts = {LIGHT: clients, ENGINE: engines}
     if not clients + engines:
-        raise typer.BadParameter("there has to be a worker")
+        raise typer.BadParameter("set --clients or --engines to at least 1")
     before = machine.load_average()
     measured = measure(stalled, counts)
     document = document_of(stalled, counts, measured, (before, machine.load_average()))

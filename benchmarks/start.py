@@ -52,11 +52,11 @@ def show(document: dict[str, Any]) -> None:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="Half a minute, rougher figures.")] = False,
-    mib: Annotated[int, typer.Option(help="Size of an extent; 1024, or 256 if quick.")] = 0,
+    quick: Annotated[bool, typer.Option(help="Take half a minute, with rougher figures.")] = False,
+    mib: Annotated[int, typer.Option(help="MiB of an extent; 1024, or 256 with --quick.")] = 0,
     rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 0,
     threads: Annotated[
-        list[int], typer.Option(min=1, help="Numbers of threads; 1, 2, 4 ... if absent.")
+        list[int], typer.Option(min=1, help="Numbers of threads; by default 1, 2, 4 ...")
     ] = [],  # noqa: B006
 ) -> None:
     """Measures how soon a store's host memory is ready."""

@@ -58,13 +58,15 @@ class Ways:
 
 
 def main(
-    model: Annotated[str, typer.Option(help="As kvstore-worker's --model.")] = "gemma",
-    tokens: Annotated[int, typer.Option(min=1, help="Of each prompt.")] = 1_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Of each way and output.")] = ROUNDS,
-    threads: Annotated[int, typer.Option(min=1, help="Of torch.")] = 2,
+    model: Annotated[str, typer.Option(help="A model, as for kvstore-worker --model.")] = "gemma",
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 1_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each way and output.")] = ROUNDS,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 2,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document alone.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="The tiny model, three rounds.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON document.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use the tiny model and three rounds.")
+    ] = False,
 ) -> None:
     """Measures 1 and 32 tokens of output, and prints medians and the rounds' ratios."""
     if quick:
@@ -100,7 +102,7 @@ def main(
             print(
                 f"{cell['new_tokens']:>3} tokens after {tokens}: "
                 f"without {cell['stock_ms']} ms, miss {cell['miss_ms']} ms, "
-                f"hit {cell['hit_ms']} ms, {cell['stock_over_hit']} times sooner"
+                f"hit {cell['hit_ms']} ms, {cell['stock_over_hit']} times faster"
             )
     print(json.dumps(result, indent=1))
 

@@ -42,18 +42,22 @@ FAILURES = ("failing", "deaths")
 
 def main(  # noqa: PLR0913 - each is an option
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write all of it here.")] = None,
-    page: Annotated[Path | None, typer.Option(help="Put the tables into this page.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the JSON value to this file.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the tables into this page.")] = None,
     report: Annotated[
-        Path | None, typer.Option(help="Measure nothing: take what --output wrote.")
+        Path | None, typer.Option(help="Show this file of --output without a measurement.")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="kvstore alone, a tiny model, one round.")] = False,
-    model: Annotated[str, typer.Option(help="gemma or tiny; else gemma, with --quick tiny.")] = "",
-    rounds: Annotated[int, typer.Option(min=0, help="Of each pass; 0: 4, with --quick 1.")] = 0,
-    only: Annotated[str, typer.Option(help="Which ways, with commas.")] = "",
-    failures: Annotated[bool, typer.Option(help="Whether failing loads and kills run too.")] = True,
-    seed: Annotated[int, typer.Option(help="Of the prompts and of the order.")] = 1,
+    quick: Annotated[
+        bool, typer.Option(help="Measure kvstore only, a tiny model, one round.")
+    ] = False,
+    model: Annotated[str, typer.Option(help="gemma (default) or tiny (with --quick).")] = "",
+    rounds: Annotated[
+        int, typer.Option(min=0, help="Rounds of each pass; 4, or 1 with --quick.")
+    ] = 0,
+    only: Annotated[str, typer.Option(help="Ways to measure, with commas.")] = "",
+    failures: Annotated[bool, typer.Option(help="Also run failing loads and kills.")] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the prompts and of the order.")] = 1,
 ) -> None:
     """Measures, or shows earlier results."""
     # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
@@ -61,7 +65,7 @@ def main(  # noqa: PLR0913 - each is an option
     if report:
         document = json.loads(report.read_text(encoding="utf-8"))
     elif not VLLM_PYTHON.exists():
-        print("left out: it needs .venv-vllm, which make test-vllm sets up")
+        print("skipped: .venv-vllm is missing; make test-vllm sets it up")
         return
     else:
         wanted, left_out = _wanted(only or (KVSTORE if quick else ""))
@@ -91,11 +95,11 @@ def _wanted(only: str) -> tuple[list[str], dict[str, str]]:
     known = [ALONE, KVSTORE, LMCACHE, EXAMPLE]
     wanted = [each.strip() for each in only.split(",")] if only else known
     if unknown := set(wanted) - set(known):
-        raise typer.BadParameter(f"{sorted(unknown)}, where there are {known}")
+        raise typer.BadParameter(f"{sorted(unknown)}, not among {known}")
     left_out = {}
     if LMCACHE in wanted and not LMCACHE_FOLDER.exists():
         wanted.remove(LMCACHE)
-        left_out[LMCACHE] = "not set up: benchmarks/peers/lmcache_vllm_environment.py"
+        left_out[LMCACHE] = "not set up: run benchmarks/peers/lmcache_vllm_environment.py"
     return wanted, left_out
 
 

@@ -272,9 +272,11 @@ def run(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Take ten seconds.")] = False,
-    beside: Annotated[Path | None, typer.Option(help="Another checkout, in turns.")] = None,
+    beside: Annotated[
+        Path | None, typer.Option(help="Also measure this other checkout, in turns.")
+    ] = None,
     part: Annotated[str | None, typer.Option(hidden=True)] = None,
-    calls: Annotated[int, typer.Option(help="Calls of each verb and round.")] = CALLS,
+    calls: Annotated[int, typer.Option(help="Calls of each verb in a round.")] = CALLS,
 ) -> None:
     """Counts the functions and files of the server's calls, and times them."""
     if part is not None:

@@ -115,7 +115,7 @@ def _ratios(times: list[float], base: list[float]) -> dict[str, float]:
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-    quick: Annotated[bool, typer.Option(help="A second, figures that mean nothing.")] = False,
+    quick: Annotated[bool, typer.Option(help="Take a second. The figures mean nothing.")] = False,
 ) -> None:
     """Measures the cost of events for calls of the request path."""
     before = machine.load_average()

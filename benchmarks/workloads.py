@@ -28,27 +28,33 @@ KINDS = ("chat", "rag", "batch", "mixed", "miss")
 def main(  # noqa: PLR0913 - each is an option
     *,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON value, in a line.")
+        bool, typer.Option("--json", help="Print one JSON value on one line.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option(help="Write all of it here, raw samples too.")
+        Path | None, typer.Option(help="Write all figures and samples to this file.")
     ] = None,
-    page: Annotated[Path | None, typer.Option(help="Put the tables into this page.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the tables into this page.")] = None,
     plots: Annotated[Path | None, typer.Option(help="Draw plots into this folder.")] = None,
     report: Annotated[
-        Path | None, typer.Option(help="Measure nothing: take what --output wrote.")
+        Path | None, typer.Option(help="Show this file of --output without a measurement.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option(help="A minute with a tiny model, rougher figures.")
+        bool, typer.Option(help="Take a minute, with a tiny model and rougher figures.")
     ] = False,
-    smallest: Annotated[bool, typer.Option(help="Shows that it runs; means nothing.")] = False,
+    smallest: Annotated[
+        bool, typer.Option(help="Only try the code. The figures mean nothing.")
+    ] = False,
     model: Annotated[
-        str, typer.Option(help="What kvstore-worker takes; else gemma, with --quick tiny.")
+        str, typer.Option(help="A model, as for kvstore-worker; gemma, or tiny with --quick.")
     ] = "",
-    workload: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(KINDS),
-    workers: Annotated[str, typer.Option(help="1, or 1,2 for two processes too.")] = "1,2",
-    threads: Annotated[int, typer.Option(min=0, help="0: one for each core, of tiny one.")] = 0,
-    seed: Annotated[int, typer.Option(help="Of what is asked, and in which order.")] = 1,
+    workload: Annotated[str, typer.Option(help="Workloads to measure, with commas.")] = ",".join(
+        KINDS
+    ),
+    workers: Annotated[str, typer.Option(help="1, or 1,2 to add two worker processes.")] = "1,2",
+    threads: Annotated[
+        int, typer.Option(min=0, help="0: one for each core, or one with tiny.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the requests and of their order.")] = 1,
 ) -> None:
     """Measures the workloads, or shows earlier results."""
     # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
@@ -58,7 +64,7 @@ def main(  # noqa: PLR0913 - each is an option
     else:
         wanted = [each.strip() for each in workload.split(",")]
         if unknown := set(wanted) - set(KINDS):
-            raise typer.BadParameter(f"{sorted(unknown)}, where there are {KINDS}")
+            raise typer.BadParameter(f"{sorted(unknown)}, not among {KINDS}")
         # Imported here, because it loads torch, which a report does not need.
         from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 

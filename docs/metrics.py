@@ -50,7 +50,7 @@ def sections() -> Iterator[str]:
 
 def row(metric: Metric) -> str:
     """Returns a metric's line."""
-    labels = ", ".join(f"`{each}`" for each in metric.source.labels)
+    labels = ", ".join(f"`{each}`" for each in metric.series.labels)
     meaning = f"{metric.kind.value}. {metric.meaning}"
     return f"| `{metric.name}` | {labels} | {meaning} | {linked(metric.wrong)} |\n"
 

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-from types import TracebackType
 from typing import Self
 
 from kvstore.runtime_dir import RuntimeDir
@@ -18,10 +17,9 @@ class InstanceRunning(Exception):
 class InstanceLock:
     """The flock of a runtime folder, as a context manager.
 
-    The kernel gives it up when the process ends, however it ends: there is
-    nothing to remove by hand. Its file stays, since removing it would let two
-    servers lock two files of one name. The lock is taken before anything in the
-    folder is touched: gRPC would take a living server's socket without a word.
+    The kernel releases it when the process ends, in whatever way, so no one has to remove
+    anything. The file stays: removing it would let two servers lock two files of one name. Take
+    the lock before you touch the folder, because gRPC silently takes a living server's socket.
     """
 
     def __init__(self, runtime_dir: RuntimeDir) -> None:
@@ -31,8 +29,7 @@ class InstanceLock:
     def __enter__(self) -> Self:
         """Takes the lock, and removes the sockets that a dead server left.
 
-        Raises :class:`InstanceRunning`, naming the other's pid, or
-        ``UnusableRuntimeDir``.
+        Raises :class:`InstanceRunning` with the other server's pid, or ``UnusableRuntimeDir``.
         """
         self._runtime_dir.prepare()
         path = self._runtime_dir.flock_file
@@ -56,12 +53,7 @@ class InstanceLock:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Removes the sockets and gives the lock up."""
         try:
             self._runtime_dir.remove_sockets()

@@ -51,7 +51,7 @@ class _Renderer:
 
 
 _renderer = _Renderer()
-# Loggers keep the class that they were made with, so its methods are what a level changes.
+# Loggers keep the class that they were made with, so a change of level replaces its methods.
 _Logger = cast(
     "type[FilteringBoundLogger]", type("Logger", (make_filtering_bound_logger("debug"),), {})
 )
@@ -60,8 +60,8 @@ _Logger = cast(
 def configure_logging(log_format: LogFormat, level: LogLevel) -> None:
     """Sets structlog up for this process.
 
-    Stdout stays empty. Tracebacks come without local variables, which could be
-    token ids. Only effective before the first event is logged.
+    Stdout stays empty. Tracebacks have no local variables, because these could be token ids. Call
+    it before the first event is logged.
     """
     change_logging(log_format, level)
     structlog.configure(

@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 
 class NoRegularFile(ValueError):
-    """The path is a pipe's or a device's."""
+    """The path is not a regular file, but for example a pipe or a device."""
 
 
 class RegularFile(NamedTuple):
-    """A file's content, and what it was as that was read."""
+    """A file's content, and its status when it was read."""
 
     content: bytes
     status: os.stat_result
 
 
 def read_regular(path: Path) -> RegularFile:
-    """Returns a regular file; never waits for somebody to write it.
+    """Returns a regular file. Never waits for a writer, as reading a pipe would.
 
-    Raises :class:`NoRegularFile`, and ``OSError`` where it cannot be read.
+    Raises :class:`NoRegularFile`, and ``OSError`` if the file cannot be read.
     """
     with open(path, "rb", opener=_open) as file:
         status = os.fstat(file.fileno())
@@ -41,15 +41,15 @@ ROOT_UID = 0
 
 
 class UntrustedFile(ValueError):
-    """The file cannot be read, or others can reach into it."""
+    """The file cannot be read, or other users can read or change it."""
 
 
 def read_private(path: Path, *, secret: bool) -> bytes:
-    """Returns a file's content; ``secret``: others may not even read it.
+    """Returns the content of a file that other users cannot change, or read if it is ``secret``.
 
-    Raises :class:`UntrustedFile` where it cannot be read, is no regular file, belongs to
-    neither root nor this process's user, or its mode lets others in. What is checked is
-    what is read, also where the path is moved meanwhile.
+    Raises :class:`UntrustedFile` if the file cannot be read or is no regular file. Raises it too
+    if the file belongs to neither root nor this process's user, or if its mode permits others too
+    much. The checked file is the one that is read, also if the path is moved meanwhile.
     """
     try:
         content, status = read_regular(path)

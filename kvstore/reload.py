@@ -16,7 +16,7 @@ Change = Callable[[Config], None]
 
 
 def changes(store: KVStore, tickers: Iterable[Ticker]) -> Mapping[str, Change]:
-    """Returns, by the names of the settings that can change, what makes a new value count."""
+    """Returns the functions that apply new values, by the names of settings that can change."""
 
     def pace(config: Config) -> None:
         for each in tickers:
@@ -26,7 +26,7 @@ def changes(store: KVStore, tickers: Iterable[Ticker]) -> Mapping[str, Change]:
         change_logging(config.log_format, config.log_level)
 
     def nothing(config: Config) -> None:
-        """Leaves it to whoever looks at the settings when it is time."""
+        """Does nothing, because the new value is read when it is needed."""
 
     return {
         "drain_grace": nothing,
@@ -38,7 +38,7 @@ def changes(store: KVStore, tickers: Iterable[Ticker]) -> Mapping[str, Change]:
 
 
 class Reloader:
-    """The settings in force, ``config``, which follow their file when they are told to."""
+    """The current settings, ``config``, which :meth:`reload` reads again from their file."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Reloader:
         read: Callable[[], Config],
         read_tenants: Callable[[], bool],
     ) -> None:
-        """``read`` raises ValueError; ``read_tenants`` returns whether the tenants could be used.
+        """``read`` raises ValueError. ``read_tenants`` returns whether it could use the tenants.
 
-        It says in the log what it did.
+        ``read_tenants`` logs its result itself.
         """
         self.config = config
         self._changes = changes
@@ -58,9 +58,9 @@ class Reloader:
         self._read_tenants = read_tenants
 
     def reload(self) -> None:
-        """Reads all again; where any of it cannot be used, nothing changes, and the log says why.
+        """Reads the files again. If one of them is unusable, logs why and changes nothing.
 
-        Raises nothing: a store does not end because its settings were looked at.
+        Raises nothing, because a reload must not end a store.
         """
         try:
             self._reload()

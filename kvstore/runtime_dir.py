@@ -4,24 +4,24 @@ import os
 import stat
 from pathlib import Path
 
-# Of sockaddr_un.sun_path, without its closing zero byte.
+# The bytes of sockaddr_un.sun_path, without its closing zero byte.
 MAX_SOCKET_PATH_BYTES = 107
 MODE = 0o700
 GROUP_MODE = 0o750
-# Who may do what; a folder made below one with setgid, such as a volume's, has that bit too.
+# The permission bits. A folder below one with setgid, such as a volume's, has that bit too.
 PERMISSIONS = 0o777
 UNCHANGED = -1
 
 
 class UnusableRuntimeDir(Exception):
-    """The folder cannot be made, is not ours alone, or has something in the way."""
+    """The folder cannot be made, is open to others, or has another file in a socket's place."""
 
 
 class RuntimeDir:
-    """A store's folder by its absolute path; it need not exist yet.
+    """A store's folder by its absolute path. It need not exist yet.
 
-    Its owner's alone, or with ``group_id`` open to that group's members, who may look
-    into it. Raises :class:`UnusableRuntimeDir` for a path too long for its sockets.
+    Only its owner has access, and with ``group_id`` also that group's members, who may read it.
+    Raises :class:`UnusableRuntimeDir` if the path is too long for its sockets.
     """
 
     def __init__(self, path: Path, group_id: int | None = None) -> None:
@@ -38,11 +38,11 @@ class RuntimeDir:
             )
 
     def prepare(self) -> None:
-        """Makes the folder with mode 0700, unless it exists and is ours alone.
+        """Makes the folder with mode 0700, unless it exists and only its owner has access.
 
-        For a group it gets that group and mode 0750 in the end, also where it was ours
-        alone. Raises :class:`UnusableRuntimeDir` where it cannot be made or given to
-        the group, or somebody else could reach into it.
+        With a group it then gives the folder that group and mode 0750. Raises
+        :class:`UnusableRuntimeDir` if the folder cannot be made or given to the group, or if
+        other users have access.
         """
         try:
             self.path.mkdir(mode=MODE, parents=True, exist_ok=True)
@@ -73,10 +73,9 @@ class RuntimeDir:
             ) from error
 
     def remove_sockets(self) -> None:
-        """Removes what a dead server left; only under the file lock.
+        """Removes the sockets that a dead server left. Call it only under the file lock.
 
-        Raises :class:`UnusableRuntimeDir` where something else is in a socket's
-        place, which is then left alone.
+        Raises :class:`UnusableRuntimeDir` if another file is in a socket's place, and leaves it.
         """
         for path in (self.grpc_socket, self.attach_socket):
             try:

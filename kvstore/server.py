@@ -57,8 +57,8 @@ from kvstore.service.clock import MONOTONIC, Clock
 from kvstore.service.matching import Sampler
 from kvstore.service.periodic_threads import (
     Collector,
+    DiskWriteTicker,
     Grower,
-    KeepTicker,
     MoveTicker,
     Reaper,
     Ticker,
@@ -320,7 +320,7 @@ def _tickers(store: KVStore, clock: Clock, interval: float) -> dict[str, Ticker]
     if len(store.growths) > 1:
         tickers["mover"] = MoveTicker(store, clock=clock, interval=interval)
     if store.tier3.present:
-        tickers["keeper"] = KeepTicker(store, clock=clock, interval=interval)
+        tickers["keeper"] = DiskWriteTicker(store, clock=clock, interval=interval)
     return tickers
 
 

@@ -14,7 +14,7 @@ class ServiceManager:
     """
 
     def __init__(self, address: str | None) -> None:
-        """``address`` is a socket's path, or ``@`` and an abstract name; None: nobody."""
+        """``address`` is a socket's path, ``@`` and an abstract name, or None without a manager."""
         self._address = address.replace("@", "\0", 1) if address else None
 
     @classmethod

@@ -41,7 +41,7 @@ class Signals:
         self._writer.close()
 
     def wait(self) -> signal.Signals:
-        """Waits for the next one and returns it."""
+        """Waits for the next signal and returns it."""
         return signal.Signals(self._reader.recv(1)[0])
 
     def came(self, seconds: float) -> bool:
@@ -55,7 +55,7 @@ class Signals:
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """Does nothing: the descriptor tells."""
+    """Does nothing, because Python writes the signal to the descriptor."""
 
 
 def ignore_parent_death() -> None:

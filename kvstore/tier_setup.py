@@ -21,22 +21,22 @@ from kvstore.storage.slab.slab import SlabConfig
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# How often and how far apart a device is looked at that has less left than the budget.
-ROOM_LOOKS = 20
-ROOM_LOOK_SECONDS = 1.0
-# Bytes: less is some pages of the smallest models that are of use.
+# The number of checks, and the time between them, while a device has less left than the budget.
+MEMORY_CHECKS = 20
+MEMORY_CHECK_SECONDS = 1.0
+# Bytes. Less is only some pages of the smallest useful models.
 SMALL_TIER = 1 << 20
-# Of a slab where its size allows: so large that each is written in large runs.
+# The segments of a slab if its size allows: so large that each is written in large runs.
 LARGEST_SEGMENT = 256 << 20
 SEGMENTS_IN_A_SLAB = 4
-# With fewer NUMA nodes no node can be preferred.
+# A NUMA node can be preferred only among this many.
 SEVERAL = 2
-# Bytes on their way to tier 3 at most, and as many on their way back.
+# The most bytes on their way to tier 3, and as many on their way back.
 MOST_QUEUED = 256 << 20
 
 
 def tier_1_source(config: Config, stack: ExitStack, signals: Signals) -> MemorySource:
-    """Returns where the pages of tier 1 are to be; raises ``DeviceUnavailable``.
+    """Returns the source of memory for tier 1; raises ``DeviceUnavailable``.
 
     One of ``signals`` ends the wait for a device.
     """
@@ -48,10 +48,10 @@ def tier_1_source(config: Config, stack: ExitStack, signals: Signals) -> MemoryS
         return host
     device = CudaDevice(config.cuda_device)
     stack.callback(device.close)
-    looks = iter(range(ROOM_LOOKS))
+    checks = iter(range(MEMORY_CHECKS))
 
     def pause() -> bool:
-        return next(looks, None) is not None and not signals.came(ROOM_LOOK_SECONDS)
+        return next(checks, None) is not None and not signals.came(MEMORY_CHECK_SECONDS)
 
     if config.tier1_reserve == "all":
         device.reserve(config.tier1_bytes, config.bytes_of_an_extent, pause)
@@ -61,16 +61,16 @@ def tier_1_source(config: Config, stack: ExitStack, signals: Signals) -> MemoryS
 
 
 def tier_3(config: Config) -> Disk:
-    """Returns tier 3: its slab, or why there is none. Raises ``SlabInUse``."""
+    """Returns tier 3, with its slab or the reason why it has none. Raises ``SlabInUse``."""
     slab = slab_config(config)
     return Disk() if slab is None else Disk.open(slab)
 
 
 def slab_config(config: Config) -> SlabConfig | None:
-    """Returns where the slab is to be and how it is cut; None without tier 3."""
+    """Returns the slab's path, size and segments; None without tier 3."""
     if config.tier3_path is None:
         return None
-    # What is on its way there holds its slots, and takes them from nobody else.
+    # Pages on their way to the disk hold their slots in tier 1, so the queue is bounded.
     queue_bytes = min(config.tier1_bytes // 4, MOST_QUEUED)
     segment_bytes = (config.tier3_bytes - ALIGNMENT) // SEGMENTS_IN_A_SLAB
     segment_bytes = min(segment_bytes, LARGEST_SEGMENT) // ALIGNMENT * ALIGNMENT

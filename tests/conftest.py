@@ -1,10 +1,12 @@
 """Settings of every test: its folder's marker, a hypothesis profile, a skip without a GPU."""
 
+import asyncio
 import ctypes
 import gc
 import os
 import signal
 from collections.abc import Iterator
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from kvstore_client.testing import RunningStore
 
 TESTS = Path(__file__).parent
+# Seconds for a test that is a coroutine.
+LIMIT = 120.0
 # Folders whose tests carry a marker of the folder's name.
 MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "property", "static"})
 MEASURED = ("tests/unit/core/", "tests/unit/service/")
@@ -184,6 +188,21 @@ def pytest_testnodedown(node: WorkerController, error: object) -> None:
     """Fails a run whose process died: xdist counts a death outside of a test as a pass."""
     if error:
         node.config.pluginmanager.getplugin("session").testsfailed += 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is a coroutine, on an event loop of its own."""
+    if not iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(LIMIT):
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(bounded())
+    return True
 
 
 def folder_of(nodeid: str) -> str:

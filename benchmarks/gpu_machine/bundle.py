@@ -1,9 +1,9 @@
 """Packs ``gpu-bundle/``, the folder that travels to a GPU machine: ``make gpu-bundle``.
 
-The folder has ``checkout.tar.gz`` (the tracked files as they are, committed or not), ``wheels/``
-(the distributions of ``wheels.txt`` in the versions of ``constraints.txt``), the scripts ``look``,
-``prove``, ``measure`` and ``again``, and ``manifest.json``. Results that came back go to
-``earlier/``, which this program does not change. It does not download a wheel again.
+``checkout.tar.gz`` has the tracked files as they are, committed or not. ``wheels/`` has the
+distributions of ``wheels.txt`` in the versions of ``constraints.txt``. The scripts are ``look``,
+``prove``, ``measure`` and ``again``, and ``manifest.json`` describes the bundle. Results that came
+back go to ``earlier/``, which this program does not change. It does not download a wheel again.
 """
 
 import argparse
@@ -149,7 +149,7 @@ def main() -> int:
     files = [path for path in out.rglob("*") if path.is_file() and "earlier" not in path.parts]
     size = sum(path.stat().st_size for path in files)
     if left_out:
-        print(f"{left_out} untracked files are left out: git add those that should travel.")
+        print(f"{left_out} untracked files are left out: git add those that the machine needs.")
     print(
         f"{out}: {size / 1e6:.1f} MB of at most {MOST_BYTES / 1e6:.0f}, {len(wheels)} wheels, "
         f"commit {commit[:12]}{' and changes since' if changed else ''}"

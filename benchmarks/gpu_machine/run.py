@@ -1,8 +1,8 @@
 """Runs one of the four scripts on a GPU machine: look, prove, measure, again.
 
-It installs the wheels of the bundle, runs each step with a timeout, and writes results as it goes:
-``SCRIPT.jsonl`` has a line for each step and each test, ``SCRIPT.log`` all their output. At the end
-it prints a table. The exit status is 0 whatever the steps found: read the table.
+It installs the wheels of the bundle, runs each step with a timeout, and writes results as it goes.
+``SCRIPT.jsonl`` has a line for each step and each test, and ``SCRIPT.log`` has all their output. At
+the end it prints a table. The exit status is 0 whatever the steps found, so read the table.
 """
 
 import argparse

@@ -15,9 +15,9 @@ CHOSEN_BY_PIP = "torch=="
 # Characters of pip's message that are shown after a failure.
 SAID = 2_000
 ADVICE = """\
-{peer} cannot be had here, and is left out: benchmarks say so and measure ours alone.
-It needs Linux on x86-64, {python}, 2 GB, and an index that has what {file} names;
-torch's CPU builds do, where pip is offered them: give pip's options for that in PIP_ARGS."""
+{peer} cannot be installed here, so benchmarks skip it.
+It needs Linux on x86-64, {python}, 2 GB, and an index with the packages of {file}.
+For torch's CPU builds pass pip's options for their index in PIP_ARGS."""
 
 
 def interpreter(name: str) -> Path | None:

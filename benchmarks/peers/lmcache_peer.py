@@ -180,7 +180,7 @@ def _wait_listening(server: "subprocess.Popen[str]", port: int, log: Path) -> No
         if listens(port):
             return
         time.sleep(LOOK_SECONDS)
-    raise RuntimeError(f"LMCache's server did not come up:\n{_tail(log)}")
+    raise RuntimeError(f"LMCache's server did not start:\n{_tail(log)}")
 
 
 def _tail(log: Path) -> str:

@@ -31,7 +31,7 @@ def main(options: list[str]) -> None:
     if FOLDER.exists():
         return
     if not PYTHON.exists():
-        print("LMCache beside vLLM is left out: it needs .venv-vllm, which make test-vllm sets up")
+        print("LMCache beside vLLM is skipped: .venv-vllm is missing; make test-vllm sets it up")
         return
     ours, there = names(PINS), names(THEIRS)
     missing = [pin for name, pin in sorted(ours.items()) if name not in there]
@@ -40,7 +40,7 @@ def main(options: list[str]) -> None:
     said = subprocess.run(pip, capture_output=True, text=True, check=False)  # noqa: S603
     if said.returncode:
         print((said.stdout + said.stderr)[-2_000:])
-        print("LMCache beside vLLM cannot be had here, and is left out")
+        print("LMCache beside vLLM is skipped: pip cannot install it here")
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def stamp_of(content: bytes, key: PageKey, *, token_count: int | None = None) ->
     if content != whole:
         first = next(at for at, (a, b) in enumerate(zip(content, whole, strict=True)) if a != b)
         last = next(at for at in range(len(whole) - 1, -1, -1) if content[at] != whole[at])
-        raise WrongPage(f"bytes {first} to {last} are not of {there}")
+        raise WrongPage(f"bytes {first} to {last} do not belong to {there}")
     if before != key.before:
         raise WrongPage(f"a page of another prefix: {there}")
     wanted = key.tokens if token_count is None else key.tokens[: token_count * TOKEN_BYTES]

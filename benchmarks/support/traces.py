@@ -30,5 +30,5 @@ def asking(path: Path, requests: Iterable[Asked], tokens_of: Callable[[Asked], i
     """Returns a trace's requests. Raises ``ValueError`` if none of them has tokens."""
     asked = list(requests)
     if not any(map(tokens_of, asked)):
-        raise ValueError(f"{path}: it asks for no tokens")
+        raise ValueError(f"{path}: no request has tokens")
     return asked

@@ -96,11 +96,9 @@ def paged_attention(
     """
     attention: StepAttention | None = keywords.get(ATTENTION_KEYWORD) or _current.get()
     if attention is None:
-        msg = f"{ATTENTION_NAME} was called outside a step"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{ATTENTION_NAME} was called outside a step")
     if attention_mask is not None:
-        msg = f"{ATTENTION_NAME} masks by position, and was given a mask"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{ATTENTION_NAME} masks by position, and was given a mask")
     terms = Terms(
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
         window=sliding_window,

@@ -39,7 +39,7 @@ class Reading(Protocol):
         ...
 
 
-class Piece(NamedTuple):
+class AttentionPiece(NamedTuple):
     """Neighbouring queries of a step, and the keys that they see; without a mask it is causal."""
 
     queries: slice
@@ -53,7 +53,7 @@ class PrefillReading:
 
     pool: PagePool
     pages: ExtentRows
-    pieces: tuple[Piece, ...]
+    pieces: tuple[AttentionPiece, ...]
 
     def attend(self, layer: int, query: torch.Tensor, answer: torch.Tensor, terms: Terms) -> None:
         """Attends as :meth:`Reading.attend` says."""
@@ -105,7 +105,7 @@ def prefill_reading(pool: PagePool, part: StepPart, begin: int, window: int | No
     for first in range(part.start, part.end, size):
         last = min(first + size, part.end)
         lowest = lowest_seen(first, window)
-        piece = Piece(
+        piece = AttentionPiece(
             slice(begin + first - part.start, begin + last - part.start),
             slice(lowest - first_page * page_tokens, last - first_page * page_tokens),
             piece_mask(pool, first, last, lowest, window),

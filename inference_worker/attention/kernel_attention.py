@@ -19,7 +19,7 @@ from inference_worker.attention.kernel_shape import (
 )
 from inference_worker.attention.kernels import attend_pages, merge_splits, write_rows
 from inference_worker.attention.step import Step
-from inference_worker.attention.step_tables import Room, StepTables, StepWork
+from inference_worker.attention.step_tables import Occupancy, StepTables, StepWork
 from inference_worker.pages.distances import UNIT_BYTES
 
 DEFAULT_SHAPE: Final = KernelShape()
@@ -45,7 +45,7 @@ class KernelAttention:
         self._layout, self._shape = pool.layout, shape
         self._unit = UNIT_BYTES // pool.dtype.itemsize
         self._base = pool.distances.base
-        room = _room(pool.device, shape) if programs is None else Room(programs, programs)
+        room = _room(pool.device, shape) if programs is None else Occupancy(programs, programs)
         self._tables = StepTables(step, shape, room)
 
     def attend(
@@ -166,9 +166,9 @@ class KernelAttention:
         )
 
 
-def _room(device: torch.device, shape: KernelShape) -> Room:
+def _room(device: torch.device, shape: KernelShape) -> Occupancy:
     """Returns how many programs a device runs at once; one on a CPU, in the interpreter."""
     if device.type != "cuda":
-        return Room(1, 1)
+        return Occupancy(1, 1)
     processors: int = torch.cuda.get_device_properties(device).multi_processor_count
-    return Room(shape.decode.programs * processors, shape.prefill.programs * processors)
+    return Occupancy(shape.decode.programs * processors, shape.prefill.programs * processors)

@@ -42,18 +42,17 @@ class Step:
     def __post_init__(self) -> None:
         """Refuses a step that cannot be computed."""
         if not self.parts:
-            msg = "a step has at least one part"
-            raise ValueError(msg)
+            raise ValueError("a step has at least one part")
         for part in self.parts:
             if part.table.page_tokens != self.pool.layout.page_tokens:
-                msg = f"pages of {part.table.page_tokens} tokens in a pool of another size"
-                raise ValueError(msg)
+                raise ValueError(
+                    f"pages of {part.table.page_tokens} tokens in a pool of another size"
+                )
             if part.start < 0 or part.count < 1 or part.end > part.table.token_capacity:
-                msg = (
+                raise ValueError(
                     f"tokens [{part.start}, {part.end}) are outside a table "
                     f"of {part.table.token_capacity} tokens"
                 )
-                raise ValueError(msg)
 
     @property
     def token_count(self) -> int:

@@ -31,7 +31,7 @@ MERGE_COLUMNS: Final = 4
 Numbers = npt.NDArray[np.int64]
 
 
-class Parts(NamedTuple):
+class StepParts(NamedTuple):
     """Some parts of a step: int64 ``[parts]`` each.
 
     ``row`` is where a part's tokens begin in the step, ``start`` the position of its first token,
@@ -43,9 +43,9 @@ class Parts(NamedTuple):
     tokens: Numbers
     table: Numbers
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> "Parts":
+    def where(self, chosen: npt.NDArray[np.bool_]) -> "StepParts":
         """Returns the chosen parts."""
-        return Parts(*(each[chosen] for each in self))
+        return StepParts(*(each[chosen] for each in self))
 
 
 class WorkList(NamedTuple):
@@ -72,7 +72,7 @@ NO_WORK: Final = WorkList(
 
 
 def plan_work(
-    parts: Parts,
+    parts: StepParts,
     *,
     queries: int,
     keys: int,
@@ -157,7 +157,7 @@ def _counted_within(counts: Numbers) -> Numbers:
     return counted
 
 
-class Room(NamedTuple):
+class Occupancy(NamedTuple):
     """The number of programs that run at once on the device, of decodes and of prefills."""
 
     decode: int
@@ -181,12 +181,12 @@ class StepTables:
     step's are sent. One engine thread uses it.
     """
 
-    def __init__(self, step: Step, shape: KernelShape, room: Room) -> None:
+    def __init__(self, step: Step, shape: KernelShape, room: Occupancy) -> None:
         """Takes a step; sends nothing before the first :meth:`work`."""
         self._step = step
         self._shape = shape
         self._room = room
-        self._parts: Parts | None = None
+        self._parts: StepParts | None = None
         self._work: dict[tuple[int, int | None], StepWork] = {}
         self.spots: torch.Tensor
         self.pages: torch.Tensor
@@ -208,7 +208,7 @@ class StepTables:
         update = distances.update([part.table for part in step.parts])
         counts = np.array([part.count for part in step.parts])
         starts = np.array([part.start for part in step.parts])
-        parts = Parts(counts.cumsum() - counts, starts, counts, update.offsets)
+        parts = StepParts(counts.cumsum() - counts, starts, counts, update.offsets)
         spots = update.offsets * step.pool.layout.page_tokens
         spots = np.repeat(spots + starts - parts.row, counts) + np.arange(step.token_count)
         before = [update.places, update.distances, spots]
@@ -219,7 +219,7 @@ class StepTables:
         return work
 
     def _send_work(
-        self, parts: Parts, group: int, window: int | None, before: list[Numbers]
+        self, parts: StepParts, group: int, window: int | None, before: list[Numbers]
     ) -> tuple[StepWork, list[torch.Tensor]]:
         """Sends ``before`` and the work in one array; returns both on the device."""
         decodes, prefills = self._plan(parts, group, window)
@@ -237,7 +237,7 @@ class StepTables:
         )
         return work, found
 
-    def _plan(self, parts: Parts, group: int, window: int | None) -> tuple[WorkList, WorkList]:
+    def _plan(self, parts: StepParts, group: int, window: int | None) -> tuple[WorkList, WorkList]:
         """Plans two lists: the parts that fit into one tile of a decode, and the others."""
         pool = self._step.pool
         layout, shape = pool.layout, self._shape

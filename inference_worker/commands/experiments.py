@@ -1,4 +1,4 @@
-"""Measure what the cache saves, on a store of the experiment's own."""
+"""Measures what the cache saves, on a store of the experiment's own."""
 
 import json
 import sys

@@ -29,7 +29,7 @@ Threads = Annotated[
 ]
 StoreDir = Annotated[
     Path | None,
-    typer.Option("--runtime-dir", "--store", help="The store's folder; default: as the server's."),
+    typer.Option("--runtime-dir", "--store", help="The store's folder. Default: the server's."),
 ]
 Backend = Annotated[
     PrefixCacheBackend | None,
@@ -66,10 +66,12 @@ Deterministic = Annotated[
         help="The same bits in any batch; slower, and with pages of its own.",
     ),
 ]
-MaxTokens = Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)]
-Temperature = Annotated[float, typer.Option(help="0: always the best token.")]
-TopP = Annotated[float, typer.Option(help="The best tokens whose probabilities add up to this.")]
-TopK = Annotated[int, typer.Option(help="How many of the best tokens to draw from; 0: all.")]
+MaxTokens = Annotated[int, typer.Option(help="Largest number of tokens of an answer.", min=1)]
+Temperature = Annotated[float, typer.Option(help="Sampling temperature. 0: always the best token.")]
+TopP = Annotated[
+    float, typer.Option(help="Draw from the best tokens whose probabilities add up to this.")
+]
+TopK = Annotated[int, typer.Option(help="Draw from this many of the best tokens. 0: all.")]
 Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable.")]
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON on standard output.")]
 

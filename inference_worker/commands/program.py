@@ -77,7 +77,7 @@ def demo(
     leak: Annotated[
         bool,
         typer.Option(
-            "--leak", metavar="", help="Worker A keeps one pin, to be reported as a leak."
+            "--leak", metavar="", help="Worker A leaks one pin, which the demo has to report."
         ),
     ] = False,
     threads: Threads = None,
@@ -85,9 +85,9 @@ def demo(
 ) -> None:
     """Runs a store and two workers, and compares them with stock transformers.
 
-    Exits 0 if all tokens are the same, each worker used the other's pages and nothing but what
-    --leak asked for was left over; else 1. --json prints one object last. With --device cuda:N
-    the store's pages are there too, and all compute in float32, so that tokens can be compared.
+    Exits 0 if all tokens are the same, each worker used the other's pages, and no holds are left
+    but the leak of --leak; else 1. --json prints one object last. With --device cuda:N the
+    store's pages are on the device too. Then all compute in float32, so that tokens are equal.
     """
     end_on_sigterm()
     console = Console(stderr=json_report)

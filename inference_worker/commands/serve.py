@@ -38,7 +38,7 @@ def serve(  # noqa: PLR0913 - each is an option
     start_store: Annotated[
         bool,
         typer.Option(
-            "--start-store", metavar="", help="Run a kvstore-server until the end, of its own."
+            "--start-store", metavar="", help="Run a kvstore-server of its own until the end."
         ),
     ] = False,
     prefix_cache_backend: Backend = None,
@@ -63,11 +63,12 @@ def serve(  # noqa: PLR0913 - each is an option
         ),
     ] = None,
     max_running: Annotated[
-        int, typer.Option(help="Requests of an engine that have pages at a time.", min=1)
+        int,
+        typer.Option(help="Most running requests of an engine, which have pages.", min=1),
     ] = MAX_RUNNING,
     max_waiting: Annotated[
         int | None,
-        typer.Option(help="Requests of an engine that may wait for a place; default: 256.", min=1),
+        typer.Option(help="Most waiting requests of an engine; default: 256.", min=1),
     ] = None,
     threads: Threads = None,
     device: Device = CPU,
@@ -75,7 +76,7 @@ def serve(  # noqa: PLR0913 - each is an option
     deterministic: Deterministic = False,
     api_keys: Annotated[
         Path | None,
-        typer.Option(help="A file of lines 'name key', mode 0600; default: all are let in."),
+        typer.Option(help="A file of lines 'name key', mode 0600; default: access for all."),
     ] = None,
     grace: Annotated[
         float, typer.Option(help="Seconds that running requests get after SIGTERM.", min=0)

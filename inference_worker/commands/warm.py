@@ -145,12 +145,14 @@ def warm(  # noqa: PLR0913 - each is an option
         str | None,
         typer.Option(help="How long pins live, such as 90s, 10m or 7d; default: until unpinned."),
     ] = None,
-    pin_prefix: Annotated[str, typer.Option(help="Before each pin's name.")] = PIN_PREFIX,
+    pin_prefix: Annotated[str, typer.Option(help="Prefix of each pin's name.")] = PIN_PREFIX,
     cache_salt: Annotated[
-        str, typer.Option(help="Of the requests that are to find it; default: those without.")
+        str,
+        typer.Option(help="Salt of the requests that have to match. Default: none."),
     ] = "",
     user: Annotated[
-        str | None, typer.Option(help="Whose requests, by the name of an API key of the server.")
+        str | None,
+        typer.Option(help="User of the requests, by the name of an API key."),
     ] = None,
     prefix_cache_backend: Backend = None,
     page_tokens: PageTokens = PAGE_TOKENS,
@@ -164,9 +166,9 @@ def warm(  # noqa: PLR0913 - each is an option
     """Computes prompts and pins them in the store, so that their first request finds them cached.
 
     Each line of FILE is {"prompt": text}, {"messages": [...]} or {"prompt_ids": [...]}, and may
-    have a "name" for its pin. Messages are rendered as by the HTTP server; where the last is not
-    a user's, up to where the user's words begin. Again, it computes what is not cached any more
-    and renews the pins. Exits 1 where a prompt could not be pinned, and says why.
+    have a "name" for its pin. Messages are rendered as by the HTTP server. If the last message is
+    not a user's, they are rendered up to the beginning of the user's text. Repeated, the command
+    computes missing pages and renews the pins. Exits 1 if a prompt cannot be pinned, and says why.
     """
     end_on_sigterm()
     notes = Console(stderr=True)

@@ -84,8 +84,7 @@ class LineWorker:
             case "flush":
                 return {"flushed": self._client is None or self._client.flush(FLUSH_SECONDS)}
             case other:
-                msg = f"op {other!r} is not known here"
-                raise ValueError(msg)
+                raise ValueError(f"op {other!r} is not known here")
 
 
 class _Request(dict[str, Any]):

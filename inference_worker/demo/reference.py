@@ -72,8 +72,9 @@ class Reference:
         Raises ``ValueError`` for an empty prompt, no token to give, or more forced than given.
         """
         if not prompt_ids or max_tokens < 1 or len(forced_ids) > max_tokens:
-            msg = f"{len(prompt_ids)} prompt, {len(forced_ids)} forced and {max_tokens} tokens"
-            raise ValueError(msg)
+            raise ValueError(
+                f"{len(prompt_ids)} prompt, {len(forced_ids)} forced and {max_tokens} tokens"
+            )
         watcher = Watcher(forced_ids)
         ids = torch.tensor([list(prompt_ids)], device=self._module.device)
         begin = time.perf_counter()

@@ -1,7 +1,6 @@
 """The demo's table, which grows as requests are answered."""
 
 from statistics import median
-from types import TracebackType
 from typing import Any, Self
 
 from rich.box import SIMPLE_HEAD
@@ -73,12 +72,7 @@ class DemoTable:
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._live.stop()
         if not self._console.is_terminal:
             # Nothing ends the table's last line then.

@@ -6,7 +6,7 @@ from typing import Final
 
 from inference_worker.attention.step import StepPart
 from inference_worker.engine.request import FinishReason, Generation, Request, RequestListener
-from inference_worker.engine.sampling import Choice, Sampler
+from inference_worker.engine.sampling import SampledToken, Sampler
 from inference_worker.pages.layout import PageRef
 from inference_worker.pages.sequence import SequencePages
 from kvstore import tracing
@@ -150,7 +150,7 @@ class RequestRun:
         assert self.pages is not None  # it runs
         self.pages.require_current()
 
-    def chosen(self, choice: Choice) -> None:
+    def chosen(self, choice: SampledToken) -> None:
         """Adds the next token, chosen from the last id's logits."""
         prompt = self.generation.prompt_tokens
         # Never a sampled token: a request that finds it decodes greedily.

@@ -14,10 +14,10 @@ from transformers import (
 from inference_worker.engine.request import GREEDY, SamplingOptions
 
 # Others take the options from here too.
-__all__ = ["GREEDY", "Choice", "Sampler", "SamplingOptions"]
+__all__ = ["GREEDY", "SampledToken", "Sampler", "SamplingOptions"]
 
 
-class Choice(NamedTuple):
+class SampledToken(NamedTuple):
     """The token chosen, and the best one. Only ``argmax`` may be stored as a next token."""
 
     token: int
@@ -46,7 +46,7 @@ class Sampler:
             if options.top_p < 1:
                 self._warpers.append(TopPLogitsWarper(options.top_p))
 
-    def choose(self, logits: torch.Tensor) -> Choice:
+    def choose(self, logits: torch.Tensor) -> SampledToken:
         """Chooses from raw logits ``[vocabulary]``, on any device; waits for that device.
 
         Raises the error of a draw.
@@ -70,7 +70,7 @@ class Sampler:
         return int(torch.multinomial(scores.softmax(-1), 1, generator=self._generator))
 
 
-def choose_all(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[Choice | Exception]:
+def choose_all(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[SampledToken | Exception]:
     """Chooses for each request of a batch from its row of raw logits ``[rows, vocabulary]``.
 
     The best tokens of all rows are found at once. A request that draws uses its own row only, so a
@@ -79,7 +79,7 @@ def choose_all(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[Choice
     numbers of rows and samplers differ.
     """
     best: list[int] = logits.argmax(-1).tolist()
-    chosen: list[Choice | Exception] = [Choice(token, token) for token in best]
+    chosen: list[SampledToken | Exception] = [SampledToken(token, token) for token in best]
     pairs = enumerate(zip(best, samplers, strict=True))
     drawing = [row for row, (_, sampler) in pairs if not sampler.is_greedy]
     if drawing:
@@ -87,7 +87,7 @@ def choose_all(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[Choice
         drawn_from = logits[drawing].float().cpu().split(1)
         for row, scores in zip(drawing, drawn_from, strict=True):
             try:
-                chosen[row] = Choice(samplers[row].draw(scores), best[row])
+                chosen[row] = SampledToken(samplers[row].draw(scores), best[row])
             except Exception as error:  # noqa: BLE001 - fails this row only
                 chosen[row] = error
     return chosen

@@ -96,8 +96,7 @@ async def read_frame(reader: StreamReader) -> Frame | None:
     try:
         told_bytes, id_bytes = HEAD.unpack(await reader.readexactly(HEAD.size))
         if told_bytes + id_bytes > MOST_BYTES:
-            msg = f"a frame of {told_bytes} and {id_bytes} bytes"
-            raise ValueError(msg)
+            raise ValueError(f"a frame of {told_bytes} and {id_bytes} bytes")
         told = await reader.readexactly(told_bytes)
         ids = array("I", await reader.readexactly(id_bytes))
     except (IncompleteReadError, ConnectionError):

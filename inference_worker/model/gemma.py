@@ -157,8 +157,7 @@ def _save(folder: Path, config: Gemma3TextConfig, weights: Mapping[str, torch.Te
     missing, unknown = module.load_state_dict(weights, strict=False, assign=True)
     # The last layer shares the embedding's weights.
     if missing != ["lm_head.weight"] or unknown:
-        msg = f"weights missing: {missing}, unknown: {unknown}"
-        raise ValueError(msg)
+        raise ValueError(f"weights missing: {missing}, unknown: {unknown}")
     module.tie_weights()
     # The phases are already shown.
     disable_progress_bar()

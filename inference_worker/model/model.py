@@ -65,8 +65,7 @@ def model_folder(source: str | Path) -> Path:
     folder = Path(source)
     if not folder.is_dir():
         names = [GEMMA, TINY, *(f"{TINY}-{rest}" for rest in TINY_MODELS)]
-        msg = f"{name} is neither a folder nor one of {', '.join(names)}"
-        raise FileNotFoundError(msg)
+        raise FileNotFoundError(f"{name} is neither a folder nor one of {', '.join(names)}")
     return folder
 
 
@@ -163,8 +162,9 @@ class PagedModel:
         for a wrong number of ids.
         """
         if input_ids.shape != (step.token_count,):
-            msg = f"{tuple(input_ids.shape)} ids for a step of {step.token_count} tokens"
-            raise ValueError(msg)
+            raise ValueError(
+                f"{tuple(input_ids.shape)} ids for a step of {step.token_count} tokens"
+            )
         if self._deterministic:
             ids = input_ids.split(FORWARD_ROWS)
             steps = zip(forwards_of(step), ids, strict=True)

@@ -83,13 +83,13 @@ class PoolExtents:
     def add(self, key: int, pages: torch.Tensor) -> None:
         """Adds an extent; raises as :meth:`~inference_worker.pages.pool.PagePool.add_extent`."""
         if key in self._pages:
-            msg = f"extent {key} is in this page pool already"
-            raise ValueError(msg)
+            raise ValueError(f"extent {key} is in this page pool already")
         found = (tuple(pages.shape[1:]), pages.dtype, pages.device, pages.is_contiguous())
         wanted = (self._layout.page_shape, self._dtype, self._device, True)
         if found != wanted:
-            msg = f"extent {key} is (page shape, dtype, device, contiguous) {found}, not {wanted}"
-            raise LayoutMismatchError(msg)
+            raise LayoutMismatchError(
+                f"extent {key} is (page shape, dtype, device, contiguous) {found}, not {wanted}"
+            )
         self._pages[key] = pages
         self._added += 1
         self._mappings[key] = self._added
@@ -108,8 +108,7 @@ class PoolExtents:
         if key not in self._uses:
             self.add(key, pages)
         elif self._pages[key].data_ptr() != pages.data_ptr():
-            msg = f"extent {key} is still in use at another address"
-            raise LayoutMismatchError(msg)
+            raise LayoutMismatchError(f"extent {key} is still in use at another address")
         self._uses[key] = self._uses.get(key, 0) + 1
 
     def leave(self, key: int) -> None:

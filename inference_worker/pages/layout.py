@@ -33,11 +33,9 @@ class PageLayout:
     def __post_init__(self) -> None:
         """Refuses an unknown dtype, and sizes below one."""
         if self.dtype not in DTYPE_BYTES:
-            msg = f"dtype {self.dtype!r} is none of {sorted(DTYPE_BYTES)}"
-            raise ValueError(msg)
+            raise ValueError(f"dtype {self.dtype!r} is none of {sorted(DTYPE_BYTES)}")
         if min(self.page_shape) < 1:
-            msg = f"every size of a page is at least 1, not {self.page_shape}"
-            raise ValueError(msg)
+            raise ValueError(f"every size of a page is at least 1, not {self.page_shape}")
 
     @property
     def page_shape(self) -> tuple[int, int, int, int, int]:

@@ -25,8 +25,9 @@ class PagePool:
     def __init__(self, layout: PageLayout, device: torch.device | str = "cpu") -> None:
         """Starts without any extent; raises ``ValueError`` if K and V are not both in a page."""
         if layout.kv_factor != KV_FACTOR:
-            msg = f"this pool keeps keys and values, a kv factor of 2, not {layout.kv_factor}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"this pool keeps keys and values, a kv factor of 2, not {layout.kv_factor}"
+            )
         self._layout = layout
         # A tensor's device has a number, which ``device`` may lack.
         self._device = torch.empty(0, device=device).device
@@ -116,8 +117,7 @@ class PagePool:
         extents, rows = [], []
         for table, start, end in spans:
             if not 0 <= start <= end <= table.token_capacity:
-                msg = f"[{start}, {end}) is not in {len(table)} pages"
-                raise IndexError(msg)
+                raise IndexError(f"[{start}, {end}) is not in {len(table)} pages")
             positions = torch.arange(start, end)
             pages = positions // size
             extents.append(table.extents[pages])
@@ -134,8 +134,9 @@ class PagePool:
         layout = self._layout
         wanted = (tokens.count, layout.kv_head_count, layout.head_dim)
         if key.shape != wanted or value.shape != wanted:
-            msg = f"keys {tuple(key.shape)} and values {tuple(value.shape)}, not {wanted}"
-            raise LayoutMismatchError(msg)
+            raise LayoutMismatchError(
+                f"keys {tuple(key.shape)} and values {tuple(value.shape)}, not {wanted}"
+            )
         for kv, source in enumerate((key, value)):
             rows = source.reshape(-1, layout.token_values)
             offset = (layer * layout.kv_factor + kv) * layout.page_tokens

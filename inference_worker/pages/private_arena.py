@@ -23,8 +23,7 @@ class PrivateArena:
     ) -> None:
         """Allocates pages for at least ``max_tokens`` tokens; raises ``ValueError`` below 1."""
         if max_tokens < 1:
-            msg = f"a private arena holds at least 1 token, not {max_tokens}"
-            raise ValueError(msg)
+            raise ValueError(f"a private arena holds at least 1 token, not {max_tokens}")
         count = layout.pages_for(max_tokens)
         dtype: torch.dtype = getattr(torch, layout.dtype)
         self._tensor = torch.zeros((count, *layout.page_shape), dtype=dtype, device=device)
@@ -59,8 +58,7 @@ class PrivateArena:
         pages = list(pages)
         slots = {page.slot for page in pages if page.extent == PRIVATE_EXTENT}
         if len(slots) != len(pages) or not slots <= self._used:
-            msg = f"not all of {pages} are allocated slots of the private arena"
-            raise ValueError(msg)
+            raise ValueError(f"not all of {pages} are allocated slots of the private arena")
         self._used -= slots
         self._unused.extend(slots)
         self._unused.sort(reverse=True)

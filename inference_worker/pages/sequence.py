@@ -1,7 +1,6 @@
 """The pages of one running sequence: matched, reserved, private, and published."""
 
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Self
 
 import kvstore_client
@@ -364,12 +363,7 @@ class SequencePages:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

@@ -26,7 +26,7 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Shown:
+class Symptoms:
     """The names that show an operator a wrong setting, separated by spaces.
 
     ``stats`` are figures of ``kvstore-ctl stats --json``, and ``log`` events of the server's log.
@@ -79,7 +79,7 @@ class About:
     values: Values
     default: str
     reload: Reload
-    shown: Shown
+    shown: Symptoms
 
     @property
     def flag(self) -> str:
@@ -96,9 +96,9 @@ def about(name: str, field: FieldInfo) -> About:
     """Returns the facts about a setting; raises ValueError if one is missing."""
     found = [*field.metadata, *_within(field.annotation)]
     values = next((each for each in found if isinstance(each, Values)), None)
-    shown = next((each for each in found if isinstance(each, Shown)), None)
+    shown = next((each for each in found if isinstance(each, Symptoms)), None)
     if values is None or shown is None:
-        raise ValueError(f"{name}: a setting needs Values, by its type, and Shown")
+        raise ValueError(f"{name}: a setting needs Values, by its type, and Symptoms")
     reload = next((each for each in found if isinstance(each, Reload)), NEXT_START)
     return About(name, field.description or "", values, default_text(field), reload, shown)
 

@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from kvstore.config.about import AT_SIGHUP, CONTENT_AT_ONCE, CONTENT_AT_SIGHUP, Shown, Values
+from kvstore.config.about import AT_SIGHUP, CONTENT_AT_ONCE, CONTENT_AT_SIGHUP, Symptoms, Values
 from kvstore.config.sources import ConfigFile
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 
@@ -151,7 +151,7 @@ class Config(BaseSettings):
     )
 
     config_file: Annotated[
-        FilePath | None, CONTENT_AT_SIGHUP, Shown(log="config_reloaded config_not_read")
+        FilePath | None, CONTENT_AT_SIGHUP, Symptoms(log="config_reloaded config_not_read")
     ] = None
     """A TOML file with any of these settings but this one.
 
@@ -161,7 +161,7 @@ class Config(BaseSettings):
 
     runtime_dir: Annotated[
         FolderPath,
-        Shown(metrics="kvstore_attached_processes", stats="leases", log="process_attached"),
+        Symptoms(metrics="kvstore_attached_processes", stats="leases", log="process_attached"),
     ] = Field(default_factory=default_runtime_dir)
     """Folder of the sockets, mode 0700, one a server; its path has at most 94 bytes.
 
@@ -170,7 +170,7 @@ class Config(BaseSettings):
     """
 
     device: Annotated[
-        Device, Shown(metrics="kvstore_slots", stats="arenas", log="device_memory_awaited")
+        Device, Symptoms(metrics="kvstore_slots", stats="arenas", log="device_memory_awaited")
     ] = "cpu"
     """Where the first tier's pages are: `cpu`, or `cuda:N` for the memory of a GPU.
 
@@ -187,7 +187,7 @@ class Config(BaseSettings):
 
     tier1_bytes: Annotated[
         TierSize,
-        Shown(
+        Symptoms(
             metrics="kvstore_returned_pages_total kvstore_exhausted_reserves_total",
             stats="evicted_page_count exhausted_count",
             log="tier1_bytes_small extent_refused tier1_bytes_beyond_memory",
@@ -207,7 +207,7 @@ class Config(BaseSettings):
 
     tier1_reserve: Annotated[
         Literal["all", "grow"],
-        Shown(
+        Symptoms(
             metrics="kvstore_extents",
             stats="extent_count",
             log="device_memory_awaited device_memory_refused device_reserve_short extent_refused",
@@ -225,7 +225,7 @@ class Config(BaseSettings):
 
     extent_bytes: Annotated[
         Size | None,
-        Shown(
+        Symptoms(
             metrics="kvstore_extents kvstore_exhausted_reserves_total",
             stats="extent_count evicted_page_count exhausted_count",
         ),
@@ -248,7 +248,7 @@ class Config(BaseSettings):
 
     prefix_cache_backend: Annotated[
         Literal["radix", "hash"],
-        Shown(
+        Symptoms(
             metrics="kvstore_call_duration_seconds",
             stats="matched_token_count",
             log="request_handled",
@@ -262,7 +262,7 @@ class Config(BaseSettings):
 
     eviction_policy: Annotated[
         Literal["auto", "gdsf", "level", "lfu", "lru", "slru"],
-        Shown(
+        Symptoms(
             metrics="kvstore_returned_pages_total kvstore_thrash_ratio",
             stats="returned_page_count evicted_page_count",
         ),
@@ -277,7 +277,7 @@ class Config(BaseSettings):
     verify_rate: Annotated[
         Share,
         AT_SIGHUP,
-        Shown(
+        Symptoms(
             metrics="kvstore_verified_pages_total kvstore_corrupt_pages_total",
             stats="verified_page_count corrupt_page_count",
             log="page_corrupt",
@@ -293,7 +293,7 @@ class Config(BaseSettings):
     """
 
     debug_poison_freed_slots: Annotated[
-        bool, Shown(metrics="kvstore_mutex_wait_seconds", log="slot_not_poisoned")
+        bool, Symptoms(metrics="kvstore_mutex_wait_seconds", log="slot_not_poisoned")
     ] = False
     """Fill each slot that is given back with bytes 0xDB, so that a late reader sees it at once.
 
@@ -302,12 +302,12 @@ class Config(BaseSettings):
     """
 
     log_format: Annotated[
-        Literal["console", "json"], AT_SIGHUP, Shown(log="server_started config_reloaded")
+        Literal["console", "json"], AT_SIGHUP, Symptoms(log="server_started config_reloaded")
     ] = "console"
     """Lines for people or for machines. Start with: console by hand, json under a supervisor."""
 
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], AT_SIGHUP, Shown(log="request_handled")
+        Literal["debug", "info", "warning", "error"], AT_SIGHUP, Symptoms(log="request_handled")
     ] = "info"
     """Least severe events shown; debug has a line for each request. Start with: info."""
 
@@ -315,7 +315,7 @@ class Config(BaseSettings):
 
     tier2_bytes: Annotated[
         OptionalTierSize,
-        Shown(
+        Symptoms(
             metrics="kvstore_evicted_pages_total kvstore_moved_pages_total",
             stats="evicted_page_count demoted_page_count",
         ),
@@ -330,7 +330,9 @@ class Config(BaseSettings):
 
     tier2_write: Annotated[
         Literal["back", "through", "through-selective"],
-        Shown(metrics="kvstore_moved_pages_total", stats="demoted_page_count promoted_page_count"),
+        Symptoms(
+            metrics="kvstore_moved_pages_total", stats="demoted_page_count promoted_page_count"
+        ),
     ] = "back"
     """When a page gets its copy in tier 2.
 
@@ -344,7 +346,7 @@ class Config(BaseSettings):
 
     tier2_match: Annotated[
         Literal["in-place", "promote"] | None,
-        Shown(
+        Symptoms(
             metrics="kvstore_moved_pages_total kvstore_call_duration_seconds",
             stats="promoted_page_count",
         ),
@@ -359,7 +361,7 @@ class Config(BaseSettings):
     """
 
     tier2_numa_node: Annotated[
-        NumaNode, Shown(metrics="kvstore_move_seconds_total", log="numa_node_unusable")
+        NumaNode, Symptoms(metrics="kvstore_move_seconds_total", log="numa_node_unusable")
     ] = "auto"
     """The NUMA node on which tier 2 is allocated first: `auto`, a node's number, or `off`.
 
@@ -378,7 +380,7 @@ class Config(BaseSettings):
 
     hugepages: Annotated[
         Literal["off", "transparent", "2MiB"],
-        Shown(
+        Symptoms(
             metrics="kvstore_extents",
             stats="extent_count",
             log="transparent_hugepages_off extent_refused tier1_bytes_beyond_memory",
@@ -397,7 +399,7 @@ class Config(BaseSettings):
 
     tier3_path: Annotated[
         FilePath | None,
-        Shown(metrics="kvstore_tier3_up", stats="state", log="tier3_unusable slab_opened"),
+        Symptoms(metrics="kvstore_tier3_up", stats="state", log="tier3_unusable slab_opened"),
     ] = None
     """The file that pages are kept in over a restart, one server's own. Needed with `tier3_bytes`.
 
@@ -410,7 +412,7 @@ class Config(BaseSettings):
 
     tier3_bytes: Annotated[
         OptionalTierSize,
-        Shown(
+        Symptoms(
             metrics="kvstore_tier3_gone_pages_total kvstore_tier3_written_pages_total",
             stats="evicted_page_count written_page_count",
         ),
@@ -424,7 +426,7 @@ class Config(BaseSettings):
 
     tier3_write: Annotated[
         Literal["second-touch", "through"],
-        Shown(
+        Symptoms(
             metrics="kvstore_tier3_written_pages_total kvstore_loaded_pages_total",
             stats="written_page_count loaded_page_count",
         ),
@@ -461,7 +463,8 @@ class Config(BaseSettings):
     # Leases: times to live, and the checks for expired ones.
 
     default_ttl: Annotated[
-        Seconds, Shown(metrics="kvstore_leases", stats="expired_lease_count", log="lease_expired")
+        Seconds,
+        Symptoms(metrics="kvstore_leases", stats="expired_lease_count", log="lease_expired"),
     ] = 10.0
     """Time to live of a lease whose client asks for none.
 
@@ -469,9 +472,9 @@ class Config(BaseSettings):
     slots stay reserved long after a worker hung. Start with: 10.
     """
 
-    min_ttl: Annotated[Seconds, Shown(metrics="kvstore_requests_total", stats="request_count")] = (
-        0.2
-    )
+    min_ttl: Annotated[
+        Seconds, Symptoms(metrics="kvstore_requests_total", stats="request_count")
+    ] = 0.2
     """Shortest time to live granted. Each lease is renewed three times within its own.
 
     Too short when renewals are most of the calls in the log. Start with: 0.2.
@@ -479,7 +482,7 @@ class Config(BaseSettings):
 
     max_ttl: Annotated[
         Seconds,
-        Shown(
+        Symptoms(
             metrics="kvstore_oldest_quarantine_seconds kvstore_held_slots",
             stats="reserved_slot_count quarantined_slot_count oldest_quarantine_age",
         ),
@@ -489,7 +492,7 @@ class Config(BaseSettings):
     Too long when `reserved_slot_count` stays high after a worker hung. Start with: 300.
     """
 
-    drain_grace: Annotated[Grace, AT_SIGHUP, Shown(log="drain_finished")] = 10.0
+    drain_grace: Annotated[Grace, AT_SIGHUP, Symptoms(log="drain_finished")] = 10.0
     """How long a stop waits for leases to end before it stops anyway.
 
     Too short when `drain_finished` is logged with `leases_left` above zero, whose
@@ -500,7 +503,7 @@ class Config(BaseSettings):
     reaper_interval: Annotated[
         Interval,
         AT_SIGHUP,
-        Shown(
+        Symptoms(
             metrics="kvstore_thread_silence_seconds kvstore_leases",
             stats="expired_lease_count",
             log="lease_expired",
@@ -523,7 +526,7 @@ class Config(BaseSettings):
     tenants_file: Annotated[
         FilePath | None,
         CONTENT_AT_SIGHUP,
-        Shown(
+        Symptoms(
             metrics="kvstore_refused_requests_total",
             stats="namespaces refused_request_count",
             log="tenants_not_read",
@@ -542,7 +545,7 @@ class Config(BaseSettings):
 
     socket_group: Annotated[
         GroupName | None,
-        Shown(metrics="kvstore_attached_processes", stats="leases", log="process_attached"),
+        Symptoms(metrics="kvstore_attached_processes", stats="leases", log="process_attached"),
     ] = None
     """A group, by name or number, whose members may connect to the unix sockets.
 
@@ -552,7 +555,7 @@ class Config(BaseSettings):
     Absent: the server's user alone, 0700 and 0600. Start with: none.
     """
 
-    listen: Annotated[ListenAddress | None, Shown(log="server_started")] = None
+    listen: Annotated[ListenAddress | None, Symptoms(log="server_started")] = None
     """HOST:PORT of a TCP address for gRPC, beside the unix socket.
 
     Remote clients look, peek and administer; pages are used on this host alone. Needs
@@ -561,7 +564,7 @@ class Config(BaseSettings):
     Absent: unix sockets alone. Start with: none.
     """
 
-    tls_cert: Annotated[FilePath | None, CONTENT_AT_ONCE, Shown(log="tls_not_renewed")] = None
+    tls_cert: Annotated[FilePath | None, CONTENT_AT_ONCE, Symptoms(log="tls_not_renewed")] = None
     """The server's certificate for `listen`, with its chain, in PEM.
 
     It names the host that clients connect to. Replaced on disk, it is used from the
@@ -569,7 +572,7 @@ class Config(BaseSettings):
     that no certificate could be verified. Absent: no TLS. Start with: none.
     """
 
-    tls_key: Annotated[FilePath | None, CONTENT_AT_ONCE, Shown(log="tls_not_renewed")] = None
+    tls_key: Annotated[FilePath | None, CONTENT_AT_ONCE, Symptoms(log="tls_not_renewed")] = None
     """The private key of `tls_cert`, in PEM, without a passphrase.
 
     It is the server's user's or root's, and others can neither read nor write it.
@@ -579,7 +582,7 @@ class Config(BaseSettings):
     tls_client_ca: Annotated[
         FilePath | None,
         CONTENT_AT_ONCE,
-        Shown(log="tls_not_renewed", errors="CREDENTIAL_REQUIRED"),
+        Symptoms(log="tls_not_renewed", errors="CREDENTIAL_REQUIRED"),
     ] = None
     """Certificates, in PEM, of those who sign the certificates of clients.
 
@@ -587,7 +590,7 @@ class Config(BaseSettings):
     come with it, and has to name the same tenant. Absent: tokens alone. Start with: none.
     """
 
-    insecure_tcp: Annotated[bool, Shown(log="insecure_tcp")] = False
+    insecure_tcp: Annotated[bool, Symptoms(log="insecure_tcp")] = False
     """Let `listen` go without TLS: whoever sees the network reads tokens and token ids.
 
     Callers need a token all the same. For loopback, or inside a tunnel.
@@ -621,7 +624,7 @@ class Config(BaseSettings):
 
     # The HTTP listener.
 
-    metrics_listen: Annotated[ListenAddress | None, Shown(log="http_listening")] = None
+    metrics_listen: Annotated[ListenAddress | None, Symptoms(log="http_listening")] = None
     """HOST:PORT where Prometheus finds `/metrics`, and probes `/healthz` and `/livez`.
 
     Whoever connects reads it, without a credential and in clear: numbers, and the names

@@ -89,16 +89,16 @@ def _family(metric: Metric, scrape: Scrape) -> Family:
     durations = metric.kind is Kind.HISTOGRAM
     plus: Callable[[Any, Any], Any] = DurationCounts.plus if durations else operator.add
     found: dict[Labels, Any] = {}
-    for labels, value in metric.source.rows(scrape):
+    for labels, value in metric.series.rows(scrape):
         found[labels] = plus(found[labels], value) if labels in found else value
     if durations:
-        histogram = HistogramMetricFamily(metric.name, metric.meaning, labels=metric.source.labels)
+        histogram = HistogramMetricFamily(metric.name, metric.meaning, labels=metric.series.labels)
         for labels, value in found.items():
             buckets = list(zip(BUCKETS, value.cumulative(), strict=True))
             histogram.add_metric(labels, buckets, value.seconds)
         return histogram
     make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
-    numbers = make(metric.name, metric.meaning, labels=metric.source.labels)
+    numbers = make(metric.name, metric.meaning, labels=metric.series.labels)
     for labels, value in found.items():
         numbers.add_metric(labels, value)
     return numbers

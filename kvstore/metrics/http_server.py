@@ -184,6 +184,7 @@ class HttpServer(ThreadingTCPServer):
     def close(self) -> None:
         """Stops accepting, ends open connections, and waits for them. Once, after ``start``."""
         self.shutdown()
+        self._thread.join()
         with self._changed:
             for each in self._open:
                 _end(each)

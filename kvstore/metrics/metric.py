@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import NamedTuple
 
-from kvstore.metrics.scrape import Source
+from kvstore.metrics.scrape import Series
 
 
 class Kind(Enum):
@@ -24,19 +24,19 @@ class Metric(NamedTuple):
     name: str
     meaning: str
     wrong: str
-    source: Source
+    series: Series
 
 
-def counter(name: str, meaning: str, wrong: str, source: Source) -> Metric:
+def counter(name: str, meaning: str, wrong: str, series: Series) -> Metric:
     """Returns a metric that only grows."""
-    return Metric(Kind.COUNTER, name, meaning, wrong, source)
+    return Metric(Kind.COUNTER, name, meaning, wrong, series)
 
 
-def gauge(name: str, meaning: str, wrong: str, source: Source) -> Metric:
+def gauge(name: str, meaning: str, wrong: str, series: Series) -> Metric:
     """Returns a metric that goes up and down."""
-    return Metric(Kind.GAUGE, name, meaning, wrong, source)
+    return Metric(Kind.GAUGE, name, meaning, wrong, series)
 
 
-def histogram(name: str, meaning: str, wrong: str, source: Source) -> Metric:
+def histogram(name: str, meaning: str, wrong: str, series: Series) -> Metric:
     """Returns a metric of durations in seconds, by buckets."""
-    return Metric(Kind.HISTOGRAM, name, meaning, wrong, source)
+    return Metric(Kind.HISTOGRAM, name, meaning, wrong, series)

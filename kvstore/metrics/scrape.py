@@ -31,7 +31,7 @@ class Scrape(NamedTuple):
     tenants: Mapping[str, str]
 
 
-class Source(NamedTuple):
+class Series(NamedTuple):
     """The labels of a metric, and its rows in a scrape. The values of equal labels are summed."""
 
     labels: Labels
@@ -45,16 +45,16 @@ class Rows(Generic[T]):
         self._labels = tuple(labels.split())
         self._rows = rows
 
-    def each(self, value: Callable[[T], Value]) -> Source:
+    def each(self, value: Callable[[T], Value]) -> Series:
         """Returns a value of each row."""
-        return Source(
+        return Series(
             self._labels,
             lambda scrape: ((labels, value(row)) for labels, row in self._rows(scrape)),
         )
 
-    def split(self, label: str, **values: Callable[[T], Value]) -> Source:
+    def split(self, label: str, **values: Callable[[T], Value]) -> Series:
         """Returns several values of each row, by one more label."""
-        return Source(
+        return Series(
             (*self._labels, label),
             lambda scrape: (
                 ((*labels, name), value(row))

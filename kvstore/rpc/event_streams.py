@@ -8,17 +8,17 @@ import structlog
 from kvstore.core import Identity
 from kvstore.core.values.event_log import (
     Event,
+    EventBatch,
     LeaseEvent,
     NamespaceEvent,
     PagesChange,
     PagesEvent,
-    Told,
 )
 from kvstore.errors import InvalidField, StoreDraining
 from kvstore.rpc.pipeline import Stream
 from kvstore.rpc.wire import fields
 from kvstore.rpc.wire.report import duration
-from kvstore.service.event_watches import Watching
+from kvstore.service.event_watches import WatcherEvents
 from kvstore.service.store import KVStore
 from kvstore.v1 import store_pb2 as pb
 from kvstore.v1 import types_pb2
@@ -31,17 +31,19 @@ FIELDS = {
 }
 
 
-def event_messages(told: Told, *, after: int, started_at: float) -> list[pb.WatchEventsResponse]:
+def event_messages(
+    batch: EventBatch, *, after: int, started_at: float
+) -> list[pb.WatchEventsResponse]:
     """Returns events as messages, whose numbers begin after ``after``.
 
     ``started_at`` is the time of the store's start, by the clock of the events.
     """
     messages = [
         _message(event, number, started_at)
-        for number, event in enumerate(told.events, start=after + 1)
+        for number, event in enumerate(batch.events, start=after + 1)
     ]
     if messages:
-        messages[0].lost_event_count = told.lost_count
+        messages[0].lost_event_count = batch.lost_count
     return messages
 
 
@@ -114,35 +116,35 @@ class EventStreams:
             fields.random_id("namespace_id", namespace_id)
         if request.history not in HISTORY.values():
             raise InvalidField(field="history", value=request.history, why="unknown")
-        watching = self._store.events.begin(
+        watcher = self._store.events.begin(
             identity,
             namespace_id,
             history=request.history != pb.WatchEventsRequest.HISTORY_UNSPECIFIED,
             live=request.history != pb.WatchEventsRequest.HISTORY_ALONE,
         )
-        stream.on_end(watching.end)
+        stream.on_end(watcher.end)
         thread = Thread(
             target=self._run,
-            args=(watching, identity.tenant, stream),
+            args=(watcher, identity.tenant, stream),
             name=f"kvstore-watcher-{next(self._numbers)}",
             daemon=True,
         )
         try:
             thread.start()
         except RuntimeError:
-            self._store.events.forget(watching)
+            self._store.events.forget(watcher)
             raise
 
-    def _run(self, watching: Watching, tenant: str, stream: Stream) -> None:
+    def _run(self, watcher: WatcherEvents, tenant: str, stream: Stream) -> None:
         try:
-            self._send(watching, tenant, stream)
-            stream.end(StoreDraining() if watching.draining else None)
+            self._send(watcher, tenant, stream)
+            stream.end(StoreDraining() if watcher.draining else None)
         except Exception:
             log.exception("watcher_failed")
         finally:
-            self._store.events.forget(watching)
+            self._store.events.forget(watcher)
 
-    def _send(self, watching: Watching, tenant: str, stream: Stream) -> None:
+    def _send(self, watcher: WatcherEvents, tenant: str, stream: Stream) -> None:
         """Sends events to a watcher until its watch ends."""
         store, number = self._store, 0
         stream.send(
@@ -150,12 +152,12 @@ class EventStreams:
                 uptime=duration(store.uptime()),
                 tenant=tenant,
                 began=pb.WatchBegan(
-                    store_epoch=store.epoch, remembered_event_count=watching.remembered
+                    store_epoch=store.epoch, remembered_event_count=watcher.remembered
                 ),
             )
         )
-        while (told := watching.take()) is not None:
-            for message in event_messages(told, after=number, started_at=store.started_at):
+        while (batch := watcher.take()) is not None:
+            for message in event_messages(batch, after=number, started_at=store.started_at):
                 number = message.sequence_number
                 stream.send(message)
-            watching.pause()
+            watcher.pause()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 import grpc
 import structlog
 from google.protobuf import descriptor_pool
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import status_pb2
@@ -48,6 +48,12 @@ GIVING_BACK = frozenset(
         "/kvstore.v1.PrefixCacheService/AbortReservation",
         "/kvstore.v1.PrefixCacheService/ReleasePins",
     }
+)
+# The messages in requests that have to be there.
+REQUIRED = frozenset({"caller", "identity", "layout", "sequence"})
+# The methods whose requests may leave their id empty.
+WITHOUT_ID = frozenset(
+    {"/kvstore.v1.NamedPinService/ListPins", "/kvstore.v1.StoreService/WatchEvents"}
 )
 # The reason for a request that cannot be parsed.
 NOT_OF_ITS_TYPE = "not a message of its type"
@@ -116,7 +122,8 @@ class Method(NamedTuple):
     """A method of the contract, and the rules of its calls.
 
     ``longest`` bounds the deadline in seconds, ``most_bytes`` the request; ``size_limit`` is the
-    name of that limit. A method that is ``giving_back`` is not refused for its rate.
+    name of that limit. A method that is ``giving_back`` is not refused for its rate. A request has
+    to have the messages of ``required``, and ids of 128 bits in the fields of ``ids``.
     """
 
     path: str
@@ -127,12 +134,16 @@ class Method(NamedTuple):
     longest: float
     giving_back: bool
     has_stream: bool
+    required: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
 
 
 def method_of(path: str, serve: Callable[[Any, Call], Message], limits: Limits) -> Method:
     """Returns a method by its path, as in ``/kvstore.v1.LeaseService/GrantLease``."""
-    described = descriptor_pool.Default().FindMethodByName(path.removeprefix("/").replace("/", "."))
+    name = path.removeprefix("/").replace("/", ".")
+    described: MethodDescriptor = descriptor_pool.Default().FindMethodByName(name)
     size_limit = size_limit_of(path)
+    parts = described.input_type.fields
     return Method(
         path,
         serve,
@@ -143,7 +154,13 @@ def method_of(path: str, serve: Callable[[Any, Call], Message], limits: Limits) 
         limits.max_watch if described.server_streaming else limits.max_deadline,
         path in GIVING_BACK,
         described.server_streaming,
+        tuple(each.name for each in parts if each.name in REQUIRED),
+        () if path in WITHOUT_ID else tuple(each.name for each in parts if _is_id(each)),
     )
+
+
+def _is_id(field: FieldDescriptor) -> bool:
+    return field.type == FieldDescriptor.TYPE_BYTES and field.name.endswith("_id")
 
 
 def size_limit_of(path: str) -> str:
@@ -213,8 +230,9 @@ class Pipeline:
             body = incoming.body
             if len(body) > method.most_bytes:
                 refuse_size(len(body), method)
-            response = method.serve(method.parse(body), call)
-            written = response if isinstance(response, bytes) else response.SerializeToString()
+            request = method.parse(body)
+            require_fields(request, method)
+            response = method.serve(request, call).SerializeToString()
         except grpc.RpcError as error:
             outcome.abandoned(error)
             raise
@@ -223,7 +241,18 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001  # its status says what may be said
             return b"", outcome.ended(error)
         outcome.ended()
-        return written, None
+        return response, None
+
+
+def require_fields(request: Message, method: Method) -> None:
+    """Raises InvalidField for a request without a message that it needs, or with a malformed id."""
+    for name in method.required:
+        if not request.HasField(name):
+            raise InvalidField(field=name, why="missing")
+    for name in method.ids:
+        value = getattr(request, name)
+        if len(value) != fields.ID_BYTES:
+            fields.random_id(name, value)
 
 
 def refuse_size(size: int, method: Method) -> NoReturn:

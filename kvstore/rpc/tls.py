@@ -16,11 +16,11 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class UnusableTls(ValueError):
-    """The certificate, its key or the clients' authorities cannot be used; says why."""
+    """The certificate, its key or the clients' authorities cannot be used. The message says why."""
 
 
 class TlsFiles(NamedTuple):
-    """Files in PEM; with ``client_ca`` every client has to show a certificate."""
+    """Files in PEM. With ``client_ca`` every client has to present a certificate."""
 
     cert: Path
     key: Path
@@ -30,11 +30,11 @@ class TlsFiles(NamedTuple):
 class Tls:
     """Credentials of a server that follow their files: renewed ones count without a restart.
 
-    ``read_key`` returns the key's bytes, or raises ValueError where others can reach it.
+    ``read_key`` returns the key's bytes, or raises ValueError if other users can reach the file.
     Raises :class:`UnusableTls`. Thread-safe.
 
-    The server asks clients for certificates or it does not: gRPC's Python has no way to
-    take one where it comes and go without where it does not.
+    The server asks either all clients for certificates or none: gRPC's Python has no optional
+    client certificates.
     """
 
     def __init__(self, files: TlsFiles, read_key: Callable[[Path], bytes]) -> None:
@@ -45,7 +45,7 @@ class Tls:
         self._configuration = self._load()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Returns what gRPC binds an address with."""
+        """Returns the credentials with which gRPC binds an address."""
         return grpc.dynamic_ssl_server_credentials(
             self._configuration,
             self.renewed,  # type: ignore[arg-type]  # gRPC takes None for no change
@@ -55,8 +55,8 @@ class Tls:
     def renewed(self) -> "grpc.ServerCertificateConfiguration | None":
         """Returns the files' content if it changed since last time, else None.
 
-        gRPC asks at each handshake. Files that cannot be used change nothing, with a
-        warning in the log for each change of theirs.
+        gRPC asks at each handshake. Files that cannot be used change nothing; each change to such
+        files is a warning in the log.
         """
         with self._mutex:
             stamps = self._stamps()
@@ -94,9 +94,9 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _chain(cert: Path, key: Path) -> bytes:
-    """Returns a certificate, whose key it has to be; gRPC would fail without a word.
+    """Returns a certificate after a check that the key is its own.
 
-    Raises ValueError.
+    gRPC would fail without a message. Raises ValueError.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:

@@ -5,11 +5,11 @@ from threading import Event, Lock
 from typing import NamedTuple
 
 from kvstore.core import Identity, PrefixCache
-from kvstore.core.values.event_log import EventWatch, Told
+from kvstore.core.values.event_log import EventBatch, EventWatch
 from kvstore.errors import StoreDraining
 
 
-class Announcer:
+class ChangePublisher:
     """A list of wake-up callbacks. Thread-safe.
 
     An announcement says that something changed, not what. Listeners read the store, so two changes
@@ -46,7 +46,7 @@ BATCH = 256
 PACE = 0.02
 
 
-class Watching:
+class WatcherEvents:
     """One watcher's events. :meth:`take` is for one thread, the rest for any.
 
     ``draining`` says whether the store ended the watch. ``remembered`` is how many past events the
@@ -78,7 +78,7 @@ class Watching:
             cache.events.begin(self._watch, with_history=history, goes_on=live)
             self.remembered = len(self._watch)
 
-    def take(self) -> Told | None:
+    def take(self) -> EventBatch | None:
         """Waits for events and returns them; returns None once the watch is over.
 
         Events from before the store ended the watch are returned first.
@@ -89,11 +89,11 @@ class Watching:
         if self._ended.is_set() and not self.draining:
             return None
         with self._mutex:
-            told = self._watch.take(BATCH)
+            batch = self._watch.take(BATCH)
             if len(self._watch):
                 self._due.set()
         more = self._goes_on and not self._ended.is_set()
-        return told if told.events or more else None
+        return batch if batch.events or more else None
 
     def pause(self) -> None:
         """Waits a moment for more events, or for the end."""
@@ -133,11 +133,11 @@ class EventWatches:
         self._require_open = require_open
         self._state = Lock()
         self._closed = False
-        self._watching: set[Watching] = set()
+        self._watchers: set[WatcherEvents] = set()
 
     def begin(
         self, identity: Identity, namespace_id: bytes = b"", *, history: bool, live: bool = True
-    ) -> Watching:
+    ) -> WatcherEvents:
         """Returns a watch of all events from now on, until :meth:`forget`.
 
         It covers what ``identity`` may see, or one namespace. With ``history`` the remembered
@@ -145,34 +145,34 @@ class EventWatches:
         QuotaExceeded or StoreDraining.
         """
         self._require_open()
-        watching = Watching(
+        watcher = WatcherEvents(
             self._cache, self._mutex, identity, namespace_id, history=history, live=live
         )
         with self._state:
-            self._watching.add(watching)
+            self._watchers.add(watcher)
             closed = self._closed
         if closed:
-            self.forget(watching)
+            self.forget(watcher)
             raise StoreDraining
-        return watching
+        return watcher
 
-    def forget(self, watching: Watching) -> None:
+    def forget(self, watcher: WatcherEvents) -> None:
         """Ends a watch, on behalf of anyone; can be repeated."""
-        watching.forget()
+        watcher.forget()
         with self._state:
-            self._watching.discard(watching)
+            self._watchers.discard(watcher)
 
     def use(self) -> EventUse:
         """Returns counts of events and watchers."""
         log = self._cache.events
         with self._state:
-            return EventUse(log.count, log.lost_count, len(self._watching))
+            return EventUse(log.count, log.lost_count, len(self._watchers))
 
     def close(self) -> None:
         """Ends all watches and refuses new ones. Does not wait."""
         with self._state:
             self._closed = True
-            left = list(self._watching)
+            left = list(self._watchers)
         for each in left:
             each.draining = True
             each.end()

@@ -10,7 +10,7 @@ from kvstore.core import Caller, PrefixCache
 from kvstore.core.leases.lease import LeaseChange
 from kvstore.errors import FeatureUnsupported, StoreDraining
 from kvstore.service.clock import Clock
-from kvstore.service.event_watches import Announcer
+from kvstore.service.event_watches import ChangePublisher
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -30,7 +30,7 @@ class Leases:
     """
 
     def __init__(self, cache: PrefixCache, mutex: Lock, clock: Clock) -> None:
-        self.announcer = Announcer()
+        self.announcer = ChangePublisher()
         self.draining = False
         self._cache = cache
         self._mutex = mutex

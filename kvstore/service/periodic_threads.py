@@ -107,7 +107,7 @@ class MoveTicker(Ticker):
         super().__init__("mover", (mover.step,), clock=clock, interval=interval, due=mover.due)
 
 
-class KeepTicker(Ticker):
+class DiskWriteTicker(Ticker):
     """Writes pages to tier 3, at once when a write is due."""
 
     def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:

@@ -47,8 +47,8 @@ def test_the_last_line_is_one_json_object(tmp_path: Path) -> None:
     ("text", "said"),
     [
         (None, "No such file or directory"),
-        ("", "it asks for no tokens"),
-        ('{"hash_ids": [], "input_length": 0}\n', "it asks for no tokens"),
+        ("", "no request has tokens"),
+        ('{"hash_ids": [], "input_length": 0}\n', "no request has tokens"),
     ],
     ids=range(3),
 )

@@ -13,7 +13,7 @@ from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore, wait_until
 from kvstore_ctl.app import app
 from kvstore_ctl.doctor import store_checks
-from kvstore_ctl.doctor.findings import Finding, Outcome
+from kvstore_ctl.doctor.findings import Finding, Verdict
 from kvstore_ctl.doctor.host_checks import HostFacts, descriptors_check, server_pid, socket_check
 from pages.stamped_pages import (
     IDENTITY,
@@ -70,7 +70,7 @@ def test_a_folder_open_to_others_is_seen(store: RunningStore) -> None:
     store.runtime_dir.chmod(0o705)
     finding = socket_check(RuntimeDir(store.runtime_dir))
     store.runtime_dir.chmod(0o700)
-    assert (finding.outcome, "chmod 700" in finding.advice) == (Outcome.WARNING, True)
+    assert (finding.outcome, "chmod 700" in finding.advice) == (Verdict.WARNING, True)
 
 
 @pytest.mark.skipif(not POSSIBLE, reason="needs root")
@@ -81,7 +81,7 @@ def test_another_user_is_told_whose_it_is(store: RunningStore) -> None:
     for mode in (0o700, 0o711):
         paths.path.chmod(mode)
         finding = as_user(12_345, 12_345, lambda: socket_check(paths))
-        assert (finding.outcome, "uid 0" in finding.advice) == (Outcome.FAILED, True), finding
+        assert (finding.outcome, "uid 0" in finding.advice) == (Verdict.FAILED, True), finding
     paths.path.chmod(0o700)
 
 
@@ -96,7 +96,7 @@ def test_descriptors_that_run_out_are_seen(store: RunningStore) -> None:
         finding = descriptors_check(facts, store.pid)
     finally:
         resource.prlimit(store.pid, resource.RLIMIT_NOFILE, (soft, hard))
-    assert (finding.outcome, "LimitNOFILE" in finding.advice) == (Outcome.FAILED, True)
+    assert (finding.outcome, "LimitNOFILE" in finding.advice) == (Verdict.FAILED, True)
 
 
 def finding_of(client: Client, name: str, **settings: float) -> Finding:
@@ -109,9 +109,9 @@ def test_holds_that_are_forgotten_are_seen(client: Client, namespace: Namespace)
     write_and_insert(namespace, TOKENS)
     with namespace.match(TOKENS):
         finding = finding_of(client, "long_holds", long_hold=0.0)
-    assert (finding.outcome, f"pid {os.getpid()}" in finding.found) == (Outcome.WARNING, True)
+    assert (finding.outcome, f"pid {os.getpid()}" in finding.found) == (Verdict.WARNING, True)
     assert client.flush(30)
-    assert finding_of(client, "long_holds", long_hold=0.0).outcome is Outcome.OK
+    assert finding_of(client, "long_holds", long_hold=0.0).outcome is Verdict.OK
 
 
 def test_few_hits_are_seen(client: Client, namespace: Namespace) -> None:
@@ -119,7 +119,10 @@ def test_few_hits_are_seen(client: Client, namespace: Namespace) -> None:
     for number in range(1000, 1000 + store_checks.FEW):
         namespace.match(prompt(number)).release()
     finding = finding_of(client, "hit_rate")
-    assert (finding.outcome, "kvstore-ctl identity" in finding.advice) == (Outcome.WARNING, True)
+    assert (finding.outcome, "kvstore-ctl identity" in finding.advice) == (
+        Verdict.WARNING,
+        True,
+    )
 
 
 def is_whole(client: Client, namespace: Namespace) -> bool:
@@ -137,18 +140,18 @@ def test_pages_that_go_too_early_are_seen(client: Client, namespace: Namespace) 
         for number in range(SLOTS // 4 + 2):
             write_and_insert(namespace, prompt(number))
     finding = finding_of(client, "thrash")
-    assert (finding.outcome, "--tier1-bytes" in finding.advice) == (Outcome.WARNING, True), finding
+    assert (finding.outcome, "--tier1-bytes" in finding.advice) == (Verdict.WARNING, True), finding
 
 
 def test_a_pool_that_is_held_is_seen(client: Client, namespace: Namespace) -> None:
     """The doctor warns of a full pool if lookups find no free slots."""
-    assert finding_of(client, "room").outcome is Outcome.OK
+    assert finding_of(client, "room").outcome is Verdict.OK
     assert wait_until(lambda: is_whole(client, namespace))
     with namespace.reserve(start_page=0, page_count=SLOTS):
         for number in range(2000, 2000 + store_checks.FEW):
             namespace.acquire(prompt(number), total_page_count=4).release()
         finding = finding_of(client, "room")
-    assert (finding.outcome, "kvstore-ctl leases" in finding.advice) == (Outcome.WARNING, True)
+    assert (finding.outcome, "kvstore-ctl leases" in finding.advice) == (Verdict.WARNING, True)
 
 
 def test_salts_that_use_up_namespaces_are_seen(client: Client) -> None:
@@ -157,10 +160,13 @@ def test_salts_that_use_up_namespaces_are_seen(client: Client) -> None:
     assert all(each.wait_open(30) for each in salted)
     listed = client.admin.namespaces()
     check = store_checks.namespaces_check
-    assert check(listed, 10_000).outcome is Outcome.OK
+    assert check(listed, 10_000).outcome is Verdict.OK
     many = check(listed, 10_000, many_salts=4)
-    assert (many.outcome, "4 differ only by their salts" in many.found) == (Outcome.WARNING, True)
-    assert check(listed, 5).outcome is Outcome.FAILED
+    assert (many.outcome, "4 differ only by their salts" in many.found) == (
+        Verdict.WARNING,
+        True,
+    )
+    assert check(listed, 5).outcome is Verdict.FAILED
 
 
 def test_a_model_under_two_identities_is_seen(store: RunningStore, client: Client) -> None:
@@ -174,10 +180,10 @@ def test_a_model_under_two_identities_is_seen(store: RunningStore, client: Clien
 
 def test_pages_that_were_written_over_are_seen(client: Client, namespace: Namespace) -> None:
     """An overwritten page is reported once a match has verified it."""
-    assert finding_of(client, "corruption").outcome is Outcome.OK
+    assert finding_of(client, "corruption").outcome is Verdict.OK
     write_and_insert(namespace, TOKENS)
     with namespace.match(TOKENS) as match:
         namespace.page(match.pages[0])[:4] = b"oops"
     namespace.match(TOKENS).release()
     finding = finding_of(client, "corruption")
-    assert (finding.outcome, "page_corrupt" in finding.advice) == (Outcome.FAILED, True)
+    assert (finding.outcome, "page_corrupt" in finding.advice) == (Verdict.FAILED, True)

@@ -14,7 +14,7 @@ from kvstore.v1 import store_pb2
 from kvstore_client import Admin, Client, connect_admin, errors
 from kvstore_client.testing import running_store, wait_until
 from kvstore_ctl.doctor import command, store_checks
-from kvstore_ctl.doctor.findings import Outcome
+from kvstore_ctl.doctor.findings import Verdict
 from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
@@ -44,7 +44,7 @@ def test_late_workers_and_a_store_s_end_are_seen(monkeypatch: pytest.MonkeyPatch
         for check in (store_checks.expired_check, store_checks.quarantine_check):
             finding = check(stats)
             assert (finding.outcome, f"pid {worker.pid}" in finding.advice) == (
-                Outcome.WARNING,
+                Verdict.WARNING,
                 True,
             )
         os.kill(store.pid, signal.SIGTERM)

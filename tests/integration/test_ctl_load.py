@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from kvstore_client import Client
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from kvstore_ctl.app import app
 from kvstore_ctl.bench import replay
 from kvstore_ctl.bench.load_client import CALLS
-from kvstore_ctl.bench.prompt_trace import BLOCK_TOKENS, Prompt
+from kvstore_ctl.bench.prompt_trace import BLOCK_TOKENS, TracePrompt
 from kvstore_ctl.bench.scratch_namespace import Scratch
 from pages.stamped_pages import LAYOUT, TOKENS, open_client, write_and_insert
-from processes.ctl import run
 
 CUT = Path(__file__).parents[1] / "data" / "conversation_300.jsonl.gz"
 SLOTS = 1024
@@ -45,6 +44,12 @@ def others(store: RunningStore) -> Iterator[Client]:
     assert client.flush(30)
     yield client
     client.close()
+
+
+def run(store: RunningStore, *arguments: str, typed: str = "") -> Result:
+    """Runs a command against the store."""
+    where = ("--runtime-dir", str(store.runtime_dir))
+    return CliRunner().invoke(app, [*arguments, *where], input=typed)
 
 
 def cached(client: Client) -> dict[str, int]:
@@ -164,7 +169,7 @@ def test_a_trace_asks_before_memory_moves(tmp_path: Path) -> None:
         client, namespace = open_client(store.runtime_dir)
 
         def full() -> bool:
-            """Fills the pool. Returns whether it has grown to its full size."""
+            """Fills the pool, as far as it has grown."""
             for number in range(2 * PAGES // 4):
                 write_and_insert(namespace, [number, *TOKENS[1:]])
             return cached(client)["tiny"] == 2 * PAGES
@@ -218,7 +223,7 @@ def test_the_pool_of_a_replay_is_what_it_grew_to(
     sizes = ("--tier1-bytes", str(4 * extent), "--extent-bytes", str(extent))
     ask = replay._ask
 
-    def ask_and_wait(made: Scratch, prompt: Prompt, counts: Counter[str]) -> None:
+    def ask_and_wait(made: Scratch, prompt: TracePrompt, counts: Counter[str]) -> None:
         """Replays a prompt and waits until the pool has grown, which happens beside the calls."""
         ask(made, prompt, counts)
         extents = min(counts["requests"] + 1, 4)

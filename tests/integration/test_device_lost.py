@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, aclosing
 from importlib.util import find_spec
 from pathlib import Path
@@ -209,18 +209,8 @@ def test_a_store_without_its_device_says_so_and_holds_nothing(
     assert ask(worker, OTHER)["output_ids"] == expected
 
 
-def run(test: Callable[[], Any]) -> None:
-    """Runs a test's coroutine, with a time limit."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(LIMIT):
-            await test()
-
-    asyncio.run(bounded())
-
-
 @pytest.mark.parametrize("fault", [UNCHANGED, NOT_ASKED, PROCESS_STAYS], ids=lambda each: each.name)
-def test_a_fleet_replaces_an_engine_without_its_device(
+async def test_a_fleet_replaces_an_engine_without_its_device(
     world: World, stack: ExitStack, caplog: pytest.LogCaptureFixture, fault: Mutant
 ) -> None:
     """The request continues on the next process with the same tokens, and nothing stays held."""
@@ -239,7 +229,7 @@ def test_a_fleet_replaces_an_engine_without_its_device(
     async def left() -> Left:
         return await asyncio.to_thread(left_at, store.runtime_dir)
 
-    async def test() -> None:
+    with caplog.at_level(logging.WARNING):
         fleet = Fleet([settings], find)
         try:
             await fleet.start()
@@ -263,9 +253,6 @@ def test_a_fleet_replaces_an_engine_without_its_device(
                 waiting.cancel()
         finally:
             await fleet.close()
-
-    with caplog.at_level(logging.WARNING):
-        run(test)
     ended = f"it ended with status {DEVICE_LOST_STATUS}"
     assert (ended in caplog.text) == (fault == UNCHANGED)
     assert wait_until(lambda: left_at(store.runtime_dir) == NOTHING, LIMIT)

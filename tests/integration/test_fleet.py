@@ -3,10 +3,9 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -44,16 +43,6 @@ async def fleet_of(count: int, model: str = "counting") -> AsyncGenerator[Fleet,
         yield fleet
     finally:
         await fleet.close()
-
-
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs a test's coroutine with a time limit."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE):
-            await test()
-
-    asyncio.run(bounded())
 
 
 def expected(request: Request) -> list[int]:
@@ -107,30 +96,26 @@ def busy_pid(fleet: Fleet) -> int:
     return pid
 
 
-def test_requests_are_spread_and_answered() -> None:
+async def test_requests_are_spread_and_answered() -> None:
     """Requests are spread evenly and counted, and an engine's refusal is raised."""
-
-    async def test() -> None:
-        async with fleet_of(2) as fleet:
-            assert (fleet.ready, fleet.longest) == (True, LONGEST)
-            asked = [Request(prompt_ids=[1, 2, number], max_tokens=9) for number in range(6)]
-            heard = await asyncio.gather(*(Heard().listen(fleet, each) for each in asked))
-            for request, each in zip(asked, heard, strict=True):
-                assert each.ids == expected(request)
-                assert each.reason is FinishReason.LENGTH
-                assert each.generation is not None
-                assert each.generation.output_ids == each.ids
-            clients = [each.client for each in fleet.supervisors if each.client is not None]
-            assert [(await each.stats()).requests for each in clients] == [3, 3]
-            assert (await fleet.stats()).requests == 6
-            assert [each.outstanding_tokens for each in clients] == [0, 0]
-            with pytest.raises(EngineBusyError):
-                await Heard().listen(fleet, Request(prompt_ids=[BUSY], max_tokens=1))
-            with pytest.raises(RequestTooLongError) as raised:
-                await Heard().listen(fleet, Request(prompt_ids=[1], max_tokens=LONGEST))
-            assert raised.value.wanted == LONGEST + 1
-
-    run(test)
+    async with fleet_of(2) as fleet:
+        assert (fleet.ready, fleet.longest) == (True, LONGEST)
+        asked = [Request(prompt_ids=[1, 2, number], max_tokens=9) for number in range(6)]
+        heard = await asyncio.gather(*(Heard().listen(fleet, each) for each in asked))
+        for request, each in zip(asked, heard, strict=True):
+            assert each.ids == expected(request)
+            assert each.reason is FinishReason.LENGTH
+            assert each.generation is not None
+            assert each.generation.output_ids == each.ids
+        clients = [each.client for each in fleet.supervisors if each.client is not None]
+        assert [(await each.stats()).requests for each in clients] == [3, 3]
+        assert (await fleet.stats()).requests == 6
+        assert [each.outstanding_tokens for each in clients] == [0, 0]
+        with pytest.raises(EngineBusyError):
+            await Heard().listen(fleet, Request(prompt_ids=[BUSY], max_tokens=1))
+        with pytest.raises(RequestTooLongError) as raised:
+            await Heard().listen(fleet, Request(prompt_ids=[1], max_tokens=LONGEST))
+        assert raised.value.wanted == LONGEST + 1
 
 
 @pytest.mark.parametrize(
@@ -138,103 +123,83 @@ def test_requests_are_spread_and_answered() -> None:
     [SamplingOptions(), SamplingOptions(temperature=1.0, seed=5)],
     ids=["greedy", "seeded"],
 )
-def test_a_request_outlives_two_processes(sampling: SamplingOptions) -> None:
+async def test_a_request_outlives_two_processes(sampling: SamplingOptions) -> None:
     """A request survives two killed processes with the tokens of one process.
 
     The killed processes are replaced and counted.
     """
-
-    async def test() -> None:
-        async with fleet_of(2) as fleet:
-            request = Request(prompt_ids=[7, 1], max_tokens=300, sampling=sampling)
-            heard = Heard()
-            listening = asyncio.create_task(heard.listen(fleet, request))
-            for count in (40, 120):
-                await heard.wait_for(count)
-                assert (await fleet.stats()).running == 1
-                os.kill(busy_pid(fleet), signal.SIGKILL)
-            await listening
-            assert heard.ids == expected(request)
-            assert heard.reason is FinishReason.LENGTH
-            assert heard.generation is not None
-            assert heard.generation.prompt_tokens == 2
-            assert heard.generation.output_ids == heard.ids
-            counts = await fleet.stats()
-            assert (counts.requests, counts.running) == (3, 0)
-            assert (counts.moved_requests, counts.engines_attached) == (2, 0)
-            await fleet.wait_serving(2)
-            counts = await fleet.stats()
-            assert (counts.engines, counts.engine_restarts) == (2, 2)
-
-    run(test)
+    async with fleet_of(2) as fleet:
+        request = Request(prompt_ids=[7, 1], max_tokens=300, sampling=sampling)
+        heard = Heard()
+        listening = asyncio.create_task(heard.listen(fleet, request))
+        for count in (40, 120):
+            await heard.wait_for(count)
+            assert (await fleet.stats()).running == 1
+            os.kill(busy_pid(fleet), signal.SIGKILL)
+        await listening
+        assert heard.ids == expected(request)
+        assert heard.reason is FinishReason.LENGTH
+        assert heard.generation is not None
+        assert heard.generation.prompt_tokens == 2
+        assert heard.generation.output_ids == heard.ids
+        counts = await fleet.stats()
+        assert (counts.requests, counts.running) == (3, 0)
+        assert (counts.moved_requests, counts.engines_attached) == (2, 0)
+        await fleet.wait_serving(2)
+        counts = await fleet.stats()
+        assert (counts.engines, counts.engine_restarts) == (2, 2)
 
 
-def test_what_kills_processes_is_not_given_to_all() -> None:
+async def test_what_kills_processes_is_not_given_to_all() -> None:
     """A request fails with the third process that dies under it, and the fleet serves again."""
-
-    async def test() -> None:
-        async with fleet_of(1) as fleet:
-            heard = Heard()
-            request = Request(prompt_ids=[7, 1], max_tokens=900)
-            listening = asyncio.create_task(heard.listen(fleet, request))
-            for count in (1, 2, 3):
-                await heard.wait_for(count * 20)
-                os.kill(busy_pid(fleet), signal.SIGKILL)
-                # Where none serves, new requests are refused; the one that was begun waits.
-                await until(lambda: not fleet.ready)
-                with pytest.raises(EngineGoneError):
-                    await Heard().listen(fleet, request)
+    async with fleet_of(1) as fleet:
+        heard = Heard()
+        request = Request(prompt_ids=[7, 1], max_tokens=900)
+        listening = asyncio.create_task(heard.listen(fleet, request))
+        for count in (1, 2, 3):
+            await heard.wait_for(count * 20)
+            os.kill(busy_pid(fleet), signal.SIGKILL)
+            # Where none serves, new requests are refused; the one that was begun waits.
+            await until(lambda: not fleet.ready)
             with pytest.raises(EngineGoneError):
-                await listening
-            assert heard.ids == expected(request)[: len(heard.ids)]
-            await fleet.wait_serving(1)
-            short = Request(prompt_ids=[1], max_tokens=3)
-            assert (await Heard().listen(fleet, short)).ids == expected(short)
+                await Heard().listen(fleet, request)
+        with pytest.raises(EngineGoneError):
+            await listening
+        assert heard.ids == expected(request)[: len(heard.ids)]
+        await fleet.wait_serving(1)
+        short = Request(prompt_ids=[1], max_tokens=3)
+        assert (await Heard().listen(fleet, short)).ids == expected(short)
 
-    run(test)
 
-
-def test_a_process_that_stands_still_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_stands_still_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that hangs with an open socket is killed, and its request continues elsewhere."""
     monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(supervisor, "SILENT_SECONDS", 5.0)
-
-    async def test() -> None:
-        async with fleet_of(2) as fleet:
-            heard = Heard()
-            request = Request(prompt_ids=[7, 1], max_tokens=300)
-            listening = asyncio.create_task(heard.listen(fleet, request))
-            await heard.wait_for(20)
-            os.kill(busy_pid(fleet), signal.SIGSTOP)
-            await listening
-            assert heard.ids == expected(request)
-
-    run(test)
+    async with fleet_of(2) as fleet:
+        heard = Heard()
+        request = Request(prompt_ids=[7, 1], max_tokens=300)
+        listening = asyncio.create_task(heard.listen(fleet, request))
+        await heard.wait_for(20)
+        os.kill(busy_pid(fleet), signal.SIGSTOP)
+        await listening
+        assert heard.ids == expected(request)
 
 
-def test_a_client_that_leaves_is_aborted() -> None:
+async def test_a_client_that_leaves_is_aborted() -> None:
     """A request whose client leaves is aborted, and its process has no more work for it."""
-
-    async def test() -> None:
-        async with fleet_of(1) as fleet:
-            request = Request(prompt_ids=[7, 1], max_tokens=900)
-            async with aclosing(fleet.generate(request)) as pieces:
-                assert (await anext(pieces)).token_ids == expected(request)[:1]
-                assert (await fleet.stats()).running == 1
-            assert fleet.supervisors[0].client is not None
-            assert fleet.supervisors[0].client.outstanding_tokens == 0
-            assert (await fleet.stats()).running == 0
-
-    run(test)
+    async with fleet_of(1) as fleet:
+        request = Request(prompt_ids=[7, 1], max_tokens=900)
+        async with aclosing(fleet.generate(request)) as pieces:
+            assert (await anext(pieces)).token_ids == expected(request)[:1]
+            assert (await fleet.stats()).running == 1
+        assert fleet.supervisors[0].client is not None
+        assert fleet.supervisors[0].client.outstanding_tokens == 0
+        assert (await fleet.stats()).running == 0
 
 
-def test_what_is_not_served_is_said() -> None:
+async def test_what_is_not_served_is_said() -> None:
     """A refused model, or a process that ends at its start, makes the fleet's start fail."""
-
-    async def test() -> None:
-        for model, error in (("refused", WorkerError), ("dies", ProcessEndedError)):
-            with pytest.raises(error, match=r"no such model|status 3"):
-                async with fleet_of(1, model):
-                    pass
-
-    run(test)
+    for model, error in (("refused", WorkerError), ("dies", ProcessEndedError)):
+        with pytest.raises(error, match=r"no such model|status 3"):
+            async with fleet_of(1, model):
+                pass

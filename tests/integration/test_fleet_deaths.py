@@ -1,7 +1,8 @@
 """A fleet's reports of processes that die, with processes that have no model."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from inference_worker.errors import EngineBusyError, EngineGoneError, WorkerErro
 from inference_worker.fleet.fleet import MOST_MOVES, Fleet
 from inference_worker.fleet.protocol import EngineSettings, LoadedModel
 
-LIMIT = 60.0
 PROGRAM = (str(Path(mortal_engine.__file__)),)
 PROMPT = [7, 8]
 
@@ -22,31 +22,24 @@ async def no_store(loaded: LoadedModel) -> None:
     del loaded
 
 
-def with_fleet(
-    busy: Sequence[int],
-    find_store: Callable[[LoadedModel], Awaitable[None]],
-    test: Callable[..., object],
-) -> None:
-    """Runs a test on a fleet. Each process first refuses the given number of requests."""
-
-    async def run() -> None:
-        settings = [EngineSettings(model=str(each), name="engine") for each in busy]
-        fleet = Fleet(settings, find_store, PROGRAM)
-        async with asyncio.timeout(LIMIT):
-            try:
-                await fleet.start()
-                await fleet.wait_serving(len(busy))
-                await test(fleet)  # type: ignore[misc]
-            finally:
-                await fleet.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def fleet_of(
+    busy: Sequence[int], find_store: Callable[[LoadedModel], Awaitable[None]] = no_store
+) -> AsyncIterator[Fleet]:
+    """Runs a fleet. Each process first refuses the given number of requests."""
+    settings = [EngineSettings(model=str(each), name="engine") for each in busy]
+    fleet = Fleet(settings, find_store, PROGRAM)
+    try:
+        await fleet.start()
+        await fleet.wait_serving(len(busy))
+        yield fleet
+    finally:
+        await fleet.close()
 
 
-def test_the_last_death_is_no_failure_where_nothing_is_left_to_compute() -> None:
+async def test_the_last_death_is_no_failure_where_nothing_is_left_to_compute() -> None:
     """A request succeeds if the last allowed death comes after its last token."""
-
-    async def test(fleet: Fleet) -> None:
+    async with fleet_of([0] * (MOST_MOVES + 1)) as fleet:
         request = Request(prompt_ids=PROMPT, max_tokens=MOST_MOVES + 1)
         pieces = [piece async for piece in fleet.generate(request)]
         assert [each.token_ids for each in pieces] == [[2], [3], [4], []]
@@ -62,51 +55,38 @@ def test_the_last_death_is_no_failure_where_nothing_is_left_to_compute() -> None
         with pytest.raises(EngineGoneError):
             await anext(others)
 
-    with_fleet([0] * (MOST_MOVES + 1), no_store, test)
 
-
-def test_a_token_id_that_is_none_is_refused_and_nobody_dies() -> None:
+async def test_a_token_id_that_is_none_is_refused_and_nobody_dies() -> None:
     """An impossible token id is refused before it reaches a process."""
-
-    async def test(fleet: Fleet) -> None:
+    async with fleet_of([0]) as fleet:
         for wrong in (-1, 1 << 32):
             with pytest.raises(ValueError, match="token id"):
                 await anext(fleet.generate(Request(prompt_ids=[wrong], max_tokens=1)))
         assert fleet.ready
 
-    with_fleet([0], no_store, test)
 
-
-def test_a_store_that_cannot_be_found_is_told_to_who_starts() -> None:
+async def test_a_store_that_cannot_be_found_is_told_to_who_starts() -> None:
     """An error while finding the store reaches the caller who starts the fleet."""
 
     async def broken(loaded: LoadedModel) -> None:
         del loaded
         raise OSError(28, "No space left on device")
 
-    async def test(fleet: Fleet) -> None:
-        del fleet
-        pytest.fail("it serves")
-
     with pytest.raises(WorkerError, match="No space left"):
-        with_fleet([0], broken, test)
+        async with fleet_of([0], broken):
+            pytest.fail("it serves")
 
 
-def test_a_full_queue_is_another_processes_chance() -> None:
+async def test_a_full_queue_is_another_processes_chance() -> None:
     """A request is refused only if all queues are full. A running one waits for room."""
-
-    async def test(fleet: Fleet) -> None:
+    async with fleet_of([2, 1]) as fleet:
         short = Request(prompt_ids=PROMPT, max_tokens=1)
         # The first is full twice, the second once.
         with pytest.raises(EngineBusyError):
             await anext(fleet.generate(short))
         ids = [each async for piece in fleet.generate(short) for each in piece.token_ids]
         assert ids == [2]
-
-    async def test_begun(fleet: Fleet) -> None:
+    async with fleet_of([0, 3]) as fleet:
         request = Request(prompt_ids=PROMPT, max_tokens=2)
         ids = [each async for piece in fleet.generate(request) for each in piece.token_ids]
         assert ids == [2, 3]
-
-    with_fleet([2, 1], no_store, test)
-    with_fleet([0, 3], no_store, test_begun)

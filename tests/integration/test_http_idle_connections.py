@@ -47,34 +47,26 @@ class Slow:
         return NOTHING
 
 
-def test_who_asks_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_asks_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle connections, a half-sent head included, are not waited for. A pending answer is."""
     monkeypatch.setattr(server, "HEAD_SECONDS", HEAD_SECONDS)
-
-    async def run() -> None:
-        engine = Slow()
-        served = served_model("m", ByteTokenizer(), frozenset(), engine.longest)
-        listening = listening_socket("127.0.0.1", 0)
-        host, port = listening.getsockname()
-        serving = asyncio.create_task(serve_app(build_app(engine, served), listening, grace=0))
-        asking, told = await asyncio.open_connection(host, port)
-        told.write(HEAD + BODY)
-        for sent in (b"", HEALTH[:-2], HEALTH + HEALTH[:-2]):
-            reader, writer = await asyncio.open_connection(host, port)
-            writer.write(sent)
-            # To its end, which the server makes.
-            answered = await reader.read()
-            assert answered.startswith(b"HTTP/1.1 200" if sent.startswith(HEALTH) else b"")
-            assert bool(answered) == sent.startswith(HEALTH)
-            writer.close()
-        engine.may_answer.set()
-        assert (await asking.readline()).startswith(b"HTTP/1.1 200")
-        told.close()
-        signal.raise_signal(signal.SIGTERM)
-        await serving
-
-    async def bounded() -> None:
-        async with asyncio.timeout(LIMIT):
-            await run()
-
-    asyncio.run(bounded())
+    engine = Slow()
+    served = served_model("m", ByteTokenizer(), frozenset(), engine.longest)
+    listening = listening_socket("127.0.0.1", 0)
+    host, port = listening.getsockname()
+    serving = asyncio.create_task(serve_app(build_app(engine, served), listening, grace=0))
+    asking, told = await asyncio.open_connection(host, port)
+    told.write(HEAD + BODY)
+    for sent in (b"", HEALTH[:-2], HEALTH + HEALTH[:-2]):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(sent)
+        # To its end, which the server makes.
+        answered = await reader.read()
+        assert answered.startswith(b"HTTP/1.1 200" if sent.startswith(HEALTH) else b"")
+        assert bool(answered) == sent.startswith(HEALTH)
+        writer.close()
+    engine.may_answer.set()
+    assert (await asking.readline()).startswith(b"HTTP/1.1 200")
+    told.close()
+    signal.raise_signal(signal.SIGTERM)
+    await serving

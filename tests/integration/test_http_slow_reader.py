@@ -55,27 +55,23 @@ class Words(ByteTokenizer):
         return "w" * (len(ids) << 20)
 
 
-def test_a_server_ends_though_a_client_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_ends_though_a_client_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server ends without waiting for a client that reads nothing, and aborts its request."""
     monkeypatch.setattr(connection, "END_SECONDS", 0.1)
     engine = Endless()
-
-    async def run() -> None:
-        served = served_model("m", Words(), frozenset(), engine.longest)
-        listening = listening_socket("127.0.0.1", 0)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
-        serving = asyncio.create_task(serve_app(build_app(engine, served), listening, grace=0.1))
-        loop = asyncio.get_running_loop()
-        with socket.socket() as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
-            client.settimeout(0)
-            await loop.sock_connect(client, listening.getsockname())
-            await loop.sock_sendall(client, ASKED)
-            # The answer has begun, and its first event is longer than anything holds.
-            assert await loop.sock_recv(client, 8)
-            signal.raise_signal(signal.SIGTERM)
-            async with asyncio.timeout(LIMIT):
-                await serving
-        assert engine.closed == 1
-
-    asyncio.run(run())
+    served = served_model("m", Words(), frozenset(), engine.longest)
+    listening = listening_socket("127.0.0.1", 0)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
+    serving = asyncio.create_task(serve_app(build_app(engine, served), listening, grace=0.1))
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
+        client.settimeout(0)
+        await loop.sock_connect(client, listening.getsockname())
+        await loop.sock_sendall(client, ASKED)
+        # The answer has begun, and its first event is longer than anything holds.
+        assert await loop.sock_recv(client, 8)
+        signal.raise_signal(signal.SIGTERM)
+        async with asyncio.timeout(LIMIT):
+            await serving
+    assert engine.closed == 1

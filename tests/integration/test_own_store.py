@@ -51,7 +51,7 @@ def capabilities(folder: Path) -> store_pb2.GetCapabilitiesResponse | None:
         return None
 
 
-def test_it_comes_back_and_ends(
+async def test_it_comes_back_and_ends(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -62,37 +62,33 @@ def test_it_comes_back_and_ends(
     This also holds after a start that failed. A second store on the same folder does not start.
     """
     folder = tmp_path / "run"
+    budget = budget_arguments(20, PAGE_BYTES)
+    store = OwnStore(folder, ["--prefix-cache-backend", "hash", *budget])
+    await store.start()
+    try:
+        first = capabilities(folder)
+        assert first is not None
+        assert first.prefix_cache_backend == "hash"
+        assert store.pid is not None
+        second = OwnStore(folder, [])
+        with pytest.raises(WorkerError, match="status 1"):
+            await second.start()
+        await second.close()
+        assert f"another kvstore-server (pid {store.pid}) serves" in capfd.readouterr().err
+        with monkeypatch.context() as without:
+            without.setattr(sys, "executable", str(tmp_path / "python"))
+            os.kill(store.pid, signal.SIGKILL)
+            failed = "the store could not be started"
+            assert await asyncio.to_thread(wait_until, lambda: failed in caplog.text)
 
-    async def run() -> None:
-        budget = budget_arguments(20, PAGE_BYTES)
-        store = OwnStore(folder, ["--prefix-cache-backend", "hash", *budget])
-        await store.start()
-        try:
-            first = capabilities(folder)
-            assert first is not None
-            assert first.prefix_cache_backend == "hash"
-            assert store.pid is not None
-            second = OwnStore(folder, [])
-            with pytest.raises(WorkerError, match="status 1"):
-                await second.start()
-            await second.close()
-            assert f"another kvstore-server (pid {store.pid}) serves" in capfd.readouterr().err
-            with monkeypatch.context() as without:
-                without.setattr(sys, "executable", str(tmp_path / "python"))
-                os.kill(store.pid, signal.SIGKILL)
-                failed = "the store could not be started"
-                assert await asyncio.to_thread(wait_until, lambda: failed in caplog.text)
+        def came_back() -> bool:
+            found = capabilities(folder)
+            return found is not None and found.store_epoch != first.store_epoch
 
-            def came_back() -> bool:
-                found = capabilities(folder)
-                return found is not None and found.store_epoch != first.store_epoch
-
-            assert await asyncio.to_thread(wait_until, came_back)
-        finally:
-            await store.close()
-        assert wait_until(lambda: not Path(f"/proc/{store.pid}").exists())
-
-    asyncio.run(run())
+        assert await asyncio.to_thread(wait_until, came_back)
+    finally:
+        await store.close()
+    assert wait_until(lambda: not Path(f"/proc/{store.pid}").exists())
 
 
 def test_one_that_answered_is_not_waited_for_longer_the_next_time(
@@ -122,16 +118,12 @@ def test_one_that_answered_is_not_waited_for_longer_the_next_time(
     assert max(waits()) <= FIRST_WAIT
 
 
-def test_a_store_that_cannot_start_is_said(tmp_path: Path) -> None:
+async def test_a_store_that_cannot_start_is_said(tmp_path: Path) -> None:
     """A wrong setting fails the start at once."""
-
-    async def run() -> None:
-        store = OwnStore(tmp_path / "run", ["--tier1-bytes", "nothing"])
-        with pytest.raises(WorkerError, match="status 2"):
-            await store.start()
-        await store.close()
-
-    asyncio.run(run())
+    store = OwnStore(tmp_path / "run", ["--tier1-bytes", "nothing"])
+    with pytest.raises(WorkerError, match="status 2"):
+        await store.start()
+    await store.close()
 
 
 @pytest.mark.parametrize("pages", [1, 3, 16, 17, 16_384, 16_385, 100_001])

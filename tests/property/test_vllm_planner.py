@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore_vllm.scheduler.save_path import SavePath
-from kvstore_vllm.scheduler.tracked_requests import Lookup
+from kvstore_vllm.scheduler.tracked_requests import RequestLookup
 from kvstore_vllm.scheduler.transfer_jobs import Jobs
 from vllm_rig.planner_world import ACTIONS, PlannerWorld, Setup
 
@@ -72,7 +72,7 @@ def run_at_random() -> None:
         world.end()
 
 
-def keep_late_answers(self: Lookup) -> None:
+def keep_late_answers(self: RequestLookup) -> None:
     """A dropped answer is given back if it is there, and kept if it comes later."""
     self.answered = True
     if self.match is not None:
@@ -87,7 +87,7 @@ def keep_no_blocks(self: SavePath, tracked: Any, *rest: Any) -> bool:  # noqa: A
 
 FINISHED = SavePath.finished
 FAULTS: dict[str, tuple[type, str, Any]] = {
-    "late-answers-are-kept": (Lookup, "drop", keep_late_answers),
+    "late-answers-are-kept": (RequestLookup, "drop", keep_late_answers),
     "blocks-are-not-held": (SavePath, "finished", keep_no_blocks),
     "one-rank-is-enough": (Jobs, "__init__", lambda self, _: RANKS(self, 1)),
 }

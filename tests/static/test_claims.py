@@ -34,4 +34,5 @@ def test_every_line_names_the_tests_that_show_it(page: str) -> None:
         assert tests, f"no test: {line}"
         for name, path in tests:
             source = (DOCS / path).read_text(encoding="utf-8")
-            assert re.search(rf"^\s*def {name}\(", source, re.MULTILINE), f"{name}: not in {path}"
+            found = re.search(rf"^\s*(async )?def {name}\(", source, re.MULTILINE)
+            assert found, f"{name}: not in {path}"

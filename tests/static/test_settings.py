@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.config.about import Shown, about
+from kvstore.config.about import Symptoms, about
 from kvstore.config.settings import Config
 from kvstore.errors import KVStoreError
 
@@ -46,7 +46,7 @@ def metrics() -> frozenset[str]:
     return frozenset(re.findall(r"^\| `(kvstore_\w+)`", page, re.MULTILINE))
 
 
-def missing(shown: Shown) -> set[str]:
+def missing(shown: Symptoms) -> set[str]:
     """Returns the names by which nothing is found."""
     reasons = {each.reason() for each in KVStoreError.__subclasses__()}
     return (
@@ -66,13 +66,13 @@ def test_what_shows_that_a_setting_is_wrong_is_there() -> None:
 @pytest.mark.parametrize(
     "shown",
     [
-        Shown(stats="page_counts"),
-        Shown(log="lease_expires"),
-        Shown(errors="BAD_FIELD"),
-        Shown(metrics="kvstore_pages"),
+        Symptoms(stats="page_counts"),
+        Symptoms(log="lease_expires"),
+        Symptoms(errors="BAD_FIELD"),
+        Symptoms(metrics="kvstore_pages"),
     ],
 )
-def test_a_name_that_is_not_there_is_seen(shown: Shown) -> None:
+def test_a_name_that_is_not_there_is_seen(shown: Symptoms) -> None:
     """A figure, an event, a reason and a metric that nobody gives are found."""
     assert missing(shown)
 

@@ -18,9 +18,6 @@ TERMS = re.compile(r"block_table|block_hash")
 # What a system gives out for an extent's memory is a handle to the rest of the world.
 EXTENT_HANDLES = frozenset({"handle", "ipc_handle", "HostHandle", "CudaIpcHandle", "VmmFdHandle"})
 
-# Folders with docstrings that still begin with an obscure word: only ever fewer.
-UNMENDED = ()
-
 
 def words(name: str) -> set[str]:
     """Returns the words of a CamelCase or snake_case name, without the field's terms."""
@@ -62,13 +59,12 @@ def test_names_of_the_protocol_use_our_words() -> None:
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    """No docstring begins with an obscure word, except in the folders of UNMENDED."""
+    """No docstring begins with an obscure word."""
     files = modules(dict.fromkeys(PRODUCT | TESTS, ".")).values()
-    found = [(path.relative_to(ROOT), each) for path in files for each in obscure_openings(path)]
-    wrong = [(str(p), each) for p, each in found if p.parent.as_posix() not in UNMENDED]
-    mended = set(UNMENDED) - {path.parent.as_posix() for path, _ in found}
-    assert wrong == []
-    assert mended == set(), "strike these folders from UNMENDED"
+    found = [
+        (str(path.relative_to(ROOT)), each) for path in files for each in obscure_openings(path)
+    ]
+    assert found == []
 
 
 def test_obscure_first_words_are_found(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host.host_memory import HostMemory
+from kvstore.v1.store_pb2 import GetStatsResponse
 class Incoming:
     call = Call(Identity("alice"), remaining=1.0)
     body = b""
@@ -42,7 +43,7 @@ arenas = Arenas(budget_bytes=64, extent_bytes=64, source=HostMemory())
 pipeline = Pipeline(KVStore(PrefixCache(1, Limits()), arenas=arenas, clock=MONOTONIC), MONOTONIC)
 for level in ("info", "debug", "warning"):
     change_logging("json", level)
-    serve = lambda request, call: b""
+    serve = lambda request, call: GetStatsResponse()
     method = Method("/a/" + level, serve, bytes, "max_message_bytes", 9, 9.0, False, False)
     pipeline.answer(method, "id", Incoming())
 """

@@ -101,7 +101,7 @@ class Device:
         """Forks a child that sleeps and returns its id.
 
         The child calls nothing of CUDA. If ``closes``, it first closes the device's descriptors and
-        unmaps the device's files: the driver ends channels at the last close of a file, and a
+        unmaps the device's files. The driver ends channels at the last close of a file, and a
         mapping keeps a file open.
         """
         if (pid := os.fork()) != 0:

@@ -141,7 +141,7 @@ def started_peers(stack: ExitStack, content: bytes, left_out: dict[str, str]) ->
     cells: dict[Cell, Slice] = {}
     python = environment.interpreter("lmcache")
     if not python:
-        left_out["LMCache"] = "not set up: `make bench-peers` does it"
+        left_out["LMCache"] = "not set up: run `make bench-peers`"
         return cells
     digest = hashlib.sha256(content).hexdigest()
     with tempfile.NamedTemporaryFile() as file:
@@ -154,6 +154,6 @@ def started_peers(stack: ExitStack, content: bytes, left_out: dict[str, str]) ->
             except (OSError, RuntimeError) as error:
                 left_out[name] = str(error)
                 continue
-            assert fetched == digest, "other bytes came back"
+            assert fetched == digest, "the fetched bytes differ"
             cells |= peer_cells(name, peer)
     return cells

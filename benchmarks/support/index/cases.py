@@ -18,7 +18,7 @@ CACHED, FRESH = 2_048, 512
 INSERTED_PAGES = 1 << 22
 Slice = Callable[[float], list[float]]
 # The sides without a figure, and the reason.
-SLOW = "building it takes minutes"
+SLOW = "the build takes minutes"
 
 
 class Size(NamedTuple):

@@ -105,7 +105,7 @@ def _lmcache() -> Iterator[Way]:
             server.poll() is not None
         ):
             said = log_path.read_text(encoding="utf-8", errors="replace")
-            raise RuntimeError(f"LMCache's server did not come up:\n{said[-4_000:]}")
+            raise RuntimeError(f"LMCache's server did not start:\n{said[-4_000:]}")
         transfer: dict[str, object] = {
             "kv_connector": "LMCacheMPConnector",
             "kv_connector_extra_config": {

@@ -50,7 +50,7 @@ class Driver:
                 time.sleep(engine.next_look or LOOK_SECONDS)
         seconds = time.perf_counter() - begin
         if self._client is not None and not self._client.flush(FLUSH_SECONDS):
-            raise RuntimeError("what was given back did not reach the store")
+            raise RuntimeError("a release did not reach the store")
         return Batch(seconds, [watch.sample(begin) for watch in watches])
 
 

@@ -35,7 +35,7 @@ def own_server(model: str, *, workers: int, longest: int) -> Iterator[str]:
         try:
             wait_until(lambda: process.poll() is not None or _is_well(port), START_SECONDS)
             if process.poll() is not None or not _is_well(port):
-                raise RuntimeError(f"the server did not come:\n{log.read_text(errors='replace')}")
+                raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')}")
             yield f"http://{HOST}:{port}/v1"
         finally:
             process.terminate()

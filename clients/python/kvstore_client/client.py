@@ -1,7 +1,6 @@
 """A process's use of one store."""
 
 import os
-from types import TracebackType
 from typing import Self
 
 from kvstore_client.admin import Admin
@@ -111,10 +110,5 @@ class Client:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()

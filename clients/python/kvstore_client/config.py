@@ -18,10 +18,10 @@ def declared_cuda_mps(default_pipes: Path = DEFAULT_MPS_PIPES) -> bool:
 
     CUDA decides when it is initialised. It connects to a control daemon by the pipes in
     ``$CUDA_MPS_PIPE_DIRECTORY``, else in ``default_pipes``, and continues without MPS if no
-    daemon answers. A process cannot find out afterwards, so this returns True in doubt: if
-    the variable is set, with or without a daemon, and if the default folder has a
-    ``control`` pipe, which a killed daemon leaves behind. It does not see a daemon that
-    starts in the default folder later.
+    daemon answers. A process cannot find out afterwards, so this returns True in doubt. It does so
+    if the variable is set, with or without a daemon. It also does so if the default folder has a
+    ``control`` pipe, which a killed daemon leaves behind. It does not see a daemon that starts in
+    the default folder later.
     """
     if os.environ.get("CUDA_MPS_PIPE_DIRECTORY"):
         return True
@@ -130,11 +130,10 @@ class ClientConfig:
             value = getattr(self, each.name)
             is_time = isinstance(value, float | int) and not isinstance(value, bool)
             if is_time and not value > 0:
-                msg = f"{each.name} is {value}: set it to more than 0 seconds"
-                raise ValueError(msg)
+                raise ValueError(f"{each.name} is {value}: set it to more than 0 seconds")
         if self.call_timeout > MAX_CALL_TIMEOUT:
-            msg = f"call_timeout is {self.call_timeout}: set at most {MAX_CALL_TIMEOUT} seconds"
-            raise ValueError(msg)
+            raise ValueError(
+                f"call_timeout is {self.call_timeout}: set at most {MAX_CALL_TIMEOUT} seconds"
+            )
         if self.first_backoff > self.longest_backoff:
-            msg = f"first_backoff is {self.first_backoff}: set at most longest_backoff"
-            raise ValueError(msg)
+            raise ValueError(f"first_backoff is {self.first_backoff}: set at most longest_backoff")

@@ -54,8 +54,9 @@ class FaultPlan:
             point, _, action = entry.partition("=")
             name, _, count = point.partition(":")
             if not name or not count.isdecimal() or action not in actions:
-                msg = f"{VARIABLE}: {entry!r} is not NAME:COUNT=ACTION with one of {[*actions]}"
-                raise ValueError(msg)
+                raise ValueError(
+                    f"{VARIABLE}: {entry!r} is not NAME:COUNT=ACTION with one of {[*actions]}"
+                )
             self._planned[name, int(count)] = actions[action]
 
     def visit(self, name: str) -> Action | None:

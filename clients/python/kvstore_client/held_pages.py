@@ -6,7 +6,6 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Self
 
 from kvstore.v1 import types_pb2
@@ -148,10 +147,5 @@ class HeldPages(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.release()

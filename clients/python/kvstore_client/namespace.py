@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kvstore.v1 import prefix_cache_pb2, types_pb2
-from kvstore_client.calls.circuit_breaker import Sample
+from kvstore_client.calls.circuit_breaker import ProbeSample
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.errors import NamespaceNotFound, StoreError, StoreUnavailable
 from kvstore_client.held_pages import Hold
@@ -294,7 +294,7 @@ class Namespace:
     ) -> Match:
         opened = self._opened(session)
         pin_ids = session.take_id(), session.take_id()
-        sample = Sample(opened.namespace_id, packed)
+        sample = ProbeSample(opened.namespace_id, packed)
         with session.request(budget, pin_ids=pin_ids, sample=sample) as asking:
             try:
                 match = asking.ask(
@@ -327,7 +327,7 @@ class Namespace:
             budget,
             pin_ids=pin_ids,
             reservation_ids=(reservation_id,),
-            sample=Sample(opened.namespace_id, packed),
+            sample=ProbeSample(opened.namespace_id, packed),
         ) as asking:
             session.settle(asking)
             try:

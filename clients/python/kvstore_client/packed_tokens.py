@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 TOKEN_BYTES = 4
-# Of a match's or an acquire's field ``sequence``, and of that one's ``tokens``.
+# The tags of the field ``sequence`` of a match or an acquire, and of its field ``tokens``.
 SEQUENCE_TAG, TOKENS_TAG = b"\x1a", b"\x0a"
-# The bit of a number's byte that says so.
+# The bit of a varint's byte that says that more bytes follow.
 MORE_FOLLOW = 0x80
 
 # Besides these, anything with the buffer protocol: a numpy array of uint32, a memoryview.
@@ -18,10 +18,9 @@ Tokens: TypeAlias = "Sequence[int] | bytes | bytearray | memoryview | array[int]
 def pack_tokens(tokens: Tokens) -> bytes:
     """Returns the wire's bytes of ``tokens``.
 
-    Bytes are taken as packed already. Anything else with the buffer protocol is
-    read by its own item type, so an array of 64-bit integers is converted.
-    Raises ``ValueError`` for bytes that are not whole tokens, for ids that are
-    no uint32, and for a buffer that is not one-dimensional.
+    Bytes count as packed already. Any other buffer is read by its own item type, so an array of
+    64-bit integers is converted. Raises ``ValueError`` for bytes that are not whole tokens, for
+    ids that are no uint32, and for a buffer that is not one-dimensional.
     """
     if isinstance(tokens, bytes):
         return _whole(tokens)
@@ -30,8 +29,7 @@ def pack_tokens(tokens: Tokens) -> bytes:
     except TypeError:
         return _pack(tokens)
     if view.ndim != 1:
-        msg = f"token ids have one dimension, not {view.ndim}"
-        raise ValueError(msg)
+        raise ValueError(f"token ids have one dimension, not {view.ndim}")
     if view.format == "B":
         return _whole(view.tobytes())
     if view.itemsize == TOKEN_BYTES and view.format in ("I", "L") and sys.byteorder == "little":
@@ -40,7 +38,7 @@ def pack_tokens(tokens: Tokens) -> bytes:
 
 
 def unpack_tokens(packed: bytes) -> list[int]:
-    """Returns the token ids of the wire's bytes; raises ``ValueError`` as packing does."""
+    """Returns the ids of packed tokens; raises ``ValueError`` as packing does."""
     return _little_endian(array("I", _whole(packed))).tolist()
 
 
@@ -48,14 +46,12 @@ def _pack(tokens: Iterable[int]) -> bytes:
     try:
         return _little_endian(array("I", tokens)).tobytes()
     except (OverflowError, TypeError) as error:
-        msg = f"token ids are integers from 0 to 2**32 - 1: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"token ids are integers from 0 to 2**32 - 1: {error}") from error
 
 
 def _whole(packed: bytes) -> bytes:
     if len(packed) % TOKEN_BYTES:
-        msg = f"{len(packed)} bytes are not a multiple of {TOKEN_BYTES}"
-        raise ValueError(msg)
+        raise ValueError(f"{len(packed)} bytes are not a multiple of {TOKEN_BYTES}")
     return packed
 
 
@@ -66,10 +62,11 @@ def _little_endian(ids: "array[int]") -> "array[int]":
 
 
 def sequence_pieces(packed: bytes) -> list[bytes]:
-    """Returns ``sequence.tokens`` of a match or an acquire, as it ends the request's bytes.
+    """Returns the encoded ``sequence.tokens``, to append to a match's or an acquire's bytes.
 
-    Protobuf joins it with what the request says of its sequence before. Without a copy
-    of the tokens, which for a long prompt takes longer than its match. Nothing for none.
+    Protobuf merges it with the ``sequence`` that the request already has. The tokens are not
+    copied, because for a long prompt that takes longer than the match. Returns no pieces for no
+    tokens.
     """
     if not packed:
         return []
@@ -78,7 +75,7 @@ def sequence_pieces(packed: bytes) -> list[bytes]:
 
 
 def _varint(value: int) -> bytes:
-    """Returns a number as protobuf writes it: seven bits a byte, the lowest first."""
+    """Returns a number as a varint of protobuf: seven bits a byte, the lowest first."""
     written = bytearray()
     while value >= MORE_FOLLOW:
         written.append(value % MORE_FOLLOW | MORE_FOLLOW)

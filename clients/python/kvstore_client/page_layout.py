@@ -38,8 +38,7 @@ class PagedContent:
     def page_bytes(self, page_tokens: int) -> int:
         """Returns the bytes of such a page; raises ``ValueError`` for an unknown dtype."""
         if self.dtype not in DTYPE_BYTES:
-            msg = f"dtype is {self.dtype!r}: set one of {sorted(DTYPE_BYTES)}"
-            raise ValueError(msg)
+            raise ValueError(f"dtype is {self.dtype!r}: set one of {sorted(DTYPE_BYTES)}")
         return prod(self.page_shape(page_tokens)) * DTYPE_BYTES[self.dtype]
 
 
@@ -67,13 +66,13 @@ class PageLayout:
     def __post_init__(self) -> None:
         for name in ("page_tokens", "page_bytes", "tensor_parallel_size"):
             if getattr(self, name) < 1:
-                msg = f"{name} is {getattr(self, name)}: set at least 1"
-                raise ValueError(msg)
+                raise ValueError(f"{name} is {getattr(self, name)}: set at least 1")
         if isinstance(self.content, PagedContent):
             expected = self.content.page_bytes(self.page_tokens)
             if self.page_bytes != expected:
-                msg = f"page_bytes is {self.page_bytes}, but the content's shape has {expected}"
-                raise ValueError(msg)
+                raise ValueError(
+                    f"page_bytes is {self.page_bytes}, but the content's shape has {expected}"
+                )
 
     @classmethod
     def paged(

@@ -31,20 +31,16 @@ class RemoteStore:
     def __post_init__(self) -> None:
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdecimal():
-            msg = f"the address has to be HOST:PORT, and is {self.address!r}"
-            raise ValueError(msg)
+            raise ValueError(f"the address has to be HOST:PORT, and is {self.address!r}")
         if self.insecure and (self.tls_ca or self.tls_cert or self.tls_key):
-            msg = "without TLS there are no certificates: leave them out, or insecure"
-            raise ValueError(msg)
+            raise ValueError("without TLS there are no certificates: leave them out, or insecure")
         if (self.tls_cert is None) != (self.tls_key is None):
-            msg = "a certificate and its key go together: tls_cert, tls_key"
-            raise ValueError(msg)
+            raise ValueError("a certificate and its key go together: tls_cert, tls_key")
         if not self.token.isascii() or not self.token.isprintable():
-            msg = "the token has characters that no token has"
-            raise ValueError(msg)
+            raise ValueError("the token has characters that no token has")
 
     def channel(self) -> grpc.Channel:
-        """Returns a channel without a token, which suffices for health checks.
+        """Returns a channel without the token, which suffices for health checks.
 
         Raises ``ValueError`` if a file cannot be read.
         """
@@ -59,8 +55,9 @@ class RemoteStore:
         Raises ``ValueError`` without a credential, or if a file cannot be read.
         """
         if not self.token and self.tls_cert is None:
-            msg = f"{self.address} wants to know who calls: give a token, or tls_cert and tls_key"
-            raise ValueError(msg)
+            raise ValueError(
+                f"{self.address} wants to know who calls: give a token, or tls_cert and tls_key"
+            )
         return StoreCalls(self.address, self.token, trust=self._trust())
 
     def _trust(self) -> grpc.ChannelCredentials | None:
@@ -77,5 +74,4 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        msg = f"{path}: {error.strerror}"
-        raise ValueError(msg) from None
+        raise ValueError(f"{path}: {error.strerror}") from None

@@ -1,7 +1,6 @@
 """Slots that this process may write."""
 
 from collections.abc import Hashable, Sequence
-from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 from kvstore.v1 import prefix_cache_pb2, types_pb2
@@ -44,8 +43,7 @@ class ReuseHint(NamedTuple):
         expected = EXPECTED.get(self.expected_reuse)
         if expected is None:
             known = " or ".join(repr(each) for each in EXPECTED if each)
-            msg = f"expected_reuse is {known}, not {self.expected_reuse!r}"
-            raise ValueError(msg)
+            raise ValueError(f"expected_reuse is {known}, not {self.expected_reuse!r}")
         # Zero would mean without an end.
         horizon = 0 if self.horizon is None else max(int(self.horizon * MILLISECONDS), 1)
         return types_pb2.ReuseHint(
@@ -215,8 +213,7 @@ class Reservation:
         """Returns the session; raises ``ValueError`` once the reservation was aborted."""
         self.hold.session.check_process()
         if not self.hold.open:
-            msg = f"reservation {self.reservation_id} was aborted"
-            raise ValueError(msg)
+            raise ValueError(f"reservation {self.reservation_id} was aborted")
         # The next call may give it slots.
         self.hold.slotless = False
         return self.hold.session
@@ -224,12 +221,7 @@ class Reservation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.abort()
 
 

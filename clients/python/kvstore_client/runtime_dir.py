@@ -30,8 +30,9 @@ class RuntimeDir:
         self.path = Path(default_runtime_dir() if path is None else path).absolute()
         # The longer of the two names.
         if len(os.fsencode(self.grpc_socket)) > LONGEST_SOCKET_PATH:
-            msg = f"{self.grpc_socket} is longer than a socket's {LONGEST_SOCKET_PATH} bytes"
-            raise ValueError(msg)
+            raise ValueError(
+                f"{self.grpc_socket} is longer than a socket's {LONGEST_SOCKET_PATH} bytes"
+            )
 
     @property
     def attach_socket(self) -> Path:

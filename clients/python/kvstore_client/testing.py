@@ -125,8 +125,7 @@ class RunningStore:
 
     def _started(self) -> "subprocess.Popen[bytes]":
         if self._process is None:
-            msg = "the store was not started"
-            raise RuntimeError(msg)
+            raise RuntimeError("the store was not started")
         return self._process
 
     def _wait_serving(self, timeout: float) -> None:
@@ -145,10 +144,8 @@ class RunningStore:
                     status = process.wait(LOOK_SECONDS)
                 except subprocess.TimeoutExpired:
                     continue
-                msg = f"the store ended with status {status}:\n{self.log}"
-                raise RuntimeError(msg)
-        msg = f"the store was not SERVING after {timeout} s:\n{self.log}"
-        raise RuntimeError(msg)
+                raise RuntimeError(f"the store ended with status {status}:\n{self.log}")
+        raise RuntimeError(f"the store was not SERVING after {timeout} s:\n{self.log}")
 
 
 @contextmanager

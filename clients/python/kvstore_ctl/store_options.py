@@ -104,8 +104,7 @@ def remote_of() -> RemoteStore | None:
     if not options.address:
         # Options of the environment are ignored without an address, but typed ones are an error.
         if useless := options.typed & {"token_file", "tls_ca", "tls_cert", "tls_key", "insecure"}:
-            msg = f"--{min(useless).replace('_', '-')} is for --address HOST:PORT"
-            raise ValueError(msg)
+            raise ValueError(f"--{min(useless).replace('_', '-')} is for --address HOST:PORT")
         return None
     return RemoteStore(
         address=options.address,
@@ -122,8 +121,9 @@ def require_here() -> None:
     options = _chosen.get()
     typed = set() if options is None else options.typed - {"runtime_dir"}
     if typed:
-        msg = f"--{min(typed).replace('_', '-')}: this command works only on this host's store"
-        raise ValueError(msg)
+        raise ValueError(
+            f"--{min(typed).replace('_', '-')}: this command works only on this host's store"
+        )
 
 
 def _is_typed(context: typer.Context, name: str) -> bool:
@@ -137,5 +137,4 @@ def _token(path: Path | None) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        msg = f"--token-file {path}: {error}"
-        raise ValueError(msg) from None
+        raise ValueError(f"--token-file {path}: {error}") from None

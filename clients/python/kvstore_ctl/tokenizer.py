@@ -22,18 +22,17 @@ def decoder_of(source: str) -> Callable[[Sequence[int]], str]:
     path = Path(source)
     path = path / FILE if path.is_dir() else path
     if not path.is_file():
-        msg = f"--tokenizer {source}: no file {path}"
-        raise ValueError(msg)
+        raise ValueError(f"--tokenizer {source}: no file {path}")
     try:
         from tokenizers import Tokenizer  # noqa: PLC0415  # optional: only decoding needs it
     except ImportError as error:
-        msg = f"--tokenizer needs the package tokenizers ({error}): pip install tokenizers"
-        raise ValueError(msg) from error
+        raise ValueError(
+            f"--tokenizer needs the package tokenizers ({error}): pip install tokenizers"
+        ) from error
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more precise
-        msg = f"--tokenizer {path}: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"--tokenizer {path}: {error}") from error
     return lambda ids: printable(tokenizer.decode(list(ids), skip_special_tokens=False))
 
 

@@ -22,8 +22,7 @@ def span_of(text: str) -> float:
     """Returns a span of time in seconds: a number, with the unit s, m, h or d, by default s."""
     found = SPAN.fullmatch(text)
     if found is None:
-        msg = f"{text!r} is no span of time: try 90, 90s, 10m, 12h or 7d"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r} is no span of time: try 90, 90s, 10m, 12h or 7d")
     return float(found[1]) * SECONDS[found[2]]
 
 
@@ -37,8 +36,7 @@ def tokens_of(source: str, *, packed: bool) -> bytes:
         content = sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
         return pack_tokens(content if packed else _listed(content.decode()))
     except (OSError, ValueError, RecursionError) as error:
-        msg = f"tokens from {source}: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"tokens from {source}: {error}") from error
 
 
 # The store knows a namespace on the disk only after a worker has opened it.
@@ -83,8 +81,9 @@ def leases_of(leases: Sequence[lease_pb2.LeaseInfo], named: str) -> list[lease_p
     begun = begun or [each for each in leases if each.display_name.startswith(named)]
     if named and not begun:
         known = ", ".join(f"{each.display_name} ({_short(each.lease_id)})" for each in leases)
-        msg = f"no lease's id or name begins with {named!r}; known are: {known or 'none'}"
-        raise ValueError(msg)
+        raise ValueError(
+            f"no lease's id or name begins with {named!r}; known are: {known or 'none'}"
+        )
     return begun
 
 
@@ -118,11 +117,10 @@ def _token_id(word: str, number: int) -> int:
     try:
         return int(word)
     except ValueError:
-        msg = (
+        raise ValueError(
             f"word {number} is {_shortened(word)!r}: give token ids in decimal, as a JSON list or"
             " with spaces between them, or with --packed little-endian uint32"
-        )
-        raise ValueError(msg) from None
+        ) from None
 
 
 def _shortened(word: str) -> str:

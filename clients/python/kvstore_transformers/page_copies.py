@@ -57,8 +57,8 @@ def _runs(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, int, int]]:
     """Yields the operands of the copies, for each run of pages in one extent.
 
-    These are the extent as rows ``[slots * layers * 2, tokens * kv_heads * head_dim]``, the first
-    row of each page, and the first and end token of the run in the sequence.
+    These are the extent as rows, the first row of each page, and the first and end token of the
+    run in the sequence. The rows are ``[slots * layers * 2, tokens * kv_heads * head_dim]``.
     """
     page_tokens = namespace.layout.page_tokens
     first = first_page * page_tokens

@@ -1,7 +1,6 @@
 """A model's use of a store."""
 
 import os
-from types import TracebackType
 from typing import Any, Final, Self
 
 import torch
@@ -102,8 +101,7 @@ class PrefixStore:
         weights have changed since this store was made.
         """
         if input_ids.dim() != 2 or input_ids.shape[0] != 1:  # noqa: PLR2004
-            msg = f"one prompt at a time, [1, tokens], not {list(input_ids.shape)}"
-            raise ValueError(msg)
+            raise ValueError(f"one prompt at a time, [1, tokens], not {list(input_ids.shape)}")
         if not input_ids.shape[1]:
             raise ValueError("the prompt has no tokens: is its tokenizer the model's?")
         if attention_mask is not None and not bool((attention_mask == 1).all()):
@@ -125,20 +123,14 @@ class PrefixStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
 def _refuse(model: Any) -> None:  # noqa: ANN401 - whatever was passed
     """Raises for models that the probe of two tokens cannot recognise as unsupported."""
     if not isinstance(model, PreTrainedModel):
-        msg = f"a model of transformers is wanted, not a {type(model).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"a model of transformers is wanted, not a {type(model).__name__}")
     model_type = str(model.config.model_type)
     injected = any(type(each).__module__.startswith("peft.") for each in model.modules())
     if injected or getattr(model, "_hf_peft_config_loaded", False):

@@ -55,8 +55,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         for states in (key_states, value_states):
             found = (tuple(states.shape), states.dtype, states.device)
             if found != wanted:
-                msg = f"keys and values of one sequence are {wanted}, not {found}"
-                raise ValueError(msg)
+                raise ValueError(f"keys and values of one sequence are {wanted}, not {found}")
         begin, end = self.count, self.count + new
         self._make_room(end)
         self.rows[0, begin:end] = key_states[0].transpose(0, 1)
@@ -84,8 +83,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         Raises ``ValueError`` for a positive number, and for more tokens than there are.
         """
         if not -self.count <= tokens_to_remove <= 0:
-            msg = f"{tokens_to_remove} is not from {-self.count} to 0"
-            raise ValueError(msg)
+            raise ValueError(f"{tokens_to_remove} is not from {-self.count} to 0")
         self.resize(self.count + tokens_to_remove)
 
     def reset(self) -> None:

@@ -58,8 +58,7 @@ def module_digest(module: PreTrainedModel) -> str:
 def _digested_files(folder: Path) -> Iterator[Path]:
     weights = sorted(folder.glob("*.safetensors"))
     if not weights or not (folder / CONFIG_FILES[0]).is_file():
-        msg = f"{folder} has no {CONFIG_FILES[0]} with *.safetensors beside it"
-        raise FileNotFoundError(msg)
+        raise FileNotFoundError(f"{folder} has no {CONFIG_FILES[0]} with *.safetensors beside it")
     yield from (folder / name for name in CONFIG_FILES if (folder / name).is_file())
     yield from weights
 

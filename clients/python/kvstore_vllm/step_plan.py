@@ -8,7 +8,7 @@ from kvstore_client import DatedRun, NamespaceIdentity
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class BlockTransfer:
     """Whole blocks and the slots to copy them to or from, in the same order.
 
     ``job`` names the transfer in the ranks' reports. Each rank reports it once.
@@ -39,8 +39,8 @@ class StepPlan:
     identity: NamespaceIdentity | None = None
     load_async: bool = True
     idle: bool = False
-    loads: list[Transfer] = field(default_factory=list)
-    saves: list[Transfer] = field(default_factory=list)
+    loads: list[BlockTransfer] = field(default_factory=list)
+    saves: list[BlockTransfer] = field(default_factory=list)
     let_go: set[str] = field(default_factory=set)
 
 

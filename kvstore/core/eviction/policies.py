@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from math import exp, log
 
-from kvstore.core.eviction.order import HOT, USES, Entry, LeafOrder
+from kvstore.core.eviction.leaf_order import HOT, USES, Entry, LeafOrder
 from kvstore.core.eviction.protocol import Leaf, PolicyFactory, Victim
 from kvstore.core.index.usage import Tail
 from kvstore.core.values.requests import ExpectedReuse

@@ -14,8 +14,8 @@ class Prefill:
 
     ``at`` is the next page to be inserted. ``advanced_at`` is the time at which the page before
     it was inserted, or the reservation was made. ``pin_id`` is that of the match that it
-    continues. ``end`` and ``at`` count pages from the sequence's beginning. ``key`` has the
-    number and the tokens of page ``at``.
+    continues. ``end`` and ``at`` count pages from the sequence's beginning. ``key`` is
+    that of ``Prefills.by_page`` under which it is found.
     """
 
     __slots__ = ("advanced_at", "at", "end", "key", "number", "pin_id", "tokens")

@@ -94,7 +94,7 @@ class NamespaceEvent(NamedTuple):
 Event: TypeAlias = PagesEvent | LeaseEvent | NamespaceEvent
 
 
-class Told(NamedTuple):
+class EventBatch(NamedTuple):
     """An answer to a watcher: the number of lost events, and the events that came after them."""
 
     lost_count: int
@@ -146,12 +146,12 @@ class EventWatch:
             self._wake()
         return lost
 
-    def take(self, most: int) -> Told:
+    def take(self, most: int) -> EventBatch:
         """Returns the next ``most`` events, and how many were lost before the first of them."""
         count = min(most, len(self._line))
-        told = Told(self._lost, [self._line.popleft() for _ in range(count)])
+        batch = EventBatch(self._lost, [self._line.popleft() for _ in range(count)])
         self._lost = 0
-        return told
+        return batch
 
 
 class EventLog:

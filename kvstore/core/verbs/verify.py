@@ -163,20 +163,14 @@ def inspection_of(
 
     ``chosen`` are numbers, in rising order, of the pages in place followed by the source page.
     """
-    pages = _checks(lease, pin, chosen)
-    return Inspection(lease, pin, options, pages) if pages else None
-
-
-def _checks(lease: Lease, pin: Pin, chosen: Items[int]) -> list[PageCheck]:
-    """Returns the checks of those of a match's chosen pages that have a checksum."""
     source = None if pin.source_id is None else lease.pins.get(pin.source_id)
-    count = pin.held_end
-    picked = [each + 1 for each in chosen]
-    checks: list[PageCheck] = []
-    if source is not None and picked[-1] > count:
-        picked.pop()
-        checks += _checks_of(source, [source.held_end])
-    return checks + _checks_of(pin, picked)
+    ends = [each + 1 for each in chosen]
+    pages: list[PageCheck] = []
+    if source is not None and ends[-1] > pin.held_end:
+        ends.pop()
+        pages += _checks_of(source, [source.held_end])
+    pages += _checks_of(pin, ends)
+    return Inspection(lease, pin, options, pages) if pages else None
 
 
 def _checks_of(hold: Hold, ends: list[int]) -> list[PageCheck]:

@@ -52,10 +52,9 @@ class LeaseServicer:
 
     def ListHolds(self, request: pb.ListHoldsRequest, call: Call) -> pb.ListHoldsResponse:
         """Lists what one lease holds, by time of taking."""
-        lease_id = fields.random_id("lease_id", request.lease_id)
         tenant = fields.name("tenant", request.tenant, self._store.limits)
-        holds = self._store.holds(call.who, lease_id, tenant)
-        page = PageTokens(self._page_key, b"holds of " + lease_id, call.who).page(
+        holds = self._store.holds(call.who, request.lease_id, tenant)
+        page = PageTokens(self._page_key, b"holds of " + request.lease_id, call.who).page(
             holds,
             lambda hold: hold.number,
             page_size=request.page_size,

@@ -20,7 +20,7 @@ class NamedPinServicer:
         ttl = fields.seconds("ttl", request.ttl) if request.HasField("ttl") else None
         pinned = self._store.named_pins.pin(
             call.who,
-            fields.random_id("namespace_id", request.namespace_id),
+            request.namespace_id,
             NamedPinRequest(
                 fields.chosen_name("name", request.name, self._store.limits),
                 request.tokens,
@@ -34,7 +34,7 @@ class NamedPinServicer:
         """Ends a named pin."""
         self._store.named_pins.unpin(
             call.who,
-            fields.random_id("namespace_id", request.namespace_id),
+            request.namespace_id,
             fields.chosen_name("name", request.name, self._store.limits),
         )
         return pb.UnpinPrefixResponse()

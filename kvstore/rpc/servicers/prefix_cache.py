@@ -20,10 +20,9 @@ class PrefixCacheServicer:
 
     def MatchPrefix(self, request: pb.MatchPrefixRequest, call: Call) -> pb.MatchPrefixResponse:
         """Pins the longest cached prefix and answers it."""
-        fields.require_present(request, "caller", "sequence")
         match = self._store.match(
             call.caller(request.caller.lease_id, request.caller.store_epoch),
-            fields.random_id("namespace_id", request.namespace_id),
+            request.namespace_id,
             convert.sequence_of(request.sequence, call.tokens),
             convert.options_of(request),
             convert.terms_of(request, call.remaining),
@@ -36,17 +35,16 @@ class PrefixCacheServicer:
         """Answers what would match."""
         peeked = self._store.peek(
             call.who,
-            fields.random_id("namespace_id", request.namespace_id),
+            request.namespace_id,
             request.tokens,
         )
         return convert.peek_message(peeked)
 
     def ReservePages(self, request: pb.ReservePagesRequest, call: Call) -> pb.ReservePagesResponse:
         """Reserves slots for one or many sequences."""
-        fields.require_present(request, "caller")
         grants = self._store.reserve(
             call.caller(request.caller.lease_id, request.caller.store_epoch),
-            fields.random_id("namespace_id", request.namespace_id),
+            request.namespace_id,
             convert.reservations_of(request, self._store.limits),
         )
         response = pb.ReservePagesResponse()
@@ -58,10 +56,9 @@ class PrefixCacheServicer:
         self, request: pb.AcquirePrefixRequest, call: Call
     ) -> pb.AcquirePrefixResponse:
         """Matches, and reserves slots for the rest."""
-        fields.require_present(request, "caller", "sequence")
         match, grant = self._store.acquire(
             call.caller(request.caller.lease_id, request.caller.store_epoch),
-            fields.random_id("namespace_id", request.namespace_id),
+            request.namespace_id,
             convert.sequence_of(request.sequence, call.tokens),
             convert.options_of(request),
             reservation_id=request.reservation_id or fields.missing_id("reservation_id"),
@@ -77,7 +74,6 @@ class PrefixCacheServicer:
 
     def InsertPrefix(self, request: pb.InsertPrefixRequest, call: Call) -> pb.InsertPrefixResponse:
         """Publishes reserved pages."""
-        fields.require_present(request, "caller", "sequence")
         next_token = convert.next_token_of(request)
         inserted = self._store.insert(
             call.caller(request.caller.lease_id, request.caller.store_epoch),
@@ -94,7 +90,6 @@ class PrefixCacheServicer:
 
     def ReleasePins(self, request: pb.ReleasePinsRequest, call: Call) -> pb.ReleasePinsResponse:
         """Releases pins."""
-        fields.require_present(request, "caller")
         fields.require_batch(request.pin_ids, self._store.limits)
         caller = call.caller(request.caller.lease_id, request.caller.store_epoch)
         self._store.release(caller, list(request.pin_ids))
@@ -104,7 +99,6 @@ class PrefixCacheServicer:
         self, request: pb.AbortReservationRequest, call: Call
     ) -> pb.AbortReservationResponse:
         """Ends reservations."""
-        fields.require_present(request, "caller")
         fields.require_batch(request.reservation_ids, self._store.limits)
         caller = call.caller(request.caller.lease_id, request.caller.store_epoch)
         self._store.abort(caller, list(request.reservation_ids))

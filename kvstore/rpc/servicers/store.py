@@ -7,7 +7,7 @@ from kvstore.core import Limits
 from kvstore.errors import InvalidField, StaleEpoch
 from kvstore.rpc.event_streams import EventStreams
 from kvstore.rpc.pipeline import Call
-from kvstore.rpc.wire import convert, fields, report
+from kvstore.rpc.wire import convert, report
 from kvstore.rpc.wire.fields import PageTokens, fresh_key, page_size_of
 from kvstore.rpc.wire.report import extent_message, tier_3_message
 from kvstore.service.store import KVStore
@@ -66,7 +66,6 @@ class StoreServicer:
         self, request: pb.OpenNamespaceRequest, call: Call
     ) -> pb.OpenNamespaceResponse:
         """Opens a namespace, with at least one extent in its arena."""
-        fields.require_present(request, "identity", "layout")
         namespace = self._store.open_namespace(
             call.caller(request.lease_id, request.store_epoch),
             convert.namespace_identity_of(request.identity, self._store.limits),
@@ -99,7 +98,7 @@ class StoreServicer:
         """Removes a namespace with all its pages; an unknown one succeeds."""
         removed = self._store.delete_namespace(
             call.who,
-            fields.random_id("namespace_id", request.namespace_id),
+            request.namespace_id,
         )
         return pb.DeleteNamespaceResponse(
             evicted_page_count=removed.evicted_page_count,
@@ -108,12 +107,11 @@ class StoreServicer:
 
     def ListPrefixes(self, request: pb.ListPrefixesRequest, call: Call) -> pb.ListPrefixesResponse:
         """Lists the nodes of a namespace's tree, by number."""
-        namespace_id = fields.random_id("namespace_id", request.namespace_id)
         count = page_size_of(request.page_size)
-        tokens = PageTokens(self._page_key, namespace_id, call.who)
+        tokens = PageTokens(self._page_key, request.namespace_id, call.who)
         prefixes = self._store.prefixes(
             call.who,
-            namespace_id,
+            request.namespace_id,
             after=tokens.number(request.page_token),
             count=count,
             max_tokens=_tokens_of_entry(request.max_tokens, count, self._store.limits),
@@ -131,7 +129,7 @@ class StoreServicer:
             raise StaleEpoch(store_epoch=epoch, request_epoch=request.store_epoch)
         removed = self._store.evict_prefix(
             call.who,
-            fields.random_id("namespace_id", request.namespace_id),
+            request.namespace_id,
             request.tokens,
         )
         return pb.EvictPrefixResponse(
@@ -139,11 +137,11 @@ class StoreServicer:
             detached_page_count=removed.detached_page_count,
         )
 
-    def WatchEvents(self, request: pb.WatchEventsRequest, call: Call) -> bytes:
+    def WatchEvents(self, request: pb.WatchEventsRequest, call: Call) -> pb.WatchEventsResponse:
         """Begins to send what happens from now on, until the call ends. Its answer is empty."""
         assert call.stream is not None  # the method has one
         self._streams.serve(call.who, request, call.stream)
-        return b""
+        return pb.WatchEventsResponse()
 
 
 def _tokens_of_entry(max_tokens: int, count: int, limits: Limits) -> int:

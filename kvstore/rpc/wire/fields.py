@@ -1,7 +1,8 @@
-"""Pages of a list: how many entries, and where to go on."""
+"""Single fields of a request, checked, and the pages of a list.
 
-# Single fields of a request, checked. Each raises InvalidField or LimitExceeded. Values of any
-# length may come; none that is refused for its length is repeated in the error.
+Each check raises InvalidField or LimitExceeded. A value of any length may come. No error repeats
+a value that is refused for its length.
+"""
 
 import binascii
 import secrets
@@ -13,7 +14,6 @@ from hmac import compare_digest
 from typing import Generic, NamedTuple, NoReturn, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
 
 from kvstore.core import Identity, Limits
 from kvstore.errors import InvalidField, LimitExceeded
@@ -22,13 +22,6 @@ ID_BYTES = 16
 NANOSECONDS = 1_000_000_000
 # A third of what a Duration may be, so that what is left of one always is a Duration too.
 MAX_SECONDS = 100_000_000_000
-
-
-def require_present(message: Message, *names: str) -> None:
-    """Refuses a message that lacks one of the named submessages."""
-    for name in names:
-        if not message.HasField(name):
-            raise InvalidField(field=name, why="missing")
 
 
 def checked_bytes(field: str, value: bytes, *, least: int, most: int) -> bytes:

@@ -12,9 +12,9 @@ from kvstore.core.pool.arena import Arena
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import PoolExhausted
 from kvstore.service.clock import Clock
-from kvstore.service.event_watches import Announcer
+from kvstore.service.event_watches import ChangePublisher
 from kvstore.service.memory.fair_share import Shares
-from kvstore.service.memory.retired_extents import Departures
+from kvstore.service.memory.retired_extents import ExtentReclaim
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import BudgetExhausted, StorageError
 
@@ -47,7 +47,7 @@ class Growth:
         mutex: Lock,
         *,
         arenas: Arenas,
-        announcer: Announcer,
+        announcer: ChangePublisher,
         clock: Clock,
         watermark: float = WATERMARK,
     ) -> None:
@@ -62,7 +62,9 @@ class Growth:
         # Quotas in bytes count for tier 1.
         self._quotas = cache.state.quotas if arenas.tier == 1 else QuotaTable()
         self._growing = Lock()
-        self._departures = Departures(cache, mutex, arenas=arenas, announcer=announcer, clock=clock)
+        self._departures = ExtentReclaim(
+            cache, mutex, arenas=arenas, announcer=announcer, clock=clock
+        )
         self._wanted: dict[int, int] = {}
         # The arenas that have memory, as of the last step.
         self._tenants: set[str] = set()

@@ -8,7 +8,7 @@ import structlog
 from kvstore.core import PrefixCache
 from kvstore.core.pool.arena import Arena
 from kvstore.service.clock import Clock
-from kvstore.service.event_watches import Announcer
+from kvstore.service.event_watches import ChangePublisher
 from kvstore.storage.arenas import Arenas
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -19,7 +19,7 @@ PATIENCE = 10.0
 
 
 @dataclass
-class _Departure:
+class _RetiredExtent:
     """A retiring extent: when it retired and became empty, and whether its holders were logged."""
 
     retired_at: float
@@ -27,7 +27,7 @@ class _Departure:
     named: bool = False
 
 
-class Departures:
+class ExtentReclaim:
     """Retires extents, asks processes to unmap them, and destroys them. For one thread at a time.
 
     ``mutex`` is the store's; it guards ``cache`` and is never held while memory is freed.
@@ -39,7 +39,7 @@ class Departures:
         mutex: Lock,
         *,
         arenas: Arenas,
-        announcer: Announcer,
+        announcer: ChangePublisher,
         clock: Clock,
     ) -> None:
         self._cache = cache
@@ -48,7 +48,7 @@ class Departures:
         self._announcer = announcer
         self._clock = clock
         # By extent. Any thread may check whether it is empty.
-        self.under_way: dict[int, _Departure] = {}
+        self.under_way: dict[int, _RetiredExtent] = {}
 
     def hurried(self) -> bool:
         """Returns whether an extent retired so recently that no second one should retire yet."""
@@ -58,7 +58,7 @@ class Departures:
     def begin(self, arena: Arena, extent_id: int) -> dict[str, object]:
         """Retires an extent, under the store's mutex; returns the fields to log."""
         removed = self._cache.retire_extent(arena.arena_id, extent_id)
-        self.under_way[extent_id] = _Departure(self._clock())
+        self.under_way[extent_id] = _RetiredExtent(self._clock())
         return {
             "extent_id": extent_id,
             "arena_id": arena.arena_id,

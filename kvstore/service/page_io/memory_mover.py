@@ -31,7 +31,7 @@ class MoveCounts(NamedTuple):
     seconds: float = 0.0
 
 
-class MoveLedger:
+class MoveCounter:
     """Counts copies by the tier that they go to. Thread-safe."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Mover:
     ) -> None:
         """Makes a mover; ``took`` is called under the mutex with arenas that gave slots."""
         self.due = Event()
-        self.ledger = MoveLedger()
+        self.ledger = MoveCounter()
         self._clock = clock
         self._took = took
         self._cache = cache

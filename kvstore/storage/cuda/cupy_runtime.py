@@ -29,7 +29,7 @@ class Exported(NamedTuple):
     offset: int
 
 
-class DeviceRoom(NamedTuple):
+class DeviceMemoryInfo(NamedTuple):
     """Bytes that a device has left, for all processes together, and has in all."""
 
     available_bytes: int
@@ -79,9 +79,9 @@ class CupyRuntime:
         """Returns where a device is attached, such as ``0000:3B:00.0``."""
         return self._driver.pci_bus_id(device)
 
-    def room(self) -> DeviceRoom:
+    def room(self) -> DeviceMemoryInfo:
         """Returns the memory that the device has left and in all."""
-        return DeviceRoom(*self._call("memGetInfo"))
+        return DeviceMemoryInfo(*self._call("memGetInfo"))
 
     def allocate(self, size_bytes: int) -> int:
         """Returns the address of fresh memory with undefined content."""

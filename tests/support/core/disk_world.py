@@ -26,49 +26,49 @@ class DiskWorld(CoreWorld):
         self.disk: dict[bytes, bytes] = {}
         self._evictions = count(500_000)
 
-    def write(self, keep: DiskWrite, end: int | None = None) -> int:
-        """Writes a keep's pages through ``end``, or all; returns through where."""
-        end = keep.held_end if end is None else end
-        for page in keep.pages:
+    def write(self, planned: DiskWrite, end: int | None = None) -> int:
+        """Writes the pages of a disk write through ``end``, or all; returns through where."""
+        end = planned.held_end if end is None else end
+        for page in planned.pages:
             if page.end <= end:
-                digests = keep.digests
+                digests = planned.digests
                 self.disk[digests.through(page.end)] = digests.through(page.end - 1)
         return end
 
-    def keep(self, most: int = 100) -> int:
+    def write_touched(self, most: int = 100) -> int:
         """Writes whatever was touched; returns how many pages that is."""
-        keeps = self.cache.plan_writes(most)
+        writes = self.cache.plan_writes(most)
         self.laws.check()
-        self.cache.finish_writes(keeps, [self.write(each) for each in keeps])
+        self.cache.finish_writes(writes, [self.write(each) for each in writes])
         self.laws.check()
-        return sum(len(each.pages) for each in keeps)
+        return sum(len(each.pages) for each in writes)
 
     def locate(self, letters: str, worker: Worker | None = None) -> Located:
-        """Says what could be loaded of a sequence."""
+        """Locates what could be read of a sequence."""
         worker = worker or self.worker
         return self.cache.locate(worker.caller, NAMESPACE_ID, worker.sequence(letters))
 
     def begin(
         self, letters: str, located: Located | None = None, count: int = 100
     ) -> DiskRead | None:
-        """Begins to load what is on the disk after what is cached."""
+        """Begins to read what is on the disk after what is cached."""
         located = located or self.locate(letters)
         worker = self.worker
         there = [digest in self.disk for digest in located.page_digests()]
         count = min(count, [*there, False].index(False))
         sequence = worker.sequence(letters)
-        load = self.cache.begin_read(worker.caller, NAMESPACE_ID, sequence, count, located)
+        read = self.cache.begin_read(worker.caller, NAMESPACE_ID, sequence, count, located)
         self.laws.check()
-        return load
+        return read
 
-    def load(self, letters: str) -> int:
-        """Loads what is on the disk of a sequence; returns how many pages were published."""
-        load = self.begin(letters)
-        return 0 if load is None else self.finish(load)
+    def read(self, letters: str) -> int:
+        """Reads what is on the disk of a sequence; returns how many pages were published."""
+        read = self.begin(letters)
+        return 0 if read is None else self.finish(read)
 
-    def finish(self, load: DiskRead, good: int = 100) -> int:
-        """Finishes a load, its first pages read well; returns how many were published."""
-        published = self.cache.finish_read(load, good)
+    def finish(self, read: DiskRead, good: int = 100) -> int:
+        """Finishes a read, its first pages read well; returns how many were published."""
+        published = self.cache.finish_read(read, good)
         self.laws.check()
         return published
 

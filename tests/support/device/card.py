@@ -9,7 +9,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from device.streams import Streams
-from kvstore.storage.cuda.cupy_runtime import DeviceRoom, Exported, address_of
+from kvstore.storage.cuda.cupy_runtime import DeviceMemoryInfo, Exported, address_of
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.slot_copies import DeviceCopy
 from kvstore_client.errors import DeviceUnavailable
@@ -134,10 +134,10 @@ class ServerCuda:
         self._note("pci_bus_id")
         return self._card.pci_bus_id
 
-    def room(self) -> DeviceRoom:
+    def room(self) -> DeviceMemoryInfo:
         """Returns what is left."""
         self._note("room")
-        return DeviceRoom(self._card.available_bytes, self._card.size_bytes)
+        return DeviceMemoryInfo(self._card.available_bytes, self._card.size_bytes)
 
     def allocate(self, size_bytes: int) -> int:
         """Allocates dirty memory."""

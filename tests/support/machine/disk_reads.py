@@ -1,4 +1,4 @@
-"""The cache machine's rules about pages that are loaded from tier 3."""
+"""The cache machine's rules about disk reads."""
 
 from itertools import takewhile
 from zlib import crc32
@@ -48,7 +48,7 @@ def load(machine: MachineState, data: st.DataObject, pages: list[int], meanwhile
     assert located.page_count == max(matchable - len(path), 0)
     if machine.cache.state.disk is not None and machine.cache.state.disk.removed:
         args = (caller, machine.namespace_id, sequence, located.page_count, located)
-        assert machine.cache.begin_read(*args) is None, "loaded before the disk was told"
+        assert machine.cache.begin_read(*args) is None, "read before the disk was told"
     tell(machine)
     beyond = machine.model.prefixes(tokens)[len(path) : matchable]
     assert list(located.page_digests()) == [digest_of(machine, each) for each in beyond]
@@ -108,40 +108,40 @@ def begin_one(
     path: Path,
     there: list[bytes],
 ) -> None:
-    """Begins to load pages that are there, and judge what went for them."""
+    """Begins to read pages that are there, and judges what went for them."""
     free = machine.model.free_slots()
     lasting = machine.model.lasting_in(FIRST)
     usable = lease.usable(lasting)
-    load = machine.cache.begin_read(
+    read = machine.cache.begin_read(
         machine.caller(lease), machine.namespace_id, sequence, len(there), located
     )
     under_way = {p for known in machine.model.disk.reads.values() for p, _ in known.pages}
     fresh = list(takewhile(lambda each: each not in under_way, there))
-    if load is not None and load.callers > 1:
-        assert not fresh, "a load that is under way was to be waited for"
-        assert there[0] in {p for p, _ in machine.model.disk.reads[id(load)].pages}
+    if read is not None and read.callers > 1:
+        assert not fresh, "a read that is under way was to be waited for"
+        assert there[0] in {p for p, _ in machine.model.disk.reads[id(read)].pages}
         return
-    assert bool(fresh) == bool(there), "a page is loaded twice"
-    count = 0 if load is None else len(load.targets)
+    assert bool(fresh) == bool(there), "a page is read twice"
+    count = 0 if read is None else len(read.targets)
     assert count <= len(fresh)
-    targets = [] if load is None else [pair(slot) for slot in load.targets]
+    targets = [] if read is None else [pair(slot) for slot in read.targets]
     held = machine.model.held(FIRST) | machine.model.held_in([path], FIRST)
     gone = machine.model.judge_dropped(machine.cached_now(), FIRST, held)
     machine.model.forget_ends()
     most = max(len(fresh) - len(free), 0) if len(usable) == len(lasting) else 0
-    assert len(gone) <= most, "more was evicted than a load needs"
+    assert len(gone) <= most, "more was evicted than a read needs"
     if count < len(fresh):
         left = {slot for slot in machine.model.free_slots() if slot[0] in usable}
-        assert left <= set(targets), "fewer pages are loaded than could be"
-    if load is None:
+        assert left <= set(targets), "fewer pages are read than could be"
+    if read is None:
         return
-    assert set(targets) <= machine.model.free_slots(), "a slot in use is loaded into"
+    assert set(targets) <= machine.model.free_slots(), "a slot in use is read into"
     assert {slot[0] for slot in targets} <= usable
     pages = list(zip(fresh[:count], targets, strict=True))
     good = data.draw(st.sampled_from([count, count, 0, count // 2]))
     known = ModelDiskRead(path, pages, good, machine.model.disk.removals)
-    machine.model.disk.reads[id(load)] = known
-    machine.reads.append(load)
+    machine.model.disk.reads[id(read)] = known
+    machine.reads.append(read)
     COUNTS["pages loading"] += count
 
 
@@ -189,8 +189,8 @@ def finish_loads(machine: MachineState) -> None:
 
 def finish_loading(machine: MachineState) -> None:
     """Finishes all reads under way, and compares."""
-    for load in machine.reads:
-        known = machine.model.disk.reads.pop(id(load))
+    for read in machine.reads:
+        known = machine.model.disk.reads.pop(id(read))
         intact = machine.model.attached(known.path) == known.path
         may = intact and known.removals == machine.model.disk.removals
         good = known.pages[: known.good] if may else []
@@ -201,7 +201,7 @@ def finish_loading(machine: MachineState) -> None:
             machine.digests[slot] = crc32(prefix, slot[1]) + 1
             machine.flipped.discard(slot)
             checksums.append(machine.digests[slot])
-        published = machine.cache.finish_read(load, known.good, checksums)
+        published = machine.cache.finish_read(read, known.good, checksums)
         fresh = [each for each in good if each[0] not in machine.model.cached]
         for prefix, slot in fresh:
             machine.model.publish(prefix, slot)

@@ -1,4 +1,4 @@
-"""The cache machine's rules about pages that are kept in tier 3, which is a disk here."""
+"""The cache machine's rules about disk writes, to a disk that is a set here."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
@@ -76,25 +76,25 @@ def plan(machine: MachineState, data: st.DataObject, most: int) -> set[bytes]:
     """Plans disk writes, writes some of their pages, and returns the plan."""
     machine.just_written = set()
     offered: set[bytes] = set()
-    keeps = machine.cache.plan_writes(most)
-    assert sum(len(keep.pages) for keep in keeps) <= most
-    for keep in keeps:
-        prefixes = machine.model.pages_of(keep.tokens())
-        path = [(p, pair(slot)) for p, slot in zip(prefixes, keep.slots(), strict=True)]
-        assert machine.model.attached(path) == path, "what is not there is to be kept"
-        end = data.draw(st.sampled_from([keep.held_end, keep.held_end, keep.start]))
-        for page in keep.pages:
+    writes = machine.cache.plan_writes(most)
+    assert sum(len(write.pages) for write in writes) <= most
+    for write in writes:
+        prefixes = machine.model.pages_of(write.tokens())
+        path = [(p, pair(slot)) for p, slot in zip(prefixes, write.slots(), strict=True)]
+        assert machine.model.attached(path) == path, "what is not there is to be written"
+        end = data.draw(st.sampled_from([write.held_end, write.held_end, write.start]))
+        for page in write.pages:
             prefix = prefixes[page.end - 1]
             copy = machine.model.lower.get(prefix, machine.model.cached[prefix])
-            assert pair(page.slot) == copy, "another copy than the best is to be kept"
+            assert pair(page.slot) == copy, "another copy than the best is to be written"
             above = prefix[: -machine.model.width]
-            assert keep.digests.through(page.end - 1) == digest_of(machine, above)
-            assert keep.digests.through(page.end) == digest_of(machine, prefix)
+            assert write.digests.through(page.end - 1) == digest_of(machine, above)
+            assert write.digests.through(page.end) == digest_of(machine, prefix)
             offered.add(prefix)
             if page.end <= end:
                 machine.just_written.add(prefix)
-        machine.model.disk.writes[id(keep)] = ModelDiskWrite(path, end)
-        machine.writes.append(keep)
+        machine.model.disk.writes[id(write)] = ModelDiskWrite(path, end)
+        machine.writes.append(write)
     machine.model.disk.prefixes |= machine.just_written
     COUNTS["pages offered"] += len(offered)
     return offered
@@ -109,13 +109,13 @@ def finish_writes(machine: MachineState, data: st.DataObject) -> None:
 
 
 def finish_keeping(machine: MachineState, order: range | list[int]) -> None:
-    """Finishes all keeps under way."""
+    """Finishes all writes under way."""
     for number in order:
-        keep = machine.writes[number]
-        known = machine.model.disk.writes.pop(id(keep))
+        write = machine.writes[number]
+        known = machine.model.disk.writes.pop(id(write))
         stale = machine.model.attached(known.path) != known.path
-        assert machine.cache.write_is_stale(keep) == stale
-        machine.cache.finish_writes([keep], [known.written])
+        assert machine.cache.write_is_stale(write) == stale
+        machine.cache.finish_writes([write], [known.written])
     machine.writes.clear()
 
 
@@ -153,7 +153,7 @@ def what_is_kept_is_on_the_disk(machine: MachineState) -> None:
         assert untold or kept <= machine.model.disk.prefixes, "a page that is lost is kept"
     for known in machine.model.disk.writes.values():
         for prefix, slot in known.path:
-            assert machine.model.memory[slot] == prefix, "a page was recycled while it is kept"
+            assert machine.model.memory[slot] == prefix, "a page was recycled while it is written"
 
 
 def _tokens_through(machine: MachineState, number: int, above: dict[int, bytes]) -> bytes:

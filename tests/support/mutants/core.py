@@ -12,7 +12,7 @@ MUTANTS = [
     ),
     Mutant(
         "eviction-ignores-pins",
-        "kvstore.core.eviction.order",
+        "kvstore.core.eviction.leaf_order",
         "LeafOrder.at_once",
         "max(tail.start, leaf.held_pages)",
         "tail.start",
@@ -189,7 +189,7 @@ MUTANTS = [
     ),
     Mutant(
         "failed-reserve-evicts",
-        "kvstore.core.eviction.order",
+        "kvstore.core.eviction.leaf_order",
         "Nomination.run",
         "self._missing <= 0",
         "True",

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from kvstore_vllm.engine.settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.transfer_planner import TransferPlanner
-from kvstore_vllm.step_plan import StepPlan, Transfer, WorkerReport
+from kvstore_vllm.step_plan import BlockTransfer, StepPlan, WorkerReport
 from naive.pages import NaivePages, Prefix
 from naive.request import NaiveRequest, Step, next_token
 from wire.told_answers import ToldAnswers
@@ -56,7 +56,7 @@ class NaiveEngine:
         self.requests: dict[str, NaiveRequest] = {}
         self.waiting: list[NaiveRequest] = []
         self.running: list[NaiveRequest] = []
-        self.loading: dict[str, tuple[NaiveRequest, Transfer]] = {}
+        self.loading: dict[str, tuple[NaiveRequest, BlockTransfer]] = {}
         self.held: dict[str, NaiveRequest] = {}
         self.ended_loads: Counter[str] = Counter()
         self.failing: set[str] = set()

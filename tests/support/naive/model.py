@@ -226,17 +226,21 @@ class Model(Copies):
         self.forget_ends()
 
     def remove(self, prefix: bytes) -> int:
-        """Removes a prefix's last page and all that continues it; returns how many pages.
+        """Removes a prefix's last page and all that continues it; returns how many pages."""
+        gone = {each for each in self.cached if each.startswith(prefix)}
+        self.remove_pages(gone)
+        return len(gone)
 
-        Named pins that reach into what goes end.
+    def remove_pages(self, gone: set[bytes]) -> None:
+        """Removes pages, with which all must go that continue them.
+
+        Named pins that reach into them end.
         """
-        gone = [each for each in self.cached if each.startswith(prefix)]
         for name, pin in list(self.named.items()):
-            if {each for each, _ in pin.path}.intersection(gone):
+            if gone.intersection(each for each, _ in pin.path):
                 del self.named[name]
         self.take_out(gone, self.every_hold())
         self.forget_ends()
-        return len(gone)
 
     def expel(self) -> int:
         """Removes the pages of extents that retire; returns how many pages went."""

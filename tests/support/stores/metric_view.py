@@ -15,7 +15,7 @@ from kvstore.service.call_durations import DurationCounts
 from kvstore.service.store import KVStore
 
 # Of each metric, by the name that a parser knows it by.
-ORDER = {metric.name.removesuffix("_total"): metric.source.labels for metric in METRICS}
+ORDER = {metric.name.removesuffix("_total"): metric.series.labels for metric in METRICS}
 
 
 def view_of(store: KVStore) -> View:

@@ -1,7 +1,7 @@
 """A server of the real thing, and workers that call it over its socket."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
@@ -203,6 +203,10 @@ class Worker:
         return answer
 
 
+# Opens a lane of a worker, and gives the client's end.
+OpenLane = Callable[[Worker], socket.socket]
+
+
 def watch(
     worker: Worker,
     *,
@@ -240,12 +244,17 @@ def reason(answer: attach_pb2.LaneAnswer) -> str:
     return refusal_of_status(answer.status).reason if answer.HasField("status") else "OK"
 
 
+def lane_frame(method: int, body: bytes, *, timeout_us: int = 30_000_000) -> bytes:
+    """Returns a call's bytes on a lane."""
+    head = attach_pb2.LaneCall(method=method, timeout_us=timeout_us).SerializeToString()
+    return LENGTHS.pack(len(head), len(body)) + head + body
+
+
 def lane_call(
     lane: socket.socket, method: int, body: bytes, *, timeout_us: int = 30_000_000
 ) -> tuple[attach_pb2.LaneAnswer, bytes]:
     """Make a call over a lane and return the answer's head and body; raises EOFError at its end."""
-    head = attach_pb2.LaneCall(method=method, timeout_us=timeout_us).SerializeToString()
-    lane.sendall(LENGTHS.pack(len(head), len(body)) + head + body)
+    lane.sendall(lane_frame(method, body, timeout_us=timeout_us))
     return lane_answer(lane)
 
 

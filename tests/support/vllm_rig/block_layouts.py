@@ -12,7 +12,7 @@ import torch
 from kvstore_client import DatedRun, PageRef
 from kvstore_vllm.blocks.block_copier import BlockCopier, planes_of
 from kvstore_vllm.blocks.block_geometry import pieces_of
-from kvstore_vllm.step_plan import Transfer
+from kvstore_vllm.step_plan import BlockTransfer
 
 LAYERS = 4
 
@@ -94,10 +94,10 @@ def slots(slot_count: int, slot_bytes: int, device: str) -> Slots:
     return Slots(torch.zeros((slot_count, slot_bytes), dtype=torch.uint8, device=device))
 
 
-def transfer(job: int, blocks: range, first_slot: int = 0) -> Transfer:
+def transfer(job: int, blocks: range, first_slot: int = 0) -> BlockTransfer:
     """Returns a transfer between blocks and as many slots, each in their order."""
     places = range(first_slot, first_slot + len(blocks))
-    return Transfer(job, f"request {job}", tuple(blocks), (DatedRun(0, places),))
+    return BlockTransfer(job, f"request {job}", tuple(blocks), (DatedRun(0, places),))
 
 
 def content(block_count: int, block_bytes: int, device: str, seed: int = 0) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 from kvstore_client.testing import wait_until
 from kvstore_vllm.blocks import block_copier
 from kvstore_vllm.rank.plan_executor import PlanExecutor
-from kvstore_vllm.step_plan import StepPlan, Transfer
+from kvstore_vllm.step_plan import BlockTransfer, StepPlan
 from vllm_rig.block_layouts import Blocks, Layout, Slots, content, slots, transfer
 
 LIMIT = 60.0
@@ -32,20 +32,20 @@ def running_executor(blocks: Blocks) -> Iterator[PlanExecutor]:
     executor.close()
 
 
-def load_beside(executor: PlanExecutor, memory: Slots, wanted: Transfer) -> None:
+def load_beside(executor: PlanExecutor, memory: Slots, wanted: BlockTransfer) -> None:
     """Load beside a step, and return once the load was reported as successful."""
     executor.load(StepPlan("engine", loads=[wanted]), memory)
     await_load(executor, wanted)
 
 
-def await_load(executor: PlanExecutor, wanted: Transfer) -> None:
+def await_load(executor: PlanExecutor, wanted: BlockTransfer) -> None:
     """Returns once a load was reported; fails if it failed."""
     assert wait_until(lambda: wanted.request_id in executor.take_finished()[1], LIMIT)
     report = executor.take_report()
     assert (dict(report.ended), report.failed) == ({wanted.job: 1}, set())
 
 
-def save(executor: PlanExecutor, memory: Slots, wanted: Transfer) -> None:
+def save(executor: PlanExecutor, memory: Slots, wanted: BlockTransfer) -> None:
     """Saves, and returns once the save was reported as successful."""
     executor.save(StepPlan("engine", saves=[wanted]), memory)
     report = executor.take_report()

@@ -15,7 +15,7 @@ from gpu_machine.probes.__main__ import ON_THE_DEVICE, ON_THE_HOST
 from gpu_machine.steps import Stage, Step
 
 ROOT = Path(__file__).parents[3]
-# The limits of a lender of GPU machines: files that come back, and minutes of one command.
+# Limits of a lender of GPU machines: the size of returned files, and the minutes of a command.
 MOST_FILES = 8
 MOST_MINUTES = 10
 
@@ -48,7 +48,7 @@ def test_a_script_fits_into_one_command(place: Place, script: str) -> None:
     found = steps(PLANS[script](place))
     names = [step.name for step in found]
     assert len(set(names)) == len(names)
-    # Beside them the records, the log and Triton's cache.
+    # The records, the log and Triton's cache are returned beside them.
     assert len([step for step in found if step.output]) + 3 <= MOST_FILES
     assert MINUTES[script] < MOST_MINUTES
 

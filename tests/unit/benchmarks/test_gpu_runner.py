@@ -26,7 +26,7 @@ from gpu_machine.steps import (
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 PATIENCE = 60.0
-# Steps start as programs of a user do.
+# Steps start like programs of a user.
 pytestmark = pytest.mark.usefixtures("executed")
 NO_DRIVER = "libcuda.so.1 is missing"
 RECORDED = ("-p", "gpu_machine.pytest_record", "-p", "no:cacheprovider", "-W", "default")
@@ -88,7 +88,7 @@ def test_what_a_step_left_running_ends_with_it(tmp_path: Path) -> None:
     assert outcome.verdict == TIMED_OUT
     pid = int(outcome.why.rpartition(" ")[2])
     status = Path(f"/proc/{pid}/stat")
-    # Dead, if not yet reaped by the machine's first process.
+    # Dead, although the machine's first process may not have reaped it yet.
     assert not status.exists() or ") Z " in status.read_text(encoding="utf-8")
 
 

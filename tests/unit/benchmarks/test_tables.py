@@ -16,7 +16,7 @@ from support.workloads import tables as workload_tables
 
 SERVERS = ["grpc.server", "grpc.aio", "hot lane"]
 OPERATIONS = ("match", "acquire", "release")
-# Of no table are any larger on a machine that is worth measuring on.
+# The largest times of any table on a machine that is fast enough for measurements.
 P50, P99 = 23_456.0, 123_456.0
 
 

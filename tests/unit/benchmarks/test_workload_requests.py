@@ -76,7 +76,7 @@ def test_the_first_of_each_prefix_could_not_hit(asked: list[Asked]) -> None:
     prefixes = {each.prefix for each in asked if each.prefix is not None}
     assert sum(not each.could_hit for each in asked if each.prefix is not None) == len(prefixes)
     for each, known in zip(asked, known_by_looking(asked), strict=True):
-        # Questions and openings may have their first letters in common.
+        # Questions and openings may share their first letters.
         assert each.known_tokens <= known < each.known_tokens + 24
         assert known < len(each.ids)
 

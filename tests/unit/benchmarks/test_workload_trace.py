@@ -37,6 +37,6 @@ def test_what_is_known_of_the_cut_is_what_comparing_finds() -> None:
     """Known tokens by ids are the known tokens by comparing tokens one by one."""
     computed = ComputedPrompts()
     for each in turns(load(CUT, 40), 16, 1_000):
-        # By chance a block may begin with its sibling's first tokens.
+        # A block may by chance begin with its sibling's first tokens.
         assert each.known_tokens - 1 <= computed.shared(each.ids) <= each.known_tokens + 4
         computed.add(each.ids)

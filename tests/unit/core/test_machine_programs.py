@@ -5,10 +5,17 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import strategies as st
 
+from kvstore.core.index.radix import subtree
+from kvstore.core.pool.pages import evict
 from kvstore.core.pool.tier_policy import TierPolicy
+from kvstore.core.values.requests import MatchOptions, Sequence
 from machine.cache_machine import CacheMachine, HashedPages, TwoTiersOfHashedPages
 from machine.disk_writes import tell
+from machine.matches import match_and_check
+from machine.moves import finish, let_go, plan_once
+from machine.namespaces import remove_in_parts
 from machine.state import OWNER
+from naive.copies import FIRST, LOWER
 
 MACHINES = [CacheMachine, HashedPages, TwoTiersOfHashedPages]
 
@@ -44,3 +51,30 @@ def test_pages_that_come_and_go_in_one_step_are_known_to_the_watcher(machine: Ca
     gone = machine.model.prefixes(machine.tokens([2, 3]))
     assert not set(gone) & machine.model.cached.keys()
     machine.what_was_told_is_what_is_there()
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_namespace_that_goes_in_parts_leaves_what_was_handed_out(most: int) -> None:
+    """A hold with its last page in tier 2 keeps no copies there above the part that went first."""
+    machine = TwoTiersOfHashedPages()
+    machine.begin(policy=TierPolicy(low=0.4, high=1.0))
+    machine.begin_with_a_disk()
+    let_go(machine)
+    wanted = machine.cache.state.wanted
+    assert wanted is not None
+    root = machine.cache.namespaces[machine.namespace_id].index.root
+    for _ in range(2):
+        wanted.to_lower.update(dict.fromkeys(subtree(root)))
+        finish(machine, plan_once(machine, machine.slot_count))
+    evict(machine.cache.arenas[FIRST].policy.nominate(1))
+    [page] = machine.model.first.keys() - machine.cached_now(FIRST).keys()
+    del machine.model.first[page]
+    lease = next(iter(machine.model.leases.values()))
+    asked, options = Sequence(page + machine.tokens([0])), MatchOptions(machine.fresh())
+    path = machine.model.longest(page, len(page))
+    match = match_and_check(machine, lease, asked, options, path)
+    assert [run.tier for run in match.runs] == [FIRST, LOWER]
+    remove_in_parts(machine, most)
+    for tier in (FIRST, LOWER):
+        free = machine.cache.arenas[tier].free_count
+        assert free == len(machine.model.free_slots(tier))

@@ -10,9 +10,8 @@ import pytest
 from kvstore.v1 import store_pb2
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_ctl.doctor import device_checks, host_checks, memory_checks
-from kvstore_ctl.doctor.findings import Finding, Outcome, failed, ok, skipped, warning, worst
+from kvstore_ctl.doctor.findings import Finding, Verdict, failed, ok, skipped, warning, worst
 from kvstore_ctl.doctor.host_checks import START, HostFacts
-from stores.machine_files import write_files
 
 MIB = 1 << 20
 DEVICE = bytes(range(16))
@@ -29,7 +28,11 @@ ARENAS = store_pb2.GetStatsResponse(
 
 def machine(root: Path, files: dict[str, str]) -> HostFacts:
     """Returns the facts of a machine that has these files."""
-    return HostFacts(write_files(root, files))
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return HostFacts(root)
 
 
 def meminfo(total: int, available: int) -> dict[str, str]:
@@ -49,24 +52,24 @@ def cgroup(limit: int, used: int, killed: int = 0) -> dict[str, str]:
     }
 
 
-def says(finding: Finding, outcome: Outcome, *words: str) -> bool:
+def says(finding: Finding, outcome: Verdict, *words: str) -> bool:
     """Returns whether a finding has this outcome and the words. A bad outcome needs advice."""
     text = f"{finding.found} {finding.advice}"
-    assert bool(finding.advice) == (outcome in (Outcome.WARNING, Outcome.FAILED)), finding
+    assert bool(finding.advice) == (outcome in (Verdict.WARNING, Verdict.FAILED)), finding
     return finding.outcome is outcome and all(each in text for each in words)
 
 
 @pytest.mark.parametrize(
     ("total", "available", "on_device", "outcome"),
     [
-        (1000, 500, False, Outcome.OK),
-        (100, 50, False, Outcome.WARNING),
-        (100, 50, True, Outcome.OK),
-        (1000, 20, False, Outcome.WARNING),
+        (1000, 500, False, Verdict.OK),
+        (100, 50, False, Verdict.WARNING),
+        (100, 50, True, Verdict.OK),
+        (1000, 20, False, Verdict.WARNING),
     ],
 )
 def test_arenas_are_weighed_against_the_machine(
-    tmp_path: Path, total: int, available: int, *, on_device: bool, outcome: Outcome
+    tmp_path: Path, total: int, available: int, *, on_device: bool, outcome: Verdict
 ) -> None:
     """Arenas are compared with the machine's memory, unless they are on a device."""
     facts = machine(tmp_path, meminfo(total, available))
@@ -74,9 +77,9 @@ def test_arenas_are_weighed_against_the_machine(
     assert says(finding, outcome, f"of {total} MiB" if total > 100 else "100 MiB")
 
 
-@pytest.mark.parametrize(("available", "outcome"), [(50, Outcome.SKIPPED), (2, Outcome.WARNING)])
+@pytest.mark.parametrize(("available", "outcome"), [(50, Verdict.SKIPPED), (2, Verdict.WARNING)])
 def test_without_an_answer_nothing_is_said_of_arenas(
-    tmp_path: Path, available: int, outcome: Outcome
+    tmp_path: Path, available: int, outcome: Verdict
 ) -> None:
     """Without an answer of the store, the machine's free memory is checked alone."""
     facts = machine(tmp_path, meminfo(100, available))
@@ -89,22 +92,22 @@ def test_a_machine_that_says_nothing_is_skipped(tmp_path: Path) -> None:
     """A machine without meminfo gives no finding."""
     facts = HostFacts(tmp_path)
     finding = memory_checks.machine_memory_check(facts, ARENAS, on_device=False)
-    assert says(finding, Outcome.SKIPPED)
-    assert says(host_checks.clock_check(facts), Outcome.SKIPPED)
+    assert says(finding, Verdict.SKIPPED)
+    assert says(host_checks.clock_check(facts), Verdict.SKIPPED)
 
 
 @pytest.mark.parametrize(
     ("limits", "outcome", "words"),
     [
-        (cgroup(1000, 10), Outcome.OK, "the server 1000 MiB"),
-        (cgroup(100, 50), Outcome.WARNING, "arenas take 90 MiB"),
-        (cgroup(200, 199), Outcome.FAILED, "199 MiB of 200 MiB"),
-        (cgroup(1000, 10, killed=2), Outcome.WARNING, "2 processes were killed"),
-        ({}, Outcome.OK, "none"),
+        (cgroup(1000, 10), Verdict.OK, "the server 1000 MiB"),
+        (cgroup(100, 50), Verdict.WARNING, "arenas take 90 MiB"),
+        (cgroup(200, 199), Verdict.FAILED, "199 MiB of 200 MiB"),
+        (cgroup(1000, 10, killed=2), Verdict.WARNING, "2 processes were killed"),
+        ({}, Verdict.OK, "none"),
     ],
 )
 def test_limits_of_the_server_s_container_count(
-    tmp_path: Path, limits: dict[str, str], outcome: Outcome, words: str
+    tmp_path: Path, limits: dict[str, str], outcome: Verdict, words: str
 ) -> None:
     """The arenas have to fit into the container's limit.
 
@@ -117,9 +120,9 @@ def test_limits_of_the_server_s_container_count(
 
 def test_a_slow_clock_is_seen(tmp_path: Path) -> None:
     """A slow clock source gives a warning that names it and the fast one."""
-    assert says(host_checks.clock_check(machine(tmp_path, {CLOCK: "tsc\n"})), Outcome.OK)
+    assert says(host_checks.clock_check(machine(tmp_path, {CLOCK: "tsc\n"})), Verdict.OK)
     slow = host_checks.clock_check(machine(tmp_path, {CLOCK: "hpet\n"}))
-    assert says(slow, Outcome.WARNING, "hpet", "clocksource=tsc")
+    assert says(slow, Verdict.WARNING, "hpet", "clocksource=tsc")
 
 
 def test_descriptors_that_run_out_are_seen(tmp_path: Path) -> None:
@@ -128,12 +131,12 @@ def test_descriptors_that_run_out_are_seen(tmp_path: Path) -> None:
     files = {f"proc/{SERVER}/fd/{each}": "" for each in range(9)}
     files |= {"proc/self/limits": limits.format(4096, 4096)}
     facts = machine(tmp_path, files | {f"proc/{SERVER}/limits": limits.format(10, 10)})
-    assert says(host_checks.descriptors_check(facts, SERVER), Outcome.FAILED, "9 of 10")
+    assert says(host_checks.descriptors_check(facts, SERVER), Verdict.FAILED, "9 of 10")
     facts = machine(tmp_path, {f"proc/{SERVER}/limits": limits.format(512, 512)})
-    assert says(host_checks.descriptors_check(facts, SERVER), Outcome.WARNING, "512")
-    assert says(host_checks.descriptors_check(facts, None), Outcome.OK, "4096")
+    assert says(host_checks.descriptors_check(facts, SERVER), Verdict.WARNING, "512")
+    assert says(host_checks.descriptors_check(facts, None), Verdict.OK, "4096")
     machine(tmp_path, {"proc/self/limits": limits.format(256, 256)})
-    assert says(host_checks.descriptors_check(facts, None), Outcome.WARNING, "process here")
+    assert says(host_checks.descriptors_check(facts, None), Verdict.WARNING, "process here")
 
 
 @pytest.fixture
@@ -147,30 +150,30 @@ def no_descriptors() -> Iterator[None]:
 
 def test_sealed_memory_is_tried() -> None:
     """The shm folder is not checked if the kernel has sealed memory."""
-    assert says(host_checks.memfd_check(), Outcome.OK, "shm does not matter")
+    assert says(host_checks.memfd_check(), Verdict.OK, "shm does not matter")
 
 
 @pytest.mark.usefixtures("no_descriptors")
 def test_sealed_memory_that_cannot_be_had_is_seen() -> None:
     """Missing sealed memory is reported with the kernel's own reason."""
-    assert says(host_checks.memfd_check(), Outcome.FAILED, os.strerror(24))
+    assert says(host_checks.memfd_check(), Verdict.FAILED, os.strerror(24))
 
 
 def test_a_kernel_that_does_not_name_peers_is_seen() -> None:
     """A kernel before Linux 6.5 lacks the option that names peers, and is reported."""
-    assert says(host_checks.kernel_check(option=9999), Outcome.WARNING, "Linux 6.5")
-    assert host_checks.kernel_check().outcome is not Outcome.FAILED
+    assert says(host_checks.kernel_check(option=9999), Verdict.WARNING, "Linux 6.5")
+    assert host_checks.kernel_check().outcome is not Verdict.FAILED
 
 
 def test_a_folder_without_a_store_is_seen(tmp_path: Path) -> None:
     """A folder that is missing, empty or has something else in it is reported."""
-    assert says(host_checks.socket_check(RuntimeDir(tmp_path / "no")), Outcome.FAILED, START)
+    assert says(host_checks.socket_check(RuntimeDir(tmp_path / "no")), Verdict.FAILED, START)
     paths = RuntimeDir(tmp_path)
-    assert says(host_checks.socket_check(paths), Outcome.FAILED, "attach.sock", START)
+    assert says(host_checks.socket_check(paths), Verdict.FAILED, "attach.sock", START)
     paths.attach_socket.touch()
     a_file = RuntimeDir(paths.attach_socket)
-    assert says(host_checks.socket_check(a_file), Outcome.FAILED, START)
-    assert says(host_checks.socket_check(paths), Outcome.FAILED, "no socket", "remove it")
+    assert says(host_checks.socket_check(a_file), Verdict.FAILED, START)
+    assert says(host_checks.socket_check(paths), Verdict.FAILED, "no socket", "remove it")
     assert host_checks.server_pid(HostFacts(), paths) is None
 
 
@@ -201,16 +204,16 @@ def fails(name: str) -> None:
 @pytest.mark.parametrize(
     ("uuid", "visible", "load", "outcome"),
     [
-        (None, [], fails, Outcome.OK),
-        (None, ["dev/nvidia0"], loads, Outcome.OK),
-        (None, ["dev/nvidia0"], fails, Outcome.WARNING),
-        (DEVICE, ["dev/nvidia0"], loads, Outcome.OK),
-        (DEVICE, ["dev/nvidia0"], fails, Outcome.FAILED),
-        (DEVICE, [], loads, Outcome.FAILED),
+        (None, [], fails, Verdict.OK),
+        (None, ["dev/nvidia0"], loads, Verdict.OK),
+        (None, ["dev/nvidia0"], fails, Verdict.WARNING),
+        (DEVICE, ["dev/nvidia0"], loads, Verdict.OK),
+        (DEVICE, ["dev/nvidia0"], fails, Verdict.FAILED),
+        (DEVICE, [], loads, Verdict.FAILED),
     ],
 )
 def test_a_device_is_looked_for(
-    tmp_path: Path, uuid: bytes | None, visible: list[str], load: object, outcome: Outcome
+    tmp_path: Path, uuid: bytes | None, visible: list[str], load: object, outcome: Verdict
 ) -> None:
     """A store on a device needs driver and device here. A store in host memory needs neither."""
     facts = machine(tmp_path, dict.fromkeys(visible, ""))
@@ -221,19 +224,19 @@ def test_a_device_is_looked_for(
 @pytest.mark.parametrize(
     ("visible", "load", "outcome"),
     [
-        ([], fails, Outcome.SKIPPED),
-        (["dev/nvidia0"], loads, Outcome.SKIPPED),
-        (["dev/nvidia0"], fails, Outcome.WARNING),
+        ([], fails, Verdict.SKIPPED),
+        (["dev/nvidia0"], loads, Verdict.SKIPPED),
+        (["dev/nvidia0"], fails, Verdict.WARNING),
     ],
 )
 def test_without_an_answer_nothing_is_said_of_pages(
-    tmp_path: Path, visible: list[str], load: object, outcome: Outcome
+    tmp_path: Path, visible: list[str], load: object, outcome: Verdict
 ) -> None:
     """Without an answer of the store, only the devices and drivers of this host are checked."""
     facts = machine(tmp_path, dict.fromkeys(visible, ""))
     finding = device_checks.driver_check(facts, None, answered=False, load=load)
     assert says(finding, outcome, "no store tells where", "visible")
-    assert says(device_checks.ipc_check(facts, None, None, answered=False), Outcome.SKIPPED)
+    assert says(device_checks.ipc_check(facts, None, None, answered=False), Verdict.SKIPPED)
 
 
 def test_what_shares_a_device_s_memory_is_looked_for(
@@ -247,20 +250,20 @@ def test_what_shares_a_device_s_memory_is_looked_for(
         folder.mkdir(parents=True)
         for kind in ("ipc", "pid"):
             (folder / kind).symlink_to(f"{kind}:[1]")
-    assert says(check(facts, None, SERVER, tmp_path), Outcome.SKIPPED)
-    assert says(check(facts, DEVICE, None, tmp_path), Outcome.SKIPPED)
-    assert says(check(facts, DEVICE, SERVER, tmp_path), Outcome.OK)
+    assert says(check(facts, None, SERVER, tmp_path), Verdict.SKIPPED)
+    assert says(check(facts, DEVICE, None, tmp_path), Verdict.SKIPPED)
+    assert says(check(facts, DEVICE, SERVER, tmp_path), Verdict.OK)
     other = tmp_path / "proc" / str(SERVER) / "ns" / "ipc"
     other.unlink()
     other.symlink_to("ipc:[2]")
-    assert says(check(facts, DEVICE, SERVER, tmp_path), Outcome.FAILED, "docker --ipc")
+    assert says(check(facts, DEVICE, SERVER, tmp_path), Verdict.FAILED, "docker --ipc")
     (other.parent / "pid").unlink()
     (other.parent / "pid").symlink_to("pid:[2]")
     other.unlink()
     other.symlink_to("ipc:[1]")
-    assert says(check(facts, DEVICE, SERVER, tmp_path), Outcome.FAILED, "compose `pid: host`")
+    assert says(check(facts, DEVICE, SERVER, tmp_path), Verdict.FAILED, "compose `pid: host`")
     (tmp_path / "control").touch()
-    assert says(check(facts, DEVICE, SERVER, tmp_path), Outcome.FAILED, "MPS")
+    assert says(check(facts, DEVICE, SERVER, tmp_path), Verdict.FAILED, "MPS")
 
 
 def test_the_worst_finding_is_the_outcome() -> None:

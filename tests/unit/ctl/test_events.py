@@ -178,7 +178,7 @@ def test_a_watch_may_end_among_events_of_one_moment() -> None:
     store = Store(Watch(removed[:3], 0), Watch(again, 4), Watch([event(1, 1.5)], 1))
     told = watched(cast("Admin", store), b"", follow=True, seconds=0.0, new=False)
     assert [each.pages_removed.start_page for _, each in islice(told, 5)] == [1, 2, 3, 4, 5]
-    # Of a time before: what is remembered has gone on without what was told last.
+    # An older event is reported if the remembered ones no longer include the last reported one.
     assert next(told)[1].uptime.ToNanoseconds() == 1.5e9
 
 

@@ -35,7 +35,7 @@ def test_limits_of_every_cgroup_above_are_found(tmp_path: Path) -> None:
             "sys/fs/cgroup/a/b/memory.max": "5000\n",
             "sys/fs/cgroup/a/b/memory.current": "4500\n",
             "sys/fs/cgroup/a/b/memory.events.local": "low 0\noom 4\noom_kill 3\n",
-            # What was killed in others below it, such as a container beside this one.
+            # Kills in other cgroups below it, such as a container beside this one.
             "sys/fs/cgroup/a/memory.events": "low 0\noom 9\noom_kill 9\n",
         },
     )

@@ -6,7 +6,7 @@ from kvstore.v1 import store_pb2
 from kvstore_ctl.bench.command import percentile, plan_of
 from kvstore_ctl.bench.scratch_namespace import Before, Pool, tier_3_at_risk, tier_3_evicted
 
-# A beginning of 32 pages, a suffix of 8.
+# A prefix of 32 pages, a suffix of 8.
 PAGES = (32, 8)
 
 
@@ -47,7 +47,7 @@ def test_percentiles_are_of_what_was_seen() -> None:
     ("tier_3", "said"),
     [
         ({"state": "STATE_ABSENT"}, ""),
-        # It goes on where all that it failed to do was to forget some.
+        # A failed tier 3 still serves if it only failed to forget some pages.
         ({"state": "STATE_FAILED", "size_bytes": 1 << 30, "page_count": 5}, "5 pages in tier 3"),
         ({"state": "STATE_OPEN", "size_bytes": 1 << 30}, ""),
         ({"state": "STATE_OPEN", "size_bytes": 1 << 30, "page_count": 1}, "1 page in tier 3"),

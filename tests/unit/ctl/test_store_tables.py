@@ -106,7 +106,7 @@ def test_eighty_columns_are_enough(*, wide: bool) -> None:
     left_out = lines(leases_table(LEASES))[-2:]
     assert "--wide shows also:" in " ".join(left_out)
     assert "detached" in " ".join(left_out)
-    # The names have commas of their own.
+    # The names contain commas.
     assert "; oldest hold, s; in quarantine, s; " in " ".join(left_out)
 
 

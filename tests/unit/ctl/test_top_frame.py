@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from kvstore.v1 import store_pb2
-from kvstore_ctl.top.frame import Frame, compact, rendered, span
+from kvstore_ctl.top.frame import Screen, compact, rendered, span
 from kvstore_ctl.top.rates import change_between
 
 COUNTERS = {
@@ -46,7 +46,7 @@ def snapshot(uptime: int, times: int, *tenants: str) -> store_pb2.GetStatsRespon
 def lines(width: int, *tenants: str, trouble: str = "") -> list[str]:
     """Returns a frame's lines on a terminal of that many columns."""
     before, after = snapshot(98, 1, *tenants), snapshot(100, 2, *tenants)
-    frame = Frame(after, change_between(before, after), "tokens", 5)
+    frame = Screen(after, change_between(before, after), "tokens", 5)
     console = Console(file=io.StringIO(), width=width)
     console.print(rendered(frame, width=width, trouble=trouble, keys=True))
     assert isinstance(console.file, io.StringIO)

@@ -135,10 +135,10 @@ def test_calls_are_a_histogram(world: World) -> None:
 def test_a_metric_is_named_as_prometheus_would_have_it(metric: object) -> None:
     """Ours by its first word, a counter by its last, and with something to do about it."""
     assert metric in METRICS
-    kind, name, meaning, wrong, source = metric  # type: ignore[misc, attr-defined]
+    kind, name, meaning, wrong, series = metric  # type: ignore[misc, attr-defined]
     assert re.fullmatch(r"kvstore(_[a-z0-9]+)+", name)
     assert name.endswith("_total") == (kind is Kind.COUNTER)
-    assert len(set(source.labels)) == len(source.labels)
+    assert len(set(series.labels)) == len(series.labels)
     for text in (meaning, wrong):
         assert text.endswith(".")
         assert "|" not in text

@@ -3,7 +3,13 @@
 from itertools import pairwise
 
 from kvstore.v1 import store_pb2
-from kvstore_ctl.page.counter_history import COARSE_COUNT, FINE_COUNT, History, Sample, sample_of
+from kvstore_ctl.page.counter_history import (
+    COARSE_COUNT,
+    FINE_COUNT,
+    Sample,
+    SampleHistory,
+    sample_of,
+)
 
 
 def sample(time: float) -> Sample:
@@ -23,7 +29,7 @@ def test_a_sample_has_what_was_found_in_place_and_to_copy() -> None:
 
 def test_seconds_are_kept_for_minutes_and_minutes_for_a_day() -> None:
     """Samples by second and by minute are both bounded in number, however long the page runs."""
-    history = History()
+    history = SampleHistory()
     for time in range(100_000):
         history.add(sample(time))
     shown = history.since(-1)
@@ -36,7 +42,7 @@ def test_seconds_are_kept_for_minutes_and_minutes_for_a_day() -> None:
 
 def test_what_is_known_is_not_told_again() -> None:
     """A query returns only samples after a time."""
-    history = History()
+    history = SampleHistory()
     for time in range(5):
         history.add(sample(time))
     shown = history.since(2)

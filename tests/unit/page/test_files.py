@@ -12,9 +12,9 @@ from stores.page_world import PageWorld
 
 STATIC = files("kvstore_ctl.page") / "static"
 NAMES = sorted(each.name for each in STATIC.iterdir())
-# The name of SVG's elements, which nobody asks for.
+# The namespace of SVG's elements, which no browser requests.
 NOT_ASKED_FOR = "http://www.w3.org/2000/svg"
-# What makes markup or code of text.
+# Functions that turn text into markup or code.
 SINKS = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function")
 
 

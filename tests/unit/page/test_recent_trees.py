@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from kvstore.v1 import store_pb2
-from kvstore_ctl.page.recent_trees import MAX_AGE, MAX_COUNT, REST, RecentTree, Tree, Trees
+from kvstore_ctl.page.recent_trees import MAX_AGE, MAX_COUNT, REST, NamespaceTree, RecentTree, Trees
 from stores.page_world import ADMIN, PageWorld
 from stores.store_world import PAGE_TOKENS, ManualClock, make_world
 
@@ -19,13 +19,13 @@ class Reader:
         self._cost = cost
         self._failures = failures
 
-    def __call__(self) -> Tree:
+    def __call__(self) -> NamespaceTree:
         """Returns a tree."""
         self.calls += 1
         self._clock.now += self._cost
         if self.calls <= self._failures:
             raise ValueError("failed")
-        return Tree(PAGE_TOKENS, [])
+        return NamespaceTree(PAGE_TOKENS, [])
 
 
 def test_a_tree_is_read_once_in_its_time() -> None:
@@ -84,14 +84,14 @@ def test_a_node_has_its_place_in_tokens_and_its_first_tokens() -> None:
     second = store_pb2.PrefixInfo(
         node_id=2, parent_node_id=1, start_page=2, page_count=1, token_count=3, hit_count=1
     )
-    tree = Tree(PAGE_TOKENS, [first, second])
+    tree = NamespaceTree(PAGE_TOKENS, [first, second])
     part = tree.outline.part(2, count=1)
     assert part is not None
     assert (part["start"], part["tokens"], part["hits"]) == (0, 11, 1)
     assert (tree.first_tokens(1), tree.first_tokens(2)) == ([1], [])
 
 
-def read(page: PageWorld) -> Tree:
+def read(page: PageWorld) -> NamespaceTree:
     """Reads the tree of the page's namespace."""
     page.feed.poll()
     [namespace] = page.feed.snapshot().stats.namespaces

@@ -83,7 +83,7 @@ def test_the_answer_is_bounded_however_large_the_tree() -> None:
     """An answer has no more nodes than requested, for a wide tree and for a deep one."""
     wide = outline(*((n, 0, 0, 16, 0, 0) for n in range(1, 3000)))
     assert len(look(wide, count=50)["children"]) == 50
-    # Each has a hit of its own, and so is one to be seen.
+    # Each has a hit of its own, so each is an entry.
     deep = outline(*((n, n - 1, 16 * (n - 1), 16, 1, 0) for n in range(1, 3000)))
     assert _size(look(deep, count=50)) == 51
     assert len(look(deep, 2999)["path"]) == MAX_ABOVE
@@ -127,7 +127,7 @@ def test_a_look_costs_by_what_it_shows() -> None:
     def calls(length: int) -> int:
         rows = [(n, n - 1, 16 * n, 16, 0, 0) for n in range(1, length + 1)]
         tree, counted = outline(*rows), Counter[str]()
-        # A collection calls whoever listens for it, at a moment of its own.
+        # A garbage collection may call its listeners at any moment.
         gc.disable()
         sys.setprofile(lambda _, kind, __: counted.update([kind]))
         try:

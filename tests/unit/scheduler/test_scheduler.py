@@ -55,7 +55,7 @@ def test_a_prompt_goes_on_however_many_decode() -> None:
     for number in (1, 2, 3):
         made.add(number, Prompt(1, 9))
     made.add(4, Prompt(20, 1))
-    # Each of them fits beside what the others lack, until their ends make room for it.
+    # The prompt gets its token beside all decodes, as the step has four tokens.
     assert made.step(0.0) == [Part(1, 1), Part(2, 1), Part(3, 1), Part(4, 1)]
     made.add(5, Prompt(1, 9))
     assert made.step(0.0) == [Part(1, 1), Part(2, 1), Part(3, 1), Part(4, 1)]
@@ -90,7 +90,7 @@ def test_most_cached_goes_first_and_one_in_so_many_is_the_oldest() -> None:
     run(made)
     place = made.finished.index(1)
     assert place == PATIENCE
-    # As far as they were peeked: a few a step.
+    # Only some requests are peeked in each step.
     assert made.finished[0] == PEEKS_A_STEP
     assert made.finished[PATIENCE - 1] > PATIENCE
 
@@ -185,7 +185,7 @@ def test_one_of_those_that_lack_the_same_looks_whether_it_is_there() -> None:
     assert made.looks == [1, 2, 3, 1]
     assert made.step(0.08) == []
     assert made.looks == [1, 2, 3, 1, 1]
-    # Its work is done: the others follow at once.
+    # Its work is done, so the others follow at once.
     assert len(made.step(0.2)) == 3
     assert made.scheduler.next_look is None
 
@@ -217,7 +217,7 @@ def test_of_those_that_wait_for_the_same_one_gives_up_and_the_others_wait_for_it
     made.add(4, Prompt(30, 1, looks=10_000, prefix="another"))
     made.step(0.0)
     made.step(3.0)
-    # Another prefix is nobody's that gave up.
+    # Nobody gave up for the prefix of request 4, so it gives up itself.
     assert made.admissions == [1, 4]
     while made.scheduler.running_count:
         made.step(3.1)

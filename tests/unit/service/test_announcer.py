@@ -1,11 +1,11 @@
 """Announcements."""
 
-from kvstore.service.event_watches import Announcer
+from kvstore.service.event_watches import ChangePublisher
 
 
 def test_everybody_who_listens_is_woken_once_an_announcement() -> None:
     """All subscribers are called at each announcement, until they unsubscribe."""
-    announcer, woken = Announcer(), []
+    announcer, woken = ChangePublisher(), []
 
     def first() -> None:
         woken.append("first")

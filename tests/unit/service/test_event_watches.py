@@ -4,7 +4,7 @@ from threading import Thread
 
 import pytest
 
-from kvstore.core.values.event_log import Event, LeaseEvent, NamespaceEvent, PagesEvent, Told
+from kvstore.core.values.event_log import Event, EventBatch, LeaseEvent, NamespaceEvent, PagesEvent
 from kvstore.core.values.requests import Identity, ReservationRequest
 from kvstore.errors import NamespaceNotFound, StoreDraining
 from kvstore.service.event_watches import BATCH
@@ -13,10 +13,10 @@ from stores.store_world import World, sequence_of
 OWNER = Identity("uid-1")
 
 
-def events(told: Told | None) -> list[type]:
-    """Returns what is told, by its kinds."""
-    assert told is not None
-    return [type(each) for each in told.events]
+def events(batch: EventBatch | None) -> list[type]:
+    """Returns the kinds of its events."""
+    assert batch is not None
+    return [type(each) for each in batch.events]
 
 
 def come(world: World, count: int) -> None:
@@ -31,7 +31,7 @@ def come(world: World, count: int) -> None:
 def test_a_watcher_waits_for_what_happens(world: World) -> None:
     """In another thread, whatever else calls the store meanwhile."""
     watching = world.store.events.begin(OWNER, history=False)
-    told: list[Told | None] = []
+    told: list[EventBatch | None] = []
     thread = Thread(target=lambda: told.append(watching.take()))
     thread.start()
     come(world, 1)

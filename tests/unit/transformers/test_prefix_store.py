@@ -25,7 +25,7 @@ def test_adapters_that_can_be_turned_off_are_refused(
     if loaded_by == "transformers":
         own._hf_peft_config_loaded = True
     else:
-        # As peft puts its own in the place of a layer, whoever calls it.
+        # Replaces a layer's class like peft does, for any caller.
         kind = type("Linear", (torch.nn.Linear,), {"__module__": "peft.tuners.lora.layer"})
         own.model.layers[0].mlp.up_proj.__class__ = kind
     with pytest.raises(UnsupportedModelError, match="turned on and off"):

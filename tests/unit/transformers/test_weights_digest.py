@@ -52,11 +52,11 @@ def test_a_large_folders_digest_is_remembered_until_it_changes(
 
     def changed_later() -> bool:
         weights.write_bytes(bytes(reversed(range(100))))
-        # Even with its old time put back.
+        # Even with its old time restored.
         os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
         return weights.stat().st_ctime_ns > times.st_ctime_ns
 
-    # A file system's time goes on in steps.
+    # A file system's time advances in steps.
     assert wait_until(changed_later)
     assert folder_digest(folder) != real
 

@@ -88,7 +88,7 @@ class Rig:
         for extent in (0, 7):
             pages = torch.full((SLOTS, *self.pool.layout.page_shape), 1e3)
             self.pool.add_extent(extent, pages)
-        # Slots of both extents in turn and backwards, so that neighbours in a table are none there.
+        # Slots of both extents in turn, so that neighbours in a table are not adjacent in memory.
         places = [PageRef(extent, slot) for slot in range(SLOTS) for extent in (0, 7)]
         self._unused = itertools.chain(places[1::3], places[2::3], places[::3])
 

@@ -14,7 +14,7 @@ from vllm.lora.request import LoRARequest
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from kvstore_vllm.blocks.block_copier import BlockCopier, ExtentTensors
-from kvstore_vllm.step_plan import Transfer
+from kvstore_vllm.step_plan import BlockTransfer
 from rig.answer import Answer, Counts
 from rig.options import EngineOptions
 from rig.prompts import Prompt
@@ -72,7 +72,7 @@ def _lose_a_page() -> None:
     load = BlockCopier.load
 
     def wrong(
-        self: BlockCopier, memory: ExtentTensors, transfer: Transfer, *, beside: bool = False
+        self: BlockCopier, memory: ExtentTensors, transfer: BlockTransfer, *, beside: bool = False
     ) -> int:
         copied = load(self, memory, transfer, beside=beside)
         first, _, *others = transfer.block_ids

@@ -133,7 +133,7 @@ class AttachConnection:
         except (OSError, EOFError, BrokenFrames, UntrustedExtent) as error:
             hung_up(StoreUnavailable(f"the attach connection ended: {error}"))
         except Exception as error:
-            # Without this thread no extent is mapped any more, so the session ends too.
+            # No extent can be mapped without this thread, so the session ends too.
             _logger.exception("attach_failed")
             hung_up(StoreUnavailable(f"the attach connection ended: {error!r}"))
 

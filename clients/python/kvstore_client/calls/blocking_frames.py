@@ -39,8 +39,7 @@ def receive_frame(connection: socket.socket) -> tuple[attach_pb2.ServerFrame, li
         return attach_pb2.ServerFrame.FromString(body), descriptors
     except DecodeError as error:
         close_all(descriptors)
-        msg = "a frame is no ServerFrame"
-        raise BrokenFrames(msg) from error
+        raise BrokenFrames("a frame is no ServerFrame") from error
     except BaseException:
         close_all(descriptors)
         raise
@@ -48,8 +47,7 @@ def receive_frame(connection: socket.socket) -> tuple[attach_pb2.ServerFrame, li
 
 def _check_length(length: int) -> None:
     if length > MAX_FRAME_BYTES:
-        msg = f"a frame of {length} bytes is over {MAX_FRAME_BYTES}"
-        raise BrokenFrames(msg)
+        raise BrokenFrames(f"a frame of {length} bytes is over {MAX_FRAME_BYTES}")
 
 
 def close_all(descriptors: list[int]) -> None:
@@ -71,10 +69,8 @@ def _receive(connection: socket.socket, count: int, descriptors: list[int]) -> b
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 descriptors.extend(array("i", payload[: len(payload) - len(payload) % item]))
         if flags & socket.MSG_CTRUNC:
-            msg = f"a frame came with more than {MAX_DESCRIPTORS} descriptors"
-            raise BrokenFrames(msg)
+            raise BrokenFrames(f"a frame came with more than {MAX_DESCRIPTORS} descriptors")
         if not data:
-            msg = "the store hung up"
-            raise EOFError(msg)
+            raise EOFError("the store hung up")
         received += data
     return bytes(received)

@@ -31,7 +31,7 @@ class BreakerState(Enum):
     HALF_OPEN = "half-open"
 
 
-class Ticket(NamedTuple):
+class AdmittedRequest(NamedTuple):
     """An admitted request: the count of openings before it, and whether it is the trial."""
 
     opening: int
@@ -85,16 +85,16 @@ class CircuitBreaker:
             self.state is BreakerState.HALF_OPEN and not self._tried
         )
 
-    def admit(self) -> Ticket:
+    def admit(self) -> AdmittedRequest:
         """Admits a request, which MUST :meth:`leave`; raises ``StoreUnavailable`` with a reason."""
         if not self.passes:
             raise StoreUnavailable(f"not asked: {self._why}")
         self._tried = trial = self.state is BreakerState.HALF_OPEN
-        return Ticket(self._openings, trial)
+        return AdmittedRequest(self._openings, trial)
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, admitted: AdmittedRequest) -> None:
         """Notes that a request is over, with any result."""
-        if ticket.trial and ticket.opening == self._openings:
+        if admitted.trial and admitted.opening == self._openings:
             self._tried = False
 
     def check(self, kind: str) -> None:
@@ -104,25 +104,25 @@ class CircuitBreaker:
         if left > 0:
             raise StoreUnavailable(f"not asked for another {left:.2g} s: {refusal}")
 
-    def answered(self, ticket: Ticket, kind: str) -> None:
+    def answered(self, admitted: AdmittedRequest, kind: str) -> None:
         """Notes that a call was answered in time."""
-        if ticket.opening != self._openings or self.state is BreakerState.OPEN:
+        if admitted.opening != self._openings or self.state is BreakerState.OPEN:
             return
         self.state = BreakerState.CLOSED
         self._failures = 0
         self._timeouts[kind] = max(0, self._timeouts[kind] - 1)
 
-    def failed(self, ticket: Ticket, kind: str, error: StoreError) -> bool:
+    def failed(self, admitted: AdmittedRequest, kind: str, error: StoreError) -> bool:
         """Notes that a call failed; returns whether the failure opened the breaker.
 
         Ignores the failure of a call that began before the last opening.
         """
         if isinstance(error, StoreRefused):
-            self.answered(ticket, kind)
+            self.answered(admitted, kind)
             if isinstance(error, QuotaExceeded) and error.retry_after_s:
                 self._rests[kind] = (self._clock() + error.retry_after_s, error)
             return False
-        if ticket.opening != self._openings or self.state is BreakerState.OPEN:
+        if admitted.opening != self._openings or self.state is BreakerState.OPEN:
             return False
         if isinstance(error, StoreTimedOut):
             self._timeouts[kind] += 1
@@ -173,12 +173,12 @@ class CircuitBreaker:
 _logger = logging.getLogger(__name__)
 
 
-class StoreGate:
+class ProbingBreaker:
     """A circuit breaker with a thread that probes while the breaker is open.
 
     ``probe`` calls the store and raises ``StoreError``. Only that thread calls it, and it
-    calls ``reopened`` once the store answered. Any thread may use the gate. The breaker's
-    state changes under ``monitor``. The gate notifies it of changes, and never holds it
+    calls ``reopened`` once the store answered. Any thread may use the breaker. The breaker's
+    state changes under ``monitor``. The breaker notifies it of changes, and never holds it
     over a call.
     """
 
@@ -201,33 +201,33 @@ class StoreGate:
         """True while the breaker admits a request."""
         return self._breaker.passes
 
-    def admit(self) -> Ticket:
+    def admit(self) -> AdmittedRequest:
         """Admits a request, which MUST :meth:`leave`; raises ``StoreUnavailable``."""
         with self._monitor:
             return self._breaker.admit()
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, admitted: AdmittedRequest) -> None:
         """Notes that a request is over."""
         with self._monitor:
-            self._breaker.leave(ticket)
-            if ticket.trial:
+            self._breaker.leave(admitted)
+            if admitted.trial:
                 self._monitor.notify_all()
 
     def check(self, kind: str) -> None:
         """Raises ``StoreUnavailable`` if calls of this kind must not be sent yet."""
         self._breaker.check(kind)
 
-    def answered(self, ticket: Ticket, kind: str) -> None:
+    def answered(self, admitted: AdmittedRequest, kind: str) -> None:
         """Notes that a call was answered in time."""
         with self._monitor:
-            self._breaker.answered(ticket, kind)
-            if ticket.trial:
+            self._breaker.answered(admitted, kind)
+            if admitted.trial:
                 self._monitor.notify_all()
 
-    def failed(self, ticket: Ticket, kind: str, error: StoreError) -> None:
+    def failed(self, admitted: AdmittedRequest, kind: str, error: StoreError) -> None:
         """Notes that a call failed, and begins to probe if that opened the breaker."""
         with self._monitor:
-            opened = self._breaker.failed(ticket, kind, error)
+            opened = self._breaker.failed(admitted, kind, error)
             if opened:
                 self._begin_probing()
         if opened:
@@ -293,7 +293,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Sample(NamedTuple):
+class ProbeSample(NamedTuple):
     """Tokens of a namespace that a probe peeks at, to see whether the store answers in time."""
 
     namespace_id: bytes
@@ -301,7 +301,7 @@ class Sample(NamedTuple):
 
 
 class StoreRequest:
-    """The calls of one request: its remaining time, and its reports to the gate.
+    """The calls of one request: its remaining time, and its reports to the breaker.
 
     ``asked`` is whether any call was sent. The request calls ``end`` if the lease is over.
     One thread uses it.
@@ -309,8 +309,8 @@ class StoreRequest:
 
     def __init__(
         self,
-        gate: StoreGate,
-        ticket: Ticket,
+        breaker: ProbingBreaker,
+        admitted: AdmittedRequest,
         deadline: Deadline,
         end: Callable[[StoreError], None],
         *,
@@ -318,8 +318,8 @@ class StoreRequest:
     ) -> None:
         """Takes ``call_timeout``, a call's seconds while the budget has as many."""
         self.asked = False
-        self._gate = gate
-        self._ticket = ticket
+        self._breaker = breaker
+        self._admitted = admitted
         self._deadline = deadline
         self._end = end
         self._fair = call_timeout * FAIR_SHARE
@@ -334,14 +334,14 @@ class StoreRequest:
         return self._given
 
     def ask(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Makes a call of ``LeaseCalls``, reports its result to the gate, and raises its errors.
+        """Makes a call of ``LeaseCalls``, reports its result to the breaker, and raises its errors.
 
         An error that says that the lease is over ends the session. After a timeout no
         request asks the store until it answers a probe. Raises ``StoreUnavailable`` if a
         refusal's retry time for this kind of call has not passed.
         """
         kind = call.__name__
-        self._gate.check(kind)
+        self._breaker.check(kind)
         self.asked = True
         try:
             answer = call(*args, **kwargs)
@@ -351,11 +351,11 @@ class StoreRequest:
         except StoreError as error:
             self.failed(kind, error)
             raise
-        self._gate.answered(self._ticket, kind)
+        self._breaker.answered(self._admitted, kind)
         return answer
 
     def failed(self, kind: str, error: StoreError) -> None:
         """Notes that a call or another wait of the request failed."""
         if isinstance(error, StoreTimedOut) and self._given < self._fair:
             error = StoreUnavailable(f"{error}, of which {self._given:.2g} s were left")
-        self._gate.failed(self._ticket, kind, error)
+        self._breaker.failed(self._admitted, kind, error)

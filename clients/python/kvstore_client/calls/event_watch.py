@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from enum import Enum
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -58,12 +57,7 @@ class EventWatch:
         """Returns itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Ends the watch."""
         self.close()
 

@@ -144,15 +144,21 @@ class StoreCalls:
             return self._metadata
         return (*self._metadata, (tracing.TRACEPARENT, tracing.traceparent()))
 
-    def post(self, method: Any, request: Any, timeout: float, told: Callable[[bool], None]) -> bool:  # noqa: ANN401  # as call
+    def post(
+        self,
+        method: Any,  # noqa: ANN401  # as call
+        request: Any,  # noqa: ANN401  # as call
+        timeout: float,
+        on_result: Callable[[bool], None],
+    ) -> bool:
         """Sends a call over a lane without waiting. Returns False if no lane is free.
 
-        ``LanePool.post`` describes when ``told`` is called.
+        ``LanePool.post`` describes when ``on_result`` is called.
         """
         if self._lanes is None:
             return False
         path, _ = self._on_lanes[method]
-        return self._lanes.post(path, [request.SerializeToString()], timeout, told)
+        return self._lanes.post(path, [request.SerializeToString()], timeout, on_result)
 
     def collect(self, seconds: float = 0.0) -> None:
         """Reads answers to posted calls that arrived or arrive within ``seconds``."""

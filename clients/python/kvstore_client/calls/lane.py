@@ -46,7 +46,7 @@ class _Posted(NamedTuple):
     """A sent call: the deadline of its answer, and the callback that learns the result."""
 
     deadline: Deadline
-    told: Callable[[bool], None]
+    on_result: Callable[[bool], None]
 
 
 class Lane:
@@ -133,16 +133,16 @@ class Lane:
         method: str,
         request: Sequence[bytes],
         timeout: float,
-        told: Callable[[bool], None],
+        on_result: Callable[[bool], None],
     ) -> bool:
         """Sends a call whose answer is read later.
 
-        Returns False and sends nothing if the send would block. The lane calls ``told`` once
+        Returns False and sends nothing if the send would block. The lane calls ``on_result`` once
         with the success, when it reads the answer or in :meth:`forfeit`. It does so also
         after this method raised ``StoreUnavailable``.
         """
         pieces = self._framed(method, request, timeout)
-        self._posted.append(_Posted(Deadline(timeout), told))
+        self._posted.append(_Posted(Deadline(timeout), on_result))
         try:
             sent = self._socket.sendmsg(pieces, (), AT_ONCE)
         except BlockingIOError:
@@ -169,7 +169,7 @@ class Lane:
     def forfeit(self) -> None:
         """Reports a failure for every posted call with an unread answer."""
         while self._posted:
-            self._posted.popleft().told(False)  # noqa: FBT003  # what it is told
+            self._posted.popleft().on_result(False)  # noqa: FBT003  # the result
 
     def shut(self) -> None:
         """Ends every call over the lane. Any thread may call it."""
@@ -187,8 +187,7 @@ class Lane:
         if frame.HasField("refused"):
             raise error_of_status(frame.refused)
         if not frame.HasField(kind):
-            msg = f"{frame.WhichOneof('message')} came in the place of {kind}"
-            raise BrokenFrames(msg)
+            raise BrokenFrames(f"{frame.WhichOneof('message')} came in the place of {kind}")
         return frame
 
     def _framed(self, method: str, request: Sequence[bytes], timeout: float) -> list[bytes]:
@@ -210,7 +209,7 @@ class Lane:
         head, _ = self._receive(deadline)
         refused = head and attach_pb2.LaneAnswer.FromString(head).HasField("status")
         self.read_count += 1
-        self._posted.popleft().told(not refused)
+        self._posted.popleft().on_result(not refused)
 
     def _has_something(self, seconds: float) -> bool:
         return bool(self._left or self._poll.poll(math.ceil(seconds * MILLISECONDS)))
@@ -231,8 +230,7 @@ class Lane:
             data += self._chunk(LENGTHS.size - len(data), deadline)
         head_bytes, body_bytes = LENGTHS.unpack_from(data)
         if head_bytes + body_bytes > MAX_FRAME_BYTES:
-            msg = f"an answer of {body_bytes} bytes is over {MAX_FRAME_BYTES}"
-            raise BrokenFrames(msg)
+            raise BrokenFrames(f"an answer of {body_bytes} bytes is over {MAX_FRAME_BYTES}")
         body_at = LENGTHS.size + head_bytes
         end = body_at + body_bytes
         if len(data) < end:
@@ -251,8 +249,7 @@ class Lane:
         # The socket's own timeout would restart with each signal.
         data = self._socket.recv(most, AT_ONCE)
         if not data:
-            msg = "the store hung up"
-            raise EOFError(msg)
+            raise EOFError("the store hung up")
         return data
 
 
@@ -269,8 +266,7 @@ def _typed(late: str) -> Generator[None, None, None]:
 
 def _require_none(data: bytes) -> None:
     if data:
-        msg = "more came than an answer"
-        raise BrokenFrames(msg)
+        raise BrokenFrames("more came than an answer")
 
 
 def _broken(error: Exception) -> StoreUnavailable:

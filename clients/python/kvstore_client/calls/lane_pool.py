@@ -88,13 +88,13 @@ class LanePool:
         method: str,
         request: Sequence[bytes],
         timeout: float,
-        told: Callable[[bool], None],
+        on_result: Callable[[bool], None],
     ) -> bool:
         """Sends a call without waiting for its answer. Returns False if no lane is free.
 
         The lane's next call reads the answer first, or :meth:`collect` does. The thread
-        that reads it, or finds the lane broken, calls ``told`` once with the success.
-        ``told`` MUST NOT wait.
+        that reads it, or finds the lane broken, calls ``on_result`` once with the success.
+        ``on_result`` MUST NOT wait.
         """
         with self._mutex:
             if not self._idle or self._rests_until:
@@ -105,9 +105,9 @@ class LanePool:
             if lane.unread_count >= MOST_UNREAD:
                 lane.collect()
             if lane.unread_count < MOST_UNREAD:
-                # From here on ``told`` learns the result, also of a failure.
+                # From here on ``on_result`` gets the result, also of a failure.
                 posted = True
-                posted = lane.post(method, request, timeout, told)
+                posted = lane.post(method, request, timeout, on_result)
             whole = True
         except StoreError as error:
             _logger.info("lane_broken", extra={"reason": str(error)})

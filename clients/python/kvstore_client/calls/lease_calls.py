@@ -144,22 +144,22 @@ class LeaseCalls:
         fault_point("release.after")
 
     def post_release(
-        self, pin_ids: Sequence[int], timeout: float, told: Callable[[bool], None]
+        self, pin_ids: Sequence[int], timeout: float, on_result: Callable[[bool], None]
     ) -> bool:
         """Posts a release of pins; returns False if no lane is free."""
         fault_point("release.before")
         method = self._calls.prefix_cache.ReleasePins
-        posted = self._calls.post(method, self._release(pin_ids), timeout, told)
+        posted = self._calls.post(method, self._release(pin_ids), timeout, on_result)
         fault_point("release.after")
         return posted
 
     def post_abort(
-        self, reservation_ids: Sequence[int], timeout: float, told: Callable[[bool], None]
+        self, reservation_ids: Sequence[int], timeout: float, on_result: Callable[[bool], None]
     ) -> bool:
         """Posts an abort of reservations; returns False if no lane is free."""
         fault_point("release.before")
         method = self._calls.prefix_cache.AbortReservation
-        posted = self._calls.post(method, self._abort(reservation_ids), timeout, told)
+        posted = self._calls.post(method, self._abort(reservation_ids), timeout, on_result)
         fault_point("release.after")
         return posted
 

@@ -31,8 +31,7 @@ class SharedLease(NamedTuple):
         rest = packed.removeprefix(MARK)
         fixed = EPOCH_BYTES + LEASE_ID_BYTES
         if not packed.startswith(MARK) or len(rest) < fixed + LEAST_SECRET_BYTES:
-            msg = "these are not the bytes of a shared lease"
-            raise ValueError(msg)
+            raise ValueError("these are not the bytes of a shared lease")
         epoch = int.from_bytes(rest[:EPOCH_BYTES], "little")
         return cls(epoch, rest[EPOCH_BYTES:fixed], rest[fixed:])
 

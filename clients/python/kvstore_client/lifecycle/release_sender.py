@@ -58,7 +58,7 @@ class ReleaseSender:
 
     The caller does not wait: the lane's next user reads the answer, or the sender's thread
     does soon after. If no lane is idle, or a lane breaks, the release goes into a queue. The
-    thread sends all queued releases in one call.
+    thread sends all queued releases together, in as few calls as the store's limits allow.
 
     Releases are idempotent, so each is sent until the store answers, or until
     :meth:`abandon`. After ``last`` the thread revokes the lease in the same way. It calls

@@ -11,7 +11,12 @@ from typing import NamedTuple
 
 from kvstore.v1 import attach_pb2, store_pb2
 from kvstore_client.calls.attach_connection import AttachConnection
-from kvstore_client.calls.circuit_breaker import CircuitBreaker, Sample, StoreGate, StoreRequest
+from kvstore_client.calls.circuit_breaker import (
+    CircuitBreaker,
+    ProbeSample,
+    ProbingBreaker,
+    StoreRequest,
+)
 from kvstore_client.calls.deadlines import Backoff, Deadline, StoreBudget
 from kvstore_client.calls.grpc_channel import StoreCalls
 from kvstore_client.calls.lease_calls import LeaseCalls
@@ -99,7 +104,7 @@ class Session:
         self._pid = os.getpid()
         self._ids = itertools.count(1 + secrets.randbelow(FIRST_IDS))
         self._holds = 0
-        self._sample: Sample | None = None
+        self._sample: ProbeSample | None = None
         self._connection = attachment.connection
         self._sender = sender = ReleaseSender(
             attachment.lease,
@@ -115,7 +120,7 @@ class Session:
         self.extents = ExtentTable(
             monitor, numbers, sender.unmapped, self.store_epoch, config.wait_for_device
         )
-        self._gate = StoreGate(
+        self._breaker = ProbingBreaker(
             CircuitBreaker(
                 first_open=self.call_timeout,
                 longest_open=config.longest_open,
@@ -134,7 +139,7 @@ class Session:
     @property
     def usable(self) -> bool:
         """True while new work is sent: the lease is held and the store answers."""
-        return self.ended is None and self._gate.passes and self._keeper.holds
+        return self.ended is None and self._breaker.passes and self._keeper.holds
 
     @property
     def drained(self) -> bool:
@@ -150,13 +155,13 @@ class Session:
             self._monitor.notify_all()
         _logger.info("session_ended", extra={"reason": str(reason)})
         self._keeper.stop()
-        self._gate.close()
+        self._breaker.close()
         self.calls.cancel()
         self._sender.wake()
 
     def renewed(self) -> None:
         """Notes that the store answers renewals, and probes whether it answers requests."""
-        self._gate.prompt()
+        self._breaker.prompt()
         self._sender.prompt()
 
     def check_process(self) -> None:
@@ -177,7 +182,7 @@ class Session:
         *,
         pin_ids: Sequence[int] = (),
         reservation_ids: Sequence[int] = (),
-        sample: Sample | None = None,
+        sample: ProbeSample | None = None,
     ) -> Iterator[StoreRequest]:
         """Runs a request that may take these ids, and charges its time to ``budget``.
 
@@ -190,11 +195,11 @@ class Session:
             with self._monitor:
                 if self._joined or self.ended is not None or not self._keeper.holds:
                     raise self._why_not()
-                ticket = self._gate.admit()
+                ticket = self._breaker.admit()
                 self._holds += 1
                 self._sample = sample or self._sample
             request = StoreRequest(
-                self._gate, ticket, deadline, self.end, call_timeout=self.call_timeout
+                self._breaker, ticket, deadline, self.end, call_timeout=self.call_timeout
             )
             try:
                 yield request
@@ -204,7 +209,7 @@ class Session:
                     self._sender.give_back(pin_ids=pin_ids, reservation_ids=reservation_ids)
                 raise
             finally:
-                self._gate.leave(ticket)
+                self._breaker.leave(ticket)
                 self.leave()
 
     def settle(self, request: StoreRequest) -> None:

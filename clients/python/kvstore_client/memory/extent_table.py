@@ -48,8 +48,7 @@ def _map(
     if kind != "host":
         raise DeviceUnavailable(f"this client cannot map memory by {kind or 'no handle'}")
     if extent.host.descriptor_index >= len(descriptors):
-        msg = f"extent {extent.extent_id} came without its descriptor"
-        raise UntrustedExtent(msg)
+        raise UntrustedExtent(f"extent {extent.extent_id} came without its descriptor")
     return HostExtent(extent, descriptors[extent.host.descriptor_index], unmapped)
 
 

@@ -41,16 +41,13 @@ def check_memory(descriptor: int, size: int) -> None:
     """Raises :class:`UntrustedMemory` unless a memfd has ``size`` bytes and keeps them."""
     there = os.fstat(descriptor).st_size
     if size > there:
-        msg = f"{size} bytes were announced, and its memory has {there} bytes"
-        raise UntrustedMemory(msg)
+        raise UntrustedMemory(f"{size} bytes were announced, and its memory has {there} bytes")
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError as error:
-        msg = "it is no memfd"
-        raise UntrustedMemory(msg) from error
+        raise UntrustedMemory("it is no memfd") from error
     if seals & REQUIRED_SEALS != REQUIRED_SEALS:
-        msg = f"it has the seals {seals:#x}, not {REQUIRED_SEALS:#x}"
-        raise UntrustedMemory(msg)
+        raise UntrustedMemory(f"it has the seals {seals:#x}, not {REQUIRED_SEALS:#x}")
 
 
 def map_memory(
@@ -134,8 +131,7 @@ class HostExtent(MappedExtent):
         try:
             check_memory(descriptor, size)
         except UntrustedMemory as error:
-            msg = f"extent {extent.extent_id}: {error}"
-            raise UntrustedExtent(msg) from error
+            raise UntrustedExtent(f"extent {extent.extent_id}: {error}") from error
         report = partial(unmapped, self.extent_id) if unmapped else None
         self._memory = map_memory(descriptor, size, unmapped=report)
 

@@ -39,12 +39,10 @@ class MappedExtent(ABC):
 
     def __init__(self, extent: types_pb2.Extent, size_bytes: int) -> None:
         if not extent.slot_count or not extent.slot_bytes:
-            msg = f"extent {extent.extent_id} has no slots"
-            raise UntrustedExtent(msg)
+            raise UntrustedExtent(f"extent {extent.extent_id} has no slots")
         needed = extent.offset + extent.slot_count * extent.slot_bytes
         if needed > size_bytes:
-            msg = f"extent {extent.extent_id} needs {needed} of {size_bytes} bytes"
-            raise UntrustedExtent(msg)
+            raise UntrustedExtent(f"extent {extent.extent_id} needs {needed} of {size_bytes} bytes")
         self.extent_id = extent.extent_id
         self.arena_id = extent.arena_id
         self.slot_count = extent.slot_count
@@ -82,8 +80,9 @@ class MappedExtent(ABC):
     def slot(self, index: int) -> memoryview:
         """Returns one slot as bytes. Raises ``IndexError``, and as :meth:`view` does."""
         if not 0 <= index < self.slot_count:
-            msg = f"extent {self.extent_id} has {self.slot_count} slots, none is {index}"
-            raise IndexError(msg)
+            raise IndexError(
+                f"extent {self.extent_id} has {self.slot_count} slots, none is {index}"
+            )
         return self.view()[index * self.slot_bytes : (index + 1) * self.slot_bytes]
 
     @abstractmethod

@@ -22,17 +22,18 @@ def map_generations(extent: types_pb2.Extent, descriptors: Sequence[int]) -> mem
         return None
     table, needed = extent.generation_table, extent.slot_count * GENERATION_BYTES
     if table.descriptor_index >= len(descriptors):
-        msg = f"extent {extent.extent_id} came without its generation table's descriptor"
-        raise UntrustedExtent(msg)
+        raise UntrustedExtent(
+            f"extent {extent.extent_id} came without its generation table's descriptor"
+        )
     if table.size_bytes < needed:
-        msg = f"extent {extent.extent_id} needs a table of {needed} bytes, not {table.size_bytes}"
-        raise UntrustedExtent(msg)
+        raise UntrustedExtent(
+            f"extent {extent.extent_id} needs a table of {needed} bytes, not {table.size_bytes}"
+        )
     descriptor = descriptors[table.descriptor_index]
     try:
         check_memory(descriptor, needed)
     except UntrustedMemory as error:
-        msg = f"extent {extent.extent_id}'s generation table: {error}"
-        raise UntrustedExtent(msg) from error
+        raise UntrustedExtent(f"extent {extent.extent_id}'s generation table: {error}") from error
     return map_memory(descriptor, needed, writable=False).cast("Q")
 
 

@@ -127,12 +127,11 @@ def plan_of(pool: Pool, share: float, clients: int, prefixes: int, pages: tuple[
     kept = (most - fixed) // (clients * suffix_pages)
     if kept < 1:
         needed = counted(fixed + clients * suffix_pages, "page")
-        msg = (
+        raise ValueError(
             f"{counted(clients, 'client')} with {counted(prefixes, 'prefix', 'prefixes')} need"
             f" {needed}, but --share {share:g} of the pool's {counted(pool.slots, 'slot')} is"
             f" {most}: set fewer --clients, --prefixes or tokens, or a larger --share"
         )
-        raise ValueError(msg)
     kept = min(kept, MOST_KEPT)
     used = fixed + kept * clients * suffix_pages
     return Plan(used, kept, min(max(used - pool.free, 0), pool.others))

@@ -20,7 +20,7 @@ READING_ERRORS = (OSError, EOFError, zlib.error, ValueError, RecursionError, Typ
 Row = TypeVar("Row")
 
 
-class Prompt(NamedTuple):
+class TracePrompt(NamedTuple):
     """One prompt of a replay.
 
     ``packed`` has the packed tokens of whole pages. Each page stands for ``page_weight`` tokens
@@ -41,7 +41,7 @@ class Prompt(NamedTuple):
         return min(pages * self.page_weight, self.token_count)
 
 
-def prompts_of(path: Path, count: int | None = None) -> Iterator[Prompt]:
+def prompts_of(path: Path, count: int | None = None) -> Iterator[TracePrompt]:
     """Yields a trace's prompts, the first ``count`` of them if given.
 
     A line has ``tokens``, or ``hash_ids`` and ``input_length``, where one page stands for a block
@@ -105,12 +105,12 @@ def _said(error: Exception) -> str:
     return what or type(error).__name__
 
 
-def _prompt(row: object) -> Prompt:
+def _prompt(row: object) -> TracePrompt:
     row = object_of(row)
     if "hash_ids" in row:
         ids, length = blocks_of(row)
         packed = b"".join(pack_tokens([each]) * PAGE_TOKENS for each in ids)
-        return Prompt(packed, BLOCK_TOKENS, length)
+        return TracePrompt(packed, BLOCK_TOKENS, length)
     if "tokens" not in row:
         raise ValueError('it has neither "tokens" nor "hash_ids"')
     tokens = row["tokens"]
@@ -118,4 +118,4 @@ def _prompt(row: object) -> Prompt:
         raise TypeError("tokens is a list")
     packed = pack_tokens(tokens)
     whole = len(packed) // (PAGE_TOKENS * TOKEN_BYTES) * PAGE_TOKENS * TOKEN_BYTES
-    return Prompt(packed[:whole], PAGE_TOKENS, len(tokens))
+    return TracePrompt(packed[:whole], PAGE_TOKENS, len(tokens))

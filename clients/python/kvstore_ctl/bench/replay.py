@@ -12,7 +12,7 @@ from kvstore_client.errors import PoolExhausted
 from kvstore_client.packed_tokens import TOKEN_BYTES
 from kvstore_client.reservation import Acquired, Reservation
 from kvstore_ctl import store_tables
-from kvstore_ctl.bench.prompt_trace import Prompt, prompts_of
+from kvstore_ctl.bench.prompt_trace import TracePrompt, prompts_of
 from kvstore_ctl.bench.scratch_namespace import (
     PAGE_TOKENS,
     Before,
@@ -70,7 +70,7 @@ def replay(
         show(store_tables.plain_table("replay", ("", ""), rows))
 
 
-def run(made: Scratch, prompts: Iterable[Prompt], before: Before) -> dict[str, float]:
+def run(made: Scratch, prompts: Iterable[TracePrompt], before: Before) -> dict[str, float]:
     """Replays prompts in a scratch namespace; returns the results, in tokens of the trace."""
     begun, counts = time.monotonic(), Counter[str]()
     mine = made.counters().counters
@@ -112,7 +112,7 @@ def _at_risk(before: Before) -> str:
     return " and ".join(filter(None, (memory, before.tier_3_at_risk)))
 
 
-def _ask(made: Scratch, prompt: Prompt, counts: Counter[str]) -> None:
+def _ask(made: Scratch, prompt: TracePrompt, counts: Counter[str]) -> None:
     """Matches a prompt and inserts as many of the missing pages as have room."""
     namespace, pages = made.namespace, prompt.page_count
     with namespace.acquire(prompt.packed + LAST, total_page_count=pages) as acquired:

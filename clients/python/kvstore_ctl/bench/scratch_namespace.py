@@ -178,7 +178,7 @@ def evicted_pages(counters: lease_pb2.CacheCounters) -> int:
 def tier_3_at_risk(tier_3: store_pb2.Tier3Stats) -> str:
     """Returns in words the pages of tier 3 that may be evicted; empty if there are none.
 
-    A caller that may not see their number is told of some pages.
+    For a caller that may not see their number the words name no number.
     """
     if tier_3.size_bytes:
         return f"{counted(tier_3.page_count, 'page')} in tier 3" if tier_3.page_count else ""

@@ -92,8 +92,8 @@ def events(
         listed = admin.namespaces()
         chosen = namespace_of(listed, namespace).namespace_id if namespace else b""
         titles = Titles(admin.namespaces, listed)
-        told = watched(admin, chosen, follow=follow, seconds=seconds, new=new)
-        for at, event in islice(of_kinds(told, kind or KINDS), limit):
+        observed = watched(admin, chosen, follow=follow, seconds=seconds, new=new)
+        for at, event in islice(of_kinds(observed, kind or KINDS), limit):
             typer.echo(json_line(at, event) if as_json else text_line(at, event, titles))
 
 
@@ -128,12 +128,12 @@ class Titles:
 
 
 def of_kinds(
-    told: Iterable[tuple[datetime, store_pb2.WatchEventsResponse]], kinds: Collection[str]
+    observed: Iterable[tuple[datetime, store_pb2.WatchEventsResponse]], kinds: Collection[str]
 ) -> Iterator[tuple[datetime, store_pb2.WatchEventsResponse]]:
     """Yields the events of some :data:`KINDS`. All kinds include those unknown to this program."""
     fields = {KINDS[each] for each in kinds}
     everything = fields == set(KINDS.values())
-    return (each for each in told if everything or each[1].WhichOneof("event") in fields)
+    return (each for each in observed if everything or each[1].WhichOneof("event") in fields)
 
 
 def watched(
@@ -157,9 +157,9 @@ def watched(
             started = datetime.now(UTC) - timedelta(seconds=began)
             if history is History.NONE:
                 since = began
-            told = iter(watch)
-            remembered = list(islice(told, watch.began.began.remembered_event_count))
-            for event in chain(_not_told(remembered, last, since), told):
+            observed = iter(watch)
+            remembered = list(islice(observed, watch.began.began.remembered_event_count))
+            for event in chain(_unseen(remembered, last, since), observed):
                 last.append(event)
                 yield started + timedelta(seconds=_seconds(event.uptime)), event
         left -= span
@@ -168,7 +168,7 @@ def watched(
         history = History.FIRST
 
 
-def _not_told(
+def _unseen(
     remembered: list[store_pb2.WatchEventsResponse],
     last: Collection[store_pb2.WatchEventsResponse],
     since: float,

@@ -176,8 +176,9 @@ def evict(
     with connected(runtime_dir) as admin:
         packed_tokens = b"" if everything else tokens_of(tokens, packed=packed)
         if not (packed_tokens or everything):
-            msg = f"no tokens in {tokens}; to remove all pages of a namespace, give --all"
-            raise ValueError(msg)
+            raise ValueError(
+                f"no tokens in {tokens}; to remove all pages of a namespace, give --all"
+            )
         chosen = namespace_of(admin.namespaces(), namespace)
         if not yes:
             confirm(_question(chosen, packed_tokens))

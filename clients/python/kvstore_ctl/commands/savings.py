@@ -41,8 +41,7 @@ def prefix_savings(
     means unknown. Raises ``ValueError`` for a negative number.
     """
     if min(shared, suffix, requests, prefill_tokens_per_second) < 0:
-        msg = "tokens, requests and tokens a second must not be negative"
-        raise ValueError(msg)
+        raise ValueError("tokens, requests and tokens a second must not be negative")
     computed = shared + requests * suffix if requests else 0
     return savings_of(requests * (shared + suffix), computed, prefill_tokens_per_second)
 

@@ -16,7 +16,7 @@ from kvstore_ctl.console import EXIT_REFUSED, EXIT_USAGE, AsJson, RuntimeDirOpti
 from kvstore_ctl.doctor import device_checks, host_checks, memory_checks, store_checks
 from kvstore_ctl.doctor.findings import (
     Finding,
-    Outcome,
+    Verdict,
     failed,
     findings_table,
     ok,
@@ -59,7 +59,7 @@ def doctor(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> 
     else:
         show(findings_table(findings))
         typer.echo(f"\n{_summary(findings)}")
-    if outcome is Outcome.FAILED:
+    if outcome is Verdict.FAILED:
         raise typer.Exit(EXIT_REFUSED)
 
 
@@ -68,7 +68,7 @@ def _here(paths: RuntimeDir) -> Iterator[Finding]:
     pid = host_checks.server_pid(facts, paths)
     socket, seen = host_checks.socket_check(paths), None
     yield socket
-    if socket.outcome is Outcome.FAILED:
+    if socket.outcome is Verdict.FAILED:
         for name in (LIVENESS, READINESS, ANSWERS):
             yield skipped(name, "no store runs here: see socket")
     else:
@@ -141,7 +141,7 @@ def _store(seen: Seen) -> Iterator[Finding]:
 def _summary(findings: list[Finding]) -> str:
     counts = [
         f"{count} {outcome.value}"
-        for outcome in Outcome
+        for outcome in Verdict
         if (count := sum(each.outcome is outcome for each in findings))
     ]
     return ", ".join(counts)

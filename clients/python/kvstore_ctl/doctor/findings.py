@@ -10,7 +10,7 @@ from rich.text import Text
 from kvstore_ctl.terminal_text import printable
 
 
-class Outcome(Enum):
+class Verdict(Enum):
     """The outcome of a check. ``SKIPPED`` checks cannot be made from here."""
 
     OK = "ok"
@@ -20,10 +20,10 @@ class Outcome(Enum):
 
 
 STYLES = {
-    Outcome.OK: "green",
-    Outcome.SKIPPED: "dim",
-    Outcome.WARNING: "yellow",
-    Outcome.FAILED: "bold red",
+    Verdict.OK: "green",
+    Verdict.SKIPPED: "dim",
+    Verdict.WARNING: "yellow",
+    Verdict.FAILED: "bold red",
 }
 
 
@@ -31,35 +31,35 @@ class Finding(NamedTuple):
     """The result of one check, with advice if something is wrong."""
 
     check: str
-    outcome: Outcome
+    outcome: Verdict
     found: str
     advice: str = ""
 
 
 def ok(check: str, found: str) -> Finding:
     """Returns a finding without a problem."""
-    return Finding(check, Outcome.OK, found)
+    return Finding(check, Verdict.OK, found)
 
 
 def skipped(check: str, why: str) -> Finding:
     """Returns a finding of a check that could not be made."""
-    return Finding(check, Outcome.SKIPPED, why)
+    return Finding(check, Verdict.SKIPPED, why)
 
 
 def warning(check: str, found: str, advice: str) -> Finding:
     """Returns a finding that costs something, or may."""
-    return Finding(check, Outcome.WARNING, found, advice)
+    return Finding(check, Verdict.WARNING, found, advice)
 
 
 def failed(check: str, found: str, advice: str) -> Finding:
     """Returns a finding that has to be fixed."""
-    return Finding(check, Outcome.FAILED, found, advice)
+    return Finding(check, Verdict.FAILED, found, advice)
 
 
-def worst(findings: Iterable[Finding]) -> Outcome:
+def worst(findings: Iterable[Finding]) -> Verdict:
     """Returns the worst outcome, or ok without findings. Skipped is better than ok."""
-    order = [Outcome.SKIPPED, Outcome.OK, Outcome.WARNING, Outcome.FAILED]
-    return max((each.outcome for each in findings), key=order.index, default=Outcome.OK)
+    order = [Verdict.SKIPPED, Verdict.OK, Verdict.WARNING, Verdict.FAILED]
+    return max((each.outcome for each in findings), key=order.index, default=Verdict.OK)
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:

@@ -15,7 +15,7 @@ COARSE_COUNT, COARSE_SECONDS = 1440, 60.0
 class Sample(NamedTuple):
     """Counts since the store's start, at ``time`` seconds after it.
 
-    ``found`` counts the tokens that nobody had to compute.
+    ``found`` counts the tokens that were matched or copied.
     """
 
     time: float
@@ -43,7 +43,7 @@ def sample_of(stats: store_pb2.GetStatsResponse) -> Sample:
     )
 
 
-class History:
+class SampleHistory:
     """The latest samples, bounded in number. Thread-safe."""
 
     def __init__(self) -> None:

@@ -28,14 +28,12 @@ def listen(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not port.isdecimal() or not _is_loopback(host):
-        msg = f"--listen {address}: use an address of loopback, such as 127.0.0.1:7402"
-        raise ValueError(msg)
+        raise ValueError(f"--listen {address}: use an address of loopback, such as 127.0.0.1:7402")
     try:
         family, *_, place = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
         return socket.create_server(place, family=family)
     except (OSError, OverflowError) as error:
-        msg = f"--listen {address}: {error}"
-        raise ValueError(msg) from None
+        raise ValueError(f"--listen {address}: {error}") from None
 
 
 def serve(feed: Feed, listener: socket.socket, say: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""The trees that somebody looks at, read again when they are old."""
+"""The trees that the page shows, read again when they are old."""
 
 from array import array
 from collections import OrderedDict
@@ -17,7 +17,7 @@ REST: Final = 19.0
 MAX_COUNT: Final = 2
 
 
-class Tree:
+class NamespaceTree:
     """A namespace's tree, with the first tokens of each node where tokens are shown."""
 
     def __init__(self, page_tokens: int, prefixes: Iterable[store_pb2.PrefixInfo]) -> None:
@@ -44,14 +44,14 @@ class RecentTree:
     One caller reads it while the others wait.
     """
 
-    def __init__(self, read: Callable[[], Tree], clock: Callable[[], float]) -> None:
+    def __init__(self, read: Callable[[], NamespaceTree], clock: Callable[[], float]) -> None:
         self._read = read
         self._clock = clock
         self._mutex = Lock()
-        self._tree: Tree | None = None
+        self._tree: NamespaceTree | None = None
         self._due = clock()
 
-    def get(self) -> Tree:
+    def get(self) -> NamespaceTree:
         """Returns the tree. An error of ``read`` is raised, and the next call reads again."""
         with self._mutex:
             began = self._clock()
@@ -70,7 +70,7 @@ class Trees:
         self._mutex = Lock()
         self._kept: OrderedDict[bytes, RecentTree] = OrderedDict()
 
-    def get(self, namespace_id: bytes, read: Callable[[], Tree]) -> Tree:
+    def get(self, namespace_id: bytes, read: Callable[[], NamespaceTree]) -> NamespaceTree:
         """Returns a namespace's tree, by ``read`` if it is not known or old."""
         with self._mutex:
             if namespace_id not in self._kept:

@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 from kvstore.v1 import lease_pb2, store_pb2
 from kvstore_client.admin import Admin
 from kvstore_client.errors import StoreError, StoreUnavailable
-from kvstore_ctl.page.counter_history import History, sample_of
-from kvstore_ctl.page.recent_trees import Tree, Trees
+from kvstore_ctl.page.counter_history import SampleHistory, sample_of
+from kvstore_ctl.page.recent_trees import NamespaceTree, Trees
 
 # First tokens of a node that are shown where the operator asked for tokens.
 MAX_TOKENS = 24
@@ -17,7 +17,7 @@ Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 
 
-class StoreCalls(Protocol):
+class StoreQueries(Protocol):
     """A connection to a store."""
 
     def ask(self, call: Callable[[Admin], Result]) -> Result:
@@ -51,14 +51,14 @@ class Snapshot:
 class Feed:
     """A store's last snapshot, its history and its trees. Thread-safe.
 
-    History and numbers begin again when the store restarts.
+    SampleHistory and numbers begin again when the store restarts.
     """
 
     def __init__(
-        self, store: StoreCalls, clock: Callable[[], float], *, shows_tokens: bool = False
+        self, store: StoreQueries, clock: Callable[[], float], *, shows_tokens: bool = False
     ) -> None:
         self.shows_tokens = shows_tokens
-        self.history = History()
+        self.history = SampleHistory()
         self._store = store
         self._clock = clock
         self._mutex = Lock()
@@ -77,7 +77,7 @@ class Feed:
         with self._mutex:
             before = self._snapshot
             if before is None or before.stats.store_epoch != stats.store_epoch:
-                self.history, self._trees = History(), Trees(self._clock)
+                self.history, self._trees = SampleHistory(), Trees(self._clock)
                 self._last_number, before = 0, Snapshot(stats, {}, {})
             namespaces = (each.namespace_id for each in stats.namespaces)
             self._snapshot = Snapshot(
@@ -95,13 +95,13 @@ class Feed:
             raise StoreUnavailable("the store does not answer")
         return snapshot
 
-    def tree(self, namespace: store_pb2.NamespaceInfo) -> Tree:
+    def tree(self, namespace: store_pb2.NamespaceInfo) -> NamespaceTree:
         """Returns a namespace's tree, a few seconds old; raises ``StoreError``."""
         count = MAX_TOKENS if self.shows_tokens else 0
 
-        def read(admin: Admin) -> Tree:
+        def read(admin: Admin) -> NamespaceTree:
             prefixes = admin.prefixes(namespace.namespace_id, max_tokens=count)
-            return Tree(namespace.layout.page_tokens, prefixes)
+            return NamespaceTree(namespace.layout.page_tokens, prefixes)
 
         return self._trees.get(namespace.namespace_id, lambda: self._store.ask(read))
 

@@ -20,7 +20,7 @@ from kvstore_ctl.console import (
     show,
     store_failures,
 )
-from kvstore_ctl.top.frame import SORTS, Frame, plain_frame, rendered
+from kvstore_ctl.top.frame import SORTS, Screen, plain_frame, rendered
 from kvstore_ctl.top.rates import change_between
 from kvstore_ctl.top.terminal_keys import keys
 
@@ -29,7 +29,7 @@ LEAST_INTERVAL = 0.05
 MOST_INTERVAL = 86_400.0
 
 
-class _Looks(NamedTuple):
+class _Display(NamedTuple):
     """The settings of a display: interval, number of frames (0: no end), sorting and rows."""
 
     interval: float
@@ -63,40 +63,40 @@ def top(  # each is an option
     """
     if sort not in SORTS:
         raise typer.BadParameter(f"one of {NAMES}, not {sort!r}", param_hint="--sort")
-    looks = _Looks(interval, 1 if once else count, sort, rows)
+    display = _Display(interval, 1 if once else count, sort, rows)
     try:
         if sys.stdout.isatty() and not as_json:
             with store_failures(), closing(StoreConnection(runtime_dir)) as store:
-                _live(store, looks)
+                _live(store, display)
         else:
             with connected(runtime_dir) as admin:
-                _printed(admin, looks, _print_json if as_json else _print_text)
+                _printed(admin, display, _print_json if as_json else _print_text)
     except KeyboardInterrupt:
         return
 
 
-def _printed(admin: Admin, looks: _Looks, print_frame: Callable[[Frame], None]) -> None:
+def _printed(admin: Admin, display: _Display, print_frame: Callable[[Screen], None]) -> None:
     never = Event()
     before, shown = admin.stats(), 0
-    while not looks.frames or shown < looks.frames:
-        never.wait(looks.interval)
+    while not display.frames or shown < display.frames:
+        never.wait(display.interval)
         after = admin.stats()
-        print_frame(Frame(after, change_between(before, after), looks.sort, looks.rows))
+        print_frame(Screen(after, change_between(before, after), display.sort, display.rows))
         before, shown = after, shown + 1
 
 
-def _live(store: StoreConnection, looks: _Looks) -> None:
+def _live(store: StoreConnection, display: _Display) -> None:
     """Shows frames in place. A key acts at once, and the next snapshot comes an interval later.
 
     Raises ``StoreError`` if the first call fails. Later failures are shown, and retried.
     """
     sorts = list(SORTS)
     before, shown, trouble = store.ask(Admin.stats), 0, ""
-    frame = Frame(before, change_between(before, before), looks.sort, looks.rows)
+    frame = Screen(before, change_between(before, before), display.sort, display.rows)
     # A bounded number of frames stays on the terminal, to be read afterwards.
-    with keys() as wait_for_key, Live(auto_refresh=False, screen=not looks.frames) as screen:
-        while not looks.frames or shown < looks.frames:
-            key = wait_for_key(looks.interval)
+    with keys() as wait_for_key, Live(auto_refresh=False, screen=not display.frames) as screen:
+        while not display.frames or shown < display.frames:
+            key = wait_for_key(display.interval)
             if key == "q":
                 return
             if key == "s":
@@ -112,15 +112,15 @@ def _live(store: StoreConnection, looks: _Looks) -> None:
                     before, shown, trouble = after, shown + 1, ""
             width = screen.console.width
             # The last frame stays on the terminal, so it does not name the keys.
-            more = not looks.frames or shown < looks.frames
+            more = not display.frames or shown < display.frames
             shown_now = rendered(frame, width=width, trouble=trouble, keys=more)
             screen.update(shown_now, refresh=True)
 
 
-def _print_json(frame: Frame) -> None:
+def _print_json(frame: Screen) -> None:
     typer.echo(json.dumps(plain_frame(frame)))
 
 
-def _print_text(frame: Frame) -> None:
+def _print_text(frame: Screen) -> None:
     show(rendered(frame))
     typer.echo()

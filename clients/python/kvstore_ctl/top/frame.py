@@ -16,7 +16,7 @@ WIDTH = 32
 MEBIBYTE = 1 << 20
 
 
-class Part(NamedTuple):
+class BarPart(NamedTuple):
     """A part of a bar: its name, its character and its colour."""
 
     name: str
@@ -25,12 +25,12 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("cached", "#", "green"),
-    Part("reserved", "=", "yellow"),
-    Part("detached", "~", "cyan"),
-    Part("moving", ">", "magenta"),
-    Part("quarantined", "!", "bold red"),
-    Part("free", ".", "dim"),
+    BarPart("cached", "#", "green"),
+    BarPart("reserved", "=", "yellow"),
+    BarPart("detached", "~", "cyan"),
+    BarPart("moving", ">", "magenta"),
+    BarPart("quarantined", "!", "bold red"),
+    BarPart("free", ".", "dim"),
 )
 LEGEND = " ".join(f"{part.character}{part.name}" for part in PARTS)
 
@@ -110,7 +110,7 @@ THRASH_SHARE = 0.2
 KEYS = "q quits, s sorts by the next column, Ctrl-C ends"
 
 
-class Frame(NamedTuple):
+class Screen(NamedTuple):
     """The content of one display: a snapshot, and the activity since the one before."""
 
     stats: store_pb2.GetStatsResponse
@@ -149,7 +149,7 @@ class Frame(NamedTuple):
 
 
 def rendered(
-    frame: Frame, *, width: int | None = None, trouble: str = "", keys: bool = False
+    frame: Screen, *, width: int | None = None, trouble: str = "", keys: bool = False
 ) -> RenderableType:
     """Returns a frame for a file, or for a terminal of ``width`` columns.
 
@@ -188,7 +188,7 @@ def rendered(
     return Group(*lines)
 
 
-def plain_frame(frame: Frame) -> dict[str, object]:
+def plain_frame(frame: Screen) -> dict[str, object]:
     """Returns a frame's numbers for JSON: rates a second, and shares from 0 to 1."""
     return {
         "uptime": uptime_of(frame.stats),
@@ -230,7 +230,7 @@ def span(seconds: float) -> str:
     return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
 
 
-def _namespaces(frame: Frame, width: int | None) -> Table:
+def _namespaces(frame: Screen, width: int | None) -> Table:
     rows = [
         (
             info.namespace_id.hex()[:SHORT_ID],
@@ -245,7 +245,7 @@ def _namespaces(frame: Frame, width: int | None) -> Table:
     return _table("namespace", "pages", "pins", rows, width)
 
 
-def _leases(frame: Frame, width: int | None) -> Table:
+def _leases(frame: Screen, width: int | None) -> Table:
     rows = [
         (
             info.lease_id.hex()[:SHORT_ID],

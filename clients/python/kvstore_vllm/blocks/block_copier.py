@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
-from kvstore_vllm.blocks.block_geometry import Piece
-from kvstore_vllm.step_plan import Transfer
+from kvstore_vllm.blocks.block_geometry import BlockPiece
+from kvstore_vllm.step_plan import BlockTransfer
 
 # Copied as the widest type that the sizes allow: eight bytes at a time, or one.
 WIDE = 8
@@ -56,7 +56,7 @@ class ExtentTensors(Protocol):
         """Returns ``[slots, page bytes]`` of uint8; raises ``KeyError``."""
 
 
-def planes_of(pieces: Sequence[Piece], kv_caches: Mapping[str, torch.Tensor]) -> list[Plane]:
+def planes_of(pieces: Sequence[BlockPiece], kv_caches: Mapping[str, torch.Tensor]) -> list[Plane]:
     """Returns all bytes of all blocks in page order.
 
     Raises ``ValueError`` if a layer of ``kv_caches`` does not lie at the offset in ``pieces``.
@@ -69,11 +69,11 @@ def planes_of(pieces: Sequence[Piece], kv_caches: Mapping[str, torch.Tensor]) ->
         for index, layer in enumerate(piece.layers):
             expected = storage.data_ptr() + piece.layers_at + index * piece.layer_stride
             if kv_caches[layer].data_ptr() != expected:
-                msg = f"{layer} does not lie where the cache's configuration says"
-                raise ValueError(msg)
+                raise ValueError(f"{layer} does not lie where the cache's configuration says")
         if piece.begin + piece.parts * piece.span > storage.nbytes():
-            msg = f"{piece.layers[0]}: {storage.nbytes()} bytes hold no {piece.block_count} blocks"
-            raise ValueError(msg)
+            raise ValueError(
+                f"{piece.layers[0]}: {storage.nbytes()} bytes hold no {piece.block_count} blocks"
+            )
         raw = torch.empty(0, dtype=torch.uint8, device=cache.device).set_(storage)
         shape = (piece.block_count, piece.parts, piece.block_stride)
         blocks = raw.as_strided(shape, (piece.block_stride, piece.span, 1), piece.begin)
@@ -91,7 +91,7 @@ class Stretch(NamedTuple):
     length: int
 
 
-def stretches(transfer: Transfer) -> Iterator[Stretch]:
+def stretches(transfer: BlockTransfer) -> Iterator[Stretch]:
     """Yields the longest pieces of a transfer that are contiguous on both sides."""
     now: Stretch | None = None
     for block, (extent_id, slot) in zip(transfer.block_ids, transfer.places, strict=True):
@@ -125,7 +125,7 @@ class BlockCopier:
         self._begin = rank * self.rank_bytes
         self.device = planes[0].blocks.device
 
-    def load(self, memory: ExtentTensors, transfer: Transfer, *, beside: bool = False) -> int:
+    def load(self, memory: ExtentTensors, transfer: BlockTransfer, *, beside: bool = False) -> int:
         """Copies slots into blocks; returns the bytes.
 
         Raises ``KeyError`` for an unknown extent. ``beside`` is True on a thread beside
@@ -133,7 +133,7 @@ class BlockCopier:
         """
         return self._copy(memory, transfer, to_blocks=True, beside=beside)
 
-    def save(self, memory: ExtentTensors, transfer: Transfer) -> int:
+    def save(self, memory: ExtentTensors, transfer: BlockTransfer) -> int:
         """Copies blocks into slots; returns the bytes.
 
         Raises ``KeyError`` for an unknown extent.
@@ -143,7 +143,7 @@ class BlockCopier:
     def _copy(
         self,
         memory: ExtentTensors,
-        transfer: Transfer,
+        transfer: BlockTransfer,
         *,
         to_blocks: bool,
         beside: bool = False,

@@ -13,7 +13,7 @@ class BlockTensor(Protocol):
     offset: int
 
 
-class Piece(NamedTuple):
+class BlockPiece(NamedTuple):
     """Bytes of each block that are copied together: ``parts`` of ``block_stride`` bytes.
 
     Part p of block b begins at ``begin + p * span + b * block_stride``. If layers lie one
@@ -41,16 +41,16 @@ class Piece(NamedTuple):
         return self.parts * self.block_stride
 
 
-def pieces_of(tensors: Sequence[BlockTensor], block_count: int) -> list[Piece]:
+def pieces_of(tensors: Sequence[BlockTensor], block_count: int) -> list[BlockPiece]:
     """Returns the pieces of a block in page order.
 
     Tensors that name the same bytes, as layers packed into blocks do, are one piece.
     """
-    pieces: dict[int, Piece] = {}
+    pieces: dict[int, BlockPiece] = {}
     for tensor in tensors:
         span = block_count * tensor.block_stride
         layered = tensor.layer_stride >= span
-        piece = Piece(
+        piece = BlockPiece(
             layers=tuple(tensor.layers),
             layers_at=tensor.offset,
             layer_stride=tensor.layer_stride,

@@ -16,7 +16,7 @@ from kvstore_client import DatedRun, PageRef
 from kvstore_client.errors import DeviceUnavailable
 from kvstore_client.memory.cuda.cuda_driver import CudaDriver
 from kvstore_vllm.blocks.block_copier import BlockCopier, ExtentTensors
-from kvstore_vllm.step_plan import StepPlan, Transfer, WorkerReport
+from kvstore_vllm.step_plan import BlockTransfer, StepPlan, WorkerReport
 
 _logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class PlanExecutor:
             thread_name_prefix="kvstore-vllm-load",
             initializer=_relax_capture if self._on_cuda else None,
         )
-        self._loaded: deque[tuple[Transfer, Copied]] = deque()
+        self._loaded: deque[tuple[BlockTransfer, Copied]] = deque()
         self._news = Condition()
         self._under_way = 0
         self._idle = False
@@ -141,13 +141,13 @@ class PlanExecutor:
         """Waits for the loads that are under way."""
         self._thread.shutdown(wait=True)
 
-    def _end_load(self, transfer: Transfer, copied: Copied) -> None:
+    def _end_load(self, transfer: BlockTransfer, copied: Copied) -> None:
         self._end(transfer, copied, "load")
         self.counts["load_faults"] += copied.made_to_fail
         if not copied.ok:
             self._failed_blocks.update(transfer.block_ids)
 
-    def _end(self, transfer: Transfer, copied: Copied, verb: str) -> None:
+    def _end(self, transfer: BlockTransfer, copied: Copied, verb: str) -> None:
         self._report.ended[transfer.job] += 1
         if not copied.ok:
             self._report.failed.add(transfer.job)
@@ -155,7 +155,7 @@ class PlanExecutor:
         self.counts[f"{verb}_microseconds"] += copied.microseconds
 
     def _load_beside(
-        self, memory: MappedPages | None, transfer: Transfer, ready: torch.cuda.Event | None
+        self, memory: MappedPages | None, transfer: BlockTransfer, ready: torch.cuda.Event | None
     ) -> None:
         copied = FAILED
         try:
@@ -171,7 +171,7 @@ class PlanExecutor:
                 self._news.notify_all()
 
     def _load(
-        self, memory: MappedPages | None, transfer: Transfer, *, beside: bool = False
+        self, memory: MappedPages | None, transfer: BlockTransfer, *, beside: bool = False
     ) -> Copied:
         if self._fault_fraction and self._chance.random() < self._fault_fraction:
             return Copied(ok=False, made_to_fail=True)
@@ -180,7 +180,7 @@ class PlanExecutor:
     def _copied(
         self,
         memory: MappedPages | None,
-        transfer: Transfer,
+        transfer: BlockTransfer,
         *,
         to_blocks: bool,
         beside: bool = False,

@@ -9,9 +9,9 @@ from kvstore_client import Match
 from kvstore_vllm.engine.settings import PlannerSettings
 from kvstore_vllm.scheduler.store_threads import Answers
 from kvstore_vllm.scheduler.store_work import StoreWork
-from kvstore_vllm.scheduler.tracked_requests import Lookup, Tracked
+from kvstore_vllm.scheduler.tracked_requests import RequestLookup, Tracked
 from kvstore_vllm.scheduler.transfer_jobs import Jobs
-from kvstore_vllm.step_plan import Transfer, runs_between
+from kvstore_vllm.step_plan import BlockTransfer, runs_between
 
 
 class LoadPath:
@@ -41,17 +41,17 @@ class LoadPath:
         self._usable = usable
         self._joining = joining
         self._clock = clock
-        self._planned: list[Transfer] = []
+        self._planned: list[BlockTransfer] = []
         # The number of loads that not every rank has ended.
         self.open_count = 0
 
     def look_up(self, tracked: Tracked) -> None:
         """Begins a lookup. Without a whole page or a usable store it is a miss at once."""
-        lookup = tracked.lookup = Lookup()
+        lookup = tracked.lookup = RequestLookup()
         self._counts["asked_tokens"] += tracked.request.num_tokens
         self._ask(tracked, lookup)
 
-    def _ask(self, tracked: Tracked, lookup: Lookup) -> None:
+    def _ask(self, tracked: Tracked, lookup: RequestLookup) -> None:
         """Sends the lookup, unless ranks are about to reach the store: then a later call does."""
         pages = tracked.request.num_tokens // self._settings.page_tokens
         # In this order: a rank that joins between the two calls counts in the second.
@@ -114,12 +114,14 @@ class LoadPath:
         tracked.open_loads += 1
         self.open_count += 1
 
-    def take_planned(self) -> list[Transfer]:
+    def take_planned(self) -> list[BlockTransfer]:
         """Returns the loads that the ranks begin in this step."""
         planned, self._planned = self._planned, []
         return planned
 
-    def _answered(self, tracked: Tracked, lookup: Lookup, asked: int, match: Match | None) -> None:
+    def _answered(
+        self, tracked: Tracked, lookup: RequestLookup, asked: int, match: Match | None
+    ) -> None:
         if match is None:
             match = Match()
         if lookup.given_up:

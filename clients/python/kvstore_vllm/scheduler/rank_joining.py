@@ -22,18 +22,18 @@ class Joining:
         self._clock = clock
         self._began_at = clock()
         self._joined: Counter[bytes] = Counter()
-        self._told_lease: bytes | None = None
-        self._told_at = 0.0
+        self._shared_lease: bytes | None = None
+        self._shared_at = 0.0
 
     @property
     def tells_ranks(self) -> bool:
         """True if ranks in other processes need the lease."""
         return self._rank_count > 0
 
-    def told(self, lease: bytes | None) -> None:
+    def shared(self, lease: bytes | None) -> None:
         """Notes that the ranks get a lease with the next step."""
-        if lease != self._told_lease:
-            self._told_lease, self._told_at = lease, self._clock()
+        if lease != self._shared_lease:
+            self._shared_lease, self._shared_at = lease, self._clock()
 
     def came(self, joined: Mapping[bytes, int]) -> None:
         """Adds the number of ranks that newly joined each lease."""
@@ -55,4 +55,4 @@ class Joining:
             return not tried and self._clock() - self._began_at < LONGEST_JOIN
         if lease is None or self.complete(lease):
             return False
-        return lease != self._told_lease or self._clock() - self._told_at < LONGEST_JOIN
+        return lease != self._shared_lease or self._clock() - self._shared_at < LONGEST_JOIN

@@ -10,7 +10,7 @@ from kvstore_vllm.scheduler.store_threads import Answers
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.scheduler.tracked_requests import EngineRequest, Save, Tracked
 from kvstore_vllm.scheduler.transfer_jobs import Jobs
-from kvstore_vllm.step_plan import Transfer, runs_between
+from kvstore_vllm.step_plan import BlockTransfer, runs_between
 
 # vLLM's empty block, in place of blocks that a sliding window has passed.
 NULL_BLOCK = 0
@@ -50,7 +50,7 @@ class SavePath:
 
     # While a request runs.
 
-    def scheduled(self, tracked: Tracked, ready_tokens: int, blocks: Blocks) -> list[Transfer]:
+    def scheduled(self, tracked: Tracked, ready_tokens: int, blocks: Blocks) -> list[BlockTransfer]:
         """Returns the copies to make after a step that computes up to ``ready_tokens``."""
         if not tracked.may_save:
             return []
@@ -100,9 +100,9 @@ class SavePath:
         self.held[tracked.request.request_id] = tracked
         return True
 
-    def plan_held(self) -> tuple[list[Transfer], set[str]]:
+    def plan_held(self) -> tuple[list[BlockTransfer], set[str]]:
         """Returns the copies of ended requests, and the requests whose blocks are free now."""
-        copies: list[Transfer] = []
+        copies: list[BlockTransfer] = []
         let_go: set[str] = set()
         for request_id, tracked in list(self.held.items()):
             self._begin_last(tracked)
@@ -162,7 +162,7 @@ class SavePath:
 
     def _copies(
         self, tracked: Tracked, save: Save, ready_pages: int, blocks: Blocks
-    ) -> list[Transfer]:
+    ) -> list[BlockTransfer]:
         start, end = save.planned_end, min(save.end_page, ready_pages)
         if save.acquired is None or save.stopped or start >= end:
             return []

@@ -101,7 +101,7 @@ class SchedulerRole:
         plan = StepPlan(self._facts.engine_id, load_async=self._settings.load_async)
         if self._joining.tells_ranks:
             plan.lease, plan.identity = self._access.share_lease(), self._identity
-            self._joining.told(plan.lease)
+            self._joining.shared(plan.lease)
         self._say_whether_usable()
         if not scheduled and self._is_joining():
             self._access.memory.wait_open(ATTACH_WAIT)

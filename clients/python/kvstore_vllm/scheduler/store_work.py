@@ -22,7 +22,7 @@ IDLE_BEFORE_TAKEOVER: Final = 2.0
 TRIES_FOR_ROOM: Final = 4
 
 
-class Namespaces(Protocol):
+class NamespaceSource(Protocol):
     """The namespaces of one engine, by salt."""
 
     def namespace(self, salt: bytes) -> Namespace:
@@ -32,7 +32,7 @@ class Namespaces(Protocol):
 class StoreWork:
     """Calls a store for one engine. Any thread may use it."""
 
-    def __init__(self, namespaces: Namespaces, page_tokens: int, timeout: float) -> None:
+    def __init__(self, namespaces: NamespaceSource, page_tokens: int, timeout: float) -> None:
         self._namespaces = namespaces
         self._page_tokens = page_tokens
         self._timeout = timeout

@@ -37,7 +37,7 @@ class EngineRequest(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class Lookup:
+class RequestLookup:
     """A lookup in the store, its answer, and the number of tokens that vLLM had computed."""
 
     # None while the store or ranks are still about to reach each other.
@@ -85,7 +85,7 @@ class Tracked:
     key: RequestKey
     may_load: bool = True
     may_save: bool = True
-    lookup: Lookup | None = None
+    lookup: RequestLookup | None = None
     save: Save | None = None
     prompt_asked: bool = False
     # The number of pages from the beginning that the store is known to have had.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from kvstore_client import DatedRun
-from kvstore_vllm.step_plan import Transfer, WorkerReport
+from kvstore_vllm.step_plan import BlockTransfer, WorkerReport
 
 
 @dataclass(slots=True)
@@ -35,11 +35,11 @@ class Jobs:
         block_ids: Sequence[int],
         runs: tuple[DatedRun, ...],
         done: Callable[[bool], None],
-    ) -> Transfer:
+    ) -> BlockTransfer:
         """Returns a new transfer. ``done`` is called once: True if it succeeded at all ranks."""
         number = next(self._numbers)
         self._open[number] = _Open(self._rank_count, done)
-        return Transfer(number, request_id, tuple(block_ids), runs)
+        return BlockTransfer(number, request_id, tuple(block_ids), runs)
 
     def report(self, report: WorkerReport) -> None:
         """Counts the jobs that ranks ended."""

@@ -11,14 +11,14 @@ import pytest
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client import errors
-from kvstore_client.calls import circuit_breaker as gate
+from kvstore_client.calls import circuit_breaker as breaker_module
 from kvstore_client.calls.circuit_breaker import (
     FAILURES_TO_OPEN,
+    AdmittedRequest,
     BreakerState,
     CircuitBreaker,
-    Sample,
-    StoreGate,
-    Ticket,
+    ProbeSample,
+    ProbingBreaker,
 )
 from kvstore_client.calls.deadlines import Backoff, StoreBudget
 from kvstore_client.testing import wait_until
@@ -50,12 +50,12 @@ class Broken:
 
     def request(self, outcome: errors.StoreError | None = None, kind: str = "match") -> None:
         """Makes a request of one call. Raises the breaker's error if it is open."""
-        ticket = self.breaker.admit()
+        admitted = self.breaker.admit()
         if outcome is None:
-            self.breaker.answered(ticket, kind)
+            self.breaker.answered(admitted, kind)
         else:
-            self.breaker.failed(ticket, kind, outcome)
-        self.breaker.leave(ticket)
+            self.breaker.failed(admitted, kind, outcome)
+        self.breaker.leave(admitted)
 
     def probe(self, outcome: errors.StoreError | None = None) -> float:
         """Waits until a probe is due and sends it. Returns the waiting time in seconds."""
@@ -114,10 +114,10 @@ def test_it_recovers_by_a_probe_and_one_answer(broken: Broken) -> None:
     """
     broken.request(SLOW)
     assert broken.probe() == 0
-    ticket = broken.breaker.admit()
+    admitted = broken.breaker.admit()
     with pytest.raises(errors.StoreUnavailable, match="one request tries"):
         broken.breaker.admit()
-    broken.breaker.answered(ticket, "match")
+    broken.breaker.answered(admitted, "match")
     broken.breaker.admit()
     assert broken.state is BreakerState.CLOSED
 
@@ -252,13 +252,13 @@ def test_no_number_of_timeouts_is_too_many(broken: Broken) -> None:
 
 
 def test_a_probe_without_need_changes_nothing(broken: Broken) -> None:
-    """A probe's answer does not change a closed breaker."""
+    """A closed breaker stays closed, and admitted requests are values that compare equal."""
     broken.breaker.probed(SLOW)
-    assert broken.breaker.admit() == Ticket(0, trial=False)
+    assert broken.breaker.admit() == AdmittedRequest(0, trial=False)
 
 
 class Gated:
-    """A gate whose probes have the outcomes that the test sets."""
+    """A breaker whose probes have the outcomes that the test gives."""
 
     def __init__(self, probe_wait: float = 0.001) -> None:
         self.outcomes: SimpleQueue[Exception | None] = SimpleQueue()
@@ -267,7 +267,7 @@ class Gated:
         breaker = CircuitBreaker(
             first_open=0.001, longest_open=0.001, probe_waits=Backoff(probe_wait, probe_wait)
         )
-        self.gate = StoreGate(breaker, Condition(), self._probe, self.reopened.set)
+        self.breaker = ProbingBreaker(breaker, Condition(), self._probe, self.reopened.set)
 
     def _probe(self) -> None:
         self.probes.put(None)
@@ -277,9 +277,9 @@ class Gated:
 
     def time_out(self) -> None:
         """Makes a request that times out."""
-        ticket = self.gate.admit()
-        self.gate.failed(ticket, "match", SLOW)
-        self.gate.leave(ticket)
+        admitted = self.breaker.admit()
+        self.breaker.failed(admitted, "match", SLOW)
+        self.breaker.leave(admitted)
 
 
 def probing() -> int:
@@ -289,10 +289,10 @@ def probing() -> int:
 
 @pytest.fixture
 def gated() -> Iterator[Gated]:
-    """Provides a gate, and checks afterwards that its thread has ended."""
+    """A breaker that is closed afterwards, and whose thread ended then."""
     gated = Gated()
     yield gated
-    gated.gate.close()
+    gated.breaker.close()
     gated.outcomes.put(None)
     assert wait_until(lambda: probing() == 0)
 
@@ -303,12 +303,12 @@ def test_it_probes_until_there_is_an_answer(gated: Gated, answer: errors.StoreEr
     gated.time_out()
     for _ in range(3):
         gated.probes.get(timeout=30)
-        assert not gated.gate.passes
+        assert not gated.breaker.passes
         gated.outcomes.put(SLOW)
     gated.probes.get(timeout=30)
     assert not gated.reopened.is_set()
     gated.outcomes.put(answer)
-    assert wait_until(lambda: gated.gate.passes)
+    assert wait_until(lambda: gated.breaker.passes)
     assert gated.reopened.is_set()
     assert wait_until(lambda: probing() == 0)
     assert gated.probes.empty()
@@ -319,7 +319,7 @@ def test_a_probe_that_fails_by_a_bug_is_not_the_last(gated: Gated) -> None:
     gated.time_out()
     gated.outcomes.put(RuntimeError("a bug"))
     gated.outcomes.put(None)
-    assert wait_until(lambda: gated.gate.passes)
+    assert wait_until(lambda: gated.breaker.passes)
 
 
 def test_it_probes_again_when_the_trial_fails(gated: Gated) -> None:
@@ -330,19 +330,19 @@ def test_it_probes_again_when_the_trial_fails(gated: Gated) -> None:
         # The one before it may be about to end.
         assert wait_until(lambda: probing() == 1)
         gated.outcomes.put(None)
-        assert wait_until(lambda: gated.gate.passes)
+        assert wait_until(lambda: gated.breaker.passes)
 
 
 def test_a_trial_s_answer_closes_it(gated: Gated) -> None:
     """After a trial's answer several requests may run at once."""
     gated.time_out()
     gated.outcomes.put(None)
-    assert wait_until(lambda: gated.gate.passes)
-    trial = gated.gate.admit()
-    assert not gated.gate.passes
-    gated.gate.answered(trial, "match")
-    gated.gate.admit()
-    gated.gate.admit()
+    assert wait_until(lambda: gated.breaker.passes)
+    trial = gated.breaker.admit()
+    assert not gated.breaker.passes
+    gated.breaker.answered(trial, "match")
+    gated.breaker.admit()
+    gated.breaker.admit()
 
 
 def test_a_prompt_ends_the_wait_after_a_failed_probe() -> None:
@@ -351,22 +351,22 @@ def test_a_prompt_ends_the_wait_after_a_failed_probe() -> None:
     gated.time_out()
     gated.outcomes.put(SLOW)
     gated.probes.get(timeout=30)
-    assert wait_until(lambda: gated.gate._breaker.probe_in > 0)
-    gated.gate.prompt()
+    assert wait_until(lambda: gated.breaker._breaker.probe_in > 0)
+    gated.breaker.prompt()
     gated.probes.get(timeout=30)
     gated.outcomes.put(None)
-    assert wait_until(lambda: gated.gate.passes)
+    assert wait_until(lambda: gated.breaker.passes)
 
 
 def test_closing_ends_the_thread() -> None:
-    """Closing a gate ends its waiting thread without another probe."""
+    """A breaker that is closed while it waits probes no more, and its thread ends."""
     gated = Gated(probe_wait=3600.0)
     gated.time_out()
     gated.outcomes.put(SLOW)
     gated.probes.get(timeout=30)
     # That of another test may be about to end.
     assert wait_until(lambda: probing() == 1)
-    gated.gate.close()
+    gated.breaker.close()
     assert wait_until(lambda: probing() == 0)
     assert gated.probes.empty()
 
@@ -381,12 +381,12 @@ def test_where_no_thread_can_be_had_the_next_prompt_begins_to_probe(
             raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(gate, "Thread", NoThread)
+        patch.setattr(breaker_module, "Thread", NoThread)
         gated.time_out()
-        assert not gated.gate.passes
+        assert not gated.breaker.passes
     gated.outcomes.put(None)
-    gated.gate.prompt()
-    assert wait_until(lambda: gated.gate.passes)
+    gated.breaker.prompt()
+    assert wait_until(lambda: gated.breaker.passes)
 
 
 def test_after_a_timeout_the_store_is_not_asked_until_it_answers(
@@ -415,7 +415,7 @@ def test_a_probe_asks_for_what_was_asked(attached: ScriptedSession) -> None:
     attached.calls.answer("MatchPrefix", TOO_LATE, MATCH)
     attached.calls.answer("ReleasePins", RELEASED)
     attached.calls.answer("PeekPrefix", PEEKED)
-    sample = Sample(b"space", b"1234")
+    sample = ProbeSample(b"space", b"1234")
     with (
         pytest.raises(errors.StoreTimedOut),
         session.request(pin_ids=(1,), sample=sample) as asking,

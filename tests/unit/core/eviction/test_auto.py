@@ -6,7 +6,7 @@ import pytest
 
 from core.core_builders import node_at, plant
 from core.eviction_world import going, hint, make, put
-from kvstore.core.eviction import order, policies
+from kvstore.core.eviction import leaf_order, policies
 from kvstore.core.eviction.policies import (
     EXPECTED,
     FIRST,
@@ -107,7 +107,7 @@ def test_wrong_hints_end_as_none() -> None:
     assert policy.weights == pytest.approx((1.0, 1.0, LEAST[ONE_SHOT], 1.0))
     policy.learn(ONE_SHOT, 1 << 30)
     assert policy.weights == pytest.approx((1.0, 1.0, 1.0, 1.0))
-    policy.learn(order.HOT, 100)
+    policy.learn(leaf_order.HOT, 100)
     assert policy.weights == pytest.approx((1.0, 1.0, 1.0, 1.0))
     policy.learn(EXPECTED, 1 << 30)
     assert policy.weights == pytest.approx((1.0, 1.0, LEAST[ONE_SHOT], MOST[EXPECTED]))
@@ -130,7 +130,7 @@ def test_the_fewer_are_remembered_the_more_is_learned() -> None:
     moved = []
     for few in (100, 10, 1):
         policy = remembering(ONE_SHOT=few, EXPECTED=100)
-        policy.ghosts.by_kind[order.HOT] = 1 << 20
+        policy.ghosts.by_kind[leaf_order.HOT] = 1 << 20
         policy.learn(ONE_SHOT + 2 * KINDS, 1)
         moved.append(log(policy.weights[ONE_SHOT] / FIRST[ONE_SHOT]))
     assert moved == pytest.approx([HINT_STEP / 2, 5 * HINT_STEP, MOST_STEPS * HINT_STEP / 2])

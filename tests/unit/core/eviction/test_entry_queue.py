@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from core.core_builders import make_namespace, plant
-from kvstore.core.eviction.order import Entry, EntryQueue
+from kvstore.core.eviction.leaf_order import Entry, EntryQueue
 from kvstore.core.eviction.protocol import Leaf
 
 

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from core.core_builders import letters_of, make_namespace, node_at, paged, picture, plant
-from kvstore.core.eviction.order import HOT_HITS, SWEEP_FROM
+from kvstore.core.eviction.leaf_order import HOT_HITS, SWEEP_FROM
 from kvstore.core.eviction.protocol import Victim
 from kvstore.core.index.node import Anchor
 from kvstore.core.leases.holds import Hold

@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from core.core_builders import TENANT, make_namespace, make_tenant, node_at, plant
-from kvstore.core.eviction.order import SWEEP_FROM, EntryQueue
+from kvstore.core.eviction.leaf_order import SWEEP_FROM, EntryQueue
 from kvstore.core.eviction.policies import LeastRecentlyUsed
 from kvstore.core.index.node import Anchor
 from kvstore.core.leases.holds import Hold

@@ -4,7 +4,7 @@ import pytest
 
 from core.core_builders import CoreWorld, node_at, paged, plant
 from core.eviction_world import going, make, put
-from kvstore.core.eviction import order
+from kvstore.core.eviction import leaf_order
 from kvstore.core.eviction.ghosts import MAX_RUNS, GhostList
 from kvstore.core.eviction.policies import MAX_LEVELS, POLICIES, GreedyDual
 from kvstore.core.pool.pages import evict
@@ -106,15 +106,15 @@ def test_the_hot_set_goes_last_and_is_a_small_part(policy: str) -> None:
     namespace = make(POLICIES[policy]())
     for number in range(40):
         put(namespace, chr(0x100 + number), 100 + number)
-    put(namespace, "h", 1, hits=order.HOT_HITS)
+    put(namespace, "h", 1, hits=leaf_order.HOT_HITS)
     for number in range(20):
-        put(namespace, chr(0x200 + number), 1, hits=order.HOT_HITS)
-    assert len(namespace.arena.policy.queues[order.HOT]) <= 1 + order.HOT_SHARE * 61  # type: ignore[attr-defined]
+        put(namespace, chr(0x200 + number), 1, hits=leaf_order.HOT_HITS)
+    assert len(namespace.arena.policy.queues[leaf_order.HOT]) <= 1 + leaf_order.HOT_SHARE * 61  # type: ignore[attr-defined]
     gone = [letters for letters, _ in going(namespace, 40)]
     assert "h" not in gone
-    put(namespace, "i", 1, hits=order.HOT_HITS)
-    put(namespace, "y", 1000 + order.HOT_WINDOW)
-    put(namespace, "z", 1001 + order.HOT_WINDOW)
+    put(namespace, "i", 1, hits=leaf_order.HOT_HITS)
+    put(namespace, "y", 1000 + leaf_order.HOT_WINDOW)
+    put(namespace, "z", 1001 + leaf_order.HOT_WINDOW)
     rest = namespace.index.page_count
     assert [letters for letters, _ in going(namespace, rest)][-2:] == ["y", "z"]
 
@@ -173,4 +173,4 @@ def test_what_left_long_ago_is_not_counted() -> None:
 def test_nobody_has_a_policy_of_no_order() -> None:
     """The base class of all policies cannot be made."""
     with pytest.raises(TypeError, match="place"):
-        order.LeafOrder()  # type: ignore[abstract]
+        leaf_order.LeafOrder()  # type: ignore[abstract]

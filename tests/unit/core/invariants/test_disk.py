@@ -14,7 +14,7 @@ def made() -> DiskWorld:
     """Returns a world with kept pages, two nodes of them, a keep and a load under way."""
     world = DiskWorld(slots=16)
     world.worker.publish("abcd", "abxy", "pqrs")
-    world.keep()
+    world.write_touched()
     world.evict_prefix("p")
     world.cache.finish_removed(world.cache.take_removed())
     assert world.begin("pqrs") is not None

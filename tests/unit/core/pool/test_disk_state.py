@@ -14,7 +14,7 @@ def test_removals_are_told_with_all_that_comes_after() -> None:
     world = DiskWorld()
     space = world.namespace
     world.worker.publish("abcd", "xy")
-    world.keep()
+    world.write_touched()
     a, b, *_ = page_digests(space.digest, paged("abcd"), 8)
     world.evict_prefix("ab")
     assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, b)]
@@ -35,10 +35,10 @@ def test_nothing_is_offered_before_a_removal_was_told() -> None:
     world = DiskWorld()
     world.worker.publish("ab")
     world.evict_prefix("b")
-    assert world.keep() == 0
+    assert world.write_touched() == 0
     world.tell()
     world.worker.match("ab", 1)
-    assert world.keep() == 2
+    assert world.write_touched() == 2
 
 
 def test_a_namespace_is_known_by_its_digest() -> None:

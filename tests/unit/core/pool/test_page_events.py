@@ -199,10 +199,10 @@ def test_a_load_is_told_as_one() -> None:
     """Pages of tier 3 come back."""
     world = DiskWorld()
     world.worker.publish("abc")
-    world.keep()
+    world.write_touched()
     world.evict()
     since(world)
-    assert world.load("abc") == 3
+    assert world.read("abc") == 3
     assert since(world) == [(("INSERTED", "LOADED", 1), {0, 1, 2})]
 
 

@@ -17,7 +17,7 @@ def kept(*sequences: str, slots: int = 8, **options: object) -> DiskWorld:
     world = DiskWorld(slots=slots, **options)  # type: ignore[arg-type]  # a test's
     for letters in sequences:
         world.worker.publish(letters)
-        world.keep()
+        world.write_touched()
     world.evict()
     assert world.states() == {"FREE": slots}
     world.disk_state.touches.clear()
@@ -104,7 +104,7 @@ def test_room_is_made_as_for_a_reservation() -> None:
 def test_only_what_all_processes_mapped_is_loaded_into() -> None:
     """Nothing is evicted for a lease that cannot use all of it."""
     world = kept("abcd", "vwxyz", slots=5)
-    assert world.load("vwxyz") == 5
+    assert world.read("vwxyz") == 5
     world.cache.add_extent(1, 9, 2)
     assert world.begin("abcd") is None
     world.worker.map_memory()
@@ -135,7 +135,7 @@ def test_a_second_caller_waits_for_the_first() -> None:
 def test_what_changed_since_it_was_located(meanwhile: str) -> None:
     """Gone pages: nothing is loaded; more pages: only the rest."""
     world = kept("abcd")
-    world.load("ab")
+    world.read("ab")
     located = world.locate("abcd")
     assert located.end == 2
     if meanwhile == "cached less":
@@ -183,14 +183,14 @@ def test_nothing_is_published_after_a_removal() -> None:
     assert world.finish(load) == 0
     assert world.states() == {"FREE": 8}
     world.tell()
-    assert world.load("xy") == 2
-    assert world.load("abcd") == 2
+    assert world.read("xy") == 2
+    assert world.read("abcd") == 2
 
 
 def test_nothing_is_published_below_pages_that_left() -> None:
     """Not by a removal that tier 3 is told of: by an extent that went back."""
     world = kept("abcd")
-    world.load("ab")
+    world.read("ab")
     load = begun(world, "abcd")
     world.cache.add_extent(1, 9, 8)
     world.cache.retire_extent(1, 1)
@@ -206,7 +206,7 @@ def test_nothing_is_published_below_pages_that_left() -> None:
 def test_a_base_whose_path_was_removed_gives_nothing() -> None:
     """Below one that is there the rest is located."""
     world = kept("abcd")
-    world.load("ab")
+    world.read("ab")
     world.worker.match("ab", 1)
     caller = world.worker.caller
     sequence = world.worker.sequence("cd", 2, base_pin_id=1)
@@ -270,7 +270,7 @@ def inspected(world: DiskWorld, pin_id: int) -> Inspection:
 def test_digests_that_were_forgotten_since_are_not_made_up() -> None:
     """The pages above a load were evicted and inserted anew after they were located."""
     world = kept("abcd")
-    world.load("ab")
+    world.read("ab")
     located = world.locate("abcd")
     world.evict()
     world.worker.publish("ab")
@@ -287,5 +287,5 @@ def test_loaded_pages_are_written_through() -> None:
     world.cache.state.wanted.to_lower.clear()
     world.evict_prefix("")
     world.cache.finish_removed(world.cache.take_removed())
-    world.load("abcd")
+    world.read("abcd")
     assert list(world.cache.state.wanted.to_lower) == [node_at(world.namespace.index, "abcd")]

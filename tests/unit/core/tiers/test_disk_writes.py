@@ -52,7 +52,7 @@ def test_each_touch_is_told_until_the_page_is_kept() -> None:
     world.worker.match("abcd", 3)
     assert ends(world) == [[1, 2, 3], [1, 2, 3, 4]]
     world.worker.match("abc", 4)
-    assert world.keep() == 3
+    assert world.write_touched() == 3
     world.worker.match("abc", 5)
     assert not world.cache.writes_wanted()
     world.worker.match("abcd", 6)
@@ -93,7 +93,7 @@ def test_a_page_found_corrupt_is_removed_from_the_disk_though_it_was_not_written
     assert removed.page_digest == next(page_digests(world.namespace.digest, paged("a"), 8))
     assert not world.disk
     publish(world.worker, "a", 902)
-    assert world.load("ab") == 0
+    assert world.read("ab") == 0
     world.laws.check()
 
 
@@ -106,12 +106,12 @@ def test_what_was_kept_anew_leaves_with_a_corrupt_page_and_is_wanted_again() -> 
     world.evict_prefix("a")
     world.tell()
     publish(world.worker, "ab", 901)
-    assert world.keep() == 2
+    assert world.write_touched() == 2
     assert not conclude(world.worker, inspection, "a")
     world.tell()
     assert not world.disk
     world.worker.match("ab", 2)
-    assert world.keep() == 2
+    assert world.write_touched() == 2
     assert len(world.disk) == 2
 
 
@@ -161,12 +161,12 @@ def test_what_is_kept_survives_splits_and_merges_and_growth() -> None:
     """And goes with what is cut off."""
     world = DiskWorld()
     world.worker.publish("abcd")
-    assert world.keep() == 4
+    assert world.write_touched() == 4
     world.worker.publish("abxy")
     world.laws.check()
-    assert world.keep() == 2
+    assert world.write_touched() == 2
     world.worker.publish("abcdef")
-    assert world.keep() == 2
+    assert world.write_touched() == 2
     assert ends(world) == []
     world.worker.match("abcdef", 1)
     assert not world.cache.writes_wanted()
@@ -209,7 +209,7 @@ def test_after_a_loss_everything_is_offered_again() -> None:
     """Also what was on its way when it happened."""
     world = DiskWorld()
     world.worker.publish("ab")
-    world.keep()
+    world.write_touched()
     world.worker.publish("abcd")
     [keep] = world.cache.plan_writes(100)
     world.cache.forget_kept([world.namespace.digest, b"unknown"])
@@ -281,7 +281,7 @@ def test_digests_are_computed_once() -> None:
     """A keep begins where the path's digests are known, a mere prefix of them too."""
     world = DiskWorld()
     world.worker.publish("abcd")
-    world.keep()
+    world.write_touched()
     world.worker.publish("abcdef")
     [keep] = world.cache.plan_writes(100)
     assert (keep.digests.start, keep.digests.end) == (4, 6)

@@ -4,7 +4,7 @@ import pytest
 
 from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 from core.tiered_world import make, move, sunk, tiers
-from kvstore.core.eviction.order import LeafOrder
+from kvstore.core.eviction.leaf_order import LeafOrder
 from kvstore.core.eviction.protocol import EvictionPolicy, Victim
 from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.pool.pages import evict

@@ -6,13 +6,13 @@ import pytest
 
 from kvstore.core.values.event_log import (
     Event,
+    EventBatch,
     EventLog,
     EventWatch,
     LeaseEvent,
     LeaseStep,
     NamespaceEvent,
     NamespaceStep,
-    Told,
 )
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Identity
@@ -43,9 +43,9 @@ def event(number: int, tenant: str = "a", namespace_id: bytes = b"space") -> Eve
     return NamespaceEvent(float(number), tenant, namespace_id, NamespaceStep.OPENED)
 
 
-def times(told: Told) -> list[float]:
-    """Returns the times of what was told."""
-    return [each.at for each in told.events]
+def times(batch: EventBatch) -> list[float]:
+    """Returns the times of a batch."""
+    return [each.at for each in batch.events]
 
 
 def test_a_watch_is_told_what_happens_after_it_began() -> None:
@@ -59,7 +59,7 @@ def test_a_watch_is_told_what_happens_after_it_began() -> None:
     assert times(watcher.watch.take(2)) == [2, 3]
     log.note(event(5))
     assert times(watcher.watch.take(9)) == [4, 5]
-    assert watcher.watch.take(9) == Told(0, [])
+    assert watcher.watch.take(9) == EventBatch(0, [])
     log.note(event(6))
     assert watcher.woken == 2
 

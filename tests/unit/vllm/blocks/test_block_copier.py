@@ -8,7 +8,7 @@ import torch
 from kvstore_client import DatedRun
 from kvstore_vllm.blocks.block_copier import BlockCopier, planes_of, stretches
 from kvstore_vllm.blocks.block_geometry import pieces_of
-from kvstore_vllm.step_plan import Transfer, runs_between
+from kvstore_vllm.step_plan import BlockTransfer, runs_between
 
 BLOCKS, SLOTS = 12, 10
 
@@ -60,7 +60,7 @@ def heads_first(page: int) -> tuple[list[Tensor], dict[str, torch.Tensor]]:
     return [Tensor(["a"], 2 * BLOCKS * page, page)], {"a": raw.view(2, BLOCKS, page)}
 
 
-TRANSFER = Transfer(1, "r", (2, 3, 4, 9, 1), (DatedRun(3, range(5, 8)), DatedRun(4, [6, 2])))
+TRANSFER = BlockTransfer(1, "r", (2, 3, 4, 9, 1), (DatedRun(3, range(5, 8)), DatedRun(4, [6, 2])))
 
 
 @pytest.mark.parametrize("page", [64, 13], ids=["wide", "odd"])
@@ -86,7 +86,7 @@ def test_saved_and_loaded_is_what_it_was(
         assert not tensor[:, other].any()
     for cache in caches.values():
         cache.zero_()
-    moved = Transfer(2, "r", (7, 8, 0, 11, 5), TRANSFER.runs)
+    moved = BlockTransfer(2, "r", (7, 8, 0, 11, 5), TRANSFER.runs)
     assert copier.load(memory, moved, beside=beside) == 5 * copier.rank_bytes
     blocks_at = 1 if layout is heads_first else 0
     for name, cache in caches.items():
@@ -109,7 +109,7 @@ def test_an_extent_that_is_not_mapped_is_no_memory() -> None:
     tensors, caches = layer_first(8)
     copier = BlockCopier(planes_of(pieces_of(tensors, BLOCKS), caches))
     with pytest.raises(KeyError):
-        copier.load(Memory(16), Transfer(1, "r", (1,), (DatedRun(9, [0]),)))
+        copier.load(Memory(16), BlockTransfer(1, "r", (1,), (DatedRun(9, [0]),)))
 
 
 def test_memory_that_lies_elsewhere_is_refused() -> None:

@@ -60,7 +60,7 @@ def test_an_adapter_that_changed_is_in_doubt_until_it_has_another_number(tmp_pat
         make_adapter(tmp_path / "a", 2)
         return weights.stat().st_mtime_ns > stamp.st_mtime_ns
 
-    # A file system's time goes on in steps.
+    # A file system's time advances in steps.
     assert wait_until(changed_later)
     with pytest.raises(UndigestableAdapter, match="changed"):
         salt_of(Lora(path), adapters)

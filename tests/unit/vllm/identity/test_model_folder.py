@@ -55,7 +55,7 @@ def test_it_depends_on_no_path_and_no_time(folder: Path, tmp_path: Path) -> None
         ("layers.0.q_proj.weight", slice(None)),
         ("norm.weight", slice(None)),
         ("norm.weight", 63),
-        # New tokens are trained by their rows alone, and experts by themselves.
+        # Training may change only some rows of an embedding, or only some experts.
         ("model.embed_tokens.weight", 299),
         ("model.embed_tokens.weight", 0),
         ("layers.0.experts.gate_up_proj", 0),

@@ -19,7 +19,7 @@ from kvstore_client.memory.cuda import cuda_driver
 from kvstore_client.testing import wait_until
 from kvstore_vllm.blocks.block_copier import BlockCopier, Plane
 from kvstore_vllm.rank.plan_executor import PlanExecutor
-from kvstore_vllm.step_plan import StepPlan, Transfer
+from kvstore_vllm.step_plan import BlockTransfer, StepPlan
 from vllm_rig.block_layouts import LAYOUTS, Layout
 from vllm_rig.executor_copies import COPY_CHECKS, copies_of, rates
 
@@ -56,8 +56,8 @@ class Rig:
         return StepPlan(
             "engine",
             load_async=load_async,
-            loads=[Transfer(1, "r", (2, 3), (DatedRun(extent_id, [0, 1]),))],
-            saves=[Transfer(2, "s", (5,), (DatedRun(extent_id, [3]),))],
+            loads=[BlockTransfer(1, "r", (2, 3), (DatedRun(extent_id, [0, 1]),))],
+            saves=[BlockTransfer(2, "s", (5,), (DatedRun(extent_id, [3]),))],
             let_go={"gone"},
         )
 
@@ -140,7 +140,7 @@ def test_a_load_beside_the_step_has_no_team_of_torchs() -> None:
 
     A team would stay with its thread, and keep the engine's own team from spinning.
     """
-    block_bytes = 1 << 20  # torch divides a copy of that between threads
+    block_bytes = 1 << 20  # torch splits a copy of this size between threads
     blocks = torch.zeros((8, 1, block_bytes), dtype=torch.uint8)
     executor = PlanExecutor(BlockCopier([Plane(blocks, 0)]))
     rig = Rig(executor, blocks, Memory(torch.ones((4, block_bytes), dtype=torch.uint8)))
@@ -242,7 +242,7 @@ def test_copies_on_a_device_are_waited_for_on_mapped_memory(
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(cuda_driver, "_load", lambda: client_driver(card))
 
-    def copy(memory: OneUse, transfer: Transfer, **_: object) -> int:
+    def copy(memory: OneUse, transfer: BlockTransfer, **_: object) -> int:
         view = memory.extent_tensor(0)[transfer.block_ids[0]]
         if fails:
             raise RuntimeError("CUDA error")
@@ -250,13 +250,13 @@ def test_copies_on_a_device_are_waited_for_on_mapped_memory(
 
     copier = SimpleNamespace(device=SimpleNamespace(type="cuda"), load=copy, save=copy)
     executor = PlanExecutor(copier)  # type: ignore[arg-type]
-    plan = StepPlan("e", load_async=False, loads=[Transfer(1, "r", (2,), (DatedRun(0, [0]),))])
+    plan = StepPlan("e", load_async=False, loads=[BlockTransfer(1, "r", (2,), (DatedRun(0, [0]),))])
     executor.load(plan, memory)
     assert stream.seen == [True]
-    # The log that pytest keeps has the frames of an error.
+    # The log that pytest keeps refers to the frames of an error.
     assert fails or memory.slots() is None
     assert executor.take_report().failed == ({1} if fails else set())
-    # The thread of loads beside a step breaks no capture of a graph either.
+    # The thread for loads beside a step does not break the capture of a graph either.
     assert executor._thread.submit(get_ident).result() in card.relaxed
     executor.close()
 

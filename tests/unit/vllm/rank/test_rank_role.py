@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from kvstore_client import DatedRun
-from kvstore_vllm.blocks.block_geometry import Piece
+from kvstore_vllm.blocks.block_geometry import BlockPiece
 from kvstore_vllm.engine.settings import ConnectorSettings
 from kvstore_vllm.rank.rank_role import RankRole
-from kvstore_vllm.step_plan import StepPlan, Transfer
+from kvstore_vllm.step_plan import BlockTransfer, StepPlan
 
 LOAD, SAVE = 1, 2
 RUNS = (DatedRun(5, (0, 1), (0, 0)),)
@@ -24,8 +24,8 @@ class Facts:
 
     engine_id: str = "an engine without a scheduler half here"
     tensor_parallel_size: int = 1
-    pieces: list[Piece] = field(
-        default_factory=lambda: [Piece(("a",), 0, 256, 0, 1, LAYER_BYTES, BLOCKS)]
+    pieces: list[BlockPiece] = field(
+        default_factory=lambda: [BlockPiece(("a",), 0, 256, 0, 1, LAYER_BYTES, BLOCKS)]
     )
 
 
@@ -49,8 +49,8 @@ def test_what_cannot_be_copied_is_reported(
 ) -> None:
     """Failed copies are reported, so no request waits for its load and no block is held forever."""
     side = rank(kv_caches)
-    load = Transfer(LOAD, "loading", (2, 3), RUNS)
-    save = Transfer(SAVE, "saving", (0, 1), RUNS)
+    load = BlockTransfer(LOAD, "loading", (2, 3), RUNS)
+    save = BlockTransfer(SAVE, "saving", (0, 1), RUNS)
     plan = StepPlan("engine", load_async=load_async, loads=[load], saves=[save], let_go={"ended"})
     side.load(plan)
     side.save(plan)

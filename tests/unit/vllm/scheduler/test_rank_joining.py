@@ -43,7 +43,7 @@ def test_a_store_is_waited_for_once_after_the_start(clock: Clock) -> None:
 def test_all_ranks_are_waited_for(clock: Clock) -> None:
     """The join is complete once each rank has joined the lease."""
     joining = Joining(2, clock)
-    joining.told(LEASE)
+    joining.shared(LEASE)
     joining.came({LEASE: 1})
     assert joining.waits(answers=True, tried=True, lease=LEASE)
     assert not joining.complete(LEASE)
@@ -60,9 +60,9 @@ def test_ranks_have_so_long_from_when_they_are_told(clock: Clock) -> None:
     joining = Joining(1, clock)
     clock.now += 2 * LONGEST_JOIN
     assert joining.waits(answers=True, tried=True, lease=LEASE)
-    joining.told(LEASE)
+    joining.shared(LEASE)
     clock.now += LONGEST_JOIN / 2
-    joining.told(LEASE)
+    joining.shared(LEASE)
     assert joining.waits(answers=True, tried=True, lease=LEASE)
     clock.now += LONGEST_JOIN / 2
     assert not joining.waits(answers=True, tried=True, lease=LEASE)
@@ -74,12 +74,12 @@ def test_ranks_have_so_long_from_when_they_are_told(clock: Clock) -> None:
 def test_a_new_session_is_joined_anew(clock: Clock) -> None:
     """Ranks have to join each new session. An absent session is not waited for."""
     joining = Joining(1, clock)
-    joining.told(LEASE)
+    joining.shared(LEASE)
     joining.came({LEASE: 1})
     assert not joining.complete(None)
     assert not joining.waits(answers=True, tried=True, lease=None)
     assert not joining.complete(NEW)
     assert joining.waits(answers=True, tried=True, lease=NEW)
-    joining.told(NEW)
+    joining.shared(NEW)
     clock.now += LONGEST_JOIN
     assert not joining.waits(answers=True, tried=True, lease=NEW)

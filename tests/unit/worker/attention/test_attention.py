@@ -106,7 +106,7 @@ def test_greedy_decoding_gives_stock_generates_tokens(rig: Any, text_ids: Ids) -
         output.append(int(logits.argmax()))
         logits = rig.compute((table, position, output[-1:]))
     prompt = torch.tensor([ids])
-    # Without a mask generate takes ids that equal its padding for padding.
+    # Without a mask generate would treat ids that equal its padding as padding.
     stock = rig.stock.generate(
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=24, do_sample=False
     )
@@ -121,7 +121,7 @@ def test_a_corrupted_page_changes_the_logits(rig: Any, text_ids: Ids) -> None:
     right = rig.compute((table, 149, ids[149:]))
     rig.pool.page(table[2]).zero_()
     wrong = rig.compute((table, 149, ids[149:]))
-    # A sliding layer does not see the page, a full one does.
+    # A sliding layer does not read the page, and a full layer does.
     assert float((right - wrong).abs().max()) > 0.1
 
 

@@ -11,7 +11,7 @@ from inference_worker.attention.gathered import GatheredAttention
 from inference_worker.attention.step import Step
 
 TOLERANCE = 2e-5
-# Lengths of a token, of whole pages and of their neighbours; so far apart that padding ends.
+# Lengths around one token and whole pages, so different that they are not padded together.
 LENGTHS = [0, 1, 15, 16, 17, 31, 250, 251, 255, 256, 300, 700, 701, 40, 41]
 DECODES = [(before, 1) for before in LENGTHS]
 

@@ -63,7 +63,7 @@ def test_chunks_of_any_size_give_the_same_bits(rig: Any, text_ids: Ids, chunk: i
     whole, cut = rig.table(LENGTH), rig.table(LENGTH)
     for page in cut:
         rig.pool.page(page).fill_(torch.nan)
-    # One by one the last of them alone.
+    # With chunks of one token only the last 23 are computed one by one.
     ends = [*range(LENGTH - 23 if chunk == 1 else chunk, LENGTH, chunk), LENGTH]
     got = logits_by_cuts(rig, ids, ends, cut)
     rows = [rig.compute((whole, 0, ids[:end])) for end in ends[-3:]]

@@ -6,7 +6,7 @@ import torch
 from device.rebuilt_tables import rebuilt_tables
 from inference_worker.attention.kernel_shape import KernelShape
 from inference_worker.attention.step import Step, StepPart
-from inference_worker.attention.step_tables import Room, StepTables
+from inference_worker.attention.step_tables import Occupancy, StepTables
 from inference_worker.errors import UnknownExtentError
 from inference_worker.pages.block_table import BlockTable
 from inference_worker.pages.distances import UNIT_BYTES
@@ -16,7 +16,7 @@ from inference_worker.pages.pool import PagePool
 LAYOUT = PageLayout(1, 8, 4, "float32", 16)
 GROUP = 4
 # An H200's: four programs a multiprocessor for decodes, one for prefills.
-ROOM = Room(528, 132)
+ROOM = Occupancy(528, 132)
 
 
 class Sequences:

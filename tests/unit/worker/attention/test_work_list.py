@@ -6,16 +6,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_worker.attention.step_tables import SPLIT_KEYS, Parts, WorkList, plan_work
+from inference_worker.attention.step_tables import SPLIT_KEYS, StepParts, WorkList, plan_work
 
-# 132 multiprocessors with four programs each, for the 8 kv heads of an entry.
+# 132 multiprocessors with four programs each, for the 8 KV heads of an entry.
 PROGRAMS = 132 * 4 // 8
 
 
-def parts_of(*parts: tuple[int, int]) -> Parts:
+def parts_of(*parts: tuple[int, int]) -> StepParts:
     """Makes consecutive parts of a step, each from its tokens before and tokens computed."""
     starts, counts = np.array(parts, np.int64).reshape(-1, 2).T
-    return Parts(counts.cumsum() - counts, starts, counts, np.arange(len(counts)) * 1000)
+    return StepParts(counts.cumsum() - counts, starts, counts, np.arange(len(counts)) * 1000)
 
 
 def sizes(work: WorkList) -> list[int]:

@@ -54,7 +54,7 @@ def test_at_a_near_tie_the_reference_goes_on_from_ours(tied: Reference, text_ids
     """Either of two equal tokens is greedy. Each such place is reported with its gap."""
     ids = text_ids(40, 81)
     theirs = tied.answer(ids, TOKENS)["output_ids"]
-    # The other one of the pair at two places, and what follows from it.
+    # The other token of the pair at two places, and the tokens that follow from it.
     ours = tied.answer(ids, TOKENS, [*theirs[:2], theirs[2] ^ 1])["output_ids"]
     ours = tied.answer(ids, TOKENS, [*ours[:6], ours[6] ^ 1])["output_ids"]
     assert ours[3:] != theirs[3:]

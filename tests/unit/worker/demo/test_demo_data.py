@@ -18,5 +18,5 @@ def test_there_are_questions_and_a_chat() -> None:
     data = json.loads((DATA / "demo_questions.json").read_text())
     assert len(set(data["questions"])) == len(data["questions"]) >= 8
     assert len(data["chat"]) == 4
-    # A token of Gemma's is 4.9 bytes of this text.
+    # A token of Gemma has 4.9 bytes of this text.
     assert min(len(text) for text in data["questions"] + data["chat"]) > 75

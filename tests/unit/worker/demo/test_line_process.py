@@ -14,7 +14,7 @@ from inference_worker.demo.line_process import LineProcess, reference_process, w
 from inference_worker.errors import ProcessEndedError, WorkerError
 from kvstore_client.testing import wait_until
 
-# Answers what it is told to, as a program of the project would; says what it was started with.
+# Executes its requests like a program of the project, and reports its arguments.
 PROGRAM = """
 import json, os, signal, sys
 print(json.dumps({"ready": True}), flush=True)

@@ -102,7 +102,7 @@ def test_an_abort_ends_one_request_wherever_it_is(world: EngineWorld, text_ids: 
     assert len(decoding.tokens) == 2
     assert engine.stats.held_sequences == 0
     assert world.left() == NOTHING
-    # What was computed is the store's, to the page that was begun.
+    # The computed pages stay in the store, including the partial one.
     assert world.namespace.peek(text_ids(CHUNK_TOKENS * 3, 4)) >= CHUNK_TOKENS - 2
     number = engine.add(Request(prompt_ids=text_ids(40, 6), max_tokens=9), itself)
     itself.act = lambda: engine.abort(number) if len(itself.tokens) == 3 else None
@@ -207,7 +207,7 @@ def test_a_step_asks_for_slots_once(
         engine.add(Request(prompt_ids=text_ids(3 + 5 * seed, 20 + seed), max_tokens=steps), each)
     run_all(engine, *heard)
     assert engine.private_slots_used == 0
-    # Each call is for all of them, and lasts for all pages that are reserved ahead.
+    # Each call is for all requests, and lasts for all pages that are reserved ahead.
     assert calls[0] == number
     assert len(calls) <= -(-steps // (RESERVE_AHEAD * PAGE_TOKENS)) + 1
 

@@ -151,7 +151,7 @@ def test_pages_are_published_and_used_in_place(
     told: list[list[PageRef]] = []
     first = world.generate(ids, 12, on_published=told.append)
     assert world.namespace.prefill_tokens_per_second > 0
-    # Chunks of 64 end in 64, 128 and 150; decoding completes the tenth page and begins another.
+    # Chunks of 64 end in 64, 128 and 150. Decoding completes the tenth page and begins another.
     assert [len(pages) for pages in told] == [4, 4, 1, 1, 1]
     assert first.published_pages == [page for pages in told for page in pages]
     assert (first.matched_tokens, first.source_page) == (0, None)

@@ -20,7 +20,7 @@ from processes.broken_store import program
 Ids = Callable[[int, int], list[int]]
 SLOTS = 64
 OUTPUT = 10
-# How many tokens are said when the store gives the pages away.
+# The number of tokens at which the store recycles the pages.
 SAID = 4
 
 
@@ -89,7 +89,7 @@ def test_pages_recycled_under_a_request_change_no_token(
     alone = world.generate(longer, OUTPUT, use_store=False)
     found = interrupted(world, longer, SAID, thief.take_all)
     assert found.output_ids == alone.output_ids
-    # The request began on the store's pages, found out, and began again on its own.
+    # The request began on the store's pages, noticed, and started again on its own.
     assert found.recycled_pages >= 20
     assert (found.matched_tokens, found.prefilled_tokens) == (0, len(longer))
     assert "recycled" in str(found.store_failure)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from inference_worker.engine.request import GREEDY, SamplingOptions
-from inference_worker.engine.sampling import Choice, Sampler, choose_all
+from inference_worker.engine.sampling import SampledToken, Sampler, choose_all
 
 LOGITS = [2.0, -1.0, 0.5, 3.0, 1.0, 2.5, -4.0, 0.0]
 DRAWS = 1_000
@@ -28,7 +28,7 @@ def naive_probabilities(logits: list[float], options: SamplingOptions) -> list[f
     return [weights[i] / total if i in nucleus else 0.0 for i in range(len(logits))]
 
 
-def draws(options: SamplingOptions, count: int = DRAWS) -> list[Choice]:
+def draws(options: SamplingOptions, count: int = DRAWS) -> list[SampledToken]:
     """Draws from the same logits many times."""
     sampler = Sampler(options)
     return [sampler.choose(torch.tensor(LOGITS)) for _ in range(count)]
@@ -43,7 +43,7 @@ def draws(options: SamplingOptions, count: int = DRAWS) -> list[Choice]:
         SamplingOptions(temperature=1.0, top_k=3, seed=4),
         SamplingOptions(temperature=1.0, top_k=100, seed=5),
         SamplingOptions(temperature=1.0, top_p=0.8, seed=6),
-        # Of the four best alone, 0.9 is fewer tokens than of all.
+        # A top_p of 0.9 keeps fewer of the four best tokens than of all tokens.
         SamplingOptions(temperature=2.0, top_k=4, top_p=0.9, seed=7),
     ],
     ids=str,
@@ -54,7 +54,7 @@ def test_draws_follow_the_options(options: SamplingOptions) -> None:
     counts = Counter(choice.token for choice in draws(options))
     assert set(counts) <= {i for i, share in enumerate(wanted) if share > 0}
     for token, share in enumerate(wanted):
-        # Five standard deviations, and the seed is fixed.
+        # Five standard deviations, with a fixed seed.
         allowed = 5 * math.sqrt(share * (1 - share) * DRAWS)
         assert abs(counts[token] - share * DRAWS) <= allowed
 
@@ -70,8 +70,8 @@ def test_the_best_token_is_known_beside_the_draw() -> None:
 def test_temperature_zero_is_greedy(options: SamplingOptions) -> None:
     """Temperature 0 takes the best token, and the first of equal ones."""
     assert options.is_greedy
-    assert set(draws(options, 20)) == {Choice(3, 3)}
-    assert Sampler(options).choose(torch.tensor([1.0, 5.0, 5.0])) == Choice(1, 1)
+    assert set(draws(options, 20)) == {SampledToken(3, 3)}
+    assert Sampler(options).choose(torch.tensor([1.0, 5.0, 5.0])) == SampledToken(1, 1)
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_an_abort_of_one_that_waits_for_another(
     worlds: list[EngineWorld], text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A waiting request holds nothing, and ends at once if it is aborted."""
-    # However long the other rests between two steps: ten minutes are worth waiting for.
+    # Ten minutes are worth waiting for, however slowly the other engine steps.
     monkeypatch.setattr(page_supply, "UNKNOWN_SPEED", 1.0)
     first, second = worlds
     ids = text_ids(600, 302)
@@ -113,7 +113,7 @@ def test_salts_share_nothing(
     worlds: list[EngineWorld], text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests of a salt find only its own pages. A new salt waits for its namespace to open."""
-    # However long that takes to open.
+    # The wait has a long limit, because a namespace may open slowly.
     monkeypatch.setattr(page_supply, "OPENING_SECONDS", LIMIT)
     engine = worlds[0].engine
     ids = text_ids(200, 303)

@@ -12,7 +12,7 @@ from inference_worker.model.model import PagedModel
 from kvstore_client.testing import RunningStore, running_store
 
 Ids = Callable[[int, int], list[int]]
-# Of the store, and of the longest sequence: an engine alone always gets through.
+# The store holds the longest sequence, so an engine alone always finishes.
 SLOTS = 24
 LONGEST = 14 * PAGE_TOKENS
 
@@ -94,9 +94,9 @@ def test_one_that_gave_way_can_be_aborted(worlds: list[EngineWorld], text_ids: I
         engine.step()
     stats = engine.stats
     assert stats.held_sequences == stats.running < len(heard)
-    # What gave way holds nothing at the store.
+    # A preempted request holds nothing in the store.
     assert worlds[0].left().reservations <= stats.running
-    # The youngest that ran gave way; all that wait are behind or were put back.
+    # The youngest running request was preempted. All waiting ones are behind it or were put back.
     waiting = [number for number, each in heard.items() if each.tokens and not each.ended]
     youngest = max(waiting)
     said = len(heard[youngest].tokens)

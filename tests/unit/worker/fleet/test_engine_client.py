@@ -18,60 +18,48 @@ from inference_worker.fleet.protocol import Frame, read_frame
 LIMIT = 30.0
 
 
-def test_what_a_process_said_last_is_heard_whatever_it_is_asked_when_it_is_gone() -> None:
+async def test_what_a_process_said_last_is_heard_whatever_it_is_asked_when_it_is_gone() -> None:
     """A process's last tokens arrive, even if its counts are read after its death."""
-
-    async def test() -> None:
-        ours, theirs = socket.socketpair()
-        async with both_ways(ours) as (reader, writer):
-            client = EngineClient(reader, writer)
-            pieces = client.generate(Request(prompt_ids=[7], max_tokens=4))
-            first = asyncio.create_task(anext(pieces))
-            await asyncio.to_thread(theirs.recv, 1 << 16)
-            theirs.sendall(Frame({"op": "tokens", "id": 1, "reused": 0}, [8]).pack())
-            theirs.close()
-            looking = asyncio.create_task(client.stats())
-            serving = asyncio.create_task(client.serve())
-            async with asyncio.timeout(LIMIT):
-                assert (await first).token_ids == [8]
-                for gone in (anext(pieces), looking):
-                    with pytest.raises(EngineGoneError):
-                        await gone
-                await serving
-
-    asyncio.run(test())
+    ours, theirs = socket.socketpair()
+    async with both_ways(ours) as (reader, writer):
+        client = EngineClient(reader, writer)
+        pieces = client.generate(Request(prompt_ids=[7], max_tokens=4))
+        first = asyncio.create_task(anext(pieces))
+        await asyncio.to_thread(theirs.recv, 1 << 16)
+        theirs.sendall(Frame({"op": "tokens", "id": 1, "reused": 0}, [8]).pack())
+        theirs.close()
+        looking = asyncio.create_task(client.stats())
+        serving = asyncio.create_task(client.serve())
+        async with asyncio.timeout(LIMIT):
+            assert (await first).token_ids == [8]
+            for gone in (anext(pieces), looking):
+                with pytest.raises(EngineGoneError):
+                    await gone
+            await serving
 
 
-def test_who_writes_hears_nothing_of_what_is_said() -> None:
+async def test_who_writes_hears_nothing_of_what_is_said() -> None:
     """The reader gets each frame, even if writes and reads alternate often."""
-
-    async def test() -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            async with both_ways(ours) as (reader, writer), asyncio.timeout(LIMIT):
-                for number in range(100):
-                    writer.write(b"asked")
-                    await asyncio.to_thread(theirs.recv, 5, socket.MSG_WAITALL)
-                    theirs.sendall(Frame({"number": number}).pack())
-                    assert await read_frame(reader) == Frame({"number": number}, array("I"))
-
-    asyncio.run(test())
+    ours, theirs = socket.socketpair()
+    with theirs:
+        async with both_ways(ours) as (reader, writer), asyncio.timeout(LIMIT):
+            for number in range(100):
+                writer.write(b"asked")
+                await asyncio.to_thread(theirs.recv, 5, socket.MSG_WAITALL)
+                theirs.sendall(Frame({"number": number}).pack())
+                assert await read_frame(reader) == Frame({"number": number}, array("I"))
 
 
-def test_both_ways_are_closed_where_what_uses_them_fails() -> None:
+async def test_both_ways_are_closed_where_what_uses_them_fails() -> None:
     """Both directions close if their user fails, so the process notices."""
-
-    async def test() -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            theirs.settimeout(LIMIT)
-            with pytest.raises(ZeroDivisionError):
-                async with both_ways(ours) as ways:
-                    raise ZeroDivisionError
-            assert await asyncio.to_thread(theirs.recv, 1) == b""
-            assert all(each is not None for each in ways)
-
-    asyncio.run(test())
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.settimeout(LIMIT)
+        with pytest.raises(ZeroDivisionError):
+            async with both_ways(ours) as ways:
+                raise ZeroDivisionError
+        assert await asyncio.to_thread(theirs.recv, 1) == b""
+        assert all(each is not None for each in ways)
 
 
 @contextmanager
@@ -87,19 +75,15 @@ def no_more_descriptors() -> Iterator[None]:
         setrlimit(RLIMIT_NOFILE, before)
 
 
-def test_one_way_is_closed_where_there_is_no_descriptor_for_the_other() -> None:
+async def test_one_way_is_closed_where_there_is_no_descriptor_for_the_other() -> None:
     """The first direction closes if no descriptor is left for the second."""
-
-    async def test() -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            theirs.settimeout(LIMIT)
-            ways = both_ways(ours)
-            with no_more_descriptors(), pytest.raises(OSError, match="Too many open files"):
-                await ways.__aenter__()
-            # Its transport closes it as the loop goes on.
-            await asyncio.sleep(0)
-            theirs.settimeout(0)
-            assert theirs.recv(1) == b""
-
-    asyncio.run(test())
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.settimeout(LIMIT)
+        ways = both_ways(ours)
+        with no_more_descriptors(), pytest.raises(OSError, match="Too many open files"):
+            await ways.__aenter__()
+        # Its transport closes it in the loop's next round.
+        await asyncio.sleep(0)
+        theirs.settimeout(0)
+        assert theirs.recv(1) == b""

@@ -1,7 +1,7 @@
 """An engine on a thread of its own: results, refusals and the end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from threading import Event
 
@@ -67,16 +67,6 @@ async def running(engine: Engine, max_waiting: int = 100) -> AsyncIterator[Engin
         assert engine.private_slots_used == 0 or thread.failure is not None
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Runs a test on an event loop, with a time limit."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(LIMIT):
-            await test()
-
-    asyncio.run(bounded())
-
-
 def asked(max_tokens: int = 8, prompt: list[int] = PROMPT) -> Request:
     """Returns a request."""
     return Request(prompt_ids=prompt, max_tokens=max_tokens)
@@ -99,180 +89,144 @@ def tokens_of(pieces: list[Piece]) -> list[int]:
     return [token for piece in pieces for token in piece.token_ids]
 
 
-def test_many_requests_have_what_each_has_alone(engine: GatedEngine) -> None:
+async def test_many_requests_have_what_each_has_alone(engine: GatedEngine) -> None:
     """Tokens arrive as they are chosen, and the last piece has the generation."""
     prompts = [PROMPT * count for count in (1, 2, 3)]
     alone = [engine.generate(prompt, 8).output_ids for prompt in prompts]
-
-    async def test() -> None:
-        async with running(engine) as thread:
-            found = await asyncio.gather(*(all_of(thread, asked(8, each)) for each in prompts))
-            for pieces, prompt, expected in zip(found, prompts, alone, strict=True):
-                *before, last = pieces
-                assert tokens_of(pieces) == expected
-                assert all(piece.generation is None for piece in before)
-                assert last.generation is not None
-                assert last.generation.prompt_tokens == len(prompt)
-                assert last.reason == FinishReason.LENGTH
-                assert last.reused_tokens == 0
-            await until(thread, waiting=0, running=0)
-            assert (await thread.stats()).held_sequences == 0
-
-    run(test)
+    async with running(engine) as thread:
+        found = await asyncio.gather(*(all_of(thread, asked(8, each)) for each in prompts))
+        for pieces, prompt, expected in zip(found, prompts, alone, strict=True):
+            *before, last = pieces
+            assert tokens_of(pieces) == expected
+            assert all(piece.generation is None for piece in before)
+            assert last.generation is not None
+            assert last.generation.prompt_tokens == len(prompt)
+            assert last.reason == FinishReason.LENGTH
+            assert last.reused_tokens == 0
+        await until(thread, waiting=0, running=0)
+        assert (await thread.stats()).held_sequences == 0
 
 
-def test_it_sleeps_while_there_is_nothing_to_do(engine: GatedEngine) -> None:
+async def test_it_sleeps_while_there_is_nothing_to_do(engine: GatedEngine) -> None:
     """The engine runs no step between two requests."""
-
-    async def test() -> None:
-        async with running(engine) as thread:
-            await all_of(thread, asked(1))
-            steps = engine.steps
-            for _ in range(10):
-                await thread.stats()
-                await asyncio.sleep(0)
-            assert engine.steps == steps
-            await all_of(thread, asked(1))
-            assert engine.steps > steps
-
-    run(test)
+    async with running(engine) as thread:
+        await all_of(thread, asked(1))
+        steps = engine.steps
+        for _ in range(10):
+            await thread.stats()
+            await asyncio.sleep(0)
+        assert engine.steps == steps
+        await all_of(thread, asked(1))
+        assert engine.steps > steps
 
 
-def test_a_request_that_cannot_be_is_refused(engine: GatedEngine) -> None:
+async def test_a_request_that_cannot_be_is_refused(engine: GatedEngine) -> None:
     """An error of the engine reaches its caller, and other requests continue."""
-
-    async def test() -> None:
-        async with running(engine) as thread:
-            assert thread.longest == LONGEST
-            with pytest.raises(RequestTooLongError):
-                await all_of(thread, asked(LONGEST))
-            with pytest.raises(BadPromptError, match="token ids are from 0 to 255"):
-                await all_of(thread, asked(1, [256]))
-            assert len(tokens_of(await all_of(thread, asked(2)))) == 2
-
-    run(test)
+    async with running(engine) as thread:
+        assert thread.longest == LONGEST
+        with pytest.raises(RequestTooLongError):
+            await all_of(thread, asked(LONGEST))
+        with pytest.raises(BadPromptError, match="token ids are from 0 to 255"):
+            await all_of(thread, asked(1, [256]))
+        assert len(tokens_of(await all_of(thread, asked(2)))) == 2
 
 
-def test_the_queue_is_bounded(paged_models: dict[str, PagedModel]) -> None:
+async def test_the_queue_is_bounded(paged_models: dict[str, PagedModel]) -> None:
     """A request is refused at once if the queue is full, and each waiting request is served."""
     engine = GatedEngine(paged_models["qwen3"], max_running=1)
     engine.shut_after = 1
-
-    async def test() -> None:
-        async with running(engine, max_waiting=2) as thread:
-            async with aclosing(thread.generate(asked(300))) as first:
-                await anext(first)
-                waiting = [asyncio.create_task(all_of(thread, asked(2))) for _ in range(2)]
-                await until(thread, waiting=2, running=1)
-                with pytest.raises(EngineBusyError):
-                    await all_of(thread, asked(2))
-                assert thread.ready
-            engine.gate.set()
-            found = await asyncio.gather(*waiting)
-            assert [len(tokens_of(each)) for each in found] == [2, 2]
-            assert len(tokens_of(await all_of(thread, asked(2)))) == 2
-
-    run(test)
-
-
-def test_a_burst_on_an_idle_engine_has_its_places_too(engine: GatedEngine) -> None:
-    """A burst fills all places before any step, and one more request is refused."""
-
-    async def test() -> None:
-        async with running(engine, max_waiting=1) as thread:
-            engine.gate.clear()
-            taken = [asyncio.create_task(all_of(thread, asked(2))) for _ in range(8 + 1)]
-            await asyncio.sleep(0)
+    async with running(engine, max_waiting=2) as thread:
+        async with aclosing(thread.generate(asked(300))) as first:
+            await anext(first)
+            waiting = [asyncio.create_task(all_of(thread, asked(2))) for _ in range(2)]
+            await until(thread, waiting=2, running=1)
             with pytest.raises(EngineBusyError):
                 await all_of(thread, asked(2))
-            engine.gate.set()
-            found = await asyncio.gather(*taken)
-            assert [len(tokens_of(each)) for each in found] == [2] * 9
+            assert thread.ready
+        engine.gate.set()
+        found = await asyncio.gather(*waiting)
+        assert [len(tokens_of(each)) for each in found] == [2, 2]
+        assert len(tokens_of(await all_of(thread, asked(2)))) == 2
 
-    run(test)
+
+async def test_a_burst_on_an_idle_engine_has_its_places_too(engine: GatedEngine) -> None:
+    """A burst fills all places before any step, and one more request is refused."""
+    async with running(engine, max_waiting=1) as thread:
+        engine.gate.clear()
+        taken = [asyncio.create_task(all_of(thread, asked(2))) for _ in range(8 + 1)]
+        await asyncio.sleep(0)
+        with pytest.raises(EngineBusyError):
+            await all_of(thread, asked(2))
+        engine.gate.set()
+        found = await asyncio.gather(*taken)
+        assert [len(tokens_of(each)) for each in found] == [2] * 9
 
 
-def test_who_goes_away_is_aborted(engine: GatedEngine) -> None:
+async def test_who_goes_away_is_aborted(engine: GatedEngine) -> None:
     """A request that is closed after a token, or cancelled before it, gives its pages back."""
     engine.shut_after = 1
-
-    async def test() -> None:
-        async with running(engine) as thread:
-            async with aclosing(thread.generate(asked(300))) as pieces:
-                await anext(pieces)
-            early = asyncio.create_task(all_of(thread, asked(300)))
-            await asyncio.sleep(0)
-            assert (await thread.stats()).waiting == 1
-            early.cancel()
-            await asyncio.wait([early])
-            engine.gate.set()
-            await until(thread, waiting=0, running=0)
-            assert engine.private_slots_used == 0
-
-    run(test)
+    async with running(engine) as thread:
+        async with aclosing(thread.generate(asked(300))) as pieces:
+            await anext(pieces)
+        early = asyncio.create_task(all_of(thread, asked(300)))
+        await asyncio.sleep(0)
+        assert (await thread.stats()).waiting == 1
+        early.cancel()
+        await asyncio.wait([early])
+        engine.gate.set()
+        await until(thread, waiting=0, running=0)
+        assert engine.private_slots_used == 0
 
 
-def test_a_close_lets_what_runs_end(engine: GatedEngine) -> None:
+async def test_a_close_lets_what_runs_end(engine: GatedEngine) -> None:
     """A close lets running requests end within its grace, and refuses new ones."""
-
-    async def test() -> None:
-        async with running(engine) as thread:
-            engine.gate.clear()
-            first = asyncio.create_task(all_of(thread, asked(20)))
-            await asyncio.sleep(0)
-            closing = asyncio.create_task(thread.close(grace=LIMIT))
-            await asyncio.sleep(0)
-            assert not thread.ready
-            with pytest.raises(EngineGoneError):
-                await all_of(thread, asked(1))
-            engine.gate.set()
-            assert len(tokens_of(await first)) == 20
-            await closing
-
-    run(test)
+    async with running(engine) as thread:
+        engine.gate.clear()
+        first = asyncio.create_task(all_of(thread, asked(20)))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(thread.close(grace=LIMIT))
+        await asyncio.sleep(0)
+        assert not thread.ready
+        with pytest.raises(EngineGoneError):
+            await all_of(thread, asked(1))
+        engine.gate.set()
+        assert len(tokens_of(await first)) == 20
+        await closing
 
 
-def test_a_close_without_grace_aborts(engine: GatedEngine) -> None:
+async def test_a_close_without_grace_aborts(engine: GatedEngine) -> None:
     """A close without grace aborts running requests, which get the tokens so far."""
     engine.shut_after = 1
-
-    async def test() -> None:
-        async with running(engine) as thread:
-            async with aclosing(thread.generate(asked(300))) as pieces:
-                await anext(pieces)
-                closing = asyncio.create_task(thread.close())
-                await asyncio.sleep(0)
-                engine.gate.set()
-                await closing
-                found = [piece async for piece in pieces]
-            assert found[-1].reason == FinishReason.ABORT
-            assert found[-1].generation is not None
-
-    run(test)
+    async with running(engine) as thread:
+        async with aclosing(thread.generate(asked(300))) as pieces:
+            await anext(pieces)
+            closing = asyncio.create_task(thread.close())
+            await asyncio.sleep(0)
+            engine.gate.set()
+            await closing
+            found = [piece async for piece in pieces]
+        assert found[-1].reason == FinishReason.ABORT
+        assert found[-1].generation is not None
 
 
-def test_an_engine_that_fails_fails_all(engine: GatedEngine) -> None:
+async def test_an_engine_that_fails_fails_all(engine: GatedEngine) -> None:
     """A failed engine fails running and waiting requests. It is not ready, and its close ends."""
     engine.shut_after = 1
-
-    async def test() -> None:
-        async with running(engine) as thread:
-            async with aclosing(thread.generate(asked(300))) as pieces:
-                await anext(pieces)
-                second = asyncio.create_task(all_of(thread, asked(2)))
-                await asyncio.sleep(0)
-                engine.fault = LookupError("a bug")
-                engine.gate.set()
-                with pytest.raises(EngineGoneError):
-                    [piece async for piece in pieces]
-                with pytest.raises(EngineGoneError):
-                    await second
-            assert not thread.ready
-            assert thread.failure is engine.fault
+    async with running(engine) as thread:
+        async with aclosing(thread.generate(asked(300))) as pieces:
+            await anext(pieces)
+            second = asyncio.create_task(all_of(thread, asked(2)))
+            await asyncio.sleep(0)
+            engine.fault = LookupError("a bug")
+            engine.gate.set()
             with pytest.raises(EngineGoneError):
-                await all_of(thread, asked(2))
-
-    run(test)
+                [piece async for piece in pieces]
+            with pytest.raises(EngineGoneError):
+                await second
+        assert not thread.ready
+        assert thread.failure is engine.fault
+        with pytest.raises(EngineGoneError):
+            await all_of(thread, asked(2))
 
 
 def test_a_queue_has_room_for_one(engine: GatedEngine) -> None:

@@ -4,7 +4,8 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
@@ -54,18 +55,12 @@ def app_of(engine: CountingEngine, **settings: Any) -> Starlette:  # noqa: ANN40
     return build_app(engine, model, HttpSettings(**settings))
 
 
-def run(app: Starlette, test: Callable[[httpx2.AsyncClient], Awaitable[None]]) -> None:
-    """Runs a test with a client of an application, without a socket."""
-
-    async def bounded() -> None:
-        transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
-        async with (
-            asyncio.timeout(LIMIT),
-            httpx2.AsyncClient(transport=transport, base_url="http://here") as client,
-        ):
-            await test(client)
-
-    asyncio.run(bounded())
+@asynccontextmanager
+async def client_of(app: Starlette) -> AsyncIterator[httpx2.AsyncClient]:
+    """Provides a client of an application, without a socket."""
+    transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://here") as client:
+        yield client
 
 
 def events(text: str) -> list[Any]:
@@ -91,17 +86,17 @@ class RecordingEngine(CountingEngine):
 
 
 @pytest.mark.parametrize("on", [False, True])
-def test_a_client_s_trace_goes_to_the_engine(monkeypatch: pytest.MonkeyPatch, *, on: bool) -> None:
+async def test_a_client_s_trace_goes_to_the_engine(
+    monkeypatch: pytest.MonkeyPatch, *, on: bool
+) -> None:
     """Each choice carries the client's trace to the engine if tracing is on."""
     monkeypatch.setattr(tracing, "ON", on)
     engine = RecordingEngine()
 
-    async def test(client: httpx2.AsyncClient) -> None:
+    async with client_of(app_of(engine)) as client:
         for headers in ({"traceparent": PARENT}, {}):
             answer = await client.post("/v1/completions", json={**BODY, "n": 2}, headers=headers)
             assert answer.status_code == 200
-
-    run(app_of(engine), test)
     named = [PARENT, PARENT] if on else ["", ""]
     assert [each.traceparent for each in engine.asked] == [*named, "", ""]
 
@@ -109,7 +104,7 @@ def test_a_client_s_trace_goes_to_the_engine(monkeypatch: pytest.MonkeyPatch, *,
 @pytest.mark.parametrize(
     "fault", [RuntimeError("secret"), ValueError("secret"), WorkerError("secret")]
 )
-def test_what_nobody_foresaw_says_nothing_of_itself(fault: Exception) -> None:
+async def test_what_nobody_foresaw_says_nothing_of_itself(fault: Exception) -> None:
     """An unexpected error is counted and does not show its text.
 
     It gives status 500, or the last event of a stream that has begun.
@@ -117,7 +112,7 @@ def test_what_nobody_foresaw_says_nothing_of_itself(fault: Exception) -> None:
     engine = FaultyEngine()
     engine.fault = fault
 
-    async def test(client: httpx2.AsyncClient) -> None:
+    async with client_of(app_of(engine)) as client:
         whole = await client.post("/v1/completions", json=BODY)
         assert whole.status_code == 500
         assert whole.json()["error"]["code"] == "internal_error"
@@ -129,18 +124,16 @@ def test_what_nobody_foresaw_says_nothing_of_itself(fault: Exception) -> None:
         assert 'http_requests_total{route="/v1/completions",status="500"} 1.0' in shown
         assert "request_failure_total 2.0" in shown
         assert "request_success_total{" not in shown
-
-    run(app_of(engine), test)
     assert engine.running == 0
 
 
 @pytest.mark.parametrize("fault", [BadPromptError("its ids"), BadSaltError("its salt")])
-def test_what_an_engine_refuses_is_the_clients(fault: BadRequestError) -> None:
+async def test_what_an_engine_refuses_is_the_clients(fault: BadRequestError) -> None:
     """A refusal of the engine gives status 400, with its message and the field."""
     engine = FaultyEngine()
     engine.fault = fault
 
-    async def test(client: httpx2.AsyncClient) -> None:
+    async with client_of(app_of(engine)) as client:
         answer = await client.post("/v1/completions", json=BODY)
         error = answer.json()["error"]
         told = answer.status_code, error["code"], error["param"], error["message"]
@@ -149,15 +142,13 @@ def test_what_an_engine_refuses_is_the_clients(fault: BadRequestError) -> None:
         assert "request_failure_total 0.0" in shown
         assert "request_success_total{" not in shown
 
-    run(app_of(engine), test)
 
-
-def test_an_engine_that_is_gone_is_503() -> None:
+async def test_an_engine_that_is_gone_is_503() -> None:
     """An engine that is gone or not ready gives status 503. /health does so if it is not ready."""
     engine = FaultyEngine()
     engine.fault = EngineGoneError("it ended")
 
-    async def test(client: httpx2.AsyncClient) -> None:
+    async with client_of(app_of(engine)) as client:
         gone = await client.post("/v1/completions", json=BODY)
         assert (gone.status_code, gone.json()["error"]["code"]) == (503, "not_ready")
         assert gone.headers["retry-after"]
@@ -169,15 +160,13 @@ def test_an_engine_that_is_gone_is_503() -> None:
         ):
             assert answer.status_code == 503
 
-    run(app_of(engine), test)
 
-
-def test_an_end_lets_what_runs_finish() -> None:
+async def test_an_end_lets_what_runs_finish() -> None:
     """A shutdown refuses new requests, and ends as soon as none runs."""
     engine = CountingEngine()
     app = app_of(engine)
 
-    async def test(client: httpx2.AsyncClient) -> None:
+    async with client_of(app) as client:
         body = {**BODY, "max_tokens": 40, "stream": True}
         running = asyncio.create_task(client.post("/v1/completions", json=body))
         while not engine.running:  # noqa: ASYNC110 - a task of the application
@@ -191,15 +180,13 @@ def test_an_end_lets_what_runs_finish() -> None:
         assert found[-2]["choices"][0]["finish_reason"] == "length"
         await ending
 
-    run(app, test)
 
-
-def test_an_end_without_grace_ends_what_runs() -> None:
+async def test_an_end_without_grace_ends_what_runs() -> None:
     """A shutdown without grace informs all clients, with and without a stream."""
     engine = CountingEngine()
     app = app_of(engine)
 
-    async def test(client: httpx2.AsyncClient) -> None:
+    async with client_of(app) as client:
         stream = asyncio.create_task(client.post("/v1/completions", json={**LONG, "stream": True}))
         whole = asyncio.create_task(client.post("/v1/completions", json=LONG))
         while engine.running < 2:  # noqa: ASYNC110 - tasks of the application
@@ -210,10 +197,8 @@ def test_an_end_without_grace_ends_what_runs() -> None:
         last = events((await stream).text)[-1]
         assert last["error"]["code"] == "not_ready"
 
-    run(app, test)
 
-
-def test_a_body_is_bounded() -> None:
+async def test_a_body_is_bounded() -> None:
     """A body is bounded by its stated length, by its bytes as they arrive, and in time."""
 
     async def slowly(pieces: int, seconds: float) -> AsyncIterator[bytes]:
@@ -221,23 +206,19 @@ def test_a_body_is_bounded() -> None:
             yield b" " * 40
             await asyncio.sleep(seconds)
 
-    async def large(client: httpx2.AsyncClient) -> None:
+    async with client_of(app_of(CountingEngine(), max_body_bytes=100)) as client:
         told = await client.post("/v1/completions", content=b" " * 101)
         untold = await client.post("/v1/completions", content=slowly(1000, 0))
         assert [each.status_code for each in (told, untold)] == [413, 413]
 
-    async def late(client: httpx2.AsyncClient) -> None:
+    async with client_of(app_of(CountingEngine(), max_body_bytes=100, body_seconds=0.05)) as client:
         found = await client.post("/v1/completions", content=slowly(2, LIMIT))
         assert found.status_code == 408
 
-    run(app_of(CountingEngine(), max_body_bytes=100), large)
-    run(app_of(CountingEngine(), max_body_bytes=100, body_seconds=0.05), late)
 
-
-def test_several_answers_are_bounded_and_in_order() -> None:
+async def test_several_answers_are_bounded_and_in_order() -> None:
     """Answers are prompts times n, each with its index. Usage counts each prompt once."""
-
-    async def test(client: httpx2.AsyncClient) -> None:
+    async with client_of(app_of(CountingEngine())) as client:
         body = {**BODY, "prompt": ["one", "two"], "n": 2}
         answer = (await client.post("/v1/completions", json=body)).json()
         assert [each["index"] for each in answer["choices"]] == [0, 1, 2, 3]
@@ -251,8 +232,6 @@ def test_several_answers_are_bounded_and_in_order() -> None:
         }
         refused = await client.post("/v1/completions", json={**body, "n": 9})
         assert refused.json()["error"]["param"] == "n"
-
-    run(app_of(CountingEngine()), test)
 
 
 def test_it_needs_no_torch() -> None:

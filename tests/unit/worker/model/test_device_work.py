@@ -51,7 +51,7 @@ def test_pages_are_told_and_given_back_after_a_wait(fresh_store: RunningStore) -
                 for start, end in ((0, 8), (8, 17)):
                     rig.compute(pages, IDS, start, end)
                     assert len(pages.publish(IDS, end)) == 2
-    # Two inserts and a release: each sees what the one before it did, and no more.
+    # Two inserts and a release each see the effects of the one before, and no more.
     assert seen == [(0, 1), (2, 1), (4, 1)]
 
 

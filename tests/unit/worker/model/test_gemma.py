@@ -32,7 +32,7 @@ NAMES = {
     "mlp.down_proj": "ffn_down",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
-# <pad>, <eos>, <bos> and <unk>, then the words that a tokenizer needs, then anything.
+# <pad>, <eos>, <bos> and <unk>, then the words that a tokenizer needs, then any others.
 WORDS = ["<pad>", "<eos>", "<bos>", "<unk>", "a", "b", "ab", "\u2581"]
 WORDS += [f"<unused{i}>" for i in range(256 - len(WORDS))]
 

@@ -33,14 +33,14 @@ def test_those_used_longest_ago_are_let_go(monkeypatch: pytest.MonkeyPatch) -> N
 
         assert found.find("", set) is unsalted
         assert [stayed("a"), stayed("b"), stayed("a")] == [False, False, True]
-        # b was used before a.
+        # b was used less recently than a.
         assert not stayed("c", "c")
         assert [stayed("a"), stayed("c")] == [True, True]
         assert not stayed("b", "a", "b")
         assert stayed("a")
         assert not stayed("c", "a", "b", "c")
         assert [stayed("a"), stayed("b"), stayed("c")] == [True, True, True]
-        # However long, and in whatever script: what a store takes is 256 bytes.
+        # A salt above 256 bytes, which a store does not accept, is hashed.
         assert [stayed("é" * 256), stayed("é" * 257), stayed("é" * 257)] == [False, False, True]
         assert known["é" * 256].namespace_id != known["é" * 257].namespace_id
         assert not stayed("a")

@@ -1,8 +1,8 @@
 """Calls of the CUDA driver by ctypes, during which other Python threads run.
 
-cupy and torch return a device's UUID as a C string, which ends at its first zero byte: one device
-in sixteen has such a byte. cupy holds the GIL while it creates a context, for 0.3 to 2 s. Neither
-can set a thread's capture mode.
+cupy and torch return a UUID as a C string, which ends at its first zero byte. One device in
+sixteen has such a byte. cupy holds the GIL while it creates a context, for 0.3 to 2 s. Neither can
+set a thread's capture mode.
 """
 
 import ctypes

@@ -38,8 +38,9 @@ class CudaExtent(MappedExtent):
         described = extent.cuda_ipc
         super().__init__(extent, described.size_bytes)
         if (len(described.ipc_handle), len(described.device_uuid)) != (HANDLE_BYTES, UUID_BYTES):
-            msg = f"extent {extent.extent_id} has no handle of CUDA's, or no device's UUID"
-            raise UntrustedExtent(msg)
+            raise UntrustedExtent(
+                f"extent {extent.extent_id} has no handle of CUDA's, or no device's UUID"
+            )
         self._memory = memory or cuda_memory()
         self._mapping = self._memory.map(
             described, store_epoch, partial(unmapped, self.extent_id) if unmapped else None, wait

@@ -19,7 +19,7 @@ PREFIX = "/dev/nvidia"
 MAP_FIXED = 0x10
 MAP_NORESERVE = 0x4000
 MAP_FAILED = ctypes.c_void_p(-1).value
-# Of /proc/self/maps: a range, four words and a path, whose bytes may be in any encoding.
+# A line of /proc/self/maps: a range, four words and a path, whose bytes may be in any encoding.
 _LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (?:\S+ +){4}(.*)")
 
 

@@ -196,7 +196,7 @@ def test_tier_3_is_told_to_forget_all_of_it() -> None:
     """Nothing is loaded before it was, also under the identity's next namespace."""
     world = DiskWorld()
     world.worker.publish("ab")
-    world.keep()
+    world.write_touched()
     digest = world.namespace.digest
     delete(world)
     again = reopen(world)
@@ -242,7 +242,7 @@ def test_a_load_under_way_publishes_nothing() -> None:
     world = DiskWorld()
     arena = world.arena
     world.worker.publish("ab")
-    world.keep()
+    world.write_touched()
     world.evict()
     load = world.begin("ab")
     assert load is not None

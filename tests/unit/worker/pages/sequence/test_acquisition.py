@@ -19,7 +19,7 @@ BEST = 7
         (LEAST_COPIED - 1, False),
         (LEAST_COPIED, True),
         (PAGE - 1, True),
-        (PAGE, False),  # it is matched in place, and there is no source
+        (PAGE, False),  # the page is matched in place, so there is no source
         (PAGE + 1, True),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_prompt_longer_than_the_store_is_cached_in_part(rig: SequenceRig, clie
     with rig.open(ids) as again:
         assert again.matched_tokens == 4 * half
         assert rig.holds(again, ids[: again.matched_tokens])
-        # What is missing now is half as much, and half of it fits.
+        # Only half as many pages are missing now, and half of these fit.
         assert reserved_slots(client) == half // 2
 
 

@@ -82,7 +82,7 @@ def test_a_match_leaves_a_token_to_compute(rig: SequenceRig) -> None:
     with rig.open(ids) as pages:
         assert pages.matched_pages == published[:3]
         rig.compute(pages, ids, 12, 16)
-        # Published already: this copy stays the sequence's own.
+        # The page is already published, so this copy stays the sequence's own.
         assert pages.publish(ids, 16) == []
         assert rig.holds(pages, ids)
 

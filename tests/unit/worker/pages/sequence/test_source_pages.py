@@ -11,7 +11,7 @@ from inference_worker.pages.sequence import SequencePages
 from kvstore_client import Client
 from pages.stamped_pages import LIMIT
 
-# What a real model would like best; the rig has none.
+# Made-up best tokens, because the rig has no model.
 BEST, BEST_OF_ALL = 77, 88
 
 
@@ -82,7 +82,7 @@ def test_a_partial_page_is_never_written_again(rig: SequenceRig, client: Client)
     partial = run_whole(rig, ids, 8)[-1]
     watcher = SequenceRig(rig.namespace)
     with watcher.open(ids, accept_next_token=True) as holder:
-        # As long as it computes nothing, it holds the page that it found.
+        # It holds the page that it found until it computes something.
         assert holder.source_page == partial
         before = watcher.pool.page(partial).clone()
         for more in ([1, 2, 3], [4, 5, 6]):
@@ -129,7 +129,7 @@ def test_a_known_next_token_needs_no_page_of_its_own(rig: SequenceRig, client: C
         with rig.open(ids[:end]) as sampling:
             assert sampling.next_token is None
             assert sampling.matched_tokens + sampling.copied_tokens == end - 1
-    # Where no request ended there is no next token to be had.
+    # There is no next token at a place where no request ended.
     with rig.open(ids[:9], accept_next_token=True) as pages:
         assert pages.next_token is None
         assert pages.matched_pages == published[:2]

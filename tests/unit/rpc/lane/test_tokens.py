@@ -1,7 +1,5 @@
 """Long requests over lanes; their tokens are received separately."""
 
-import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +8,7 @@ from kvstore.rpc.lane.connection import SMALL_BYTES
 from kvstore.rpc.lane.server import METHODS
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.packed_tokens import sequence_pieces
-from stores.rpc_world import Server, Worker, lane_call, nothing, reason, tokens
+from stores.rpc_world import OpenLane, Server, lane_call, nothing, reason, tokens
 
 MATCH, ACQUIRE, INSERT, RELEASE = (
     METHODS.index(f"/kvstore.v1.PrefixCacheService/{name}")
@@ -18,15 +16,9 @@ MATCH, ACQUIRE, INSERT, RELEASE = (
 )
 
 
-@pytest.fixture
-def over() -> str:
-    """Names lanes as the transport of the request path."""
-    return "lane"
-
-
 @pytest.mark.parametrize("method", [MATCH, ACQUIRE])
 def test_tokens_that_end_a_long_request_are_its_sequence_s(
-    server: Server, open_lane: Callable[[Worker], socket.socket], method: int
+    server: Server, open_lane: OpenLane, method: int
 ) -> None:
     """A long request gets the same answer whether its tokens are received apart or parsed."""
     worker = server.worker()
@@ -54,7 +46,7 @@ def test_tokens_that_end_a_long_request_are_its_sequence_s(
 
 
 def test_a_long_body_of_a_call_without_a_sequence_is_parsed_as_it_is(
-    server: Server, open_lane: Callable[[Worker], socket.socket]
+    server: Server, open_lane: OpenLane
 ) -> None:
     """Tokens that end a long body count as a sequence only if the method has a sequence."""
     worker = server.worker()

@@ -6,18 +6,8 @@ from google.protobuf.duration_pb2 import Duration
 from kvstore.core.values.limits import Limits
 from kvstore.errors import InvalidField, LimitExceeded
 from kvstore.rpc.wire import fields
-from kvstore.v1 import prefix_cache_pb2 as pb
 
 LIMITS = Limits(max_tokens=8, max_batch_size=2)
-
-
-def test_a_submessage_that_is_there_is_present_even_if_empty() -> None:
-    """A missing submessage is refused by name. An empty one is accepted."""
-    request = pb.MatchPrefixRequest(caller=pb.Caller())
-    fields.require_present(request, "caller")
-    with pytest.raises(InvalidField) as caught:
-        fields.require_present(request, "caller", "sequence")
-    assert caught.value.metadata == {"field": "sequence", "why": "missing"}
 
 
 @pytest.mark.parametrize("length", [0, 15, 17])

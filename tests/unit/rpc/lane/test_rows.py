@@ -1,34 +1,18 @@
 """Calls that a client sends over a lane before the earlier ones are answered."""
 
-import socket
-from collections.abc import Callable
-
 import pytest
 
-from kvstore.rpc.lane.connection import LENGTHS, HotLane
+from kvstore.rpc.lane.connection import HotLane
 from kvstore.rpc.lane.server import METHODS, MOST_AT_ONCE
-from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
-from stores.rpc_world import Server, Worker, lane_answer, nothing, reason, tokens
+from stores.rpc_world import OpenLane, Server, lane_answer, lane_frame, nothing, reason, tokens
 
 RELEASE = METHODS.index("/kvstore.v1.PrefixCacheService/ReleasePins")
 MATCH = METHODS.index("/kvstore.v1.PrefixCacheService/MatchPrefix")
 
 
-@pytest.fixture
-def over() -> str:
-    """Names lanes as the transport of the request path."""
-    return "lane"
-
-
-def framed(method: int, body: bytes) -> bytes:
-    """Returns a call's bytes on a lane."""
-    head = attach_pb2.LaneCall(method=method, timeout_us=10_000_000).SerializeToString()
-    return LENGTHS.pack(len(head), len(body)) + head + body
-
-
 def test_calls_that_come_together_are_answered_in_order(
-    server: Server, open_lane: Callable[[Worker], socket.socket]
+    server: Server, open_lane: OpenLane
 ) -> None:
     """Calls sent at once are answered in order, however many, refused ones included."""
     worker = server.worker()
@@ -48,7 +32,7 @@ def test_calls_that_come_together_are_answered_in_order(
             (MATCH, nothing(worker)),
             (RELEASE, nothing(worker)),
         ]
-    lane.sendall(b"".join(framed(method, body) for method, body in calls))
+    lane.sendall(b"".join(lane_frame(method, body) for method, body in calls))
     for _ in range(4 * MOST_AT_ONCE):
         head, body = lane_answer(lane)
         assert reason(head) == "OK"
@@ -57,7 +41,7 @@ def test_calls_that_come_together_are_answered_in_order(
 
 
 def test_a_lane_that_has_more_makes_way_for_those_that_wait(
-    server: Server, open_lane: Callable[[Worker], socket.socket], monkeypatch: pytest.MonkeyPatch
+    server: Server, open_lane: OpenLane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its next call goes to the end of its queue then, and no answer is kept back meanwhile."""
     assert server.lanes is not None
@@ -66,6 +50,6 @@ def test_a_lane_that_has_more_makes_way_for_those_that_wait(
     lane = open_lane(worker)
     held: list[bytes] = []
     monkeypatch.setattr(HotLane, "hold", lambda _, *answer: held.append(answer))
-    lane.sendall(framed(RELEASE, nothing(worker)) * 5)
+    lane.sendall(lane_frame(RELEASE, nothing(worker)) * 5)
     assert [reason(lane_answer(lane)[0]) for _ in range(5)] == ["OK"] * 5
     assert held == []

@@ -54,7 +54,7 @@ class Raiser:
         del request, call
         raise PoolExhausted(requested=2, available=1)
 
-    def ListPrefixes(self, request: pb.ListPrefixesRequest, call: Call) -> None:  # noqa: N802
+    def ListNamespaces(self, request: pb.ListNamespacesRequest, call: Call) -> None:  # noqa: N802
         """Fails with a bug."""
         del request, call
         raise ZeroDivisionError
@@ -190,14 +190,14 @@ def test_an_error_of_ours_becomes_its_status(gate: Gate) -> None:
 def test_a_bug_becomes_internal_and_names_the_request(gate: Gate) -> None:
     """Any other exception becomes INTERNAL with the request id, and with no detail of itself."""
     with pytest.raises(Refused) as caught:
-        gate.call("ListPrefixes", request_id="id-2")
+        gate.call("ListNamespaces", request_id="id-2")
     assert caught.value.code is grpc.StatusCode.INTERNAL
     assert (caught.value.reason, caught.value.metadata) == ("INTERNAL", {"request_id": "id-2"})
 
 
 def test_a_bug_is_logged_under_the_request_id(gate: Gate) -> None:
     """A bug is logged under the request id that the caller gets."""
-    failed, handled = gate.logged("ListPrefixes", "id-3")
+    failed, handled = gate.logged("ListNamespaces", "id-3")
     assert (failed["event"], failed["log_level"]) == ("request_failed", "error")
     assert failed["request_id"] == handled["request_id"] == "id-3"
     assert handled["reason"] == "INTERNAL"
@@ -206,9 +206,9 @@ def test_a_bug_is_logged_under_the_request_id(gate: Gate) -> None:
 def test_a_bug_in_a_call_without_an_id_has_one(gate: Gate) -> None:
     """A call without a request id gets one id, which the caller and the log share."""
     with capture_logs(processors=[merge_call]) as lines, pytest.raises(Refused) as caught:
-        gate.call("ListPrefixes")
+        gate.call("ListNamespaces")
     told = caught.value.metadata["request_id"]
-    assert [line["request_id"] for line in of_call(lines, "ListPrefixes")] == [told, told]
+    assert [line["request_id"] for line in of_call(lines, "ListNamespaces")] == [told, told]
     assert told
 
 

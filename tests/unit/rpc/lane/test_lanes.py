@@ -1,7 +1,6 @@
 """Lanes on a real server: how calls are framed, limited, queued, timed and ended."""
 
 import socket
-from collections.abc import Callable
 from itertools import count
 from threading import Event, Semaphore, Thread
 
@@ -15,16 +14,16 @@ from kvstore.rpc.lane.server import MAX_LANES_OF_PROCESS, METHODS, THREAD_COUNT,
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.tenancy.tenant_lookup import Tenant, Tenants
-from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.testing import wait_until
 from stores.rpc_world import (
     ADMIN_UID,
+    OpenLane,
     Refused,
     Server,
-    Worker,
     lane_answer,
     lane_call,
+    lane_frame,
     nothing,
     party_of,
     reason,
@@ -38,15 +37,7 @@ ACQUIRE = METHODS.index("/kvstore.v1.PrefixCacheService/AcquirePrefix")
 INSERT = METHODS.index("/kvstore.v1.PrefixCacheService/InsertPrefix")
 
 
-@pytest.fixture
-def over() -> str:
-    """Names lanes as the transport of the request path."""
-    return "lane"
-
-
-def test_a_lane_carries_one_call_after_another(
-    server: Server, open_lane: Callable[[Worker], socket.socket]
-) -> None:
+def test_a_lane_carries_one_call_after_another(server: Server, open_lane: OpenLane) -> None:
     """A lane answers each call in turn, also after a call that was refused."""
     worker = server.worker()
     lane = open_lane(worker)
@@ -54,14 +45,11 @@ def test_a_lane_carries_one_call_after_another(
         assert reason(lane_call(lane, method, nothing(worker))[0]) == expected
 
 
-def test_a_call_in_pieces_is_a_call(
-    server: Server, open_lane: Callable[[Worker], socket.socket]
-) -> None:
+def test_a_call_in_pieces_is_a_call(server: Server, open_lane: OpenLane) -> None:
     """A call is answered even if its bytes arrive one by one."""
     worker = server.worker()
     lane, body = open_lane(worker), nothing(worker)
-    head = attach_pb2.LaneCall(method=RELEASE, timeout_us=10_000_000).SerializeToString()
-    for each in LENGTHS.pack(len(head), len(body)) + head + body:
+    for each in lane_frame(RELEASE, body):
         lane.sendall(bytes((each,)))
     assert reason(lane_answer(lane)[0]) == "OK"
 
@@ -75,7 +63,7 @@ def test_a_call_in_pieces_is_a_call(
     ],
 )
 def test_a_deadline_is_looked_at(
-    server: Server, open_lane: Callable[[Worker], socket.socket], timeout_us: int, why: str
+    server: Server, open_lane: OpenLane, timeout_us: int, why: str
 ) -> None:
     """A call is refused if its deadline is missing, too long, or over before the call begins."""
     worker = server.worker()
@@ -85,9 +73,7 @@ def test_a_deadline_is_looked_at(
     assert why in answer.status.message
 
 
-def test_a_rate_counts_what_lanes_carry(
-    server: Server, open_lane: Callable[[Worker], socket.socket]
-) -> None:
+def test_a_rate_counts_what_lanes_carry(server: Server, open_lane: OpenLane) -> None:
     """A rate limit refuses calls over lanes as over gRPC, except those that give something back."""
     worker = server.worker()
     lane = open_lane(worker)
@@ -101,9 +87,7 @@ def test_a_rate_counts_what_lanes_carry(
     assert server.store.traffic.requests(f"uid-{worker.uid}").refused_count == 1
 
 
-def test_an_open_lane_follows_the_tenants(
-    server: Server, open_lane: Callable[[Worker], socket.socket]
-) -> None:
+def test_an_open_lane_follows_the_tenants(server: Server, open_lane: OpenLane) -> None:
     """Once its uid is another tenant's, its calls are too, and the old lease is unknown."""
     worker = server.worker(uid=7)
     lane = open_lane(worker)
@@ -122,7 +106,7 @@ def test_an_open_lane_follows_the_tenants(
     ("head_bytes", "body_bytes"), [(MAX_HEAD_BYTES + 1, 0), (1, (16 << 20) + 1), (1, (1 << 32) - 1)]
 )
 def test_lengths_over_the_bounds_end_a_lane(
-    server: Server, open_lane: Callable[[Worker], socket.socket], head_bytes: int, body_bytes: int
+    server: Server, open_lane: OpenLane, head_bytes: int, body_bytes: int
 ) -> None:
     """A call with a length over the limit is refused with its reason, and its lane ends."""
     lane = open_lane(server.worker())
@@ -132,9 +116,7 @@ def test_lengths_over_the_bounds_end_a_lane(
         lane_answer(lane)
 
 
-def test_a_head_that_is_none_ends_a_lane(
-    server: Server, open_lane: Callable[[Worker], socket.socket]
-) -> None:
+def test_a_head_that_is_none_ends_a_lane(server: Server, open_lane: OpenLane) -> None:
     """A malformed head ends the lane, because the beginning of the next call is unknown."""
     lane = open_lane(server.worker())
     lane.sendall(LENGTHS.pack(3, 0) + b"\xff\xff\xff")
@@ -144,7 +126,7 @@ def test_a_head_that_is_none_ends_a_lane(
 
 
 def test_a_call_that_does_not_come_whole_keeps_no_thread(
-    server: Server, lanes: HotLanes, open_lane: Callable[[Worker], socket.socket]
+    server: Server, lanes: HotLanes, open_lane: OpenLane
 ) -> None:
     """A lane with a partial call is ended.
 
@@ -161,9 +143,7 @@ def test_a_call_that_does_not_come_whole_keeps_no_thread(
     assert lanes.failure_count == 0
 
 
-def test_who_hung_up_wants_no_answer(
-    server: Server, open_lane: Callable[[Worker], socket.socket]
-) -> None:
+def test_who_hung_up_wants_no_answer(server: Server, open_lane: OpenLane) -> None:
     """A call is not made if its client hung up before the call began."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
@@ -175,9 +155,7 @@ def test_who_hung_up_wants_no_answer(
         pin_id=5,
     )
     near, far = socket.socketpair()
-    head = attach_pb2.LaneCall(method=MATCH, timeout_us=10_000_000).SerializeToString()
-    body = request.SerializeToString()
-    near.sendall(LENGTHS.pack(len(head), len(body)) + head + body)
+    near.sendall(lane_frame(MATCH, request.SerializeToString()))
     near.close()
     assert server.lanes is not None
     server.lanes.take(far, party_of(worker))
@@ -188,9 +166,7 @@ def test_who_hung_up_wants_no_answer(
     assert lease.pin_count == 0
 
 
-def test_a_process_has_few_lanes(
-    server: Server, lanes: HotLanes, open_lane: Callable[[Worker], socket.socket]
-) -> None:
+def test_a_process_has_few_lanes(server: Server, lanes: HotLanes, open_lane: OpenLane) -> None:
     """The number of a process's lanes is limited, and other processes still have room."""
     worker = server.worker()
     opened = [open_lane(worker) for _ in range(MAX_LANES_OF_PROCESS)]
@@ -235,7 +211,7 @@ def test_lanes_are_shared_out(server: Server) -> None:
 
 
 def test_threads_that_stand_still_are_seen(
-    server: Server, lanes: HotLanes, open_lane: Callable[[Worker], socket.socket]
+    server: Server, lanes: HotLanes, open_lane: OpenLane
 ) -> None:
     """The probe of a look is not taken while all threads wait for the store."""
     workers = [server.worker(uid=uid) for uid in range(2, 10)]
@@ -269,9 +245,7 @@ def test_threads_that_stand_still_are_seen(
     assert lanes.failure_count == 0
 
 
-def test_a_fault_keeps_nobody_waiting(
-    server: Server, lanes: HotLanes, open_lane: Callable[[Worker], socket.socket]
-) -> None:
+def test_a_fault_keeps_nobody_waiting(server: Server, lanes: HotLanes, open_lane: OpenLane) -> None:
     """Calls that break in a way that nobody foresaw: the lane behind them is served."""
     worker = server.worker()
     first, waiting = [open_lane(worker) for _ in range(THREAD_COUNT // 2)], open_lane(worker)
@@ -286,8 +260,7 @@ def test_a_fault_keeps_nobody_waiting(
         raise RuntimeError("a fault put in on purpose")
 
     lanes.answer = faulty  # type: ignore[method-assign]
-    head = attach_pb2.LaneCall(method=RELEASE, timeout_us=30_000_000).SerializeToString()
-    frame = LENGTHS.pack(len(head), len(nothing(worker))) + head + nothing(worker)
+    frame = lane_frame(RELEASE, nothing(worker))
     for each in first:
         each.sendall(frame)
         assert entered.acquire(timeout=30)

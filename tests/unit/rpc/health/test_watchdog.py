@@ -196,7 +196,7 @@ def test_a_loss_is_logged_with_where_each_thread_is(world: World) -> None:
     with own_logs() as lines:
         world.health.check()
     assert [(each["event"], each["silent"]) for each in lines] == [("health_lost", ["attach"])]
-    assert any("test_health.py" in place for place in lines[0]["stacks"]["MainThread"])
+    assert any("test_watchdog.py" in place for place in lines[0]["stacks"]["MainThread"])
 
 
 def test_it_outlives_a_look_that_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from kvstore import errors
 from kvstore.rpc.wire import status
 from kvstore.v1 import errors_pb2
 
-CONTRACT = Path(__file__).parents[3] / "proto" / "kvstore" / "v1" / "errors.proto"
+CONTRACT = Path(__file__).parents[4] / "proto" / "kvstore" / "v1" / "errors.proto"
 NAMES = list(errors_pb2.ErrorReason.DESCRIPTOR.values_by_name)
 # A reason that nothing raises: to end a named pin that is not there succeeds.
 NOT_RAISED = {"NAMED_PIN_NOT_FOUND"}
