@@ -39,7 +39,7 @@ from inference_worker.model.device import threads_for, use_threads
 from inference_worker.model.names import CPU, GEMMA
 from kvstore_client import Admin
 from kvstore_client.errors import IdReused, PrefixNotCached, StoreError
-from kvstore_ctl.values import STDIN, span_of
+from kvstore_ctl.typed_values import STDIN, span_of
 
 # The lifetime of a temporary pin for two calls: it expires if this process dies between them.
 BESIDE_SECONDS: Final = 60.0

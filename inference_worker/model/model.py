@@ -43,9 +43,9 @@ from inference_worker.model.tokenizer import ByteTokenizer, Tokenizer, load_toke
 from inference_worker.pages.extents import upload
 from inference_worker.pages.layout import PageLayout
 from inference_worker.pages.pool import PagePool
-from kvstore_transformers.digest import folder_digest, module_digest
 from kvstore_transformers.errors import UnsupportedModelError as UnfitModelError
-from kvstore_transformers.probe import ModelShape, probe_model
+from kvstore_transformers.model_probe import ModelShape, probe_model
+from kvstore_transformers.weights_digest import folder_digest, module_digest
 
 
 def model_folder(source: str | Path) -> Path:

@@ -10,7 +10,7 @@ from inference_worker.errors import SelfCheckError, UnsupportedModelError
 from inference_worker.pages.block_table import BlockTable
 from inference_worker.pages.pool import PagePool
 from inference_worker.pages.private_arena import PRIVATE_EXTENT, PrivateArena
-from kvstore_transformers.probe import ModelShape
+from kvstore_transformers.model_probe import ModelShape
 
 PAGE_TOKENS: Final = 16
 SHORTEST: Final = 48

@@ -12,9 +12,9 @@ from kvstore_client import Client, Namespace
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore, wait_until
 from kvstore_ctl.app import app
-from kvstore_ctl.doctor import store as store_checks
+from kvstore_ctl.doctor import store_checks
 from kvstore_ctl.doctor.findings import Finding, Verdict
-from kvstore_ctl.doctor.host import HostFacts, descriptors_check, server_pid, socket_check
+from kvstore_ctl.doctor.host_checks import HostFacts, descriptors_check, server_pid, socket_check
 from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,

@@ -13,8 +13,7 @@ import pytest
 from kvstore.v1 import store_pb2
 from kvstore_client import Admin, Client, connect_admin, errors
 from kvstore_client.testing import running_store, wait_until
-from kvstore_ctl.doctor import command
-from kvstore_ctl.doctor import store as store_checks
+from kvstore_ctl.doctor import command, store_checks
 from kvstore_ctl.doctor.findings import Verdict
 from pages.stamped_pages import (
     IDENTITY,

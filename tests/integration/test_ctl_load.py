@@ -20,9 +20,9 @@ from kvstore_client import Client
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from kvstore_ctl.app import app
 from kvstore_ctl.bench import replay
-from kvstore_ctl.bench.load import CALLS
-from kvstore_ctl.bench.scratch import Scratch
-from kvstore_ctl.bench.trace import BLOCK_TOKENS, TracePrompt
+from kvstore_ctl.bench.load_client import CALLS
+from kvstore_ctl.bench.prompt_trace import BLOCK_TOKENS, TracePrompt
+from kvstore_ctl.bench.scratch_namespace import Scratch
 from pages.stamped_pages import LAYOUT, TOKENS, open_client, write_and_insert
 
 CUT = Path(__file__).parents[1] / "data" / "conversation_300.jsonl.gz"

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import Result
 
 from kvstore_client.testing import RunningStore, running_store, wait_until
-from kvstore_ctl.bench.scratch import PAGE_TOKENS
+from kvstore_ctl.bench.scratch_namespace import PAGE_TOKENS
 from pages.stamped_pages import LAYOUT, open_client, write_and_insert
 from processes import ctl
 

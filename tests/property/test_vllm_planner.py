@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore_vllm.scheduler.jobs import Jobs
-from kvstore_vllm.scheduler.requests import RequestLookup
 from kvstore_vllm.scheduler.save_path import SavePath
+from kvstore_vllm.scheduler.tracked_requests import RequestLookup
+from kvstore_vllm.scheduler.transfer_jobs import Jobs
 from vllm_rig.planner_world import ACTIONS, PlannerWorld, Setup
 
 # An action, and a number that chooses what it is about. Not rules of a state machine, some of

@@ -192,7 +192,7 @@ def test_no_container_dies_with_the_store(name: str) -> None:
         "deploy/Dockerfile",
         "deploy/compose.yaml",
         "clients/python/kvstore_client/memory/cuda/ipc_runtime.py",
-        "clients/python/kvstore_ctl/doctor/device.py",
+        "clients/python/kvstore_ctl/doctor/device_checks.py",
     ],
 )
 def test_a_gpu_s_containers_share_what_its_handles_need(path: str) -> None:

@@ -16,8 +16,8 @@ from vllm.v1.core.kv_cache_utils import (
 )
 from vllm.v1.request import Request
 
+from kvstore_vllm.connector_stats import ConnectorPromMetrics, ConnectorStats
 from kvstore_vllm.counters import ATTACHED, GAUGES, METRICS
-from kvstore_vllm.stats import ConnectorPromMetrics, ConnectorStats
 from kvstore_vllm.stored_events import MEDIUM, StoredEvents
 
 PAGE = 16

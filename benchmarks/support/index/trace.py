@@ -10,7 +10,7 @@ from typing import Any
 
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.periodic_threads import Collector
-from kvstore_ctl.bench.trace import blocks_of, object_of, rows_of
+from kvstore_ctl.bench.prompt_trace import blocks_of, object_of, rows_of
 from support.index.trees import PAGE_TOKENS, WIDTH, Tree
 from support.traces import asking
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from kvstore.core.values.requests import ExpectedReuse
-from kvstore_ctl.bench.trace import blocks_of, object_of, rows_of
+from kvstore_ctl.bench.prompt_trace import blocks_of, object_of, rows_of
 from support.traces import asking
 
 # Blocks of the public traces that `traces/README.md` names, in tokens.

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from kvstore import __version__
-from kvstore_ctl import options, tables
+from kvstore_ctl import store_options, store_tables
 from kvstore_ctl.bench.command import bench
 from kvstore_ctl.bench.replay import replay
 from kvstore_ctl.commands import namespaces, pins, token
@@ -42,13 +42,13 @@ def _show_version(*, wanted: bool) -> None:
 def _options(
     context: typer.Context,
     *,
-    runtime_dir: options.Folder = None,
-    address: options.Address = "",
-    token_file: options.TokenFile = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    insecure: options.Insecure = False,
+    runtime_dir: store_options.Folder = None,
+    address: store_options.Address = "",
+    token_file: store_options.TokenFile = None,
+    tls_ca: store_options.TlsCa = None,
+    tls_cert: store_options.TlsCert = None,
+    tls_key: store_options.TlsKey = None,
+    insecure: store_options.Insecure = False,
     _version: Annotated[
         bool,
         typer.Option(
@@ -60,7 +60,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    options.choose(
+    store_options.choose(
         context,
         runtime_dir=runtime_dir,
         address=address,
@@ -82,12 +82,12 @@ def stats(
         show_json(plain(snapshot))
         return
     show(
-        tables.totals_table(snapshot),
-        tables.tier_3_table(snapshot.tier_3),
-        tables.tenants_table(snapshot.tenants, wide=wide),
-        tables.arenas_table(snapshot.arenas, wide=wide),
-        tables.namespaces_table(snapshot.namespaces, wide=wide),
-        tables.leases_table(snapshot.leases, wide=wide),
+        store_tables.totals_table(snapshot),
+        store_tables.tier_3_table(snapshot.tier_3),
+        store_tables.tenants_table(snapshot.tenants, wide=wide),
+        store_tables.arenas_table(snapshot.arenas, wide=wide),
+        store_tables.namespaces_table(snapshot.namespaces, wide=wide),
+        store_tables.leases_table(snapshot.leases, wide=wide),
     )
 
 

@@ -20,7 +20,7 @@ from kvstore_client.errors import (
     StoreUnavailable,
 )
 from kvstore_client.remote_store import RemoteStore
-from kvstore_ctl.options import prefer_typed, remote_of, require_here
+from kvstore_ctl.store_options import prefer_typed, remote_of, require_here
 
 EXIT_REFUSED = 1
 EXIT_USAGE = 2

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kvstore_ctl.text import printable
+from kvstore_ctl.terminal_text import printable
 
 # For models whose tokens are bytes, such as the tiny ones of kvstore-worker.
 BYTES = "bytes"

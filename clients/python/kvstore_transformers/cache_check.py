@@ -6,8 +6,8 @@ import torch
 from transformers import PreTrainedModel
 
 from kvstore_transformers.errors import UnsupportedModelError
+from kvstore_transformers.model_probe import ModelShape, run_two_tokens
 from kvstore_transformers.prefix_cache import PrefixCache
-from kvstore_transformers.probe import ModelShape, run_two_tokens
 
 
 def check_cache(module: PreTrainedModel, shape: ModelShape) -> None:

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import cached_file
 
-from kvstore_transformers.digest import CONFIG_FILES, folder_digest, module_digest
+from kvstore_transformers.weights_digest import CONFIG_FILES, folder_digest, module_digest
 
 # The fields of a configuration that say where the weights come from and how they were loaded.
 NOT_OF_THE_MODEL: Final = ("_name_or_path", "dtype")

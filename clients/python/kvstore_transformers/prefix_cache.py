@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from transformers.cache_utils import Cache
 
-from kvstore_transformers.probe import ModelShape
+from kvstore_transformers.model_probe import ModelShape
 from kvstore_transformers.token_layer import TokenLayer, empty_rows
 
 

@@ -11,7 +11,7 @@ from kvstore_client.errors import StoreError
 from kvstore_transformers.cache_check import check_cache
 from kvstore_transformers.errors import UnsupportedModelError
 from kvstore_transformers.model_identity import model_digest, require_weights, weights_stamp
-from kvstore_transformers.probe import probe_model
+from kvstore_transformers.model_probe import probe_model
 from kvstore_transformers.prompt import Prompt
 from kvstore_transformers.prompt_counts import CountOfPrompts, PromptCounts
 

@@ -11,8 +11,8 @@ from kvstore_client import Namespace
 from kvstore_client.errors import StoreError
 from kvstore_transformers.forward_watch import ForwardWatch
 from kvstore_transformers.model_identity import require_weights
+from kvstore_transformers.model_probe import ModelShape
 from kvstore_transformers.prefix_cache import PrefixCache
-from kvstore_transformers.probe import ModelShape
 from kvstore_transformers.prompt_counts import CountOfPrompts
 from kvstore_transformers.stored_prefix import StoredPrefix
 

@@ -8,8 +8,8 @@ from collections import Counter, deque
 
 from kvstore_vllm.engine.settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
-from kvstore_vllm.scheduler.planner import TransferPlanner
-from kvstore_vllm.transfer import BlockTransfer, StepPlan, WorkerReport
+from kvstore_vllm.scheduler.transfer_planner import TransferPlanner
+from kvstore_vllm.step_plan import BlockTransfer, StepPlan, WorkerReport
 from naive.pages import NaivePages, Prefix
 from naive.request import NaiveRequest, Step, next_token
 from wire.told_answers import ToldAnswers

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from kvstore_vllm.transfer import WorkerReport
+from kvstore_vllm.step_plan import WorkerReport
 from naive.pages import Prefix
 
 

@@ -16,8 +16,8 @@ from kvstore.rpc.wire import report
 from kvstore.v1 import lease_pb2, store_pb2
 from kvstore_client.admin import Admin
 from kvstore_client.errors import StoreRefused
-from kvstore_ctl.page.feed import Feed
-from kvstore_ctl.page.site import PageSite
+from kvstore_ctl.page.page_routes import PageSite
+from kvstore_ctl.page.store_feed import Feed
 from stores.store_world import PAGE_TOKENS, World
 
 ADMIN = Identity("operator", admin=True)

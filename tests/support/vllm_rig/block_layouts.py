@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 
 from kvstore_client import DatedRun, PageRef
-from kvstore_vllm.blocks.copier import BlockCopier, planes_of
-from kvstore_vllm.blocks.geometry import pieces_of
-from kvstore_vllm.transfer import BlockTransfer
+from kvstore_vllm.blocks.block_copier import BlockCopier, planes_of
+from kvstore_vllm.blocks.block_geometry import pieces_of
+from kvstore_vllm.step_plan import BlockTransfer
 
 LAYERS = 4
 

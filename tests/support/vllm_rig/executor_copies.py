@@ -11,9 +11,9 @@ from unittest.mock import patch
 import torch
 
 from kvstore_client.testing import wait_until
-from kvstore_vllm.blocks import copier as block_copier
-from kvstore_vllm.rank.executor import PlanExecutor
-from kvstore_vllm.transfer import BlockTransfer, StepPlan
+from kvstore_vllm.blocks import block_copier
+from kvstore_vllm.rank.plan_executor import PlanExecutor
+from kvstore_vllm.step_plan import BlockTransfer, StepPlan
 from vllm_rig.block_layouts import Blocks, Layout, Slots, content, slots, transfer
 
 LIMIT = 60.0

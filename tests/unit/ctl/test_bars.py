@@ -4,7 +4,7 @@ import pytest
 from rich.text import Text
 
 from kvstore.v1 import store_pb2
-from kvstore_ctl.top.view import bar, cells_of, mebibytes, share, tier_bars
+from kvstore_ctl.top.frame import bar, cells_of, mebibytes, share, tier_bars
 
 
 @pytest.mark.parametrize(

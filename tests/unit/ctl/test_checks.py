@@ -9,9 +9,9 @@ import pytest
 
 from kvstore.v1 import store_pb2
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_ctl.doctor import device, host, memory
+from kvstore_ctl.doctor import device_checks, host_checks, memory_checks
 from kvstore_ctl.doctor.findings import Finding, Verdict, failed, ok, skipped, warning, worst
-from kvstore_ctl.doctor.host import START, HostFacts
+from kvstore_ctl.doctor.host_checks import START, HostFacts
 
 MIB = 1 << 20
 DEVICE = bytes(range(16))
@@ -73,7 +73,7 @@ def test_arenas_are_weighed_against_the_machine(
 ) -> None:
     """Arenas are compared with the machine's memory, unless they are on a device."""
     facts = machine(tmp_path, meminfo(total, available))
-    finding = memory.machine_memory_check(facts, ARENAS, on_device=on_device)
+    finding = memory_checks.machine_memory_check(facts, ARENAS, on_device=on_device)
     assert says(finding, outcome, f"of {total} MiB" if total > 100 else "100 MiB")
 
 
@@ -84,16 +84,16 @@ def test_without_an_answer_nothing_is_said_of_arenas(
     """Without an answer of the store, the machine's free memory is checked alone."""
     facts = machine(tmp_path, meminfo(100, available))
     nothing = store_pb2.GetStatsResponse()
-    finding = memory.machine_memory_check(facts, nothing, on_device=False, answered=False)
+    finding = memory_checks.machine_memory_check(facts, nothing, on_device=False, answered=False)
     assert says(finding, outcome, "no store tells", "of 100 MiB left")
 
 
 def test_a_machine_that_says_nothing_is_skipped(tmp_path: Path) -> None:
     """A machine without meminfo gives no finding."""
     facts = HostFacts(tmp_path)
-    finding = memory.machine_memory_check(facts, ARENAS, on_device=False)
+    finding = memory_checks.machine_memory_check(facts, ARENAS, on_device=False)
     assert says(finding, Verdict.SKIPPED)
-    assert says(host.clock_check(facts), Verdict.SKIPPED)
+    assert says(host_checks.clock_check(facts), Verdict.SKIPPED)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ def test_limits_of_the_server_s_container_count(
     A process that was killed for memory is reported.
     """
     facts = machine(tmp_path, limits)
-    finding = memory.limits_check(facts, ARENAS, SERVER, on_device=False)
+    finding = memory_checks.limits_check(facts, ARENAS, SERVER, on_device=False)
     assert says(finding, outcome, words)
 
 
 def test_a_slow_clock_is_seen(tmp_path: Path) -> None:
     """A slow clock source gives a warning that names it and the fast one."""
-    assert says(host.clock_check(machine(tmp_path, {CLOCK: "tsc\n"})), Verdict.OK)
-    slow = host.clock_check(machine(tmp_path, {CLOCK: "hpet\n"}))
+    assert says(host_checks.clock_check(machine(tmp_path, {CLOCK: "tsc\n"})), Verdict.OK)
+    slow = host_checks.clock_check(machine(tmp_path, {CLOCK: "hpet\n"}))
     assert says(slow, Verdict.WARNING, "hpet", "clocksource=tsc")
 
 
@@ -131,12 +131,12 @@ def test_descriptors_that_run_out_are_seen(tmp_path: Path) -> None:
     files = {f"proc/{SERVER}/fd/{each}": "" for each in range(9)}
     files |= {"proc/self/limits": limits.format(4096, 4096)}
     facts = machine(tmp_path, files | {f"proc/{SERVER}/limits": limits.format(10, 10)})
-    assert says(host.descriptors_check(facts, SERVER), Verdict.FAILED, "9 of 10")
+    assert says(host_checks.descriptors_check(facts, SERVER), Verdict.FAILED, "9 of 10")
     facts = machine(tmp_path, {f"proc/{SERVER}/limits": limits.format(512, 512)})
-    assert says(host.descriptors_check(facts, SERVER), Verdict.WARNING, "512")
-    assert says(host.descriptors_check(facts, None), Verdict.OK, "4096")
+    assert says(host_checks.descriptors_check(facts, SERVER), Verdict.WARNING, "512")
+    assert says(host_checks.descriptors_check(facts, None), Verdict.OK, "4096")
     machine(tmp_path, {"proc/self/limits": limits.format(256, 256)})
-    assert says(host.descriptors_check(facts, None), Verdict.WARNING, "process here")
+    assert says(host_checks.descriptors_check(facts, None), Verdict.WARNING, "process here")
 
 
 @pytest.fixture
@@ -150,31 +150,31 @@ def no_descriptors() -> Iterator[None]:
 
 def test_sealed_memory_is_tried() -> None:
     """The shm folder is not checked if the kernel has sealed memory."""
-    assert says(host.memfd_check(), Verdict.OK, "shm does not matter")
+    assert says(host_checks.memfd_check(), Verdict.OK, "shm does not matter")
 
 
 @pytest.mark.usefixtures("no_descriptors")
 def test_sealed_memory_that_cannot_be_had_is_seen() -> None:
     """Missing sealed memory is reported with the kernel's own reason."""
-    assert says(host.memfd_check(), Verdict.FAILED, os.strerror(24))
+    assert says(host_checks.memfd_check(), Verdict.FAILED, os.strerror(24))
 
 
 def test_a_kernel_that_does_not_name_peers_is_seen() -> None:
     """A kernel before Linux 6.5 lacks the option that names peers, and is reported."""
-    assert says(host.kernel_check(option=9999), Verdict.WARNING, "Linux 6.5")
-    assert host.kernel_check().outcome is not Verdict.FAILED
+    assert says(host_checks.kernel_check(option=9999), Verdict.WARNING, "Linux 6.5")
+    assert host_checks.kernel_check().outcome is not Verdict.FAILED
 
 
 def test_a_folder_without_a_store_is_seen(tmp_path: Path) -> None:
     """A folder that is missing, empty or has something else in it is reported."""
-    assert says(host.socket_check(RuntimeDir(tmp_path / "no")), Verdict.FAILED, START)
+    assert says(host_checks.socket_check(RuntimeDir(tmp_path / "no")), Verdict.FAILED, START)
     paths = RuntimeDir(tmp_path)
-    assert says(host.socket_check(paths), Verdict.FAILED, "attach.sock", START)
+    assert says(host_checks.socket_check(paths), Verdict.FAILED, "attach.sock", START)
     paths.attach_socket.touch()
     a_file = RuntimeDir(paths.attach_socket)
-    assert says(host.socket_check(a_file), Verdict.FAILED, START)
-    assert says(host.socket_check(paths), Verdict.FAILED, "no socket", "remove it")
-    assert host.server_pid(HostFacts(), paths) is None
+    assert says(host_checks.socket_check(a_file), Verdict.FAILED, START)
+    assert says(host_checks.socket_check(paths), Verdict.FAILED, "no socket", "remove it")
+    assert host_checks.server_pid(HostFacts(), paths) is None
 
 
 def test_a_server_is_known_by_the_flock_that_it_holds(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_server_is_known_by_the_flock_that_it_holds(tmp_path: Path) -> None:
 
     A number of another pid namespace is not taken for a process of this one.
     """
-    paths, check = RuntimeDir(tmp_path), host.server_pid
+    paths, check = RuntimeDir(tmp_path), host_checks.server_pid
     paths.flock_file.write_text("7\n", encoding="ascii")
     held = f"1: FLOCK  ADVISORY  WRITE {{}} fe:00:{paths.flock_file.stat().st_ino} 0 EOF\n"
     other = "2: POSIX  ADVISORY  WRITE 9 fe:00:1 0 EOF\n"
@@ -218,7 +218,7 @@ def test_a_device_is_looked_for(
     """A store on a device needs driver and device here. A store in host memory needs neither."""
     facts = machine(tmp_path, dict.fromkeys(visible, ""))
     words = "00010203-0405" if uuid else "host memory"
-    assert says(device.driver_check(facts, uuid, load=load), outcome, words)
+    assert says(device_checks.driver_check(facts, uuid, load=load), outcome, words)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_without_an_answer_nothing_is_said_of_pages(
 ) -> None:
     """Without an answer of the store, only the devices and drivers of this host are checked."""
     facts = machine(tmp_path, dict.fromkeys(visible, ""))
-    finding = device.driver_check(facts, None, answered=False, load=load)
+    finding = device_checks.driver_check(facts, None, answered=False, load=load)
     assert says(finding, outcome, "no store tells where", "visible")
-    assert says(device.ipc_check(facts, None, None, answered=False), Verdict.SKIPPED)
+    assert says(device_checks.ipc_check(facts, None, None, answered=False), Verdict.SKIPPED)
 
 
 def test_what_shares_a_device_s_memory_is_looked_for(
@@ -244,7 +244,7 @@ def test_what_shares_a_device_s_memory_is_looked_for(
 ) -> None:
     """The ipc and pid namespaces have to be the server's, and MPS must not run."""
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    facts, check = HostFacts(tmp_path), device.ipc_check
+    facts, check = HostFacts(tmp_path), device_checks.ipc_check
     for pid in ("self", str(SERVER)):
         folder = tmp_path / "proc" / pid / "ns"
         folder.mkdir(parents=True)
@@ -275,6 +275,6 @@ def test_the_worst_finding_is_the_outcome() -> None:
 def test_a_store_on_a_device_is_known_by_its_extents() -> None:
     """A store's extents have the UUID of its device, and none in host memory."""
     message = store_pb2.GetCapabilitiesResponse(extents=[{"host": {}}])
-    assert device.device_of(message) is None
+    assert device_checks.device_of(message) is None
     message.extents.add(cuda_ipc={"device_uuid": DEVICE})
-    assert device.device_of(message) == DEVICE
+    assert device_checks.device_of(message) == DEVICE

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore_ctl.text import counted, removed
+from kvstore_ctl.terminal_text import counted, removed
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from kvstore_ctl.doctor.host import UNLIMITED, HostFacts, MemoryLimit
+from kvstore_ctl.doctor.host_checks import UNLIMITED, HostFacts, MemoryLimit
 from stores.machine_files import write_files
 
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"

@@ -4,7 +4,7 @@ import pytest
 
 from kvstore.v1 import store_pb2
 from kvstore_ctl.bench.command import percentile, plan_of
-from kvstore_ctl.bench.scratch import Before, Pool, tier_3_at_risk, tier_3_evicted
+from kvstore_ctl.bench.scratch_namespace import Before, Pool, tier_3_at_risk, tier_3_evicted
 
 # A prefix of 32 pages, a suffix of 8.
 PAGES = (32, 8)

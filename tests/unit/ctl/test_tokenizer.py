@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from kvstore_ctl.text import printable
+from kvstore_ctl.terminal_text import printable
 from kvstore_ctl.tokenizer import decoder_of
 
 WORDS = {"hello": 0, "world": 1, "\x1b[31m": 2}

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from starlette.testclient import TestClient
 
-from kvstore_ctl.page.site import file_handlers
+from kvstore_ctl.page.page_routes import file_handlers
 from stores.page_world import PageWorld
 
 STATIC = files("kvstore_ctl.page") / "static"

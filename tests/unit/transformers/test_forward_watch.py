@@ -8,8 +8,8 @@ import torch
 from transformers import PreTrainedModel
 
 from kvstore_transformers.forward_watch import ForwardWatch
+from kvstore_transformers.model_probe import probe_model
 from kvstore_transformers.prefix_cache import PrefixCache
-from kvstore_transformers.probe import probe_model
 
 IDS = torch.arange(12)
 

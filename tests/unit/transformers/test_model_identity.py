@@ -14,13 +14,13 @@ from transformers import (
 )
 
 from inference_worker.model.tiny import tiny_folder
-from kvstore_transformers.digest import folder_digest, module_digest
 from kvstore_transformers.model_identity import (
     is_of_folder,
     model_digest,
     weights_folder,
     weights_stamp,
 )
+from kvstore_transformers.weights_digest import folder_digest, module_digest
 
 
 class Tuned(LlamaForCausalLM):  # type: ignore[misc]  # transformers is not typed

@@ -8,8 +8,8 @@ from transformers import PreTrainedModel
 
 from kvstore_transformers.cache_check import check_cache
 from kvstore_transformers.errors import UnsupportedModelError
+from kvstore_transformers.model_probe import ModelShape, probe_model
 from kvstore_transformers.prefix_cache import PrefixCache
-from kvstore_transformers.probe import ModelShape, probe_model
 
 # Longer than twice the tiny models' window.
 IDS = (torch.arange(90) * 7919 + 13) % 256

@@ -13,8 +13,8 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from kvstore_vllm.blocks.copier import BlockCopier, ExtentTensors
-from kvstore_vllm.transfer import BlockTransfer
+from kvstore_vllm.blocks.block_copier import BlockCopier, ExtentTensors
+from kvstore_vllm.step_plan import BlockTransfer
 from rig.answer import Answer, Counts
 from rig.options import EngineOptions
 from rig.prompts import Prompt

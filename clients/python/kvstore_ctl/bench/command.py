@@ -6,9 +6,9 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from kvstore_client.errors import StoreUnavailable
-from kvstore_ctl import tables
-from kvstore_ctl.bench.load import BROKEN, CALLS, Load, Report, begin, run_client
-from kvstore_ctl.bench.scratch import (
+from kvstore_ctl import store_tables
+from kvstore_ctl.bench.load_client import BROKEN, CALLS, Load, Report, begin, run_client
+from kvstore_ctl.bench.scratch_namespace import (
     PAGE_TOKENS,
     Pool,
     cleaned_up,
@@ -17,8 +17,8 @@ from kvstore_ctl.bench.scratch import (
     tier_3_evicted,
 )
 from kvstore_ctl.console import AsJson, RuntimeDirOption, confirm, show, show_json, store_failures
-from kvstore_ctl.options import require_here
-from kvstore_ctl.text import counted
+from kvstore_ctl.store_options import require_here
+from kvstore_ctl.terminal_text import counted
 
 MOST_SECONDS = 600.0
 MOST_CLIENTS = 64
@@ -105,7 +105,7 @@ def bench(  # noqa: PLR0913 - each is an option
     calls = result["calls"]
     rows = [(name, *calls[name].values()) if name in calls else (name, *NEVER) for name in CALLS]
     columns = ("call", "count", "per second", *(f"p{n}, ms" for n in PERCENTILES), "max, ms")
-    show(tables.plain_table("calls", columns, rows))
+    show(store_tables.plain_table("calls", columns, rows))
     typer.echo(
         f"{result['calls_per_second']:.0f} calls and {result['tokens_per_second']:.0f} tokens per"
         f" second, hit rate {result['hit_rate']:.1%}, {result['misses']} failed or without slots;"

@@ -11,8 +11,9 @@ import typer
 from kvstore_client.errors import PoolExhausted
 from kvstore_client.packed_tokens import TOKEN_BYTES
 from kvstore_client.reservation import Acquired, Reservation
-from kvstore_ctl import tables
-from kvstore_ctl.bench.scratch import (
+from kvstore_ctl import store_tables
+from kvstore_ctl.bench.prompt_trace import TracePrompt, prompts_of
+from kvstore_ctl.bench.scratch_namespace import (
     PAGE_TOKENS,
     Before,
     Scratch,
@@ -22,10 +23,9 @@ from kvstore_ctl.bench.scratch import (
     scratch_spec,
     tier_3_evicted,
 )
-from kvstore_ctl.bench.trace import TracePrompt, prompts_of
 from kvstore_ctl.console import AsJson, RuntimeDirOption, confirm, show, show_json, store_failures
-from kvstore_ctl.options import require_here
-from kvstore_ctl.text import counted
+from kvstore_ctl.store_options import require_here
+from kvstore_ctl.terminal_text import counted
 
 # One token after a prompt's pages, which is not inserted: a match leaves the last token out.
 LAST = bytes(TOKEN_BYTES)
@@ -67,7 +67,7 @@ def replay(
         show_json(result)
     else:
         rows = ((name.replace("_", " "), _shown(value)) for name, value in result.items())
-        show(tables.plain_table("replay", ("", ""), rows))
+        show(store_tables.plain_table("replay", ("", ""), rows))
 
 
 def run(made: Scratch, prompts: Iterable[TracePrompt], before: Before) -> dict[str, float]:

@@ -17,8 +17,8 @@ from kvstore_client.admin import Admin
 from kvstore_client.calls.event_watch import History
 from kvstore_ctl.console import RuntimeDirOption, connected
 from kvstore_ctl.message_json import plain
-from kvstore_ctl.text import printable
-from kvstore_ctl.values import namespace_of, title_of
+from kvstore_ctl.terminal_text import printable
+from kvstore_ctl.typed_values import namespace_of, title_of
 
 SHORT_ID = 8
 # The number of shown events to remember, to find where the next watch continues.

@@ -15,7 +15,7 @@ from kvstore_ctl.console import (
     RuntimeDirOption,
     show_json,
 )
-from kvstore_ctl.options import remote_of
+from kvstore_ctl.store_options import remote_of
 
 MOST_SECONDS = 3_600.0
 # The answers of a store that can be reached.

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from kvstore_ctl import tables
+from kvstore_ctl import store_tables
 from kvstore_ctl.console import AsJson, RuntimeDirOption, Wide, connected, show, show_json
 from kvstore_ctl.message_json import plain
-from kvstore_ctl.values import leases_of, title_of
+from kvstore_ctl.typed_values import leases_of, title_of
 
 
 def leases(
@@ -34,7 +34,7 @@ def leases(
     elif as_json:
         show_json([plain(each) for each in listed])
     else:
-        show(tables.leases_table(listed, wide=wide))
+        show(store_tables.leases_table(listed, wide=wide))
         for each, its in zip(listed, holds, strict=False):
             title = f"holds of {each.lease_id.hex()}"
-            show(tables.holds_table(its, titles, title=title, wide=wide))
+            show(store_tables.holds_table(its, titles, title=title, wide=wide))

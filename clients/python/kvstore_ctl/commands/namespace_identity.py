@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from kvstore.v1 import store_pb2, types_pb2
-from kvstore_ctl import tables
+from kvstore_ctl import store_tables
 from kvstore_ctl.console import AsJson, RuntimeDirOption, Wide, connected, show, show_json
-from kvstore_ctl.values import namespaces_of, title_of
+from kvstore_ctl.typed_values import namespaces_of, title_of
 
 SALT = "salt"
 # The meaning of each factor: what to check if it differs.
@@ -128,7 +128,7 @@ def identity(
     )
     columns = ("namespace", *list(MEANINGS)[:-1])
     first = ("namespace", "model", "page tokens", "page bytes", "content")
-    show(tables.plain_table("identities", columns, rows, first=first, wide=wide))
+    show(store_tables.plain_table("identities", columns, rows, first=first, wide=wide))
     for one, other in pairs:
         for factor in differing(one, other):
             typer.echo(f"{title_of(one)} and {title_of(other)}: {factor}: {MEANINGS[factor]}")
@@ -142,7 +142,7 @@ DIGEST = re.compile(r"[0-9a-f]{16,}")
 
 def _short(factor: str) -> str:
     """Returns a factor with the beginning of each digest in it."""
-    return DIGEST.sub(lambda found: found[0][: tables.SHORT_ID], factor)
+    return DIGEST.sub(lambda found: found[0][: store_tables.SHORT_ID], factor)
 
 
 def _content(layout: types_pb2.PageLayout) -> str:

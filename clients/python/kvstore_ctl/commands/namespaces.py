@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from kvstore_ctl import tables
+from kvstore_ctl import store_tables
 from kvstore_ctl.console import AsJson, RuntimeDirOption, Wide, confirm, connected, show, show_json
 from kvstore_ctl.message_json import plain
-from kvstore_ctl.text import counted, removed
-from kvstore_ctl.values import namespace_of, title_of
+from kvstore_ctl.terminal_text import counted, removed
+from kvstore_ctl.typed_values import namespace_of, title_of
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -29,7 +29,7 @@ def namespaces(
     if as_json:
         show_json([plain(each) for each in listed])
     else:
-        show(tables.namespaces_table(listed, wide=wide))
+        show(store_tables.namespaces_table(listed, wide=wide))
 
 
 @app.command()

@@ -6,7 +6,7 @@ import typer
 
 from kvstore.v1 import store_pb2
 from kvstore_client.packed_tokens import TOKEN_BYTES
-from kvstore_ctl import tables
+from kvstore_ctl import store_tables
 from kvstore_ctl.console import (
     EXIT_REFUSED,
     AsJson,
@@ -17,8 +17,8 @@ from kvstore_ctl.console import (
     show_json,
 )
 from kvstore_ctl.message_json import plain
-from kvstore_ctl.text import counted, removed
-from kvstore_ctl.values import STDIN, namespace_of, span_of, title_of, tokens_of
+from kvstore_ctl.terminal_text import counted, removed
+from kvstore_ctl.typed_values import STDIN, namespace_of, span_of, title_of, tokens_of
 
 TOKENS_HELP = "File of token ids in decimal, as a JSON list or separated by spaces; - for stdin."
 
@@ -148,7 +148,7 @@ def pins(
         show_json([plain(each) for each in listed])
     else:
         titles = {each.namespace_id: title_of(each) for each in namespaces}
-        show(tables.named_pins_table(listed, titles))
+        show(store_tables.named_pins_table(listed, titles))
 
 
 def evict(

@@ -5,11 +5,11 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from kvstore.v1 import lease_pb2
-from kvstore_ctl import tables
+from kvstore_ctl import store_tables
 from kvstore_ctl.console import AsJson, RuntimeDirOption, connected, show, show_json
-from kvstore_ctl.text import counted
+from kvstore_ctl.terminal_text import counted
 from kvstore_ctl.top.rates import counted_here
-from kvstore_ctl.values import namespaces_of, title_of
+from kvstore_ctl.typed_values import namespaces_of, title_of
 
 
 class Savings(NamedTuple):
@@ -118,7 +118,7 @@ def savings(  # each is an option
     if as_json:
         show_json([{"of": title} | each._asdict() for title, each in rows.items()])
         return
-    show(tables.plain_table("savings", COLUMNS, (_cells(*each) for each in rows.items())))
+    show(store_tables.plain_table("savings", COLUMNS, (_cells(*each) for each in rows.items())))
     if prefill_rate:
         typer.echo(GIVEN.format(rate=prefill_rate))
     elif timed:

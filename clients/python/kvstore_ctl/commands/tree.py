@@ -11,9 +11,9 @@ from kvstore.v1 import store_pb2
 from kvstore_client.packed_tokens import unpack_tokens
 from kvstore_ctl.console import AsJson, RuntimeDirOption, connected, show, show_json
 from kvstore_ctl.message_json import plain
-from kvstore_ctl.text import counted, printable
+from kvstore_ctl.terminal_text import counted, printable
 from kvstore_ctl.tokenizer import decoder_of
-from kvstore_ctl.values import namespaces_of
+from kvstore_ctl.typed_values import namespaces_of
 
 
 def _token_ids(ids: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from kvstore_client.errors import StoreError
 from kvstore_client.remote_store import RemoteStore
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_ctl.console import EXIT_REFUSED, EXIT_USAGE, AsJson, RuntimeDirOption, show, show_json
-from kvstore_ctl.doctor import device, host, memory, store
+from kvstore_ctl.doctor import device_checks, host_checks, memory_checks, store_checks
 from kvstore_ctl.doctor.findings import (
     Finding,
     Verdict,
@@ -24,9 +24,9 @@ from kvstore_ctl.doctor.findings import (
     skipped,
     worst,
 )
-from kvstore_ctl.doctor.host import HostFacts
-from kvstore_ctl.options import remote_of
-from kvstore_ctl.text import counted
+from kvstore_ctl.doctor.host_checks import HostFacts
+from kvstore_ctl.store_options import remote_of
+from kvstore_ctl.terminal_text import counted
 
 ANSWERS = "answers"
 # Seconds for each call, so that a hung store is found soon.
@@ -65,8 +65,8 @@ def doctor(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> 
 
 def _here(paths: RuntimeDir) -> Iterator[Finding]:
     facts = HostFacts()
-    pid = host.server_pid(facts, paths)
-    socket, seen = host.socket_check(paths), None
+    pid = host_checks.server_pid(facts, paths)
+    socket, seen = host_checks.socket_check(paths), None
     yield socket
     if socket.outcome is Verdict.FAILED:
         for name in (LIVENESS, READINESS, ANSWERS):
@@ -76,17 +76,17 @@ def _here(paths: RuntimeDir) -> Iterator[Finding]:
             yield from _health(channel)
         seen, answer = _ask(paths)
         yield answer
-    yield host.kernel_check()
-    yield host.memfd_check()
-    yield host.descriptors_check(facts, pid)
-    yield host.clock_check(facts)
-    uuid = None if seen is None else device.device_of(seen.capabilities)
+    yield host_checks.kernel_check()
+    yield host_checks.memfd_check()
+    yield host_checks.descriptors_check(facts, pid)
+    yield host_checks.clock_check(facts)
+    uuid = None if seen is None else device_checks.device_of(seen.capabilities)
     stats = store_pb2.GetStatsResponse() if seen is None else seen.stats
     on_device, answered = uuid is not None, seen is not None
-    yield memory.machine_memory_check(facts, stats, on_device=on_device, answered=answered)
-    yield memory.limits_check(facts, stats, pid, on_device=on_device)
-    yield device.driver_check(facts, uuid, answered=answered)
-    yield device.ipc_check(facts, uuid, pid, answered=answered)
+    yield memory_checks.machine_memory_check(facts, stats, on_device=on_device, answered=answered)
+    yield memory_checks.limits_check(facts, stats, pid, on_device=on_device)
+    yield device_checks.driver_check(facts, uuid, answered=answered)
+    yield device_checks.ipc_check(facts, uuid, pid, answered=answered)
     if seen is not None:
         yield from _store(seen)
 
@@ -130,12 +130,12 @@ def _ask(where: RuntimeDir | RemoteStore) -> tuple[Seen | None, Finding]:
 
 def _store(seen: Seen) -> Iterator[Finding]:
     stats = seen.stats
-    yield store.versions_check(seen.capabilities)
-    for check in store.SNAPSHOT_CHECKS:
+    yield store_checks.versions_check(seen.capabilities)
+    for check in store_checks.SNAPSHOT_CHECKS:
         yield check(stats)
     limit = seen.capabilities.limits.max_namespaces
-    yield store.namespaces_check(stats.namespaces, limit)
-    yield store.identities_check(stats.namespaces)
+    yield store_checks.namespaces_check(stats.namespaces, limit)
+    yield store_checks.identities_check(stats.namespaces)
 
 
 def _summary(findings: list[Finding]) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from kvstore_ctl.text import printable
+from kvstore_ctl.terminal_text import printable
 
 
 class Verdict(Enum):

@@ -33,13 +33,13 @@ def page(
     this host can open it.
     """
     # Other commands start sooner without a web server.
-    from kvstore_ctl.page import server  # noqa: PLC0415
-    from kvstore_ctl.page.feed import Feed  # noqa: PLC0415
+    from kvstore_ctl.page import page_server  # noqa: PLC0415
+    from kvstore_ctl.page.store_feed import Feed  # noqa: PLC0415
 
     with (
         store_failures(),
         closing(StoreConnection(runtime_dir)) as store,
-        closing(server.listen(listen)) as listener,
+        closing(page_server.listen(listen)) as listener,
     ):
         feed = Feed(store, time.monotonic, shows_tokens=tokens)
-        server.serve(feed, listener, lambda address: typer.echo(f"The page is at {address}"))
+        page_server.serve(feed, listener, lambda address: typer.echo(f"The page is at {address}"))

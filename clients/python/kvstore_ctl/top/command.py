@@ -20,9 +20,9 @@ from kvstore_ctl.console import (
     show,
     store_failures,
 )
-from kvstore_ctl.top.keys import keys
+from kvstore_ctl.top.frame import SORTS, Screen, plain_frame, rendered
 from kvstore_ctl.top.rates import change_between
-from kvstore_ctl.top.view import SORTS, Screen, plain_frame, rendered
+from kvstore_ctl.top.terminal_keys import keys
 
 NAMES = ", ".join(SORTS)
 LEAST_INTERVAL = 0.05

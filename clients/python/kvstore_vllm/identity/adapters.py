@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from kvstore_vllm.engine.engine_types import LoraLike
+from kvstore_vllm.engine.vllm_types import LoraLike
 from kvstore_vllm.identity.canonical import UnidentifiableModel, framed
 from kvstore_vllm.identity.model_folder import folder_digest, folder_stamp, hub_snapshot
 

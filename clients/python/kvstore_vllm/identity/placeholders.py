@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Self
 
-from kvstore_vllm.engine.engine_types import FeatureLike
+from kvstore_vllm.engine.vllm_types import FeatureLike
 from kvstore_vllm.identity.canonical import framed, text_bytes
 
 MARK: Final = b"kvstore_vllm placeholders 1"

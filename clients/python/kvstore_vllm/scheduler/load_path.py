@@ -7,11 +7,11 @@ from functools import partial
 
 from kvstore_client import Match
 from kvstore_vllm.engine.settings import PlannerSettings
-from kvstore_vllm.scheduler.answers import Answers
-from kvstore_vllm.scheduler.jobs import Jobs
-from kvstore_vllm.scheduler.requests import RequestLookup, Tracked
+from kvstore_vllm.scheduler.store_threads import Answers
 from kvstore_vllm.scheduler.store_work import StoreWork
-from kvstore_vllm.transfer import BlockTransfer, runs_between
+from kvstore_vllm.scheduler.tracked_requests import RequestLookup, Tracked
+from kvstore_vllm.scheduler.transfer_jobs import Jobs
+from kvstore_vllm.step_plan import BlockTransfer, runs_between
 
 
 class LoadPath:

@@ -34,7 +34,7 @@ def test_events_are_written_with_their_fields_once(
     logger, written = engine
     for _ in range(2):
         log_with(logger)
-    ours = logging.getLogger("kvstore_vllm.scheduler.role")
+    ours = logging.getLogger("kvstore_vllm.scheduler.scheduler_role")
     ours.info("kvstore_used", extra={"runtime_dir": "/run/kvstore", "namespace": "50 %s"})
     ours.debug("not told")
     logging.getLogger("kvstore_client.lifecycle.session").warning("attach_refused")

@@ -13,7 +13,7 @@ from inference_worker.errors import SelfCheckError
 from inference_worker.model.model import page_model
 from inference_worker.model.self_check import check_ids, check_length, stock_rows
 from inference_worker.model.tiny import TINY_MODELS, build_gemma3
-from kvstore_transformers.probe import ModelShape
+from kvstore_transformers.model_probe import ModelShape
 
 RIGHT = attention.paged_attention
 

@@ -1,0 +1,163 @@
+"""The connector's half in vLLM's scheduler: plans lookups, loads and saves of requests."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+
+from kvstore_vllm.engine.settings import PlannerSettings
+from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.scheduler.load_path import LoadPath
+from kvstore_vllm.scheduler.save_path import SavePath
+from kvstore_vllm.scheduler.store_threads import Answers
+from kvstore_vllm.scheduler.store_work import StoreWork
+from kvstore_vllm.scheduler.tracked_requests import EngineRequest, Tracked
+from kvstore_vllm.scheduler.transfer_jobs import Jobs
+from kvstore_vllm.step_plan import StepPlan, WorkerReport
+
+# Seconds that a step waits if it computes nothing because all requests wait for the store.
+IDLE_WAIT = 0.001
+
+
+def _tell_nobody(request: EngineRequest, start_page: int, end_page: int) -> None:
+    del request, start_page, end_page
+
+
+class TransferPlanner:
+    """Plans the transfers of requests, from their arrival to their end.
+
+    No call waits for the store. Threads call it, and each call here first delivers their
+    answers. Pins and slots of a request are released as soon as no rank reads or writes them,
+    however the request ends. The planner uses none of vLLM's own types. Only the scheduler's
+    thread uses it.
+
+    - ``usable`` returns whether the store answers and every rank reaches it. If not, each
+      lookup is a miss at once.
+    - ``joining`` returns whether ranks are about to reach the store. Lookups wait then.
+    - ``blocks_of`` returns a request's blocks.
+    - ``stored`` is called with a request and its pages that are now in the store.
+    """
+
+    def __init__(
+        self,
+        settings: PlannerSettings,
+        work: StoreWork,
+        answers: Answers,
+        *,
+        usable: Callable[[], bool],
+        joining: Callable[[], bool] = lambda: False,
+        blocks_of: Callable[[str], Sequence[int]],
+        stored: Callable[[EngineRequest, int, int], None] = _tell_nobody,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._settings = settings
+        self._answers = answers
+        self._blocks_of = blocks_of
+        self._tracked: dict[str, Tracked] = {}
+        self._jobs = Jobs(settings.rank_count)
+        parts = settings, work, answers, self._jobs, self.counts
+        self._loads = LoadPath(*parts, usable=usable, joining=joining, clock=clock)
+        self._saves = SavePath(*parts, usable=usable, stored=stored)
+
+    @property
+    def holds_blocks(self) -> bool:
+        """True while blocks of ended requests are held. They come free soon."""
+        return bool(self._saves.held)
+
+    @property
+    def is_idle(self) -> bool:
+        """True while no rank has a transfer to end."""
+        return not self._jobs
+
+    @property
+    def awaits_answers(self) -> bool:
+        """True while answers are under way, which may bring holds to release."""
+        return bool(self._answers.under_way)
+
+    def arrived(self, request: EngineRequest, key: RequestKey | None) -> None:
+        """Begins a request's lookup. A request without a key is neither looked up nor saved."""
+        if key is None:
+            return
+        tracked = Tracked(request, key, may_load=key.reads)
+        self._tracked[request.request_id] = tracked
+        if tracked.may_load:
+            self._loads.look_up(tracked)
+
+    def matched_tokens(self, request_id: str, computed_tokens: int) -> int | None:
+        """Returns the number of loadable tokens beyond ``computed_tokens``; None if unknown yet."""
+        self._answers.deliver()
+        tracked = self._tracked.get(request_id)
+        return 0 if tracked is None else self._loads.matched_tokens(tracked, computed_tokens)
+
+    def allocated(self, request_id: str, block_ids: Sequence[int], loaded_tokens: int) -> None:
+        """Plans the load of ``loaded_tokens``, which were offered, into a request's blocks."""
+        if tracked := self._tracked.get(request_id):
+            self._loads.allocated(tracked, block_ids, loaded_tokens)
+
+    def plan(
+        self, plan: StepPlan, scheduled: Mapping[str, int], preempted: Collection[str]
+    ) -> None:
+        """Adds to ``plan`` the copies that the ranks make before, beside and after a step.
+
+        ``scheduled`` has the number of tokens that the step computes of each request. A step
+        without any waits at most a millisecond for the store's answers.
+        """
+        plan.idle = not scheduled
+        if plan.idle:
+            self._answers.wait(IDLE_WAIT)
+        self._answers.deliver()
+        for request_id in preempted:
+            if tracked := self._tracked.get(request_id):
+                self._saves.stop(tracked)
+        plan.loads += self._loads.take_planned()
+        for request_id, token_count in scheduled.items():
+            if tracked := self._tracked.get(request_id):
+                request = tracked.request
+                ready = min(request.num_computed_tokens + token_count, request.num_tokens)
+                blocks = partial(self._blocks_of, request_id)
+                plan.saves += self._saves.scheduled(tracked, ready, blocks)
+        copies, let_go = self._saves.plan_held()
+        plan.saves += copies
+        plan.let_go |= let_go
+
+    def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
+        """Takes the ranks' results, and stops saving requests with blocks that failed to load."""
+        self._answers.deliver()
+        if invalid_blocks and not self._settings.load_async:
+            for tracked in [*self._tracked.values(), *self._saves.held.values()]:
+                blocks = tracked.held or self._blocks_of(tracked.request.request_id)
+                if not set(invalid_blocks).isdisjoint(blocks):
+                    self._saves.drop(tracked)
+        self._jobs.report(report)
+
+    def finished(self, request_id: str, block_ids: Sequence[int]) -> bool:
+        """Ends a request; returns whether its blocks are still to be copied."""
+        self._answers.deliver()
+        tracked = self._tracked.pop(request_id, None)
+        if tracked is None:
+            return False
+        if tracked.lookup is not None:
+            tracked.lookup.drop()
+        request = tracked.request
+        computed = request.num_computed_tokens - request.num_in_flight_tokens
+        return self._saves.finished(tracked, min(computed, request.num_tokens), block_ids)
+
+    def forget(self) -> bool:
+        """Drops all earlier lookups, and saves nothing that was computed until now.
+
+        Earlier requests load nothing more, because their keys are of the old namespaces. Returns
+        False while loads are under way, which cannot be cancelled.
+        """
+        for tracked in [*self._tracked.values(), *self._saves.held.values()]:
+            self._saves.drop(tracked)
+            tracked.may_load = False
+            if tracked.lookup is not None:
+                tracked.lookup.drop()
+                tracked.lookup = None
+        return not self._loads.open_count
+
+    def close(self) -> None:
+        """Releases all holds that no rank reads or writes."""
+        self.forget()
+        self._answers.close()

@@ -1,0 +1,64 @@
+"""A rank answers every plan, also if nothing can be copied."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from kvstore_client import DatedRun
+from kvstore_vllm.blocks.block_geometry import BlockPiece
+from kvstore_vllm.engine.settings import ConnectorSettings
+from kvstore_vllm.rank.rank_role import RankRole
+from kvstore_vllm.step_plan import BlockTransfer, StepPlan
+
+LOAD, SAVE = 1, 2
+RUNS = (DatedRun(5, (0, 1), (0, 0)),)
+LAYER_BYTES, BLOCKS = 64, 4
+
+
+@dataclass
+class Facts:
+    """The fields of ``EngineFacts`` for one layer of four blocks."""
+
+    engine_id: str = "an engine without a scheduler half here"
+    tensor_parallel_size: int = 1
+    pieces: list[BlockPiece] = field(
+        default_factory=lambda: [BlockPiece(("a",), 0, 256, 0, 1, LAYER_BYTES, BLOCKS)]
+    )
+
+
+def rank(kv_caches: dict[str, torch.Tensor]) -> RankRole:
+    """A rank with some memory."""
+    config = SimpleNamespace(parallel_config=SimpleNamespace(rank=0))
+    facts: Any = Facts()
+    side = RankRole(config, ConnectorSettings(), facts)
+    side.register(kv_caches)
+    return side
+
+
+@pytest.mark.parametrize("load_async", [True, False])
+@pytest.mark.parametrize(
+    "kv_caches",
+    [{}, {"a": torch.zeros(16, dtype=torch.uint8)}, {"a": torch.zeros(256, dtype=torch.uint8)}],
+    ids=["no layer", "too small", "no store"],
+)
+def test_what_cannot_be_copied_is_reported(
+    kv_caches: dict[str, torch.Tensor], *, load_async: bool
+) -> None:
+    """Failed copies are reported, so no request waits for its load and no block is held forever."""
+    side = rank(kv_caches)
+    load = BlockTransfer(LOAD, "loading", (2, 3), RUNS)
+    save = BlockTransfer(SAVE, "saving", (0, 1), RUNS)
+    plan = StepPlan("engine", load_async=load_async, loads=[load], saves=[save], let_go={"ended"})
+    side.load(plan)
+    side.save(plan)
+    side.close()
+    let_go, received = side.take_finished()
+    assert let_go == {"ended"}
+    assert received == ({"loading"} if load_async else set())
+    assert side.take_failed_blocks() == {2, 3}
+    report = side.take_report()
+    assert set(report.ended) == report.failed == {LOAD, SAVE}
+    assert report.disagrees == (kv_caches.get("a", torch.zeros(0)).nbytes < BLOCKS * LAYER_BYTES)
