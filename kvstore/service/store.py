@@ -32,7 +32,7 @@ from kvstore.core import (
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace
 from kvstore.errors import NamespaceNotFound, PoolExhausted
-from kvstore.service.admin import Administration, Listing, NamedPinKeeper
+from kvstore.service.administration import Administration, Listing, NamedPinKeeper
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.event_watches import EventWatches

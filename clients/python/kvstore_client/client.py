@@ -5,8 +5,8 @@ from typing import Self
 
 from kvstore_client.admin import Admin
 from kvstore_client.config import ClientConfig
-from kvstore_client.lifecycle.connector import Connector
 from kvstore_client.lifecycle.joined_lease import SharedLease
+from kvstore_client.lifecycle.store_connector import Connector
 from kvstore_client.namespace import Namespace
 from kvstore_client.namespace_key import NamespaceIdentity, NamespaceKey
 from kvstore_client.page_layout import PageLayout

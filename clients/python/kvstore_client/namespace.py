@@ -11,8 +11,8 @@ from kvstore_client.calls.circuit_breaker import ProbeSample
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.errors import NamespaceNotFound, StoreError, StoreUnavailable
 from kvstore_client.held_pages import Hold
-from kvstore_client.lifecycle.connector import Connector
 from kvstore_client.lifecycle.session import OpenedNamespace, Session
+from kvstore_client.lifecycle.store_connector import Connector
 from kvstore_client.match import InFlight, Match, Source
 from kvstore_client.memory.mapped_extent import MappedExtent
 from kvstore_client.memory.page_generations import PageGenerations

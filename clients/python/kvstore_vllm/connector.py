@@ -15,9 +15,9 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.version import __version__ as vllm_version
 
 from kvstore_vllm.connector_stats import ConnectorPromMetrics, ConnectorStats
+from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
 from kvstore_vllm.engine.log import log_with
-from kvstore_vllm.engine.settings import ConnectorSettings
 from kvstore_vllm.rank.rank_role import RankRole
 from kvstore_vllm.scheduler.scheduler_role import SchedulerRole
 from kvstore_vllm.step_plan import StepPlan, WorkerReport

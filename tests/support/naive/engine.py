@@ -6,7 +6,7 @@ so each copy shows whether it is of the right page, and each page that is publis
 
 from collections import Counter, deque
 
-from kvstore_vllm.engine.settings import PlannerSettings
+from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.transfer_planner import TransferPlanner
 from kvstore_vllm.step_plan import BlockTransfer, StepPlan, WorkerReport

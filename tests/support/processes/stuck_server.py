@@ -19,7 +19,7 @@ from kvstore.core.values.requests import Identity
 from kvstore.rpc.fair_queue import CallThreads
 from kvstore.rpc.health.watchdog import Health
 from kvstore.rpc.server import MAX_CALLS
-from kvstore.service.admin import Administration
+from kvstore.service.administration import Administration
 
 # Longer than any thread is silent by itself, which is a second.
 SILENCE = 1.5

@@ -12,7 +12,7 @@ from kvstore.v1 import attach_pb2, prefix_cache_pb2, types_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import Client, ClientConfig, Namespace, PageRef, errors
 from kvstore_client.calls.deadlines import StoreBudget
-from kvstore_client.lifecycle.connector import Connector
+from kvstore_client.lifecycle.store_connector import Connector
 from kvstore_client.memory.cuda import mapped_memory as cuda_memory
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until

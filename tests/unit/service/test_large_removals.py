@@ -7,8 +7,8 @@ import pytest
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.requests import Caller, Identity, Removed, ReservationRequest
 from kvstore.errors import NamespaceNotFound
-from kvstore.service import admin
-from kvstore.service.admin import NODES_REMOVED_AT_ONCE
+from kvstore.service import administration
+from kvstore.service.administration import NODES_REMOVED_AT_ONCE
 from stores.store_world import World, Worlds, sequence_of
 
 OWNER = Identity("uid-1")
@@ -29,7 +29,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], N
     """Runs an action whenever the store releases its mutex."""
 
     def meanwhile(do: Callable[[], None]) -> None:
-        monkeypatch.setattr(admin, "sleep", lambda _: do())
+        monkeypatch.setattr(administration, "sleep", lambda _: do())
 
     return meanwhile
 

@@ -6,7 +6,7 @@ import pytest
 
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Caller, Identity, MatchOptions, ReservationRequest
-from kvstore.service import admin
+from kvstore.service import administration
 from stores.store_world import World, make_world, sequence_of
 
 ADMIN = Identity("root", admin=True)
@@ -27,9 +27,9 @@ def grant(world: World, tenant: str = "uid-1") -> Caller:
 
 def between(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
     """Makes every part one row, and runs an action after each."""
-    monkeypatch.setattr(admin, "ROWS_AT_ONCE", 1)
-    monkeypatch.setattr(admin, "HOLDERS_AT_ONCE", 1)
-    monkeypatch.setattr(admin, "sleep", lambda _: happens())
+    monkeypatch.setattr(administration, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(administration, "HOLDERS_AT_ONCE", 1)
+    monkeypatch.setattr(administration, "sleep", lambda _: happens())
 
 
 def test_pages_of_leases_follow_each_other(world: World, leases: list[Caller]) -> None:

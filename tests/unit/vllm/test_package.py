@@ -12,8 +12,8 @@ from kvstore_vllm.versions import ANY_VERSION
 
 def test_it_loads_neither_vllm_nor_torch() -> None:
     """The package imports neither vLLM nor torch, so its other parts work without them."""
-    modules = ("engine.settings", "identity.model", "identity.request_key", "versions")
-    modules += ("blocks.page_layout", "identity.adapters")
+    modules = ("engine.connector_settings", "identity.model", "identity.request_key", "versions")
+    modules += ("blocks.engine_layout", "identity.adapters")
     names = ", ".join(f"kvstore_vllm.{each}" for each in modules)
     code = f"import sys, {names}; print(*sorted(sys.modules))"
     command = [sys.executable, "-c", code]

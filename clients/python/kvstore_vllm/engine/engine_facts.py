@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from kvstore_vllm.blocks.block_geometry import BlockPiece, pieces_of
-from kvstore_vllm.blocks.page_layout import LayerFacts, LayoutFacts
+from kvstore_vllm.blocks.engine_layout import LayerFacts, LayoutFacts
 
 # Class names of specifications whose blocks keep every token of a request.
 WHOLE_SPECS: Final = frozenset({"FullAttentionSpec", "MLAAttentionSpec"})

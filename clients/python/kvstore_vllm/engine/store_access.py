@@ -9,7 +9,7 @@ from uuid import UUID
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, PageLayout
 from kvstore_client.errors import StoreError
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_vllm.engine.settings import LONGEST_NAME
+from kvstore_vllm.engine.connector_settings import LONGEST_NAME
 
 # The separator that vLLM puts between an engine's id and its data-parallel rank.
 RANK = "_dp"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvstore_client import NamespaceIdentity, PageLayout
-from kvstore_vllm.engine.settings import LONGEST_NAME, ConnectorSettings
+from kvstore_vllm.engine.connector_settings import LONGEST_NAME, ConnectorSettings
 from kvstore_vllm.identity.canonical import (
     UnidentifiableModel,
     canonical_json,

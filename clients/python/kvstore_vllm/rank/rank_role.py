@@ -10,9 +10,9 @@ import torch
 
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
 from kvstore_vllm.blocks.block_copier import BlockCopier, planes_of
-from kvstore_vllm.blocks.page_layout import layout_of
+from kvstore_vllm.blocks.engine_layout import layout_of
+from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
-from kvstore_vllm.engine.settings import ConnectorSettings
 from kvstore_vllm.engine.store_access import ENGINES_HERE, copies_are_done
 from kvstore_vllm.rank.plan_executor import PlanExecutor
 from kvstore_vllm.step_plan import StepPlan, WorkerReport

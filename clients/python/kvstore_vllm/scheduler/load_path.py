@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from kvstore_client import Match
-from kvstore_vllm.engine.settings import PlannerSettings
+from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.scheduler.store_threads import Answers
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.scheduler.tracked_requests import RequestLookup, Tracked

@@ -5,10 +5,10 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from kvstore_vllm.blocks.page_layout import layout_of
+from kvstore_vllm.blocks.engine_layout import layout_of
 from kvstore_vllm.counters import note_attached
+from kvstore_vllm.engine.connector_settings import ConnectorSettings, PlannerSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
-from kvstore_vllm.engine.settings import ConnectorSettings, PlannerSettings
 from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess, lease_name
 from kvstore_vllm.identity.adapters import AdapterDigests
 from kvstore_vllm.identity.canonical import mixed_salt

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from kvstore_vllm.engine.settings import PlannerSettings
+from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.load_path import LoadPath
 from kvstore_vllm.scheduler.save_path import SavePath

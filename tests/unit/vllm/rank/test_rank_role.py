@@ -9,7 +9,7 @@ import torch
 
 from kvstore_client import DatedRun
 from kvstore_vllm.blocks.block_geometry import BlockPiece
-from kvstore_vllm.engine.settings import ConnectorSettings
+from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.rank.rank_role import RankRole
 from kvstore_vllm.step_plan import BlockTransfer, StepPlan
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from kvstore_vllm.engine.settings import ConnectorSettings
+from kvstore_vllm.engine.connector_settings import ConnectorSettings
 
 
 def test_nothing_has_to_be_set() -> None:
