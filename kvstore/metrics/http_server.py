@@ -134,6 +134,8 @@ class HttpServer(ThreadingTCPServer):
     """
 
     allow_reuse_address = True
+    # The library would wait without a bound for a route that hangs, and so would the process.
+    daemon_threads = True
     request_queue_size = MAX_CONNECTIONS
 
     def __init__(
@@ -182,13 +184,17 @@ class HttpServer(ThreadingTCPServer):
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Stops accepting, ends open connections, and waits for them. Once, after ``start``."""
+        """Stops accepting, ends open connections, and waits for them. Once, after ``start``.
+
+        A route that hangs gets ``patience`` seconds to end.
+        """
         self.shutdown()
         self._thread.join()
+        self.server_close()
         with self._changed:
             for each in self._open:
                 _end(each)
-        self.server_close()
+            self._changed.wait_for(lambda: not self._open, self._patience)
 
     @contextmanager
     def answering(self, connection: socket.socket) -> Iterator[None]:

@@ -223,7 +223,7 @@ class _Incoming(NamedTuple):
         return Call(
             self.sender.identity(self.context),
             secret_of(self.sender.metadata),
-            self.context.time_remaining(),
+            self.remaining,
             stream=self.stream,
         )
 
@@ -233,3 +233,8 @@ class _Incoming(NamedTuple):
         if self.stream is None:
             return one_request(self.requests)
         return request_in_time(self.requests, self.context)
+
+    @property
+    def remaining(self) -> float | None:
+        """The time to its deadline in seconds."""
+        return self.context.time_remaining()

@@ -430,6 +430,11 @@ class _Incoming(NamedTuple):
     call: Call
     body: bytes
 
+    @property
+    def remaining(self) -> float | None:
+        """The time to its deadline in seconds, which has not changed."""
+        return self.call.remaining
+
 
 def _methods(store: KVStore) -> list[Method]:
     """Returns the methods of ``METHODS``."""

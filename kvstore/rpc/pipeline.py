@@ -194,6 +194,11 @@ class Incoming(Protocol):
         """
         ...
 
+    @property
+    def remaining(self) -> float | None:
+        """The time to its deadline in seconds, now that its request is there."""
+        ...
+
 
 class Pipeline:
     """Answers the calls of one transport. Thread-safe.
@@ -232,6 +237,10 @@ class Pipeline:
                 refuse_size(len(body), method)
             request = method.parse(body)
             require_fields(request, method)
+            # The request may have taken long to come, and nobody waits beyond the deadline.
+            remaining = incoming.remaining
+            if remaining != call.remaining:
+                call = call._replace(remaining=remaining)
             response = method.serve(request, call).SerializeToString()
         except grpc.RpcError as error:
             outcome.abandoned(error)

@@ -68,34 +68,41 @@ def certificate_names(properties: Mapping[str, Iterable[bytes]]) -> list[str]:
 class Sender:
     """The sender of one call, by a credential or token, or by a client's certificate.
 
-    It is made when the call arrives, from the metadata alone, and looks the credential up once.
+    It is made when the call arrives, from the metadata alone, and looks the credential up then.
     Raises nothing then. ``tenant`` is good enough for a place in a queue: the connection has not
     been looked at. It is None if the metadata name nobody.
     """
 
-    __slots__ = ("_credentials", "_has_credential", "_known", "metadata", "tenant")
+    __slots__ = ("_credentials", "_has_credential", "_known", "_known_by", "metadata", "tenant")
 
     def __init__(self, metadata: Metadata, credentials: Credentials) -> None:
         self.metadata = metadata
         self._credentials = credentials
+        self._look_up()
+        self.tenant = None if self._known is None else self._known.identity.tenant
+
+    def _look_up(self) -> None:
+        self._known_by = self._credentials.tenants
         self._has_credential = True
         self._known: Known | None = None
         try:
-            credential = credential_of(metadata)
+            credential = credential_of(self.metadata)
             if credential is None:
                 self._has_credential = False
             else:
-                self._known = credentials.identify(credential)
+                self._known = self._credentials.identify(credential)
         except CredentialRequired:
             pass
-        self.tenant = None if self._known is None else self._known.identity.tenant
 
     def identity(self, context: grpc.ServicerContext) -> Identity:
-        """Returns whose call it is, by its connection too.
+        """Returns whose call it is, by its connection too, and by the tenants of now.
 
         A certificate that names no tenant says nothing. A certificate and a credential have to
         agree. Raises :class:`CredentialRequired`.
         """
+        if self._credentials.tenants is not self._known_by:
+            # They changed while the call waited for a thread.
+            self._look_up()
         local = is_local(context)
         certified = None
         if not local:

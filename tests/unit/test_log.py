@@ -38,6 +38,7 @@ from kvstore.v1.store_pb2 import GetStatsResponse
 class Incoming:
     call = Call(Identity("alice"), remaining=1.0)
     body = b""
+    remaining = 1.0
 configure_logging("json", "info")
 arenas = Arenas(budget_bytes=64, extent_bytes=64, source=HostMemory())
 pipeline = Pipeline(KVStore(PrefixCache(1, Limits()), arenas=arenas, clock=MONOTONIC), MONOTONIC)

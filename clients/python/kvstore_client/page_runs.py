@@ -42,7 +42,7 @@ class DatedRun(NamedTuple):
 
 def slots_of(run: types_pb2.PageRun) -> Sequence[int]:
     """Returns the slots of a run, which has some: a range if the store answered one, or a list."""
-    # Older stores do not pack. Bytes after the last whole number are ignored.
+    # Older stores do not pack.
     count = len(run.packed_slot_indexes) // SLOT_INDEX_BYTES
     packed = unpack_from(f"<{count}I", run.packed_slot_indexes)
     slots = list(packed) if count else run.slot_indexes[:]
@@ -65,15 +65,22 @@ class Pages(Sequence[PageRef]):
     Their number costs nothing. The first access to a page reads all of them from the store's
     answer: 0.2 us a page, several times the rest of a hit with thousands of pages. One thread
     at a time uses it.
+
+    ``cut_off`` is true if packed numbers of a run end within a number. Such an answer cannot be
+    trusted.
     """
 
-    __slots__ = ("_count", "_pages", "_runs")
+    __slots__ = ("_count", "_pages", "_runs", "cut_off")
 
     def __init__(self, runs: Iterable[types_pb2.PageRun] = ()) -> None:
         self._runs: list[types_pb2.PageRun] = []
         self._count = 0
+        self.cut_off = False
         for run in runs:
-            named = len(run.packed_slot_indexes) // SLOT_INDEX_BYTES or len(run.slot_indexes)
+            packed, rest = divmod(len(run.packed_slot_indexes), SLOT_INDEX_BYTES)
+            if rest or len(run.packed_generations) % GENERATION_BYTES:
+                self.cut_off = True
+            named = packed or len(run.slot_indexes)
             if named:
                 self._runs.append(run)
                 self._count += run.slot_count or named

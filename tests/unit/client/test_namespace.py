@@ -229,13 +229,24 @@ def with_strange_source() -> pb.PrefixMatch:
     return match
 
 
+def with_cut_off_run() -> pb.PrefixMatch:
+    """Returns a match whose packed slots end within a number."""
+    match = matched(0)
+    match.runs.add(extent_id=run_of(0).extent_id, packed_slot_indexes=bytes(7))
+    return match
+
+
+UNUSABLE = with_strange_source(), with_cut_off_run()
+
+
 @pytest.mark.parametrize(
-    "answer", [grpc.StatusCode.UNAVAILABLE, pb.MatchPrefixResponse(match=with_strange_source())]
+    "answer",
+    [grpc.StatusCode.UNAVAILABLE, *(pb.MatchPrefixResponse(match=each) for each in UNUSABLE)],
 )
 def test_both_pins_of_a_match_go_back(
     attached: ScriptedSession, namespace: Namespace, answer: pb.MatchPrefixResponse
 ) -> None:
-    """Both pins of a match are released if the answer is lost or names unmapped memory."""
+    """Both pins of a match are released if the answer is lost, cut off or names unmapped memory."""
     attached.calls.answer("MatchPrefix", answer)
     assert isinstance(namespace.match([1, 2, 3, 4, 5]).failure, errors.StoreUnavailable)
     assert attached.session.flush(30)
@@ -246,7 +257,8 @@ def test_both_pins_of_a_match_go_back(
 
 
 @pytest.mark.parametrize(
-    "answer", [grpc.StatusCode.UNAVAILABLE, pb.AcquirePrefixResponse(match=with_strange_source())]
+    "answer",
+    [grpc.StatusCode.UNAVAILABLE, *(pb.AcquirePrefixResponse(match=each) for each in UNUSABLE)],
 )
 def test_all_that_an_acquire_may_take_goes_back(
     attached: ScriptedSession, namespace: Namespace, answer: pb.AcquirePrefixResponse

@@ -79,12 +79,29 @@ def test_pages_are_equal_to_the_same_pages(answered: Answered) -> None:
     assert answered(runs) != 7
 
 
-def test_packed_bytes_after_the_last_whole_number_are_ignored() -> None:
-    """A run with less than one packed index has no slot."""
-    longer = types_pb2.PageRun(
-        extent_id=2, packed_slot_indexes=b"\7\0\0\0\1\2\3", packed_generations=b"\5" + bytes(14)
+@pytest.mark.parametrize(
+    ("indexes", "generations", "cut_off"),
+    [
+        (b"\7\0\0\0", b"\5" + bytes(7), False),
+        (b"\7\0\0\0", b"", False),
+        (b"\7\0\0\0\1\2\3", b"\5" + bytes(7), True),
+        (b"\7\0\0\0", b"\5" + bytes(14), True),
+    ],
+)
+def test_pages_tell_that_packed_numbers_are_cut_off(
+    indexes: bytes, generations: bytes, *, cut_off: bool
+) -> None:
+    """Whole numbers before the end are pages all the same."""
+    run = types_pb2.PageRun(
+        extent_id=2, packed_slot_indexes=indexes, packed_generations=generations
     )
-    shorter = types_pb2.PageRun(extent_id=3, packed_slot_indexes=b"\7\0\0", slot_count=2)
-    pages = Pages([longer, shorter])
-    assert pages == [PageRef(2, 7)]
-    assert pages.dated_runs == [(2, [7], (5,))]
+    pages = Pages([types_pb2.PageRun(extent_id=1, slot_indexes=[0]), run])
+    assert pages.cut_off == cut_off
+    assert pages == [PageRef(1, 0), PageRef(2, 7)]
+
+
+def test_a_run_with_less_than_one_packed_number_has_no_page() -> None:
+    """A number of slots makes it no range, and it counts as cut off."""
+    pages = Pages([types_pb2.PageRun(extent_id=3, packed_slot_indexes=b"\7\0\0", slot_count=2)])
+    assert pages == []
+    assert pages.cut_off

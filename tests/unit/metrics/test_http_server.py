@@ -5,7 +5,8 @@ import socket
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.client import HTTPConnection
-from threading import Event, Semaphore
+from queue import Queue
+from threading import Event, Semaphore, Thread, current_thread
 
 import pytest
 import structlog
@@ -259,6 +260,32 @@ def test_its_end_does_not_wait_for_who_is_connected() -> None:
     assert silent.recv(1) == b""
     silent.close()
     HttpServer(f"127.0.0.1:{server.port}", ROUTES, clock=MONOTONIC).server_close()
+
+
+def test_its_end_waits_a_bounded_time_for_a_route_that_hangs() -> None:
+    """The thread of such a route does not keep the process alive either."""
+    called: Queue[Thread] = Queue()
+    going = Event()
+
+    def hanging(accept: str) -> Response:
+        del accept
+        called.put(current_thread())
+        going.wait(LIMIT)
+        return Response(b"too late")
+
+    server = HttpServer("127.0.0.1:0", {"/slow": hanging}, clock=MONOTONIC, patience=0.1)
+    server.start()
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=LIMIT)
+    connection.request("GET", "/slow")
+    thread = called.get(timeout=LIMIT)
+    began = MONOTONIC()
+    server.close()
+    assert MONOTONIC() - began < LIMIT / 2
+    assert thread.is_alive()
+    assert thread.daemon
+    going.set()
+    thread.join(LIMIT)
+    connection.close()
 
 
 def test_a_slow_route_delays_no_other(serving: Callable[..., HttpServer]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import grpc
@@ -36,6 +37,7 @@ class Raiser:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, object]]] = []
+        self.remaining: list[float | None] = []
 
     def __getattr__(self, name: str) -> object:
         """Returns any other method of the service, which no test calls."""
@@ -45,7 +47,8 @@ class Raiser:
         self, request: pb.GetCapabilitiesRequest, call: Call
     ) -> pb.GetCapabilitiesResponse:
         """Answers."""
-        del request, call
+        del request
+        self.remaining.append(call.remaining)
         self.calls.append(("GetCapabilities", merge_call(None, "", {})))
         return pb.GetCapabilitiesResponse(server_version="x")
 
@@ -166,6 +169,23 @@ def test_the_longest_deadline_is_allowed(gate: Gate) -> None:
     """A timeout of exactly the limit is accepted, although gRPC rounds it up on its way."""
     gate.call("GetCapabilities", timeout=MAX_DEADLINE)
     assert len(gate.servicer.calls) == 1
+
+
+def test_a_call_has_the_time_that_is_left_once_its_request_is_there(gate: Gate) -> None:
+    """A servicer does not wait beyond the deadline of a call whose request came late."""
+    timeout, late = 30.0, 0.5
+
+    def request() -> Iterator[bytes]:
+        sleep(late)
+        yield b""
+
+    send: grpc.StreamUnaryMultiCallable[bytes, bytes] = gate.channel.stream_unary(
+        METHOD + "GetCapabilities"
+    )
+    send(request(), timeout=timeout, metadata=(("authorization", f"Bearer {gate.credential}"),))
+    [remaining] = gate.servicer.remaining
+    assert remaining is not None
+    assert 0 < remaining < timeout - late / 2
 
 
 def test_what_is_no_message_is_an_invalid_field(gate: Gate) -> None:

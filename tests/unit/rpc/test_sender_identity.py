@@ -1,11 +1,22 @@
 """The sender of a call, by its metadata."""
 
+from hashlib import sha256
+from typing import Any
+
 import pytest
 
 from kvstore.core import Caller, Identity
 from kvstore.errors import CredentialRequired, InvalidField
 from kvstore.rpc.pipeline import LEASE_SECRET, Call
-from kvstore.rpc.sender_identity import Metadata, certificate_names, credential_of, secret_of
+from kvstore.rpc.sender_identity import (
+    Metadata,
+    Sender,
+    certificate_names,
+    credential_of,
+    secret_of,
+)
+from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.tenancy.tenant_lookup import Tenant, Tenants
 
 WHO = Identity("alice")
 LEASE_ID = bytes(16)
@@ -94,3 +105,30 @@ def test_a_certificate_is_named_by_the_best_that_it_has(
 ) -> None:
     """A certificate names a tenant by its URIs, else its DNS names, else its common name."""
     assert certificate_names(properties) == names
+
+
+class Local:
+    """The context of a call over a unix socket."""
+
+    def peer(self) -> str:
+        """Names the peer."""
+        return "unix:"
+
+
+def test_a_sender_is_known_by_the_tenants_of_now() -> None:
+    """A call that waited while the tenants changed is its new tenant's, or nobody's."""
+    context: Any = Local()
+    digest = frozenset({sha256(b"token").digest()})
+    credentials = Credentials(frozenset(), Tenants([Tenant("alice", token_digests=digest)]))
+    sender = Sender([("authorization", "Bearer token")], credentials)
+    assert sender.tenant == "alice"
+    assert sender.identity(context) == Identity("alice")
+    credentials.tenants = Tenants([Tenant("bob", token_digests=digest)])
+    assert sender.identity(context) == Identity("bob")
+    credentials.tenants = Tenants()
+    with pytest.raises(CredentialRequired):
+        sender.identity(context)
+    stranger = Sender([("authorization", "Bearer token")], credentials)
+    assert stranger.tenant is None
+    credentials.tenants = Tenants([Tenant("carol", token_digests=digest)])
+    assert stranger.identity(context) == Identity("carol")

@@ -227,7 +227,12 @@ class Session:
         raise error
 
     def require_mapped(self, pages: Pages) -> Pages:
-        """Returns ``pages``; raises :class:`StoreUnavailable` if one is not mapped here."""
+        """Returns ``pages``; raises :class:`StoreUnavailable` if one is not mapped here.
+
+        Raises it for pages that are cut off too.
+        """
+        if pages.cut_off:
+            raise StoreUnavailable("the answer's packed slots end within a number")
         strange = self.extents.strange(pages)
         if strange:
             raise StoreUnavailable(f"the answer names extents {sorted(strange)}, not mapped here")

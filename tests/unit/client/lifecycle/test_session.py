@@ -118,6 +118,13 @@ def test_a_page_without_memory_is_no_answer(attached: ScriptedSession) -> None:
         )
 
 
+def test_pages_that_are_cut_off_are_no_answer(attached: ScriptedSession) -> None:
+    """Packed slots that end within a number are refused, although the extent is mapped."""
+    session = attached.open()
+    with pytest.raises(errors.StoreUnavailable, match="within a number"):
+        session.require_mapped(Pages([PageRun(extent_id=3, packed_slot_indexes=bytes(5))]))
+
+
 def test_a_range_beyond_its_extent_is_no_answer(attached: ScriptedSession) -> None:
     """A range beyond its extent is refused before any page of it is made."""
     session = attached.open()
