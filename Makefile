@@ -58,7 +58,7 @@ $(KERNELS_STAMP): MORE = && $(PIP) --no-deps --requirement $(KERNELS_NEEDS)
 $(KERNELS_STAMP): $(KERNELS_NEEDS)
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
     --constraint constraints.txt $(PIP_ARGS)
-PYTEST := $(BIN)/pytest -n 2
+PYTEST := $(BIN)/pytest -n 3
 
 # Two set-ups at a time would be in one folder.
 .NOTPARALLEL:
@@ -84,7 +84,7 @@ $(STAMP) $(DEMO_STAMP) $(TINY_STAMP) $(KERNELS_STAMP): pyproject.toml constraint
 demo: $(DEMO_NEEDS)
 	@$(BIN)/kvstore-worker demo $(ARGS)
 
-# Two workers, for tests that start processes need a core each: see tests/conftest.py.
+# Three workers on two cores: tests that start processes wait for them a third of the time.
 test: $(STAMP)
 	@KVSTORE_HYPOTHESIS_PROFILE=ci $(PYTEST) --cov --cov-report=term --durations=10 $(ARGS)
 

@@ -103,8 +103,7 @@ class World:
         for package in (inference_worker, kvstore):
             assert package.__file__ is not None
             source = Path(package.__file__).parent
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(source, code / source.name, ignore=ignored)
+            shutil.copytree(source, code / source.name)
         put_in(fault, code)
         # `python -m` imports packages from its working folder.
         self._patch.chdir(code)
