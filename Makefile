@@ -88,8 +88,10 @@ demo: $(DEMO_NEEDS)
 test: $(STAMP)
 	@KVSTORE_HYPOTHESIS_PROFILE=ci $(PYTEST) --cov --cov-report=term --durations=10 $(ARGS)
 
+# Real processes, and models. To leave a folder out also saves the imports of its tests.
+NOT_FAST := chaos e2e gpu integration $(addprefix unit/worker/,attention chat demo engine model)
 test-fast: $(STAMP)
-	@KVSTORE_HYPOTHESIS_PROFILE=dev $(PYTEST) -m 'not (slow or integration or e2e or gpu or model)' $(ARGS)
+	@KVSTORE_HYPOTHESIS_PROFILE=dev $(PYTEST) -m 'not slow' $(addprefix --ignore=tests/,$(NOT_FAST)) $(ARGS)
 
 # Its environment has vLLM's versions, never .venv's.
 test-vllm:

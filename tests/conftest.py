@@ -28,11 +28,7 @@ LIMIT = 120.0
 # Folders whose tests carry a marker of the folder's name.
 MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "property", "static"})
 MEASURED = ("tests/unit/core/", "tests/unit/service/")
-# Folders whose tests compute with a model; they carry the marker `model`.
-WITH_MODELS = tuple(
-    f"tests/unit/worker/{each}/" for each in ("attention", "chat", "demo", "engine", "model")
-)
-# Folders whose tests start processes: `make test` has two workers, for they need the cores.
+# Folders whose tests start processes, and are dealt out by the file.
 STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration", "kernels"})
 
 # Tests of how programs begin: theirs are started as a user's are, by an exec.
@@ -250,8 +246,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         folder = folder_of(item.nodeid)
         if not item.nodeid.startswith(MEASURED):
             item.add_marker("no_cover")
-        if item.nodeid.startswith(WITH_MODELS):
-            item.add_marker("model")
         if folder in MARKED:
             item.add_marker(folder)
         if reason is not None and item.get_closest_marker("gpu") is not None:
