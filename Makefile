@@ -2,7 +2,7 @@
 #
 #   make demo        two workers, one store, a real model   (ARGS='--model tiny' for the small one)
 #   make test        every test, and the coverage of kvstore/core
-#   make test-fast   unit, property and static tests with few examples, no model, under 90 seconds
+#   make test-fast   unit, property and static tests with few examples, under 90 seconds
 #   make docs        the documentation as a site, every link checked and every snippet run
 #   make lint        ruff and mypy
 #   make bench       every benchmark, quickly
@@ -88,10 +88,12 @@ demo: $(DEMO_NEEDS)
 test: $(STAMP)
 	@KVSTORE_HYPOTHESIS_PROFILE=ci $(PYTEST) --cov --cov-report=term --durations=10 $(ARGS)
 
-# Real processes, and models. To leave a folder out also saves the imports of its tests.
-NOT_FAST := chaos e2e gpu integration $(addprefix unit/worker/,attention chat demo engine model)
+# Real processes, models and benchmarks. To leave a folder out also saves the imports of its tests.
+# What is left computes all the time, so a third worker would cost more than it gains.
+NOT_FAST := chaos e2e gpu integration unit/benchmarks \
+    $(addprefix unit/worker/,attention chat demo engine model)
 test-fast: $(STAMP)
-	@KVSTORE_HYPOTHESIS_PROFILE=dev $(PYTEST) -m 'not slow' $(addprefix --ignore=tests/,$(NOT_FAST)) $(ARGS)
+	@KVSTORE_HYPOTHESIS_PROFILE=dev $(PYTEST) -n 2 -m 'not slow' $(addprefix --ignore=tests/,$(NOT_FAST)) $(ARGS)
 
 # Its environment has vLLM's versions, never .venv's.
 test-vllm:
