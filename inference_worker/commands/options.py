@@ -18,7 +18,10 @@ from inference_worker.model.names import DtypeName
 from inference_worker.store.backend import PrefixCacheBackend
 
 Model = Annotated[
-    str, typer.Option(help="gemma, tiny, tiny-llama, tiny-gemma3, or a transformers model folder")
+    str,
+    typer.Option(
+        help="gemma, tiny (tiny-qwen3), tiny-llama, tiny-gemma3, or a transformers model folder"
+    ),
 ]
 Threads = Annotated[
     int | None,

@@ -25,6 +25,11 @@ from kvstore_ctl.store_options import prefer_typed, remote_of, require_here
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
+# What to do if a store does not answer.
+ADVICE = (
+    "Start kvstore-server, or name its folder with --runtime-dir;"
+    " kvstore-ctl doctor looks for the cause."
+)
 # Seconds for each call, because an operator does not wait forever.
 TIMEOUT = 10.0
 # A pipe has no width of its own, and tables of ids are wide.
@@ -65,7 +70,7 @@ def store_failures() -> Iterator[None]:
     except StoreRefused as error:
         status, reason = EXIT_REFUSED, str(error)
     except StoreError as error:
-        status, reason = EXIT_UNREACHABLE, str(error)
+        status, reason = EXIT_UNREACHABLE, f"{error}\n{ADVICE}"
     except ValueError as error:
         status, reason = EXIT_USAGE, str(error)
     else:

@@ -8,6 +8,7 @@ import typer
 from kvstore_client.calls.health import LIVENESS, READINESS, SERVING, health_of
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_ctl.console import (
+    ADVICE,
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
     EXIT_USAGE,
@@ -60,5 +61,5 @@ def health(
         return
     if answer in ANSWERS:
         raise typer.Exit(EXIT_REFUSED)
-    typer.echo(f"kvstore-ctl: no answer from {where} within {timeout:g} s", err=True)
+    typer.echo(f"kvstore-ctl: no answer from {where} within {timeout:g} s\n{ADVICE}", err=True)
     raise typer.Exit(EXIT_UNREACHABLE)

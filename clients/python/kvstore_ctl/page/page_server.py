@@ -33,7 +33,8 @@ def listen(address: str) -> socket.socket:
         family, *_, place = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
         return socket.create_server(place, family=family)
     except (OSError, OverflowError) as error:
-        raise ValueError(f"--listen {address}: {error}") from None
+        advice = "choose another port, or port 0 for a free one"
+        raise ValueError(f"--listen {address}: {error}: {advice}") from None
 
 
 def serve(feed: Feed, listener: socket.socket, say: Callable[[str], None]) -> None:
