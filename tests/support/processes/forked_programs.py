@@ -25,7 +25,8 @@ PR_SET_CHILD_SUBREAPER = 36
 PROGRAM = Path(__file__).with_name("forker.py")
 PID = struct.Struct("=q")
 # What is imported for which program.
-STORE = ("kvstore.server",)
+# The first sets a variable that gRPC reads at its import.
+STORE = ("kvstore.__main__", "kvstore.server")
 WORKER = (
     *(
         "inference_worker.commands.program",
