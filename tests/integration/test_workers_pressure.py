@@ -57,10 +57,7 @@ def test_pinned_pages_hold_under_pressure(fleet: Fleet) -> None:
 
 
 def test_a_pin_protects_a_path_as_deep_as_it_goes(fleet: Fleet) -> None:
-    """A pin on the beginning of a path protects that part, and the rest is evicted.
-
-    This also holds for a path that was one node at the match and was split later.
-    """
+    """A pin on the beginning of a path protects that part, even if a split comes later."""
     holder, *writers = (fleet.spawn(name) for name in "abc")
     holder.ask("write", HELD)
     beginning = prompt(1)

@@ -107,10 +107,7 @@ def rigs(
 
 
 def test_pages_are_tensors_and_no_bytes(rigs: Callable[..., Rig]) -> None:
-    """A device's page is read and written as a tensor.
-
-    Asking for its bytes raises NotHostMemory.
-    """
+    """A device's page is read and written as a tensor, and its bytes raise NotHostMemory."""
     rig = rigs()
     namespace = rig.open()
     assert namespace.wait_open(LIMIT)

@@ -71,10 +71,7 @@ def test_namesakes_share_a_name_and_no_page() -> None:
     [{}, {"adapter_digest": b"a"}, {"tenant": "u", "model_digest": b"n"}, {"display_name": "o"}],
 )
 def test_what_is_meant_to_be_apart_is_no_mistake(fields: dict[str, Any]) -> None:
-    """Salts, adapters, tenants and other names separate on purpose.
-
-    Namespaces without names are no namesakes.
-    """
+    """Salts, adapters, tenants and names separate on purpose; unnamed ones are no namesakes."""
     assert namesakes([space(1), space(2, **fields)]) == []
     nameless = {"display_name": "", "model_digest": b"n"}
     assert namesakes([space(1, display_name=""), space(2, **nameless)]) == []

@@ -195,10 +195,7 @@ def test_retired_extents_are_unmapped(start: Start) -> None:
 
 
 def test_a_view_delays_the_answer(start: Start) -> None:
-    """A retired extent stays mapped while a view of it exists.
-
-    Unknown ones are answered at once.
-    """
+    """A retired extent stays mapped while a view of it exists; others are answered at once."""
     served = Served(start)
     served.announce(extents(4), sealed_memfd(64, REQUIRED_SEALS))
     assert wait_until(lambda: served.table.get(4) is not None)

@@ -108,10 +108,7 @@ def test_a_refusal_is_an_answer(broken: Broken) -> None:
 
 
 def test_it_recovers_by_a_probe_and_one_answer(broken: Broken) -> None:
-    """The first probe is due at once.
-
-    Then one request at a time is tried, and its answer closes.
-    """
+    """The first probe is due at once, then one request at a time is tried until one closes."""
     broken.request(SLOW)
     assert broken.probe() == 0
     admitted = broken.breaker.admit()

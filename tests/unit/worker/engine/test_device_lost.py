@@ -94,10 +94,7 @@ def test_an_error_that_stays_ends_the_engine(rig: Rig) -> None:
 def test_a_release_that_the_device_fails_ends_the_engine(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failing release ends the engine if the device has failed.
-
-    An earlier error of one request may be its first sign.
-    """
+    """A failing release ends the engine if the device has failed, as an earlier error may show."""
     monkeypatch.setattr(
         "inference_worker.engine.request_run.RequestRun.give_back",
         lambda *_, **__: (_ for _ in ()).throw(ILLEGAL),
@@ -110,10 +107,7 @@ def test_a_release_that_the_device_fails_ends_the_engine(
 def test_a_thread_without_its_device_is_not_ready(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The thread ends, refuses all requests and wakes those that wait for its failure.
-
-    The log has no traceback.
-    """
+    """The thread ends, refuses and wakes all requests, and logs no traceback."""
 
     async def test() -> None:
         async with asyncio.timeout(LIMIT):
@@ -161,10 +155,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 
 def test_the_model_s_device_is_asked(cuda: Cuda) -> None:
-    """The check waits for all work on the device.
-
-    A repeated error means that the device has failed.
-    """
+    """The check waits for all work on the device, and a repeated error means that it has failed."""
     work = DeviceWork("cuda:1")
     assert work.answers()
     work.check(ILLEGAL)
