@@ -1,7 +1,7 @@
 """The cost of checksums: an insert with and without them, and a match that verifies pages.
 
 Everything is measured in turns in one run. Inserts use clients on one store, and matches use a
-store for each rate. README.md beside this says how to read the result.
+store for each rate.
 """
 
 import json
@@ -45,10 +45,7 @@ def opened(folder: Path, page_bytes: int, *, checksums: bool = True) -> Iterator
 
 
 def insert_once(namespace: Namespace, writer: int, number: int) -> float:
-    """Writes and inserts all pages of a new sequence. Returns the seconds of the insert alone.
-
-    Sequences of one number and of another evict each other.
-    """
+    """Writes and inserts all pages of a new sequence. Returns the seconds of the insert alone."""
     tokens = TOKENS if writer == 0 else [len(TOKENS) + 2 * number + writer, *TOKENS[1:]]
     with namespace.reserve(start_page=0, page_count=PAGES) as reservation:
         for page in reservation.pages:

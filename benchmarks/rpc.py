@@ -1,7 +1,7 @@
 """The cost of a call over gRPC with threads, over grpc.aio, and without gRPC.
 
 Two servers run side by side and are measured in turns, a slice of time each, so that both see the
-same machine. README.md beside this says how to read the result.
+same machine.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""The cost of events: the request path's calls, without events, with events and with a watch.
-
-README.md beside this says how to read the result.
-"""
+"""The cost of events: the request path's calls, without events, with events and with a watch."""
 
 import json
 import sys
@@ -54,10 +51,7 @@ def noted(_: TimedStore) -> Iterator[None]:
 
 @contextmanager
 def watched(store: TimedStore) -> Iterator[None]:
-    """Adds a watch of all events whose queue is full.
-
-    Paths are named and the oldest events lost.
-    """
+    """Adds a watch of all events whose queue is full, so that the oldest are lost."""
     cache: PrefixCache = store._cache  # noqa: SLF001 - under nobody's mutex: one thread calls
     watch = EventWatch(Identity("", admin=True), b"", room=WATCH_ROOM, wake=_nothing)
     cache.events.begin(watch, with_history=False)

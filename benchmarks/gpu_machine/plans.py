@@ -200,10 +200,7 @@ def _benchmark(
 
 
 def _server(place: Place) -> Step:
-    """Returns a server that SIGTERM ends after some seconds.
-
-    Its exit status is 0 only if it found the device.
-    """
+    """Returns a server that SIGTERM ends, with status 0 only if it found the device."""
     settings = ("--device", "cuda:0", "--tier1-bytes", "1GiB")
     folder = ("--runtime-dir", str(place.work / "runtime"))
     bounded = ("timeout", "--preserve-status", str(SERVED_SECONDS))

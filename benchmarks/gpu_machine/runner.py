@@ -185,10 +185,7 @@ class Runner:
 
 
 def _wait(process: "subprocess.Popen[bytes]", limit: float) -> bool:
-    """Waits for a process; ends it after ``limit`` seconds, and returns whether it did.
-
-    Its group ends in any case: stores of tests that died would keep device memory.
-    """
+    """Waits ``limit`` seconds for a process, ends its group, and returns whether it was late."""
     timed_out = False
     try:
         process.wait(limit)

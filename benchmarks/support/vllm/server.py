@@ -83,10 +83,7 @@ class VllmServer:
         self._end()
 
     def wait_healthy(self) -> None:
-        """Waits until the server accepts requests.
-
-        Raises ``RuntimeError`` with its log if it never does.
-        """
+        """Waits until the server accepts requests. Raises ``RuntimeError`` with its log if not."""
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             with suppress(OSError, RuntimeError), self._request("GET", "/health"):

@@ -11,10 +11,7 @@ PAGED = {"layer_count": 2, "kv_head_count": 4, "head_dim": 8, "dtype": "float32"
 
 
 def space(number: int, **fields: Any) -> store_pb2.NamespaceInfo:  # noqa: ANN401  # any field
-    """Returns a namespace of the model "m".
-
-    ``fields`` change its identity, its layout or itself.
-    """
+    """Returns a namespace of the model "m", of which ``fields`` change any part."""
     made = store_pb2.NamespaceInfo(
         namespace_id=bytes([number]) * 16,
         tenant="t",

@@ -70,10 +70,7 @@ class Reach:
         return self.authority.issue("bob", uris=["spiffe://example/alice"])
 
     def tenant(self, which: str, *, token: str = "", certificate: Certificate | None = None) -> str:
-        """Returns the tenant that a call counts for.
-
-        Raises Refused, or RpcError without a connection.
-        """
+        """Returns the tenant that a call counts for. Raises Refused or RpcError."""
         target = f"localhost:{self.ports[which]}"
         options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
         if which == "insecure":

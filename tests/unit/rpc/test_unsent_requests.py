@@ -28,10 +28,7 @@ def unsent(
     *metadata: tuple[str, str],
     timeout: float | None = None,
 ) -> Iterator[None]:
-    """Begins calls that never send their request.
-
-    By default they have no credential or deadline.
-    """
+    """Begins calls that never send their request, without credential or deadline by default."""
     over = Event()
 
     def nothing() -> Iterator[bytes]:

@@ -29,10 +29,7 @@ class Store:
             return admin.stats()
 
     def held(self) -> str:
-        """Says what is held once all that comes back came; empty where nothing is.
-
-        A lease may live on: its engine does.
-        """
+        """Says what is held once all that comes back came, leases of living engines aside."""
         wait_until(lambda: not _held(self.stats()), RETURN_SECONDS)
         return _held(self.stats())
 

@@ -1,7 +1,4 @@
-"""A device that fails for good ends the engine and its process.
-
-Any other error ends one request.
-"""
+"""A device that fails for good ends the engine and its process; other errors one request."""
 
 import asyncio
 import subprocess

@@ -39,10 +39,7 @@ WORDS += [f"<unused{i}>" for i in range(256 - len(WORDS))]
 
 @pytest.fixture(scope="module")
 def module() -> PreTrainedModel:
-    """Returns the model that the file is made of.
-
-    Like Gemma it ties input and output embeddings.
-    """
+    """Returns the model of the file, which ties input and output embeddings as Gemma does."""
     module = build_gemma3()
     module.config.tie_word_embeddings = True
     module.lm_head.weight = module.model.embed_tokens.weight
