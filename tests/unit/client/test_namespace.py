@@ -17,7 +17,6 @@ from kvstore_client.memory.cuda import mapped_memory as cuda_memory
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
 from wire.scripted_session import (
-    ABORTED,
     ACKNOWLEDGED,
     BOUND,
     CAPABILITIES,
@@ -38,6 +37,7 @@ from wire.scripted_store import ScriptedAttach, ScriptedCalls
 LIMIT = 30.0
 MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(2))
 PAGE = PageRef(EXTENT_ID, 2)
+pytestmark = pytest.mark.usefixtures("releases_answered")
 
 
 class Rig:
@@ -199,16 +199,6 @@ class OneSession:
     def new_budget(self) -> StoreBudget:
         """Returns a budget of 30 s."""
         return StoreBudget(30.0)
-
-
-@pytest.fixture
-def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
-    """Provides a session whose releases are answered."""
-    attached = ScriptedSession(runtime_dir, scripted)
-    scripted.answer("ReleasePins", *[RELEASED] * 9)
-    scripted.answer("AbortReservation", *[ABORTED] * 9)
-    yield attached
-    attached.close()
 
 
 @pytest.fixture

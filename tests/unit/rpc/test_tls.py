@@ -34,7 +34,6 @@ from wire.own_logs import own_logs
 
 ALICE_TOKEN = "kvs_alice"  # noqa: S105 - for this test alone
 BOB_TOKEN = "kvs_bob"  # noqa: S105 - as above
-ANY_PORT = "localhost:0"
 TENANTS = Tenants(
     [
         Tenant(
@@ -63,7 +62,7 @@ class Reach:
         files = TlsFiles(self.files.cert, self.files.key, self.authority.cert)
         mutual = Tls(files, Path.read_bytes)
         for name, tls in (("insecure", None), ("tls", self.tls), ("mutual", mutual)):
-            self.ports[name] = listen(server, ANY_PORT, tls)
+            self.ports[name] = listen(server, "localhost:0", tls)
 
     def alice(self) -> Certificate:
         """Returns a certificate with alice's URI and bob's common name."""

@@ -9,8 +9,6 @@ from kvstore.v1 import store_pb2
 from kvstore_client.admin import connect_admin
 from kvstore_client.testing import RunningStore, running_store, wait_until
 
-RETURN_SECONDS = 20.0
-
 
 @dataclass(frozen=True)
 class Store:
@@ -30,7 +28,7 @@ class Store:
 
     def held(self) -> str:
         """Says what is held once all that comes back came, leases of living engines aside."""
-        wait_until(lambda: not _held(self.stats()), RETURN_SECONDS)
+        wait_until(lambda: not _held(self.stats()), 20.0)
         return _held(self.stats())
 
 
