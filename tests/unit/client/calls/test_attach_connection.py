@@ -257,21 +257,21 @@ def test_a_missing_descriptor_ends_the_connection(start: Start) -> None:
     assert "descriptor" in str(served.ends.get(timeout=30))
 
 
-@pytest.mark.parametrize("frame", [WELCOME, attach_pb2.ServerFrame()], ids=["welcome", "nothing"])
+@pytest.mark.parametrize(
+    ("frame", "error"),
+    [
+        pytest.param(WELCOME, errors.StoreUnavailable, id="welcome"),
+        pytest.param(attach_pb2.ServerFrame(), errors.StoreUnavailable, id="nothing"),
+        pytest.param(REFUSED, errors.PeerRefused, id="late refusal"),
+    ],
+)
 def test_a_frame_out_of_place_ends_the_connection(
-    start: Start, frame: attach_pb2.ServerFrame
+    start: Start, frame: attach_pb2.ServerFrame, error: type[errors.StoreError]
 ) -> None:
-    """A frame that a bound process does not expect ends the session."""
+    """A frame that a bound process does not expect ends the session with a typed error."""
     served = Served(start)
     served.announce(frame)
-    assert isinstance(served.ends.get(timeout=30), errors.StoreUnavailable)
-
-
-def test_a_late_refusal_is_told_by_its_reason(start: Start) -> None:
-    """A refusal after the handshake ends the session with its typed error."""
-    served = Served(start)
-    served.announce(REFUSED)
-    assert isinstance(served.ends.get(timeout=30), errors.PeerRefused)
+    assert isinstance(served.ends.get(timeout=30), error)
 
 
 def test_a_hang_up_is_told_once(start: Start) -> None:
