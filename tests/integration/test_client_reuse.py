@@ -87,6 +87,7 @@ def test_a_whole_sequence_comes_with_its_next_token(two: tuple[Opened, Opened]) 
 
 def test_what_is_hinted_as_one_shot_goes_first(two: tuple[Opened, Opened]) -> None:
     """Pages hinted as one_shot are evicted before slightly older ones."""
+    # A new kind of hint has little weight, so the others are only a little older.
     (_, writer), (_, reader) = two
     kept, once = TOKENS[:8], [900 + each for each in range(8)]
     write_and_insert(writer, kept)

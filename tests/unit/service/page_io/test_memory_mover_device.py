@@ -124,6 +124,7 @@ def test_a_slot_that_is_read_is_given_to_nobody(
     worlds: Worlds, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page's slot stays occupied until its copy ends, even if an operator removes the page."""
+    # Directions have their own streams, so only this orders a read before the next write.
     store = OnDevice(worlds, stack, write=WritePolicy.THROUGH).tiered
     for number in range(2):
         store.publish(number)

@@ -119,6 +119,7 @@ def test_bytes_of_a_page_never_become_headers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table that replaces a tenant's bytes never shows those bytes as a table."""
+    # The page is that of a tenant who knows the slab's id and the next cut's number.
     log, rng = PowerLog(), Random(1)
     settings = config(tmp_path / "slab", segments=1)
     rig = SlabRig(settings)
