@@ -1,6 +1,6 @@
 """The effect of other requests on an answer, and the cost of the deterministic mode.
 
-README.md beside this says how to read the result; docs/determinism.md has its tables.
+docs/determinism.md has its tables.
 """
 
 import json

@@ -2,7 +2,6 @@
 
 Without a CUDA device it says so and ends well. ``--device cpu`` runs the same code on host memory
 with a model of no use, to try the code; ``--host`` measures two tiers of host memory alone.
-README.md beside this says how to read the result.
 """
 
 import json

@@ -1,7 +1,6 @@
 """The cost of reporting prefills in flight in matches: in the core, without sockets.
 
-Caches that differ in their open reservations make the same calls in turns. README.md beside this
-says how to read the result.
+Caches that differ in their open reservations make the same calls in turns.
 """
 
 import json

@@ -1,8 +1,8 @@
 """The index at scale, in process: walks, inserts and evictions beside those of peers.
 
 Everything is measured in turns in one run. SGLang's Python tree and its Rust core run in processes
-of their own. Memory and the collector's pauses have other processes. README.md beside this says how
-to read the result. The last line of ``--json`` is one JSON object.
+of their own. Memory and the collector's pauses have other processes. The last line of ``--json``
+is one JSON object.
 """
 
 import gc

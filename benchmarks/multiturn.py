@@ -1,7 +1,6 @@
 """A conversation trace against the HTTP server: times to first token, and cached tokens.
 
-Without ``--url`` it starts a store and ``kvstore-worker serve`` of its own. README.md beside this
-says how to read the result.
+Without ``--url`` it starts a store and ``kvstore-worker serve`` of its own.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Tier 3 after kill -9: a real server is killed in the middle of its writes.
 
 Its successors have to serve all acknowledged pages with the written bytes, and nothing that was
-removed. The last line is one JSON object. README.md beside this says how to read it.
+removed. The last line is one JSON object.
 """
 
 import json

@@ -1,7 +1,7 @@
 """A trace of requests through the core: the hit rate of a policy, beside the best possible.
 
 Each request matches its blocks, inserts the rest and releases all, one after the other and without
-sockets. README.md beside this says how to read the result.
+sockets.
 """
 
 import json

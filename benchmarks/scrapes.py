@@ -1,7 +1,4 @@
-"""The cost of metrics: a timed call over a lane, a scrape, and calls beside scrapes.
-
-README.md beside this says how to read the result.
-"""
+"""The cost of metrics: a timed call over a lane, a scrape, and calls beside scrapes."""
 
 import json
 import os
@@ -97,10 +94,7 @@ class Rig:
 
 
 def in_turns(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, Any]:
-    """Makes each call many times a round, in turns.
-
-    Returns microseconds of processor time, and ratios.
-    """
+    """Makes calls in turns. Returns microseconds of processor time, and ratios."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds * TURNS):
         for name, call in list(calls.items())[:: -1 if number % 2 else 1]:

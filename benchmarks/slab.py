@@ -1,7 +1,6 @@
 """Tier 3's slab file: its speed, its time to reopen, and its pages after kill -9.
 
-Speeds are measured beside plain O_DIRECT copies of as many bytes, in turns in one run. README.md
-beside this says how to read the result.
+Speeds are measured beside plain O_DIRECT copies of as many bytes, in turns in one run.
 """
 
 import json

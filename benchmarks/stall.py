@@ -1,7 +1,4 @@
-"""The cost of a store that stops answering: SIGSTOP of the server for a while, under load.
-
-README.md beside this says how to read the result.
-"""
+"""The cost of a store that stops answering: SIGSTOP of the server for a while, under load."""
 
 import json
 import signal

@@ -1,7 +1,4 @@
-"""``model.generate`` from the store, beside the same without it, in turns.
-
-README.md beside this says how to read the result.
-"""
+"""``model.generate`` from the store, beside the same without it, in turns."""
 
 import json
 import time

@@ -24,7 +24,6 @@ from support.vllm.tables import PROGRAM, lines
 from support.vllm.ways import ALONE, EXAMPLE, KVSTORE, LMCACHE, LMCACHE_FOLDER, VLLM_PYTHON, way_of
 
 TESTS = Path(__file__).parents[1] / "tests" / "vllm"
-PASSES = 2
 ROUNDS, QUICK_ROUNDS = 4, 1
 PROMPT_TOKENS = 1_500
 PAGE_TOKENS = 32
@@ -76,7 +75,7 @@ def main(  # noqa: PLR0913 - each is an option
             wanted,
             left_out,
             seed,
-            passes=1 if quick else PASSES,
+            passes=1 if quick else 2,
             failures=failures and not quick,
         )
     if output:

@@ -1,8 +1,7 @@
 """The path of a call through the server: Python functions, files, changes of file, and time.
 
-A whole server runs in this process, with one worker beside it in a thread. Functions are counted by
-``sys.setprofile`` on the thread that answers. Times are of the worker, without a profiler.
-README.md beside this says how to read the result.
+A whole server runs in this process, with one worker beside it in a thread. Functions are counted
+by ``sys.setprofile`` on the thread that answers. Times are of the worker, without a profiler.
 """
 
 import json

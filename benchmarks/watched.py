@@ -1,7 +1,4 @@
-"""The cost of events: the request path's calls, without events, with events and with a watch.
-
-README.md beside this says how to read the result.
-"""
+"""The cost of events: the request path's calls, without events, with events and with a watch."""
 
 import json
 import sys
@@ -27,7 +24,6 @@ TOKENS = 2_048
 # Room for about two prompts, so that each cycle has to evict the pages of the one before.
 SLOTS = 5 * TOKENS // PAGE_TOKENS // 2
 FULL, QUICK = (300, 0.03), (2, 0.03)
-WATCH_ROOM = 4_096
 # The core's functions that record events of pages.
 NOTING = ("pool.pages.note_pages", "pool.pages._note_removed", "tiers.moves.note_pages")
 IN_PROCESS, ALONE = "in process", "store alone"
@@ -54,12 +50,9 @@ def noted(_: TimedStore) -> Iterator[None]:
 
 @contextmanager
 def watched(store: TimedStore) -> Iterator[None]:
-    """Adds a watch of all events whose queue is full.
-
-    Paths are named and the oldest events lost.
-    """
+    """Adds a watch of all events whose queue is full, so that the oldest are lost."""
     cache: PrefixCache = store._cache  # noqa: SLF001 - under nobody's mutex: one thread calls
-    watch = EventWatch(Identity("", admin=True), b"", room=WATCH_ROOM, wake=_nothing)
+    watch = EventWatch(Identity("", admin=True), b"", room=4_096, wake=_nothing)
     cache.events.begin(watch, with_history=False)
     try:
         yield

@@ -27,7 +27,6 @@ TESTS = Path(__file__).parent
 LIMIT = 120.0
 # Folders whose tests carry a marker of the folder's name.
 MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "property", "static"})
-MEASURED = ("tests/unit/core/", "tests/unit/service/")
 # Folders whose tests start processes, and are dealt out by the file.
 STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration", "kernels"})
 
@@ -244,7 +243,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
     for item in items:
         folder = folder_of(item.nodeid)
-        if not item.nodeid.startswith(MEASURED):
+        if not item.nodeid.startswith(("tests/unit/core/", "tests/unit/service/")):
             item.add_marker("no_cover")
         if folder in MARKED:
             item.add_marker(folder)

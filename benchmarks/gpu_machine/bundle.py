@@ -73,10 +73,7 @@ def fits(path: Path, name: str, version: str, python: str) -> bool:
 
 
 def fetch(folder: Path, python: str, pip_arguments: list[str]) -> list[Path]:
-    """Downloads the missing wheels, removes the others, and returns the paths.
-
-    Ends the process with pip's message if pip cannot download a wheel.
-    """
+    """Downloads missing wheels, removes others and returns the paths. Exits with pip's error."""
     folder.mkdir(parents=True, exist_ok=True)
     versions = pins()
     wanted = {name: versions[canonical(name)] for name in names(HERE / "wheels.txt")}

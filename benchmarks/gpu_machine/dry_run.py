@@ -34,10 +34,7 @@ FELL_OVER: Final = re.compile(
 
 
 def set_up(version: str, pip_arguments: list[str]) -> Path:
-    """Makes the environment if none exists for this list, and returns its Python.
-
-    Ends the process if this Python or a distribution is not available.
-    """
+    """Makes the environment if none fits and returns its Python. Exits if something is missing."""
     python = ENVIRONMENT / "bin" / "python"
     stamp, wanted = ENVIRONMENT / ".installed", HERE / "machine.txt"
     made_of = f"{version}\n{wanted.read_text(encoding='utf-8')}"

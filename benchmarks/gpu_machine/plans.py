@@ -24,7 +24,6 @@ SANITIZED: Final = ("cold and split and bfloat16", "decodes and whole", "wide an
 ALONE: Final = ("mapped", "exporter_killed", "by_descriptor", "registration", "transfer")
 # Parts of gpu_kernels.py: if one takes too long, the others still have their results.
 KERNEL_PARTS: Final = {"kernels": 150, "engine": 90, "sweep": 120}
-TEST_SECONDS: Final = 120
 PROBE_SECONDS: Final = 60
 # Outcomes of tests to repeat. A test that stays at "started" hung or ended its process.
 UNFINISHED: Final = ("failed", "started")
@@ -181,7 +180,7 @@ def _probe(name: str) -> Step:
 
 def _pytest(*arguments: str) -> Iterator[str]:
     # Versions other than ours may warn; that is no failure.
-    settings = ("-rs", "-W", "default", f"--timeout={TEST_SECONDS}", "--durations=5")
+    settings = ("-rs", "-W", "default", "--timeout=120", "--durations=5")
     plugins = ("-p", "gpu_machine.pytest_record", "-p", "no:cacheprovider")
     return _python("pytest", *settings, *plugins, *arguments)
 
@@ -200,10 +199,7 @@ def _benchmark(
 
 
 def _server(place: Place) -> Step:
-    """Returns a server that SIGTERM ends after some seconds.
-
-    Its exit status is 0 only if it found the device.
-    """
+    """Returns a server that SIGTERM ends, with status 0 only if it found the device."""
     settings = ("--device", "cuda:0", "--tier1-bytes", "1GiB")
     folder = ("--runtime-dir", str(place.work / "runtime"))
     bounded = ("timeout", "--preserve-status", str(SERVED_SECONDS))

@@ -39,10 +39,7 @@ class Results:
             file.write(json.dumps(entry) + "\n")
 
     def log(self, step: str, line: str) -> None:
-        """Appends a line of a step's output, up to ``MOST_STEP_BYTES`` a step.
-
-        All steps together have ``MOST_LOG_BYTES``.
-        """
+        """Appends a step's output, up to ``MOST_STEP_BYTES``, and ``MOST_LOG_BYTES`` in all."""
         text = f"[{step}] {line.rstrip()}\n".encode()
         with self._mutex:
             left = min(
@@ -61,10 +58,7 @@ class Results:
 
 
 def entries(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yields the lines of all ``.jsonl`` files in a folder, the oldest file first.
-
-    Leaves out a line that was cut off. Yields nothing if the folder is missing.
-    """
+    """Yields the whole lines of a folder's ``.jsonl`` files, if any, the oldest file first."""
     paths = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
     for path in paths:
         for line in path.read_text(encoding="utf-8").splitlines():

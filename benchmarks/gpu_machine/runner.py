@@ -45,7 +45,6 @@ LEAST_SECONDS: Final = 3.0
 # Variables that tell a program its file of records, and its step: pytest_record.py.
 RECORDS: Final = "KVSTORE_RECORDS"
 RECORDED_STEP: Final = "KVSTORE_RECORDED_STEP"
-TAIL_LINES: Final = 400
 LONGEST_WHY: Final = 300
 
 
@@ -107,7 +106,7 @@ class Runner:
         begin = time.monotonic()
         recorded = {RECORDS: str(self._results.records), RECORDED_STEP: step.name}
         partial = self._results.folder / f".{step.output}.part" if step.output else None
-        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        tail: deque[str] = deque(maxlen=400)
         with ExitStack() as stack:
             process = subprocess.Popen(  # noqa: S603 - a plan of ours
                 step.command,
@@ -185,10 +184,7 @@ class Runner:
 
 
 def _wait(process: "subprocess.Popen[bytes]", limit: float) -> bool:
-    """Waits for a process; ends it after ``limit`` seconds, and returns whether it did.
-
-    Its group ends in any case: stores of tests that died would keep device memory.
-    """
+    """Waits ``limit`` seconds for a process, ends its group, and returns whether it was late."""
     timed_out = False
     try:
         process.wait(limit)

@@ -29,10 +29,7 @@ def interpreter(name: str) -> Path | None:
 
 
 def pip_arguments(about: str) -> list[str]:
-    """Returns the command line's arguments, which are pip's.
-
-    Prints our help and exits for --help.
-    """
+    """Returns the command line's arguments, which are pip's, or prints our help and exits."""
     arguments = sys.argv[1:]
     if {"-h", "--help"}.intersection(arguments):
         print(f"usage: {Path(sys.argv[0]).name} [OPTION OF PIP ...]\n\n{about.strip()}")

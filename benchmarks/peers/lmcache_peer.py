@@ -49,10 +49,7 @@ class LMCachePeer:
         self.chunk_tokens = 0
 
     def ask(self, what: str, **arguments: object) -> dict[str, Any]:
-        """Sends a request and returns its answer.
-
-        Raises ``RuntimeError`` with the log if the worker ends.
-        """
+        """Sends a request and returns its answer. Raises ``RuntimeError`` if the worker ends."""
         requests, answers = self._child.stdin, self._child.stdout
         assert requests
         assert answers

@@ -8,10 +8,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Kills this process when the thread that made it ends. ``parent`` is that thread's process.
-
-    Ends this process at once if the parent has already ended.
-    """
+    """Kills this process when the thread of ``parent`` that made it ends, or has ended."""
     CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

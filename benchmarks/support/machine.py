@@ -6,7 +6,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-LIBRARIES = ("grpcio", "protobuf")
 TICK_SECONDS = 1.0 / os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat after the process's name: user and system time, in ticks.
 CPU_FIELDS = slice(11, 13)
@@ -19,7 +18,7 @@ def machine_facts() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        **{name: version(name) for name in LIBRARIES},
+        **{name: version(name) for name in ("grpcio", "protobuf")},
     }
 
 

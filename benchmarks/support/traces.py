@@ -15,10 +15,7 @@ Asked = TypeVar("Asked")
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Ends the command with status 2 and one line on stderr if the block finds no usable trace.
-
-    Readers of a trace report that by a ``ValueError``.
-    """
+    """Ends the command with status 2 and one line if reading a trace raises ``ValueError``."""
     try:
         yield
     except ValueError as error:

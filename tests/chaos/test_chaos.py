@@ -50,10 +50,7 @@ def run_chaos(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
 
 
 def test_nothing_is_torn_leaked_or_answered_wrongly(folder: Path) -> None:
-    """Under every kind of fault all pages and answers are right, and nothing is left held.
-
-    Each server has what those before it kept on a disk.
-    """
+    """Under every kind of fault all pages and answers are right, and nothing is left held."""
     status, figures, said = run_chaos(
         folder,
         *("--minutes", "0.12", "--until-all", "--engines", "1", "--trace", str(TRACE)),

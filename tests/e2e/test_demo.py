@@ -30,10 +30,7 @@ Report = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def ended() -> Iterator[dict[str, "subprocess.CompletedProcess[str]"]]:
-    """Runs both demos side by side. Provides their output and exit status.
-
-    Each uses one thread, because more would wait for each other.
-    """
+    """Runs both demos side by side, one thread each. Provides their output and exit status."""
     program = [sys.executable, "-m", "inference_worker", "demo", "--threads", "1"]
     options = {"": [], "--leak": ["--leak"]}
     running = {

@@ -251,11 +251,7 @@ def test_a_burst_and_a_stream_outlive_a_process(
     text_ids: MakeIds,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """A burst and a stream continue on the other process after one is killed.
-
-    The other process starts behind the half that the killed one inserted. Each process has a stream
-    when the burst arrives, so one stream breaks.
-    """
+    """A burst and a stream continue on the other process after one is killed."""
     outlived = None
     for seed in TRIES:
         stage.serve()

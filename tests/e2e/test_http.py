@@ -167,10 +167,7 @@ def test_a_stream_says_what_the_whole_says(stage: HttpStage, client: OpenAI) -> 
 
 
 def test_stops_and_seeds(client: OpenAI) -> None:
-    """A stop string ends a request and is cut out.
-
-    A seed repeats its draws, and n gives several.
-    """
+    """A stop string ends a request and is cut out, a seed repeats draws, and n gives several."""
     prompt = "4 " + TEXT
     whole = complete(client, prompt, max_tokens=60).choices[0].text
     stop = whole[20:23]

@@ -91,10 +91,7 @@ def warmed(folder: Path, file: Path) -> dict[str, Any]:
 
 
 def test_it_serves_what_was_warmed_and_ends_when_told(tmp_path: Path) -> None:
-    """The first user of a warmed chat hits all of it, and SIGTERM lets a stream finish.
-
-    The serving process itself does not load torch.
-    """
+    """A warmed chat's first user hits all of it, and SIGTERM lets a stream finish."""
     folder, log, file = tmp_path / "run", tmp_path / "log", tmp_path / "prompts.jsonl"
     file.write_text(json.dumps({"messages": [{"role": "system", "content": SYSTEM}]}))
     with serving(folder, log) as process:

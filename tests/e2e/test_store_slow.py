@@ -41,10 +41,7 @@ def here(models: dict[str, PagedModel], proxy: Proxy) -> Iterator[EngineWorld]:
 def test_a_line_that_goes_bad_during_a_request(
     kind: str, here: EngineWorld, store: RunningStore, proxy: Proxy, text_ids: Ids
 ) -> None:
-    """A request whose line goes bad ends in time, with the tokens that it has without a store.
-
-    Hits return by themselves when the line is good again, and the store holds nothing.
-    """
+    """A request whose line goes bad has its tokens in time, and hits return with the line."""
     seeds = iter(range(1000 + 10 * list(LINES).index(kind), 10_000))
 
     def spoil(pages: list[PageRef]) -> None:

@@ -44,10 +44,7 @@ def numbers(length: int, seed: int) -> list[int]:
 def test_a_hit_gives_the_tokens_of_a_cold_run(
     store: RunningStore, name: str, attention: AttentionKind
 ) -> None:
-    """Two workers share a document on the device, and both are stock transformers, token by token.
-
-    In float32, where a token differs only at a tie.
-    """
+    """Two workers share a document on the device, and both are stock transformers in float32."""
     model = load_model(f"tiny-{name}", device=DEVICE, dtype="float32", attention=attention)
     judge = Judge({name: load_reference(model_folder(f"tiny-{name}"), DEVICE)})
     seed = sorted(TINY_MODELS).index(name) * 10 + (attention == "kernel")

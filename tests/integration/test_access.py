@@ -82,10 +82,7 @@ def test_an_open_address_is_refused_before_anything_is_there(
 
 
 def test_a_server_that_others_call(tmp_path: Path) -> None:
-    """A server for a group, an open address and tenants has the right modes and identities.
-
-    A token that the tenants file loses is refused after SIGHUP.
-    """
+    """A server for a group, an open address and tenants has the right modes and identities."""
     group = os.getgid()
     path = tenants_file(tmp_path, "alice")
     flags = ("--socket-group", str(group), "--listen", "127.0.0.1:0", "--insecure-tcp")

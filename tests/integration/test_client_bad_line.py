@@ -14,6 +14,7 @@ from pages.stamped_pages import (
     LIMIT,
     SMALL_STORE,
     TOKENS,
+    hits,
     page_bytes,
     write_and_insert,
 )
@@ -66,12 +67,6 @@ def a_client(
         namespace = client.namespace(IDENTITY, LAYOUT)
         assert not wait or namespace.wait_open(LIMIT), namespace.failure
         yield client, namespace
-
-
-def hits(namespace: Namespace) -> bool:
-    """Returns whether the tokens' pages are matched."""
-    with namespace.match(TOKENS) as match:
-        return match.token_count == len(TOKENS) - 1
 
 
 def test_a_slow_store_costs_a_request_its_budget_and_no_more(proxy: Proxy) -> None:

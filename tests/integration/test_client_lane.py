@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvstore_client import Client, ClientConfig, Namespace, errors
+from kvstore_client import Client, ClientConfig, errors
 from kvstore_client.testing import running_store, wait_until
 from pages.stamped_pages import (
     IDENTITY,
@@ -12,6 +12,7 @@ from pages.stamped_pages import (
     LIMIT,
     SMALL_STORE,
     TOKENS,
+    hits,
     open_client,
     write_and_insert,
 )
@@ -26,12 +27,6 @@ def proxy() -> Iterator[Proxy]:
         write_and_insert(namespace, TOKENS)
         client.close()
         yield made
-
-
-def hits(namespace: Namespace) -> bool:
-    """Returns whether the tokens' pages are matched."""
-    with namespace.match(TOKENS) as match:
-        return match.token_count == len(TOKENS) - 1
 
 
 @pytest.mark.parametrize("hot_lane", [True, False])

@@ -30,10 +30,7 @@ def two() -> Iterator[tuple[Opened, Opened]]:
 
 
 def test_a_page_of_another_sequence_is_copied_and_gone_on_in(two: tuple[Opened, Opened]) -> None:
-    """A worker copies another sequence's page and continues in the copy.
-
-    The source is unchanged.
-    """
+    """A worker copies another sequence's page, continues in the copy, and leaves the source."""
     (_, writer), (client, reader) = two
     pages = write_and_insert(writer, TOKENS)
     other = [*TOKENS[:10], 7, 8, 9]
@@ -89,10 +86,8 @@ def test_a_whole_sequence_comes_with_its_next_token(two: tuple[Opened, Opened]) 
 
 
 def test_what_is_hinted_as_one_shot_goes_first(two: tuple[Opened, Opened]) -> None:
-    """Pages hinted as one_shot are evicted before older ones.
-
-    They are only a little younger here, because a new kind of hint has little weight.
-    """
+    """Pages hinted as one_shot are evicted before slightly older ones."""
+    # A new kind of hint has little weight, so the others are only a little older.
     (_, writer), (_, reader) = two
     kept, once = TOKENS[:8], [900 + each for each in range(8)]
     write_and_insert(writer, kept)

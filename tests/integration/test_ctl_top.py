@@ -193,10 +193,7 @@ def test_what_sets_namespaces_apart_is_told(store: RunningStore, namespace: Name
 def test_the_folder_stands_before_or_after(
     store: RunningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder after the command has priority, then one before it, then the environment.
-
-    A folder and an address exclude each other on the command line.
-    """
+    """A folder after the command has priority, then one before it, then the environment."""
     folder = str(store.runtime_dir)
     monkeypatch.setenv("KVSTORE_RUNTIME_DIR", "/nowhere")
     assert run(store, "leases").exit_code == 0

@@ -22,7 +22,6 @@ PAGE_TOKENS, PAGE_BYTES, PAGES = 16, 4096, 4
 # Of every series there is: Prometheus' own.
 EVERYWHERE = {"job", "instance", "le"}
 NAME = re.compile(r"\bkvstore_[a-z0-9_]+")
-SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
 
 def queries() -> list[str]:
@@ -35,7 +34,7 @@ def queries() -> list[str]:
 
 def named(query: str) -> set[str]:
     """Returns the metrics in a query, a histogram under its own name."""
-    return {SUFFIX.sub("", name) for name in NAME.findall(query)}
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in NAME.findall(query)}
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ DOCUMENT = [(7 * n + n * n // 5) % 256 for n in range(330)]
 QUESTIONS = ([1, 2, 3, 4, 5], [9, 8, 7])
 # Extents of 2 MiB, 32 pages of the small model each: the document lies in one, and then in two.
 EXTENT_BYTES = str(2 << 20)
-TIER_BYTES = str(16 << 20)
 
 pytestmark = pytest.mark.skipif(find_spec("cupy") is not None, reason="the real cupy is here")
 
@@ -40,7 +39,7 @@ def ask(worker: LineProcess, prompt_ids: list[int], *, use_store: bool = True) -
 
 def test_workers_share_a_device_s_pages(tmp_path: Path) -> None:
     """The second worker continues from the first one's pages, with the tokens of a cold run."""
-    sizes = ("--tier1-bytes", TIER_BYTES, "--extent-bytes", EXTENT_BYTES)
+    sizes = ("--tier1-bytes", str(16 << 20), "--extent-bytes", EXTENT_BYTES)
     with ExitStack() as stack:
         log = stack.enter_context((tmp_path / "log").open("wb"))
         store = stack.enter_context(running_store("--device", "cuda:0", *sizes))

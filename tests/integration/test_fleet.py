@@ -124,10 +124,7 @@ async def test_requests_are_spread_and_answered() -> None:
     ids=["greedy", "seeded"],
 )
 async def test_a_request_outlives_two_processes(sampling: SamplingOptions) -> None:
-    """A request survives two killed processes with the tokens of one process.
-
-    The killed processes are replaced and counted.
-    """
+    """A request keeps its tokens through two killed processes, which are replaced."""
     async with fleet_of(2) as fleet:
         request = Request(prompt_ids=[7, 1], max_tokens=300, sampling=sampling)
         heard = Heard()

@@ -39,10 +39,7 @@ def page_sizes() -> dict[str, str]:
 
 
 def test_a_store_of_large_pages_serves_a_client() -> None:
-    """A client maps and unmaps 2 MiB pages, and every byte is as it was written.
-
-    On a machine with too few large pages, the store's log says how many to reserve.
-    """
+    """A client maps and unmaps 2 MiB pages, or the store's log says how many to reserve."""
     with hugepages_reserved(EXTENTS) as had:
         before = available_bytes()
         with running_store(*STORE) as store:

@@ -57,10 +57,7 @@ async def test_it_comes_back_and_ends(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A killed store is replaced on the same sockets, and closing leaves no process.
-
-    This also holds after a start that failed. A second store on the same folder does not start.
-    """
+    """A killed store is replaced on the same sockets, and closing leaves no process."""
     folder = tmp_path / "run"
     budget = budget_arguments(20, PAGE_BYTES)
     store = OwnStore(folder, ["--prefix-cache-backend", "hash", *budget])
@@ -156,10 +153,7 @@ def test_a_tied_process_ends_with_its_parent() -> None:
 
 
 def test_a_store_whose_parent_is_killed_stops_in_order(tmp_path: Path) -> None:
-    """A store whose parent is killed drains, despite one signal for each thread of the parent.
-
-    A second signal from a person would end it at once.
-    """
+    """A store whose parent is killed drains, despite one signal for each thread of the parent."""
     folder, log = tmp_path / "run", tmp_path / "log"
     command = [sys.executable, "-c", PARENT_OF_STORE, str(folder)]
     pipe = subprocess.PIPE

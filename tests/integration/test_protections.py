@@ -61,10 +61,7 @@ def reader_killed_while_it_holds_pins(fleet: Fleet, patience: float) -> list[str
 
 
 def reader_stopped_past_its_ttl(fleet: Fleet, patience: float) -> list[str]:
-    """Stops a reader past its TTL, fills the pool and lets it read again.
-
-    Returns the violations.
-    """
+    """Stops a reader past its TTL, fills the pool, lets it read again, and returns violations."""
     del patience
     writer = fleet.spawn("writer")
     reader = fleet.spawn("reader", ttl=TTL)

@@ -156,11 +156,7 @@ def instants(store: RunningStore) -> list[Callable[[], bool]]:
 
 
 def test_a_server_killed_at_any_instant_is_replaced_at_once(store: RunningStore) -> None:
-    """A server killed 20 times while it starts or serves is replaced without cleaning up.
-
-    The worker's requests miss and hit, and it keeps no descriptor, thread or mapping of the dead
-    servers.
-    """
+    """A server killed 20 times is replaced, and the worker keeps nothing of the dead servers."""
     with load_on(store) as (_, load):
         before = Held.now()
         for number in range(KILLS):

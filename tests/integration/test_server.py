@@ -23,7 +23,6 @@ from wire.attached_worker import AttachedWorker, Refused
 LIMIT = 30.0
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-SIGNALS = [signal.SIGTERM, signal.SIGINT]
 
 
 @contextmanager
@@ -76,7 +75,7 @@ def test_its_folder_and_sockets_are_its_owner_s(fresh_store: RunningStore) -> No
     assert stat.S_IMODE(fresh_store.runtime_dir.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_signal_ends_an_idle_server_at_once(fresh_store: RunningStore, number: int) -> None:
     """A signal ends a server without leases at once, with status 0 and without sockets."""
     os.kill(fresh_store.pid, number)

@@ -14,7 +14,6 @@ from processes.worker_process import WorkerProcess
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)
 LONGER = prompt(1, 2, 3)
-SHORT_TTL = 3.0
 PRESSURE = [prompt(4, number) for number in range(20)]
 
 
@@ -125,7 +124,7 @@ def test_a_lease_is_dead_when_all_its_processes_are(ranked: Ranked) -> None:
 
 def test_ranks_end_with_the_lease(fleet: Fleet) -> None:
     """A scheduler that closes ends the lease at once, and its ranks notice it and unmap."""
-    ranked = Ranked(fleet, ttl=SHORT_TTL)
+    ranked = Ranked(fleet, ttl=3.0)
     ranked.hold()
     ranked.scheduler.ask("release", "held")
     assert ranked.scheduler.leave() == 0

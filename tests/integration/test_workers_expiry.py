@@ -19,10 +19,7 @@ PRESSURE = [prompt(4, number) for number in range(40)]
 
 
 def stop_past_its_ttl(fleet: Fleet) -> tuple[WorkerProcess, set[PageRef]]:
-    """Returns a stopped worker past its TTL and the slots that it has written.
-
-    The worker also holds a match.
-    """
+    """Returns a stopped worker past its TTL, with a match, and the slots that it has written."""
     worker = fleet.spawn("stopped", ttl=TTL)
     worker.ask("write", CACHED)
     assert worker.ask("acquire", "open", LONGER) == len(CACHED) - 1

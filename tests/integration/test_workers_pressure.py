@@ -10,7 +10,6 @@ from processes.worker_fleet import POOL_SLOTS, Fleet, running_fleet
 from processes.worker_process import LIMIT, WorkerProcess
 
 HELD = prompt(1, 2)
-HELD_PAGES = page_count(HELD)
 LOOSE = prompt(3, 4)
 # More than twice as many pages as the pool has slots, for each of two writers.
 PRESSURE = {
@@ -35,7 +34,7 @@ def test_pinned_pages_hold_under_pressure(fleet: Fleet) -> None:
     """A held match keeps its bytes while other workers fill the pool again and again."""
     holder, *writers = (fleet.spawn(name) for name in "abc")
     for tokens in (HELD, LOOSE):
-        assert holder.ask("write", tokens)["published"] == HELD_PAGES
+        assert holder.ask("write", tokens)["published"] == page_count(HELD)
     written = holder.ask("stamps", HELD)
     assert holder.ask("match", "held", HELD) == len(HELD) - 1
     holder.tell("watch", "held")
@@ -57,10 +56,7 @@ def test_pinned_pages_hold_under_pressure(fleet: Fleet) -> None:
 
 
 def test_a_pin_protects_a_path_as_deep_as_it_goes(fleet: Fleet) -> None:
-    """A pin on the beginning of a path protects that part, and the rest is evicted.
-
-    This also holds for a path that was one node at the match and was split later.
-    """
+    """A pin on the beginning of a path protects that part, even if a split comes later."""
     holder, *writers = (fleet.spawn(name) for name in "abc")
     holder.ask("write", HELD)
     beginning = prompt(1)

@@ -96,10 +96,8 @@ def test_a_processor_has_room_for_what_is_planned(found: list[Launch], case: str
 @pytest.mark.parametrize("capability", TARGETS)
 @pytest.mark.parametrize("case", ["prefill", "decode"])
 def test_pages_are_read_16_bytes_at_a_time(found: list[Launch], capability: int, case: str) -> None:
-    """Keys and values reach shared memory in asynchronous copies of 16 bytes, ahead of their use.
-
-    ``cg`` means that; it needs addresses that are known to be multiples of 16 bytes.
-    """
+    """Keys and values reach shared memory in asynchronous copies of 16 bytes, ahead of use."""
+    # In PTX that is ``cg``, which needs addresses known to be multiples of 16 bytes.
     for each in multiplying(found, capability, case):
         assert each.instructions["cp.async.cg"] >= 16
         assert each.buffers > 0

@@ -14,7 +14,6 @@ from deploy.manifest_rules import load_file, require_pods
 from deploy.manifests import Document, Pod, parsed
 
 ROOT = Path(__file__).parents[2]
-CHART = ROOT / "deploy" / "helm" / "kvstore"
 RENDER = ROOT / "tests" / "support" / "deploy" / "render_chart.py"
 Values = dict[str, Any]
 VERSION = "1.34"
@@ -64,7 +63,7 @@ def answer() -> dict[str, Any]:
         pytest.skip("needs helm-python-sdk")
     cases = {**ACCEPTED, **{name: values for name, (values, _) in REFUSED.items()}}
     said = subprocess.run(
-        [sys.executable, str(RENDER), str(CHART)],
+        [sys.executable, str(RENDER), str(ROOT / "deploy" / "helm" / "kvstore")],
         input=json.dumps({**cases, "unknown": UNKNOWN}),
         capture_output=True,
         text=True,

@@ -81,10 +81,7 @@ def wheel(archives: list[Path]) -> zipfile.ZipFile:
 
 
 def test_the_image_s_wheel_is_the_sdist_s(archives: list[Path], tmp_path: Path) -> None:
-    """The files that go into images are enough to build the wheel, whatever their times.
-
-    The wheel that it is compared with was built of the sdist, which so lacks nothing either.
-    """
+    """The files that go into images are enough to build the wheel, whatever their times."""
     ignored = (ROOT / "deploy" / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     for name in (line.removeprefix("!") for line in ignored if line.startswith("!")):
         copied = tmp_path / "context" / name

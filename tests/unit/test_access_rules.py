@@ -9,7 +9,6 @@ import pytest
 
 from kvstore.access_rules import Access, read_access
 from kvstore.config.loading import load_config
-from kvstore.config.settings import Config
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.core.values.requests import Identity
 from kvstore.errors import CredentialRequired
@@ -23,13 +22,7 @@ WITH_TOKEN = (
     f'[tenants.alice]\nuids = [1000]\ntoken_sha256 = ["{sha256(TOKEN.encode()).hexdigest()}"]'
 )
 WITH_NAME = '[tenants.alice]\ncertificate_names = ["alice"]'
-
-
-@pytest.fixture(autouse=True)
-def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Removes the settings of the user who runs the tests."""
-    for name in Config.model_fields:
-        monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
+pytestmark = pytest.mark.usefixtures("no_settings_around")
 
 
 @pytest.fixture

@@ -12,14 +12,7 @@ from kvstore.config.settings import Config
 from kvstore.server import run
 
 MIB = 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Removes the settings of the user who runs the tests."""
-    for name in Config.model_fields:
-        monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+pytestmark = pytest.mark.usefixtures("no_settings_around")
 
 
 def test_every_setting_says_what_it_means_and_where_to_start() -> None:

@@ -13,13 +13,7 @@ from kvstore.service.store import KVStore
 from wire.own_logs import own_logs
 
 CAN_CHANGE = frozenset(changes(KVStore.__new__(KVStore), ()))
-
-
-@pytest.fixture(autouse=True)
-def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Removes the settings of the user who runs the tests."""
-    for name in Config.model_fields:
-        monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
+pytestmark = pytest.mark.usefixtures("no_settings_around")
 
 
 class Stage:

@@ -15,7 +15,6 @@ ENDS: Final = MIB
 TO_HOST: Final = 2
 NON_BLOCKING: Final = 1
 NOBODY: Final = 10_001
-SLEEP_SECONDS: Final = 120.0
 DEVICE_FILES: Final = "/dev/nvidia"
 
 
@@ -109,7 +108,7 @@ class Device:
         try:
             if closes:
                 leave_device_files()
-            time.sleep(SLEEP_SECONDS)
+            time.sleep(120.0)
         finally:
             os._exit(0)
 

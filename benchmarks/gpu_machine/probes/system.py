@@ -18,7 +18,6 @@ SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 SIZE: Final = mmap.PAGESIZE
 # Of linux/prctl.h.
 PR_SET_PDEATHSIG: Final = 1
-PATIENCE_MS: Final = 10_000
 
 
 def kernel() -> dict[str, Any]:
@@ -43,7 +42,7 @@ def sees_a_death() -> bool:
             waits.register(pidfd, select.POLLIN)
             lives = waits.poll(0) == []
             child.kill()
-            return lives and waits.poll(PATIENCE_MS) != []
+            return lives and waits.poll(10_000) != []
         finally:
             os.close(pidfd)
 

@@ -35,10 +35,7 @@ class DeterminismRig:
         ]
 
     def prefill(self, text: int, end: int, cuts: Sequence[int]) -> torch.Tensor:
-        """Computes ``[0, end)`` of a text in steps that also end at ``cuts``.
-
-        Returns the last row.
-        """
+        """Computes ``[0, end)`` in steps that also end at ``cuts``. Returns the last row."""
         logits = torch.empty(0)
         bounds = [0, *(cut for cut in cuts if 0 < cut < end), end]
         for start, stop in pairwise(bounds):

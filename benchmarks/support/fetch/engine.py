@@ -50,11 +50,6 @@ class EngineMemory:
         for slot, block in zip(slots, self.block_ids.tolist(), strict=True):
             self.pages[block].copy_(extent[slot])
 
-    def scatter_pages(self, extent: torch.Tensor, slots: Sequence[int]) -> None:
-        """Copies ``pages`` into slots of an extent, one copy a page."""
-        for slot, block in zip(slots, self.block_ids.tolist(), strict=True):
-            extent[slot].copy_(self.pages[block])
-
     def gather_layers(self, extent: torch.Tensor, slots: Sequence[int]) -> None:
         """Copies pages from these slots of an extent into ``layers``."""
         for first, run in _runs(slots):

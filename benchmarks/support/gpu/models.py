@@ -39,10 +39,7 @@ SHAPES: dict[str, dict[str, int]] = {
 
 
 def build_model(name: str, device: str) -> PreTrainedModel:
-    """Builds a model of random weights on its device: bfloat16 on a GPU, float32 on a CPU.
-
-    Raises ``KeyError`` for a name that is not in ``SHAPES``.
-    """
+    """Builds a random model, in bfloat16 on a GPU. Raises ``KeyError`` for an unknown name."""
     special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     config = Qwen3Config(**SHAPES[name], **special, tie_word_embeddings=False)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16

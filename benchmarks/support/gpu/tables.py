@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from rich import box
 from rich.table import Table
+
+from support.table_console import keyed_table
 
 GATHER_TARGET = 0.8
 HIT_TARGET = 1.15
@@ -14,7 +15,7 @@ def tables(document: dict[str, Any]) -> list[Table]:
     moved = [tier_table(document["tiers"])]
     if "open" not in document:
         return moved
-    opened = _table("Opening the store's memory in a process, ms", "size")
+    opened = keyed_table("Opening the store's memory in a process, ms", "size")
     for heading in ("first process,\nwhich has it allocated", "processes after it"):
         opened.add_column(heading, justify="right")
     for row in document["open"]:
@@ -23,7 +24,7 @@ def tables(document: dict[str, Any]) -> list[Table]:
 
     gather = document["gather"]
     title = f"Copying {gather['pages']:,} pages out, {gather['bytes'] / 1e6:,.0f} MB"
-    copied = _table(f"{title} (target: pages at {GATHER_TARGET:.0%} of the copy)", "way")
+    copied = keyed_table(f"{title} (target: pages at {GATHER_TARGET:.0%} of the copy)", "way")
     for heading in ("GB/s", "of the copy"):
         copied.add_column(heading, justify="right")
     for row in gather["ways"]:
@@ -31,7 +32,7 @@ def tables(document: dict[str, Any]) -> list[Table]:
 
     rows = document["first_token"]
     title = f"Time to first token, ms (target: hit at {HIT_TARGET} of the suffix alone)"
-    first = _table(title, "shared", "suffix")
+    first = keyed_table(title, "shared", "suffix")
     kinds = list(rows[0]["ms"])
     for heading in (*kinds, "hit /\nsuffix alone", "hit /\nresident", "cold /\nhit"):
         first.add_column(heading, justify="right")
@@ -49,7 +50,8 @@ def tables(document: dict[str, Any]) -> list[Table]:
 
 def tier_table(rows: list[dict[str, Any]]) -> Table:
     """Returns the table of copies between tiers."""
-    table = _table(f"Pages between tier 1 and tier 2, {rows[0]['pages']} at once", "page", "way")
+    title = f"Pages between tier 1 and tier 2, {rows[0]['pages']} at once"
+    table = keyed_table(title, "page", "way")
     for heading in ("down\nGB/s", "of one\nlarge copy", "up\nGB/s", "of one\nlarge copy"):
         table.add_column(heading, justify="right")
     for row in rows:
@@ -59,11 +61,4 @@ def tier_table(rows: list[dict[str, Any]]) -> Table:
             cells.setdefault(each["way"], []).extend(figures)
         for way, figures in cells.items():
             table.add_row(f"{row['page_bytes'] >> 10:,} KiB", way, *figures)
-    return table
-
-
-def _table(title: str, *keys: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for key in keys:
-        table.add_column(key)
     return table

@@ -22,7 +22,6 @@ from kvstore.core.pool.pages import publish
 from kvstore.service.periodic_threads import Collector
 from support.index.trees import PAGE_TOKENS, Tree, sequence
 
-STATM = Path("/proc/self/statm")
 PAGE_BYTES = 4096
 FORKS = 2
 # Nodes between two checks if a collection is due: at most those of a second.
@@ -138,7 +137,7 @@ def prompt(tokens: int) -> dict[str, float]:
 
 
 def _resident() -> int:
-    return int(STATM.read_text(encoding="ascii").split()[1]) * PAGE_BYTES
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGE_BYTES
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from inference_worker.pages.layout import PageLayout, PageRef
 from inference_worker.pages.pool import PagePool
 
 UNIFORM, ONE_LONG, BESIDE_PREFILL = "uniform", "one long", "beside a prefill"
-MIXES = (UNIFORM, ONE_LONG, BESIDE_PREFILL)
 EXTENT = 0
 
 

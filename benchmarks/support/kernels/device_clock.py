@@ -25,10 +25,7 @@ class Clock(Protocol):
         ...
 
     def hold(self, seconds: float) -> Callable[[], bool]:
-        """Keeps the device busy for at least about so long.
-
-        Returns a function that says whether it still is busy.
-        """
+        """Keeps the device busy for about so long. Returns a function that says if it still is."""
         ...
 
     def synchronize(self) -> None:

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from rich import box
 from rich.table import Table
+
+from support.table_console import keyed_table
 
 KINDS = ("write", "attend", "merge")
 
@@ -17,7 +18,7 @@ def kernel_tables(document: dict[str, Any]) -> list[Table]:
 def _kernels(rows: list[dict[str, Any]]) -> Table:
     title = "A layer of attention, µs; share: GB/s read and written, of those of a plain copy"
     headings = [*(f"{kind}\nµs" for kind in KINDS), "layer\nµs", "host\nµs", "attend\nGB/s"]
-    table = _table(title, "step", "batch", "context")
+    table = keyed_table(title, "step", "batch", "context")
     for heading in (*headings, "copy\nGB/s", "share"):
         table.add_column(heading, justify="right")
     for row in rows:
@@ -39,7 +40,7 @@ def _kernels(rows: list[dict[str, Any]]) -> Table:
 
 
 def _engine(rows: list[dict[str, Any]]) -> Table:
-    table = _table("The reference engine decodes, without a store", "batch", "context")
+    table = keyed_table("The reference engine decodes, without a store", "batch", "context")
     for heading in ("tokens/s", "step\nms", "GPU busy\nms", "GPU busy\nof the step"):
         table.add_column(heading, justify="right")
     for row in rows:
@@ -61,7 +62,7 @@ def _engine(rows: list[dict[str, Any]]) -> Table:
 def _sweep(rows: list[dict[str, Any]]) -> Table:
     """Returns the shapes of each cell, the fastest first."""
     columns = ("batch", "context", "programs", "warps", "stages", "keys")
-    table = _table("A layer of decodes by the kernels' shape, the fastest first", *columns)
+    table = keyed_table("A layer of decodes by the kernels' shape, the fastest first", *columns)
     for heading in ("layer\nµs", "attend\nµs", "merge\nµs", "attend\nGB/s"):
         table.add_column(heading, justify="right")
     cells = list(dict.fromkeys((row["batch"], row["context"]) for row in rows))
@@ -80,11 +81,4 @@ def _sweep(rows: list[dict[str, Any]]) -> Table:
                 "" if merge is None else f"{merge:,.1f}",
                 f"{row['gb_s']:,.0f}",
             )
-    return table
-
-
-def _table(title: str, *keys: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for key in keys:
-        table.add_column(key)
     return table

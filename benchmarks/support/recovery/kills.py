@@ -29,10 +29,7 @@ COUNTED = (
 
 
 class Server:
-    """A store with its slab in ``folder``.
-
-    The sockets are elsewhere, because their paths are short.
-    """
+    """A store with its slab in ``folder``, and its sockets elsewhere, where paths are short."""
 
     def __init__(self, folder: Path, runtime_dir: Path) -> None:
         self.slab = folder / "slab"

@@ -101,10 +101,7 @@ class Replay:
         return Replayed(hit, operations, self._cache.counters, self._by_tier, written)
 
     def _ask(self, number: int, request: Request, oracle: Oracle | None) -> tuple[int, int]:
-        """Matches a prompt, inserts the rest and releases.
-
-        Returns the blocks that hit, and the calls.
-        """
+        """Matches, inserts the rest and releases. Returns the blocks that hit, and the calls."""
         cache, caller, now = self._cache, self._caller, request.time
         width = self._page_tokens * TOKEN_BYTES
         ids = request.ids

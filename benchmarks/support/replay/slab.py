@@ -56,10 +56,7 @@ class ReplaySlab:
             self._segment.touched[self._slots[each]] = 1
 
     def keep(self, keep: DiskWrite) -> int:
-        """Writes a path's pages that are worth it.
-
-        Returns the end of the pages that are all stored.
-        """
+        """Writes a path's worthy pages. Returns the end of the pages that are all stored."""
         wanted: list[tuple[bytes, bytes]] = []
         follows = True
         for page in keep.pages:

@@ -48,10 +48,7 @@ def _request(line: object) -> Request:
 
 
 def next_uses(requests: list[Request]) -> list[list[int]]:
-    """Returns the number of the next request that has each block of each request.
-
-    Without a next one it is the number after the last request.
-    """
+    """Returns the next request for each block of each request, or the number after the last."""
     never = len(requests)
     following: dict[int, int] = {}
     uses = []

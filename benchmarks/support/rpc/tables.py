@@ -17,10 +17,7 @@ def tables(document: dict[str, Any]) -> list[Table]:
 
 
 def _times(document: dict[str, Any], callers: int, key: str) -> Table:
-    """Returns a quantile of each call's times with that many callers.
-
-    The last column is the ratio of aio to threads.
-    """
+    """Returns a quantile of each call's times, and last the ratio of aio to threads."""
     servers = [*(LOCAL if callers == 1 else ()), *document["servers"]]
     title = f"{key} of a call in microseconds, {callers} at a time"
     table = _table(title, "tokens", "call")

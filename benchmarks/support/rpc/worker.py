@@ -98,10 +98,7 @@ class Worker:
         self._ids = ids
 
     def match(self, tokens: bytes) -> tuple[tuple[int, int], int]:
-        """Matches a sequence.
-
-        Returns its pin, its source's pin, and the number of tokens of both.
-        """
+        """Matches a sequence. Returns its pin, its source's pin, and the tokens of both."""
         pin_id, source_pin_id = next(self._ids), next(self._ids)
         request = pb.MatchPrefixRequest(
             caller=self._caller,
@@ -192,10 +189,7 @@ def page_count(tokens: bytes) -> int:
 def attached_worker(
     runtime_dir: Path, *, hot_lane: bool = False, key: NamespaceKey = KEY
 ) -> Iterator[Worker]:
-    """Attaches to a store under a lease of its own, until the end.
-
-    It uses a channel of its own, or a lane with ``hot_lane``.
-    """
+    """Attaches under a lease of its own, over its own channel, or a lane with ``hot_lane``."""
     folder = RuntimeDir(runtime_dir)
     config = ClientConfig(
         display_name="benchmark", ttl=60.0, connect_timeout=TIMEOUT, hot_lane=hot_lane

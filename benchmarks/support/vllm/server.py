@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from support.loopback import HOST, free_ports
 
 START_SECONDS = 600.0
-ASK_SECONDS = 240.0
 STOP_SECONDS = 20.0
 LOOK_SECONDS = 0.25
 LOG_TAIL = 3_000
@@ -74,19 +72,11 @@ class VllmServer:
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def wait_healthy(self) -> None:
-        """Waits until the server accepts requests.
-
-        Raises ``RuntimeError`` with its log if it never does.
-        """
+        """Waits until the server accepts requests. Raises ``RuntimeError`` with its log if not."""
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             with suppress(OSError, RuntimeError), self._request("GET", "/health"):
@@ -156,7 +146,7 @@ class VllmServer:
     def _request(
         self, method: str, path: str, body: dict[str, Any] | None = None
     ) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=ASK_SECONDS)
+        connection = http.client.HTTPConnection(HOST, self._port, timeout=240.0)
         headers = {"Content-Type": "application/json", "Connection": "close"}
         connection.request(method, path, json.dumps(body or {}), headers)
         answer = connection.getresponse()

@@ -38,10 +38,7 @@ class Worker:
         return self.receive().samples[0]
 
     def send(self, prompts: Sequence[Sequence[int]], max_tokens: int, threads: int = 0) -> None:
-        """Sends requests to run at once.
-
-        ``threads`` overrides the number of threads if it is not 0.
-        """
+        """Sends requests to run at once, on ``threads`` threads if it is not 0."""
         self._pipe.send((prompts, max_tokens, threads))
 
     def receive(self) -> Batch:

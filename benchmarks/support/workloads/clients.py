@@ -11,10 +11,7 @@ from support.workloads.trace import Turn
 
 
 class Served(NamedTuple):
-    """The result of a turn, with times in seconds from its sending.
-
-    ``error`` is empty or its name.
-    """
+    """The result of a turn, in seconds from its sending. ``error`` is empty or its name."""
 
     prompt_tokens: int
     cached_tokens: int

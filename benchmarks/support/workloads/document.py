@@ -19,8 +19,6 @@ from support.workloads.summary import miss_summary, workload_summary
 from support.workloads.text import Text
 from support.workloads.world import workload_world
 
-MISS = "miss"
-
 
 def measure(
     plan: Plan,
@@ -53,7 +51,7 @@ def measure(
             rows["rag"] = runner.rag(plan.rag)
         if "mixed" in wanted:
             rows["mixed"] = runner.mixed(plan.mixed)
-        if MISS in wanted:
+        if "miss" in wanted:
             misses = runner.miss(plan.miss)
         if "batch" in wanted:
             rows["batch"] = runner.batch(plan.batch)

@@ -11,7 +11,6 @@ from support.workloads.requests import Asked
 
 # The share of the ideal that is the target if the ideal is below it.
 SHARE_OF_IDEAL: Final = 0.85
-CONFIDENCE: Final = 0.95
 # Tokens of a page. A shared beginning of fewer tokens is no hit.
 LEAST_HIT: Final = 16
 
@@ -40,9 +39,7 @@ def percentile(samples: Sequence[float], percent: float) -> float:
     return float(np.percentile(samples, percent))
 
 
-def median_interval(
-    samples: Sequence[float], confidence: float = CONFIDENCE
-) -> tuple[float, float]:
+def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Returns bounds of the median for any distribution: two order statistics.
 
     They are the narrowest symmetric pair whose binomial probability is at least ``confidence``.

@@ -29,10 +29,7 @@ TITLES = {
 
 
 def write_section(page: Path, document: dict[str, Any], results: Path | None = None) -> None:
-    """Writes the figures into a page, in place of the old ones.
-
-    ``results`` is the file with all figures, if one exists.
-    """
+    """Writes the figures into a page, over the old ones. ``results`` may be the file of all."""
     lines = list(_lines(document))
     if results is not None:
         link = os.path.relpath(results, page.parent)

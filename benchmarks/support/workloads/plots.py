@@ -15,7 +15,6 @@ COLOURS: Final = MappingProxyType(
     {"without": "#8c8c8c", "store": "#1f77b4", "two workers": "#2ca02c", "ideal": "#ff7f0e"}
 )
 SIZE: Final = (7.5, 3.2)
-DPI: Final = 100
 
 
 def draw(document: dict[str, Any], folder: Path) -> None:
@@ -26,7 +25,7 @@ def draw(document: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     workloads = document["workloads"]
     for name, paint in zip(FILES, (_first_token, _speedup, _chat), strict=True):
-        figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
+        figure = Figure(figsize=SIZE, dpi=100, layout="constrained")
         axes = figure.subplots()
         paint(axes, workloads, document)
         axes.spines[["top", "right"]].set_visible(False)

@@ -24,10 +24,7 @@ class ReadyNamespace:
         self.prefill_tokens_per_second = 0.0
 
     def prepare(self, ids: Sequence[int], namespace: Namespace | None = None) -> int:
-        """Matches a prompt now, also in another ``namespace`` of the same layout and client.
-
-        Returns the number of its tokens that are ready.
-        """
+        """Matches a prompt, maybe in another ``namespace``. Returns how many tokens are ready."""
         match = (namespace or self._namespace).match(ids, accept_next_token=True)
         self._ready.pop(tuple(ids), Match()).release()
         self._ready[tuple(ids)] = match

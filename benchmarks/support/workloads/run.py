@@ -165,10 +165,7 @@ class Runner:
         return rows
 
     def _measure(self, where: str, asked: Asked, max_tokens: int, worker: int) -> dict[str, Sample]:
-        """Runs a request on each variant in a random order.
-
-        Returns the samples in the variants' order.
-        """
+        """Runs a request on each variant in random order. Returns samples in their order."""
         # The ideal's prefix is matched before any variant computes it.
         self._world.ready.prepare(asked.ids)
         found = {

@@ -18,10 +18,7 @@ STOP_SECONDS = 60.0
 
 @contextmanager
 def own_server(model: str, *, workers: int, longest: int) -> Iterator[str]:
-    """Starts the server and waits until it serves. Yields its base URL.
-
-    Raises ``RuntimeError`` with its log if it does not start.
-    """
+    """Starts the server and yields its base URL. Raises ``RuntimeError`` with its log."""
     [port] = free_ports(1)
     command = [sys.executable, "-m", "inference_worker", "serve", "--start-store"]
     command += ["--model", model, "--workers", str(workers), "--longest", str(longest)]

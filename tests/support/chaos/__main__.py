@@ -20,8 +20,6 @@ from chaos.run import Plan, Run
 from chaos.schedule import kinds_of
 from support import machine
 
-QUICK_MINUTES = 0.25
-
 
 def known_mutant(name: str) -> str:
     """Returns a name of MUTANTS, or nothing."""
@@ -78,7 +76,7 @@ def main(  # noqa: PLR0913  # options
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     plan = Plan(
-        minutes=QUICK_MINUTES if quick else minutes,
+        minutes=0.25 if quick else minutes,
         seed=seed or secrets.randbits(31),
         workers=workers,
         steady=steady,

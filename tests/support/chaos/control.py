@@ -35,10 +35,7 @@ class Phase(IntEnum):
 
 
 class Control:
-    """The shared words. One process writes each, except the fault, which the server clears.
-
-    ``path`` is made if it is not there.
-    """
+    """The shared words, at ``path``. One process writes each; the server clears the fault."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

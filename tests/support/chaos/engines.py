@@ -16,7 +16,6 @@ MODEL = "tiny"
 # As many bytes as a light worker's page: all share one pool.
 PAGE_TOKENS = 2
 LONGEST = 96
-NEW_TOKENS = 8
 SYSTEM = b"You answer in few words, and you never make anything up. "
 QUESTIONS = (
     b"What is a page?",
@@ -125,7 +124,7 @@ class Engines:
         self, process: LineProcess, prompt: Sequence[int], *, use_store: bool = True
     ) -> list[int]:
         answer = process.ask(
-            op="generate", prompt_ids=list(prompt), max_tokens=NEW_TOKENS, use_store=use_store
+            op="generate", prompt_ids=list(prompt), max_tokens=8, use_store=use_store
         )
         self._tally.add("answer_tokens_reused", answer["matched_tokens"] + answer["copied_tokens"])
         if answer["store_failure"] is not None:

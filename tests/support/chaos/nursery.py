@@ -34,7 +34,6 @@ ROLES: dict[str, Callable[[Load, Orders, Control, Report], None]] = {
     "walker": walk,
 }
 PACKET = 1 << 16
-WATCHED = os.WEXITED | os.WSTOPPED | os.WNOHANG
 
 
 class Nursery:
@@ -90,7 +89,7 @@ class Nursery:
     def _tell_changes(self) -> None:
         for number, pid in list(self._pids.items()):
             try:
-                while change := os.waitid(os.P_PID, pid, WATCHED):
+                while change := os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOHANG):
                     self._tell(number, change)
                     if change.si_code not in (os.CLD_STOPPED, os.CLD_TRAPPED):
                         del self._pids[number]

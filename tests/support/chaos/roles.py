@@ -17,7 +17,6 @@ from support.page_stamps import TOKEN_BYTES, page_keys
 WIDTH = PAGE_TOKENS * TOKEN_BYTES
 # Between two acts of the operator, in seconds.
 PAUSE = 0.1
-PIN_TTL = 1.0
 # Longer than any prefix of the load.
 MAX_TOKENS = 1024
 LIMIT = 20.0
@@ -50,7 +49,7 @@ def _act(admin: Admin, tokens: bytes, chosen: random.Random) -> None:
             pages = chosen.randint(2, max(2, len(tokens) // WIDTH))
             admin.evict_prefix(namespace_id, tokens[: pages * WIDTH])
         elif act == "pin":
-            admin.pin_prefix(namespace_id, name, tokens[: 4 * WIDTH], ttl=PIN_TTL)
+            admin.pin_prefix(namespace_id, name, tokens[: 4 * WIDTH], ttl=1.0)
         elif act == "unpin":
             admin.unpin_prefix(namespace_id, name)
         elif act == "delete":

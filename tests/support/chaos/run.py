@@ -19,7 +19,6 @@ from chaos.worker import LAYOUT
 
 # Small on purpose: reserves evict all the time, and now and then find nothing.
 POOL_SLOTS, EXTENT_SLOTS = 128, 32
-VERIFY_RATE = 0.05
 # How fast the load's window moves on, in requests a second.
 LOAD_SPEED = 4.0
 # Seconds: for the server to be back and what is stopped to go on; for workers to end.
@@ -53,7 +52,7 @@ class Plan:
     @property
     def verify_rate(self) -> float:
         """The share of matched pages that the store verifies; none where others are to see."""
-        return 0.0 if self.corrupt or self.mutant else VERIFY_RATE
+        return 0.0 if self.corrupt or self.mutant else 0.05
 
     @property
     def cannot_happen(self) -> tuple[str, ...]:

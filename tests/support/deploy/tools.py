@@ -21,10 +21,7 @@ def size(text: str) -> int:
 
 
 def run(*command: str) -> str:
-    """Runs a tool and returns its output; skips the test if the tool is not installed.
-
-    Also finds a tool of this Python's environment, activated or not.
-    """
+    """Runs a tool of this environment or the system and returns its output, or skips the test."""
     own = str(Path(sys.executable).parent)
     program = shutil.which(command[0], path=os.pathsep.join([own, os.environ.get("PATH", "")]))
     if program is None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 # With a zero byte inside, as one device in sixteen has it.
 UUID = bytes([7, 0, *range(1, 15)])
-PCI_BUS_ID = "0000:3B:00.0"
 # What memory holds that nobody cleared.
 DIRT = 0xDD
 # The errors of a device that failed for good.
@@ -41,7 +40,7 @@ class Card:
     def __init__(self, size_bytes: int = 64 << 20, uuid: bytes = UUID) -> None:
         self.size_bytes = size_bytes
         self.uuid = uuid
-        self.pci_bus_id = PCI_BUS_ID
+        self.pci_bus_id = "0000:3B:00.0"
         self.memory: dict[int, ctypes.Array[ctypes.c_ubyte]] = {}
         self.mapped: Counter[int] = Counter()
         self.calls: list[str] = []

@@ -21,9 +21,7 @@ from kvstore_client import Client
 ROOT = Path(__file__).parents[3]
 RUN = ("python", "console")
 NOT_RUN = "<!-- not run: "
-UNSEEN = "<!-- python"
 OUTPUT = "text"
-PROSE = "prose"
 PROMPT = "$ "
 EXPORT = re.compile(r"export (\w+)=")
 # A command of a page is a program that starts in seconds, on a machine with other work.
@@ -63,12 +61,12 @@ def _parts(lines: list[str]) -> Iterator[tuple[str, int, str]]:
                 end = ""
         elif line.startswith(NOT_RUN):
             yield NOT_RUN, number + 1, line
-        elif line == UNSEEN:
+        elif line == "<!-- python":
             start, kind, end = number, "python", "-->"
         elif line.startswith("```"):
             start, kind, end = number, line[3:], "```"
         elif line:
-            yield PROSE, number + 1, line
+            yield "prose", number + 1, line
     assert not end, f"line {start + 1} begins what never ends"
 
 

@@ -67,7 +67,6 @@ def methods() -> list[Method]:
     ]
 
 
-ENDING = ("/RevokeLease", "/DeleteNamespace")
 # What needs what others did before it comes far seldom, and is drawn so much more often.
 LATE = {"InsertPrefix": 24.0, "MatchPrefix": 4.0}
 
@@ -161,7 +160,7 @@ class Caller:
 
 def _weight(method: Method) -> float:
     """Returns how often a method is drawn, beside others."""
-    if method.path.endswith(ENDING):
+    if method.path.endswith(("/RevokeLease", "/DeleteNamespace")):
         # Who revokes the lease, or deletes the namespace, ends what the other calls live on.
         return 0.02
     return LATE.get(method.path.rpartition("/")[2], 1.0)

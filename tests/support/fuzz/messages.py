@@ -21,7 +21,6 @@ LONGEST_SEQUENCE = 12
 SMALL = 12
 # An id that was released is of no use any more: new ones come by and by.
 DRAWN_WITH_AN_ID = 40
-TAME_TEXTS = ("", "a", "name")
 TEXTS = ("é" * 200, "\0", "\x1b[2J", "x" * 300, "../../etc/passwd", "{}" * 4000)
 SIZES = (0, 1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 65, 300, 5000)
 COUNTS = (0, 1, 1, 1, 2, 3)
@@ -120,7 +119,7 @@ class Messages:
         if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
             return self._happens(0.5)
         if field.type == FieldDescriptor.TYPE_STRING:
-            return self._random.choice(TEXTS if wild else TAME_TEXTS)
+            return self._random.choice(TEXTS if wild else ("", "a", "name"))
         if field.type == FieldDescriptor.TYPE_BYTES:
             return self._tokens() if field.name == "tokens" and not wild else self.noise()
         return self._number(field, wild=wild)

@@ -31,10 +31,7 @@ UNCHANGED = Mutant("unchanged", "", "", "", "")
 
 
 def changed(mutant: Mutant, source: str) -> str:
-    """Returns the module's source with the fault.
-
-    Raises `AssertionError` if ``old`` does not occur exactly once in the function.
-    """
+    """Returns the source with the fault. Raises `AssertionError` unless ``old`` occurs once."""
     wanted = _shape(_parsed(mutant.old))
     nodes = [each for each in ast.walk(_function(mutant, source)) if _shape(each) == wanted]
     assert len(nodes) == 1, f"{mutant.name}: {len(nodes)} times in {mutant.function}: {mutant.old}"

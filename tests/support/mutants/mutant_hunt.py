@@ -54,10 +54,7 @@ class Look(NamedTuple):
 
 
 class Hunt:
-    """Runs machines on copies of the core, in forks of a process that imported hypothesis.
-
-    A context manager.
-    """
+    """A context manager that runs machines on copies of the core, in forks of one process."""
 
     def __init__(self, folder: Path) -> None:
         """Copies and compile the core into ``folder``, where the mutants will be, too."""

@@ -232,10 +232,7 @@ class Model(Copies):
         return len(gone)
 
     def remove_pages(self, gone: set[bytes]) -> None:
-        """Removes pages, with which all must go that continue them.
-
-        Named pins that reach into them end.
-        """
+        """Removes pages and all that continue them, and ends named pins that reach into them."""
         for name, pin in list(self.named.items()):
             if gone.intersection(each for each, _ in pin.path):
                 del self.named[name]

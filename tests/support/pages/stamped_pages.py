@@ -81,6 +81,12 @@ def holds_tokens(namespace: Namespace, tokens: list[int], pages: list[PageRef]) 
     return all(namespace.page(page) == page_bytes(tokens, n) for n, page in enumerate(pages))
 
 
+def hits(namespace: Namespace) -> bool:
+    """Returns whether the tokens' pages are matched."""
+    with namespace.match(TOKENS) as match:
+        return match.token_count == len(TOKENS) - 1
+
+
 def write_and_insert(namespace: Namespace, tokens: list[int]) -> list[PageRef]:
     """Puts the whole pages of ``tokens`` into the store; returns the index's pages.
 

@@ -52,7 +52,6 @@ FORKERS: Mapping[str, Sequence[str]] = {
     "support.gpu.open": WORKER,
     "mutants.mutant_runner": ("hypothesis.stateful",),
 }
-TIED = "inference_worker.store.tied_process"
 OURS = ("kvstore", "kvstore_client", "inference_worker")
 # Has a program's own programs forked too, where it is set.
 NESTED = "KVSTORE_TEST_FORKS"
@@ -219,7 +218,7 @@ def _program(command: Sequence[str]) -> str:
     """Returns the module that a command runs at last; nothing where it is no module's."""
     if [*command[:2]] != [sys.executable, "-m"]:
         return ""
-    tied = command[2] == TIED and command[5] == "-m"
+    tied = command[2] == "inference_worker.store.tied_process" and command[5] == "-m"
     return command[6] if tied else command[2]
 
 

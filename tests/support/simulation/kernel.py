@@ -104,10 +104,7 @@ class Kernel:
     def after(
         self, seconds: float, action: Callable[[], None], process: Process | None = None
     ) -> None:
-        """Plans an action for later.
-
-        An action of a process waits while the process is stopped, and is dropped if it dies.
-        """
+        """Plans an action, which waits while its process is stopped, and is dropped if it dies."""
         self._number += 1
         heappush(self._events, (self.now + seconds, self._number, process, action))
 

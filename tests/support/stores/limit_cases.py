@@ -29,8 +29,6 @@ LIMITS = Limits(
     max_watch=70.0,
     max_watchers=2,
 )
-# A field of the contract's that no message has.
-PADDING_FIELD = 1000
 Case = Callable[[Worker, int], object]
 
 

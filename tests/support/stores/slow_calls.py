@@ -17,10 +17,7 @@ TIMEOUT = 30.0
 
 
 class SlowCalls(grpc.GenericRpcHandler):
-    """Passes unary calls on. Those of the ``held`` methods wait until they are let go.
-
-    ``counts`` are the calls by method.
-    """
+    """Passes unary calls on, the ``held`` ones once they are let go. ``counts`` are by method."""
 
     def __init__(self, target: str) -> None:
         self.counts: Counter[str] = Counter()

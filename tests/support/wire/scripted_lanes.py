@@ -33,10 +33,7 @@ class InPieces(NamedTuple):
 
 
 class ScriptedLanes:
-    """Takes any number of connections; ``calls`` are what came over them, in order.
-
-    ``came`` is released for each.
-    """
+    """Takes connections; ``calls`` are what came over them, and ``came`` is released for each."""
 
     def __init__(self, path: Path) -> None:
         self.calls: list[tuple[attach_pb2.LaneCall, bytes]] = []

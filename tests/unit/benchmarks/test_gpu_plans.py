@@ -41,10 +41,7 @@ def earlier(place: Place, *lines: dict[str, Any]) -> Place:
 
 @pytest.mark.parametrize("script", PLANS)
 def test_a_script_fits_into_one_command(place: Place, script: str) -> None:
-    """A script's steps have distinct names, and its files come back.
-
-    It fits into a command's time.
-    """
+    """A script's steps have distinct names, fit into a command's time, and return their files."""
     found = steps(PLANS[script](place))
     names = [step.name for step in found]
     assert len(set(names)) == len(names)
@@ -117,10 +114,7 @@ def test_a_wheel_that_fits_is_not_downloaded_again(
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a checkout of git")
 def test_what_is_packed_is_what_is_tracked(tmp_path: Path) -> None:
-    """The bundle has the tracked files and none that git ignores.
-
-    Packing it twice gives the same bytes.
-    """
+    """The bundle has the tracked files, none that git ignores, and the same bytes each time."""
     one, two = tmp_path / "one.tar.gz", tmp_path / "two.tar.gz"
     bundle.pack(one)
     bundle.pack(two)

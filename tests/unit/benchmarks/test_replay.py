@@ -172,10 +172,7 @@ def test_hints_are_right_or_as_often_wrong_as_told() -> None:
 
 
 def test_what_is_wrong_is_drawn_for_a_block_a_run_or_a_request() -> None:
-    """The share of wrong blocks is the same for each kind.
-
-    A request's blocks are wrong all together.
-    """
+    """The share of wrong blocks is the same for each kind, and a request's are wrong together."""
     requests = [chain(*range(9 * k, 9 * k + 4), *range(900 + k, 905 + k)) for k in range(40)] * 2
     wrong = {}
     for drawn in Drawn:

@@ -67,10 +67,7 @@ def test_each_worker_s_first_hit_counts() -> None:
 
 
 def test_a_stall_is_seen_when_a_look_has_ended() -> None:
-    """A probe that ends without SERVING has seen the stall.
-
-    A probe that begins later sees its end.
-    """
+    """A probe that ends without SERVING has seen the stall, and a later one sees its end."""
     looks = [
         Look(98.0, 98.1, "SERVING"),
         Look(99.9, 101.9, "DEADLINE_EXCEEDED"),

@@ -43,10 +43,7 @@ def cell(server: str, tokens: int, callers: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("callers", [1, 4])
 def test_the_times_of_calls_can_be_read(callers: int) -> None:
-    """The tables have each server's times and the ratios.
-
-    With one caller they also have the store's own time.
-    """
+    """The tables have each server's times, the ratios, and with one caller the store's own time."""
     local = ["store alone", "in process"] if callers == 1 else []
     document = {
         "servers": SERVERS,

@@ -35,10 +35,7 @@ def test_percentiles_lie_between_samples() -> None:
 
 @pytest.mark.parametrize(("count", "rank"), [(6, 0), (9, 1), (20, 5), (60, 21)])
 def test_a_medians_interval_is_two_order_statistics(count: int, rank: int) -> None:
-    """The interval's ranks are those of a sign test's tables.
-
-    They are enough, and fewer would not be.
-    """
+    """The interval's ranks are those of a sign test's tables, and no fewer would do."""
     samples = [float(each) for each in range(count)]
     assert median_interval(samples[::-1]) == (rank, count - 1 - rank)
 
@@ -56,10 +53,7 @@ def test_too_few_samples_have_all_of_them_as_interval() -> None:
 
 
 def test_hits_are_counted_among_those_that_could() -> None:
-    """Only requests that could hit are counted.
-
-    A full hit reaches the last known token, less the one that always runs.
-    """
+    """Only requests that could hit are counted, up to the last known token but one."""
     requests = [asked(0), asked(50), asked(50), asked(50), asked(50), asked(100)]
     samples = [
         sample(1, matched=16),
@@ -83,10 +77,7 @@ def test_hits_are_counted_among_those_that_could() -> None:
 
 
 def test_a_speedup_is_the_median_of_requests_own_ratios() -> None:
-    """The speedup is over requests that could hit.
-
-    Beside it are one over all and one of the total time.
-    """
+    """The speedup is over requests that could hit, beside those of all and of the total time."""
     without = [sample(1.0), sample(1.0), sample(1.0), sample(4.0)]
     store = [sample(1.0), sample(0.1), sample(0.2), sample(1.0)]
     found = speedup(without, store, [False, True, True, True])

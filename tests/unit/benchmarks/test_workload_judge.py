@@ -42,10 +42,7 @@ def test_equal_outputs_ask_nobody() -> None:
 
 
 def test_another_token_is_wrong() -> None:
-    """Another token is wrong if the reference's best two are far apart.
-
-    The report has its place.
-    """
+    """Another token is wrong, and its place reported, if the reference's best two are far apart."""
     looking = judge(Written([5, 6], [3.0, 3.0]))
     looking.look("first", [1], {"without": [5, 6], "store": [5, 7]})
     report = looking.report()

@@ -95,10 +95,7 @@ def test_a_batch_has_one_instruction_and_inputs_of_their_own() -> None:
 
 
 def test_a_conversation_goes_on_from_its_answers() -> None:
-    """A request is the conversation so far and a question.
-
-    Its known tokens were computed before.
-    """
+    """A request is a question after a conversation, whose known tokens were computed before."""
     shape = Chat(conversations=2)
     chat = Conversations(shape, text())
     first, second = chat.ask(0), chat.ask(1)

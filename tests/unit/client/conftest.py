@@ -8,7 +8,7 @@ import pytest
 
 from kvstore_client.runtime_dir import RuntimeDir
 from wire.lane_rig import LaneRig
-from wire.scripted_session import ScriptedSession
+from wire.scripted_session import ABORTED, RELEASED, ScriptedSession
 from wire.scripted_store import ScriptedCalls
 from wire.sending import Sending
 
@@ -26,6 +26,13 @@ def scripted(runtime_dir: RuntimeDir) -> Iterator[ScriptedCalls]:
     calls = ScriptedCalls(runtime_dir.path / "kvstore.sock")
     yield calls
     calls.close()
+
+
+@pytest.fixture
+def releases_answered(scripted: ScriptedCalls) -> None:
+    """Answers releases of pins and of a reservation."""
+    scripted.answer("ReleasePins", *[RELEASED] * 9)
+    scripted.answer("AbortReservation", *[ABORTED] * 9)
 
 
 @pytest.fixture

@@ -217,10 +217,7 @@ def test_growing_forgets_no_page_that_was_recycled(held: Held) -> None:
 
 
 def test_who_only_copies_held_pages_looks_at_them_by_their_runs(held: Held) -> None:
-    """A process with a joined lease compares pages by their runs.
-
-    Without a session none is current.
-    """
+    """A process with a joined lease compares pages by their runs, if it has a session."""
 
     class Attached:
         session = held.attached.session

@@ -1,7 +1,5 @@
 """A match, hit or miss."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from kvstore_client import errors
@@ -9,19 +7,9 @@ from kvstore_client.held_pages import Hold
 from kvstore_client.match import Match
 from kvstore_client.page_runs import PageRef
 from kvstore_client.reservation import Acquired
-from kvstore_client.runtime_dir import RuntimeDir
-from wire.scripted_session import ABORTED, RELEASED, ScriptedSession
-from wire.scripted_store import ScriptedCalls
+from wire.scripted_session import ScriptedSession
 
-
-@pytest.fixture
-def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
-    """Provides a session whose releases are answered."""
-    attached = ScriptedSession(runtime_dir, scripted)
-    scripted.answer("ReleasePins", *[RELEASED] * 9)
-    scripted.answer("AbortReservation", *[ABORTED] * 9)
-    yield attached
-    attached.close()
+pytestmark = pytest.mark.usefixtures("releases_answered")
 
 
 def hit(attached: ScriptedSession) -> Match:

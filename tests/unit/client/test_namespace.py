@@ -17,7 +17,6 @@ from kvstore_client.memory.cuda import mapped_memory as cuda_memory
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
 from wire.scripted_session import (
-    ABORTED,
     ACKNOWLEDGED,
     BOUND,
     CAPABILITIES,
@@ -38,6 +37,7 @@ from wire.scripted_store import ScriptedAttach, ScriptedCalls
 LIMIT = 30.0
 MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(2))
 PAGE = PageRef(EXTENT_ID, 2)
+pytestmark = pytest.mark.usefixtures("releases_answered")
 
 
 class Rig:
@@ -107,10 +107,7 @@ def rigs(
 
 
 def test_pages_are_tensors_and_no_bytes(rigs: Callable[..., Rig]) -> None:
-    """A device's page is read and written as a tensor.
-
-    Asking for its bytes raises NotHostMemory.
-    """
+    """A device's page is read and written as a tensor, and its bytes raise NotHostMemory."""
     rig = rigs()
     namespace = rig.open()
     assert namespace.wait_open(LIMIT)
@@ -202,16 +199,6 @@ class OneSession:
     def new_budget(self) -> StoreBudget:
         """Returns a budget of 30 s."""
         return StoreBudget(30.0)
-
-
-@pytest.fixture
-def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
-    """Provides a session whose releases are answered."""
-    attached = ScriptedSession(runtime_dir, scripted)
-    scripted.answer("ReleasePins", *[RELEASED] * 9)
-    scripted.answer("AbortReservation", *[ABORTED] * 9)
-    yield attached
-    attached.close()
 
 
 @pytest.fixture

@@ -109,10 +109,7 @@ def test_a_machine_that_says_nothing_is_skipped(tmp_path: Path) -> None:
 def test_limits_of_the_server_s_container_count(
     tmp_path: Path, limits: dict[str, str], outcome: Verdict, words: str
 ) -> None:
-    """The arenas have to fit into the container's limit.
-
-    A process that was killed for memory is reported.
-    """
+    """Arenas have to fit into the container's limit, and a kill for memory is reported."""
     facts = machine(tmp_path, limits)
     finding = memory_checks.limits_check(facts, ARENAS, SERVER, on_device=False)
     assert says(finding, outcome, words)
@@ -178,10 +175,7 @@ def test_a_folder_without_a_store_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_server_is_known_by_the_flock_that_it_holds(tmp_path: Path) -> None:
-    """The server's pid comes from the kernel's list of locks, if the list has the lock.
-
-    A number of another pid namespace is not taken for a process of this one.
-    """
+    """The server's pid is the one in the kernel's locks, unless it is of another pid namespace."""
     paths, check = RuntimeDir(tmp_path), host_checks.server_pid
     paths.flock_file.write_text("7\n", encoding="ascii")
     held = f"1: FLOCK  ADVISORY  WRITE {{}} fe:00:{paths.flock_file.stat().st_ino} 0 EOF\n"

@@ -183,10 +183,7 @@ def test_a_watch_may_end_among_events_of_one_moment() -> None:
 
 
 def test_what_comes_again_within_one_moment_is_not_what_was_told() -> None:
-    """An event that repeats within one moment is reported again.
-
-    Time does not advance while pages only move.
-    """
+    """An event that repeats within one moment is reported again."""
     pages_1, pages_2 = pages(start_page=1), pages(start_page=2)
     moves = [event(1, 2.0, pages_copied=pages_1), event(2, 2.0, copies_removed=pages_2)] * 2
     for told_count in range(1, len(moves)):
@@ -203,10 +200,7 @@ def test_a_watch_longer_than_the_store_allows_is_several() -> None:
 
 
 def test_what_is_new_is_followed_alone() -> None:
-    """Only the first watch skips the history.
-
-    A later one reports the events between two watches.
-    """
+    """Only the first watch skips the history; a later one reports the events in between."""
     silent = Watch([], 0, began=2.5)
     store = Store(silent, Watch([event(1, 2.0), event(2, 3.0), event(3, 4.0)], 2))
     assert numbers(store, 2, follow=True, new=True) == [3, 4]

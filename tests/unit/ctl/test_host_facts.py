@@ -20,10 +20,7 @@ def machine(root: Path, files: dict[str, str]) -> HostFacts:
 
 
 def test_limits_of_every_cgroup_above_are_found(tmp_path: Path) -> None:
-    """All cgroups' limits are found, the process's own first.
-
-    Reclaimable cache does not count as used.
-    """
+    """All cgroups' limits are found, the process's own first, without reclaimable cache."""
     facts = machine(
         tmp_path,
         {
@@ -66,10 +63,7 @@ def test_limits_of_the_first_version_are_found(tmp_path: Path) -> None:
 
 
 def test_descriptors_clocks_and_devices_are_read(tmp_path: Path) -> None:
-    """Each fact is read from its file.
-
-    A missing word means no limit, and a missing file means no fact.
-    """
+    """A missing word in a fact's file means no limit, and a missing file means no fact."""
     facts = machine(
         tmp_path,
         {

@@ -11,10 +11,7 @@ PAGED = {"layer_count": 2, "kv_head_count": 4, "head_dim": 8, "dtype": "float32"
 
 
 def space(number: int, **fields: Any) -> store_pb2.NamespaceInfo:  # noqa: ANN401  # any field
-    """Returns a namespace of the model "m".
-
-    ``fields`` change its identity, its layout or itself.
-    """
+    """Returns a namespace of the model "m", of which ``fields`` change any part."""
     made = store_pb2.NamespaceInfo(
         namespace_id=bytes([number]) * 16,
         tenant="t",
@@ -71,10 +68,7 @@ def test_namesakes_share_a_name_and_no_page() -> None:
     [{}, {"adapter_digest": b"a"}, {"tenant": "u", "model_digest": b"n"}, {"display_name": "o"}],
 )
 def test_what_is_meant_to_be_apart_is_no_mistake(fields: dict[str, Any]) -> None:
-    """Salts, adapters, tenants and other names separate on purpose.
-
-    Namespaces without names are no namesakes.
-    """
+    """Salts, adapters, tenants and names separate on purpose; unnamed ones are no namesakes."""
     assert namesakes([space(1), space(2, **fields)]) == []
     nameless = {"display_name": "", "model_digest": b"n"}
     assert namesakes([space(1, display_name=""), space(2, **nameless)]) == []

@@ -55,18 +55,12 @@ def test_percentiles_are_of_what_was_seen() -> None:
     ],
 )
 def test_which_pages_of_the_disk_may_go(tier_3: dict[str, object], said: str) -> None:
-    """The text counts the disk's pages.
-
-    Without a known number it still says that there are pages.
-    """
+    """The text counts the disk's pages, or says that there are some if the number is unknown."""
     assert tier_3_at_risk(store_pb2.Tier3Stats(**tier_3)) == said
 
 
 def test_what_left_the_disk_is_since_then() -> None:
-    """Pages evicted from the disk are counted since the start.
-
-    Without a known number none is shown.
-    """
+    """Pages evicted from the disk are counted since the start, if their number is known."""
     before = Before(0, 0, has_room=True, tier_3_evicted=3, tier_3_at_risk="")
     told = store_pb2.Tier3Stats(size_bytes=1 << 30, evicted_page_count=10)
     assert tier_3_evicted(told, before) == {"evicted_pages_of_tier_3": 7}

@@ -38,10 +38,7 @@ FAMILY += [node(5, 3, 2), node(6, 2, 2), node(7, 6, 3)]
 
 
 def test_a_tree_has_children_under_their_parents() -> None:
-    """Nodes are below their parents, with pins and hits, for any order of the list.
-
-    A partial page shows its number of tokens.
-    """
+    """Nodes are below their parents, with pins, hits and tokens, for any order of the list."""
     prefixes = [
         store_pb2.PrefixInfo(
             node_id=1, parent_node_id=2, start_page=2, page_count=1, token_count=2, pin_count=5

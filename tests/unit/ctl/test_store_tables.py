@@ -123,10 +123,7 @@ def test_quarantine_has_an_age_where_there_is_one() -> None:
 
 
 def test_what_a_tier_took_of_its_budget_is_summed_over_arenas() -> None:
-    """A tier's budget shows the sum of its arenas, also if it is 0.
-
-    Without known budgets none is shown.
-    """
+    """A tier's known budget shows the sum of its arenas, also if it is 0."""
     arena = {"slot_count": 3, "slot_bytes": MEBIBYTE}
     stats = store_pb2.GetStatsResponse(
         arenas=[{"tier": tier, **arena} for tier in ("TIER_1", "TIER_1")],
@@ -154,10 +151,7 @@ def test_a_wide_terminal_has_every_column() -> None:
 
 
 def test_columns_that_matter_stay_and_others_as_they_fit() -> None:
-    """Columns keep their order, and the first ones stay.
-
-    If not even these fit, each row is a record. Markup is shown as text.
-    """
+    """Columns keep their order, rows that do not fit are records, and markup is shown as text."""
     table = FittedTable("t", ("one", "two", "three"), [("[b]x", "y" * 20, "z")], first=("three",))
     assert lines(table, 40)[2].split("┃")[1:4] == [" one  ", f" two{' ' * 18}", " three "]
     narrow = lines(table, 20)

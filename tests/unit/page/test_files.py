@@ -64,10 +64,7 @@ def test_text_is_never_made_markup(name: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_of_bins_differ_by_lightness_in_one_direction(scheme: str) -> None:
-    """The bins' lightness changes in one direction, for users without colour vision.
-
-    Text on each bin is readable.
-    """
+    """The bins' lightness changes in one direction, and text on each bin is readable."""
     css = text_of("pictures.css")
     part = css.split("@media (prefers-color-scheme: dark)")[scheme == "dark"]
     fills = [_luminance(each) for each in re.findall(r"--bin-\d: (#\w{6})", part)[:6]]

@@ -245,10 +245,7 @@ def test_a_store_that_does_not_answer_is_an_error(page: PageWorld) -> None:
 
 @pytest.mark.parametrize("host", ["rebound.example", "192.0.2.1", "localhost.example"])
 def test_the_name_of_another_host_is_refused(page: PageWorld, host: str) -> None:
-    """A request under another host's name is refused.
-
-    A site whose name resolves to loopback could read the page otherwise.
-    """
+    """A request under another host's name, which may resolve to loopback, is refused."""
     assert ask(page, "/api/state", host=host).status_code == HTTPStatus.BAD_REQUEST
 
 

@@ -55,10 +55,7 @@ def test_an_empty_tree_is_its_root() -> None:
 
 
 def test_the_largest_are_shown_and_the_rest_is_summed() -> None:
-    """The largest subtrees are shown, up to the requested count, and the rest is summed.
-
-    No node is shown without its parent.
-    """
+    """The largest subtrees are shown below their parents, and the rest is summed."""
     tree = outline(*((n, 0, 0, 10 * n, n, 0) for n in range(1, 21)))
     root = look(tree, count=3)
     assert [each["id"] for each in root["children"]] == [20, 19, 18]
@@ -94,10 +91,7 @@ def _size(entry: dict[str, Any]) -> int:
 
 
 def test_nodes_without_a_fork_are_one() -> None:
-    """A run without a fork is one entry, under its last node's number.
-
-    An index with a node for each page has such runs.
-    """
+    """A run without a fork is one entry, under its last node's number."""
     tree = outline(
         (1, 0, 0, 16, 0, 0),
         (2, 1, 16, 16, 0, 0),
@@ -119,10 +113,7 @@ def test_nodes_without_a_fork_are_one() -> None:
 
 
 def test_a_look_costs_by_what_it_shows() -> None:
-    """A look's cost does not depend on the number of nodes in a run.
-
-    Some indexes have thousands.
-    """
+    """A look's cost does not depend on the number of nodes in a run."""
 
     def calls(length: int) -> int:
         rows = [(n, n - 1, 16 * n, 16, 0, 0) for n in range(1, length + 1)]

@@ -34,7 +34,6 @@ from wire.own_logs import own_logs
 
 ALICE_TOKEN = "kvs_alice"  # noqa: S105 - for this test alone
 BOB_TOKEN = "kvs_bob"  # noqa: S105 - as above
-ANY_PORT = "localhost:0"
 TENANTS = Tenants(
     [
         Tenant(
@@ -63,17 +62,14 @@ class Reach:
         files = TlsFiles(self.files.cert, self.files.key, self.authority.cert)
         mutual = Tls(files, Path.read_bytes)
         for name, tls in (("insecure", None), ("tls", self.tls), ("mutual", mutual)):
-            self.ports[name] = listen(server, ANY_PORT, tls)
+            self.ports[name] = listen(server, "localhost:0", tls)
 
     def alice(self) -> Certificate:
         """Returns a certificate with alice's URI and bob's common name."""
         return self.authority.issue("bob", uris=["spiffe://example/alice"])
 
     def tenant(self, which: str, *, token: str = "", certificate: Certificate | None = None) -> str:
-        """Returns the tenant that a call counts for.
-
-        Raises Refused, or RpcError without a connection.
-        """
+        """Returns the tenant that a call counts for. Raises Refused or RpcError."""
         target = f"localhost:{self.ports[which]}"
         options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
         if which == "insecure":

@@ -62,10 +62,7 @@ def test_a_prompt_goes_on_however_many_decode() -> None:
 
 
 def test_a_short_rest_does_not_wait_for_a_long_prompt() -> None:
-    """Half of a step is for prompts that fit into it.
-
-    Peeks find them, such as those that are cached.
-    """
+    """Half of a step is for prompts that fit into it, such as those that are cached."""
     made = engine(tokens=16)
     made.add(1, Prompt(40, 1))
     assert made.step(0.0) == [Part(1, 16)]
@@ -79,10 +76,7 @@ def test_a_short_rest_does_not_wait_for_a_long_prompt() -> None:
 
 
 def test_most_cached_goes_first_and_one_in_so_many_is_the_oldest() -> None:
-    """The prompt with the longest match goes first.
-
-    One without a match is passed over a bounded number of times.
-    """
+    """The longest match goes first, and passes a prompt without one a bounded number of times."""
     made = engine(tokens=64, running=1)
     made.add(1, Prompt(8, 1))
     for number in range(2, 30):
@@ -206,10 +200,7 @@ def test_waiting_has_an_end() -> None:
 
 
 def test_of_those_that_wait_for_the_same_one_gives_up_and_the_others_wait_for_it() -> None:
-    """Requests for the same prefix give up one at a time.
-
-    The second waits its longest time again, from the first's admission.
-    """
+    """Requests for the same prefix give up one at a time, each after its longest time again."""
     made = engine(tokens=64)
     made.worth = 1.0
     for number in (1, 2, 3):

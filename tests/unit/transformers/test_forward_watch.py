@@ -106,10 +106,7 @@ def test_training_and_gradients_are_refused(watched: Watched) -> None:
 
 
 def test_an_output_at_another_place_is_found_in_the_end(watched: Watched) -> None:
-    """Wrong places of output tokens are found at the end.
-
-    So no token of a right output waits for a device.
-    """
+    """Wrong places of output tokens are found at the end, so no right token waits for a device."""
     watched.forward(input_ids=IDS[None])
     watched.forward(input_ids=torch.tensor([[200]]), position_ids=torch.tensor([[20]]))
     with pytest.raises(ValueError, match="follow each other from 0"):
@@ -138,10 +135,7 @@ def test_a_forward_that_failed_ends_the_prompt(
 
 
 def test_a_prompt_that_comes_whole_is_computed_from_where_it_is_cached(watched: Watched) -> None:
-    """A whole prompt is known by its positions, and computed from where it is cached.
-
-    Another prompt is refused, even if only its cached tokens differ.
-    """
+    """A whole prompt is known by its positions, and another one is refused, cached or not."""
     watched.forward(input_ids=IDS[None, :9])
     whole = {"position_ids": torch.arange(14)[None], "attention_mask": torch.ones(1, 14)}
     ids = torch.tensor([[*range(12), 200, 201]])

@@ -43,10 +43,7 @@ def folder(cache: None) -> Path:
 @pytest.mark.parametrize("name", ["gemma3", "llama", "qwen3"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_was_loaded_is_the_folder_s(name: str, dtype: torch.dtype) -> None:
-    """A loaded model has the folder's digest for any dtype, like a worker.
-
-    The layout has the dtype.
-    """
+    """A loaded model has the folder's digest for any dtype, which only the layout has."""
     there = tiny_folder(name)
     assert model_digest(loaded(there, dtype)) == folder_digest(there)
 
@@ -127,10 +124,7 @@ def test_the_place_is_no_part_of_a_built_model_s_digest(
 
 
 def test_a_weight_that_is_written_changes_the_stamp(folder: Path) -> None:
-    """A weight that is changed in place, replaced or converted changes the stamp.
-
-    Reading does not.
-    """
+    """A weight that is changed, replaced or converted changes the stamp, and reading does not."""
     model = loaded(folder)
     stamps = [weights_stamp(model)]
     assert weights_stamp(model) == stamps[0]

@@ -61,10 +61,7 @@ def test_a_crop_forgets_tokens_of_every_layer(model: PreTrainedModel) -> None:
 def test_a_forward_that_was_not_announced_unsettles_it(
     stock_models: dict[str, PreTrainedModel],
 ) -> None:
-    """A cache is unsettled after an unannounced forward.
-
-    It is also between an announcement and its forward.
-    """
+    """A cache is unsettled after an unannounced forward, and before an announced one."""
     model = stock_models["llama"]
     cache = cache_of(model)
     model(input_ids=IDS[None, :5], past_key_values=cache)
@@ -77,10 +74,7 @@ def test_a_forward_that_was_not_announced_unsettles_it(
 def test_a_model_whose_cache_has_other_keys_is_refused(
     stock_models: dict[str, PreTrainedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model is refused if attention is given other keys than a layer cached.
-
-    Its layers may share keys, or change keys after caching them.
-    """
+    """A model is refused if attention is given other keys than a layer cached."""
     model = stock_models["llama"]
     shape = probe_model(model)
     check_cache(model, shape)

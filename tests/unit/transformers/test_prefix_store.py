@@ -40,10 +40,7 @@ def test_weights_in_several_places_are_refused(own: PreTrainedModel, tmp_path: P
 
 
 def test_a_prompt_without_tokens_is_refused(own: PreTrainedModel, tmp_path: Path) -> None:
-    """An empty prompt has an error of its own, apart from a wrong shape.
-
-    A folder without a tokenizer's files gives empty prompts.
-    """
+    """An empty prompt has an error of its own, apart from a wrong shape."""
     with PrefixStore(own, tmp_path, open_timeout=0) as store:
         with pytest.raises(ValueError, match="the prompt has no tokens"):
             store.prompt(torch.zeros(1, 0, dtype=torch.int64))

@@ -56,10 +56,7 @@ def test_every_token_is_kept_in_the_order_of_pages(window: int | None) -> None:
 
 @pytest.mark.parametrize("removed", [1, -4])
 def test_more_than_there_is_cannot_be_cropped(removed: int) -> None:
-    """A crop of too many tokens is refused.
-
-    A positive number, a length in older versions, is too.
-    """
+    """A crop of too many tokens, or of a positive number, is refused."""
     layer = token_layer()
     layer.update(*states(3, 0))
     with pytest.raises(ValueError, match="is not from -3 to 0"):

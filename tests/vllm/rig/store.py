@@ -9,8 +9,6 @@ from kvstore.v1 import store_pb2
 from kvstore_client.admin import connect_admin
 from kvstore_client.testing import RunningStore, running_store, wait_until
 
-RETURN_SECONDS = 20.0
-
 
 @dataclass(frozen=True)
 class Store:
@@ -29,11 +27,8 @@ class Store:
             return admin.stats()
 
     def held(self) -> str:
-        """Says what is held once all that comes back came; empty where nothing is.
-
-        A lease may live on: its engine does.
-        """
-        wait_until(lambda: not _held(self.stats()), RETURN_SECONDS)
+        """Says what is held once all that comes back came, leases of living engines aside."""
+        wait_until(lambda: not _held(self.stats()), 20.0)
         return _held(self.stats())
 
 

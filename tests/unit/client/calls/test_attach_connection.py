@@ -195,10 +195,7 @@ def test_retired_extents_are_unmapped(start: Start) -> None:
 
 
 def test_a_view_delays_the_answer(start: Start) -> None:
-    """A retired extent stays mapped while a view of it exists.
-
-    Unknown ones are answered at once.
-    """
+    """A retired extent stays mapped while a view of it exists; others are answered at once."""
     served = Served(start)
     served.announce(extents(4), sealed_memfd(64, REQUIRED_SEALS))
     assert wait_until(lambda: served.table.get(4) is not None)
@@ -260,21 +257,21 @@ def test_a_missing_descriptor_ends_the_connection(start: Start) -> None:
     assert "descriptor" in str(served.ends.get(timeout=30))
 
 
-@pytest.mark.parametrize("frame", [WELCOME, attach_pb2.ServerFrame()], ids=["welcome", "nothing"])
+@pytest.mark.parametrize(
+    ("frame", "error"),
+    [
+        pytest.param(WELCOME, errors.StoreUnavailable, id="welcome"),
+        pytest.param(attach_pb2.ServerFrame(), errors.StoreUnavailable, id="nothing"),
+        pytest.param(REFUSED, errors.PeerRefused, id="late refusal"),
+    ],
+)
 def test_a_frame_out_of_place_ends_the_connection(
-    start: Start, frame: attach_pb2.ServerFrame
+    start: Start, frame: attach_pb2.ServerFrame, error: type[errors.StoreError]
 ) -> None:
-    """A frame that a bound process does not expect ends the session."""
+    """A frame that a bound process does not expect ends the session with a typed error."""
     served = Served(start)
     served.announce(frame)
-    assert isinstance(served.ends.get(timeout=30), errors.StoreUnavailable)
-
-
-def test_a_late_refusal_is_told_by_its_reason(start: Start) -> None:
-    """A refusal after the handshake ends the session with its typed error."""
-    served = Served(start)
-    served.announce(REFUSED)
-    assert isinstance(served.ends.get(timeout=30), errors.PeerRefused)
+    assert isinstance(served.ends.get(timeout=30), error)
 
 
 def test_a_hang_up_is_told_once(start: Start) -> None:

@@ -29,7 +29,6 @@ SLOW = errors.StoreTimedOut("slow")
 BROKEN = errors.StoreUnavailable("broken")
 LATER = errors.QuotaExceeded("too much", reason="QUOTA_EXCEEDED", retry_after_s=3.0)
 FIRST_OPEN, LONGEST_OPEN, LONGEST_PROBE_WAIT = 1.0, 8.0, 2.0
-PEEKED = prefix_cache_pb2.PeekPrefixResponse()
 # What a client's own clock says too, once a deadline passed.
 TOO_LATE = grpc.StatusCode.DEADLINE_EXCEEDED
 MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(0))
@@ -108,10 +107,7 @@ def test_a_refusal_is_an_answer(broken: Broken) -> None:
 
 
 def test_it_recovers_by_a_probe_and_one_answer(broken: Broken) -> None:
-    """The first probe is due at once.
-
-    Then one request at a time is tried, and its answer closes.
-    """
+    """The first probe is due at once, then one request at a time is tried until one closes."""
     broken.request(SLOW)
     assert broken.probe() == 0
     admitted = broken.breaker.admit()
@@ -414,7 +410,7 @@ def test_a_probe_asks_for_what_was_asked(attached: ScriptedSession) -> None:
     session = attached.session
     attached.calls.answer("MatchPrefix", TOO_LATE, MATCH)
     attached.calls.answer("ReleasePins", RELEASED)
-    attached.calls.answer("PeekPrefix", PEEKED)
+    attached.calls.answer("PeekPrefix", prefix_cache_pb2.PeekPrefixResponse())
     sample = ProbeSample(b"space", b"1234")
     with (
         pytest.raises(errors.StoreTimedOut),

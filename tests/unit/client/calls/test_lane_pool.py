@@ -292,10 +292,7 @@ def test_an_answer_that_is_late_breaks_a_lane(rig: LaneRig) -> None:
 
 
 def test_few_answers_are_left_unread(rig: LaneRig) -> None:
-    """At most a fixed number of posted calls are unread.
-
-    Posting reads the answers that are there.
-    """
+    """At most a fixed number of posted calls are unread, and posting reads the answers."""
     rig.open_one()
     assert all(rig.post(number) for number in range(MOST_UNREAD))
     assert not rig.post(100)

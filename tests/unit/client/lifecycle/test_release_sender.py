@@ -330,10 +330,7 @@ def test_nothing_is_posted_once_abandoned(sending: Sending, lane: ScriptedLanes)
 def test_reservations_without_slots_are_ended_together(
     sending: Sending, lane: ScriptedLanes
 ) -> None:
-    """Reservations without slots are aborted together.
-
-    A flush waits for them, a reserve does not.
-    """
+    """Reservations without slots are aborted together; a flush waits for them, not a reserve."""
     lane.answer(*[b""] * 20)
     for reservation_id in range(1, MOST_LATER):
         sending.sender.give_back(slotless_ids=[reservation_id])

@@ -97,10 +97,7 @@ def test_an_extent_that_is_refused_is_not_there(table: ExtentTable, memory: int)
 
 
 def test_an_extent_that_cannot_be_mapped_is_settled(table: ExtentTable, memory: int) -> None:
-    """Extents are settled once each is acknowledged or refused.
-
-    A refusal counts only if all are.
-    """
+    """Extents are settled once all are acknowledged, or refused, which counts only if all are."""
     why = DeviceUnavailable("no device")
     table.add(described(1), [memory])
     table.refuse(2, why)

@@ -51,11 +51,24 @@ def test_an_unlisted_node_breaks_a_law() -> None:
     assert broken(world) == "only nodes of the tree are listed"
 
 
-def test_a_node_without_a_parent_breaks_a_law() -> None:
-    """A cached page that lost its parent is found."""
+@pytest.mark.parametrize(
+    ("letters", "field", "wrong", "law"),
+    [
+        ("abcd", "parent", None, "a page is cached only if its parent is"),
+        ("abcd", "start", 3, "a node starts where its parent ends"),
+        ("q", "slots", array("Q"), "a node has pages"),
+        ("q", "edge", paged("qz"), "an edge has its pages' tokens"),
+        ("q", "detached", True, "a page in the index is not detached"),
+    ],
+    ids=["no parent", "another start", "no pages", "a longer edge", "removed"],
+)
+def test_a_node_with_a_wrong_field_breaks_a_law(
+    letters: str, field: str, wrong: object, law: str
+) -> None:
+    """A node that lost its parent or pages, starts elsewhere, or counts as removed is found."""
     world = make_world()
-    at(world, "abcd").parent = None
-    assert broken(world) == "a page is cached only if its parent is"
+    setattr(at(world, letters), field, wrong)
+    assert broken(world) == law
 
 
 def test_a_stale_parent_breaks_a_law() -> None:
@@ -63,34 +76,6 @@ def test_a_stale_parent_breaks_a_law() -> None:
     world = make_world()
     at(world, "abcd").parent = at(world, "q")
     assert broken(world) == "a child stands under its first page"
-
-
-def test_a_wrong_start_breaks_a_law() -> None:
-    """A node that does not start where its parent ends is found."""
-    world = make_world()
-    at(world, "abcd").start += 1
-    assert broken(world) == "a node starts where its parent ends"
-
-
-def test_an_empty_node_breaks_a_law() -> None:
-    """A node without pages in the tree is found."""
-    world = make_world()
-    at(world, "q").slots = array("Q")
-    assert broken(world) == "a node has pages"
-
-
-def test_an_edge_of_another_length_breaks_a_law() -> None:
-    """A node with more tokens than its pages have is found."""
-    world = make_world()
-    at(world, "q").edge += paged("z")
-    assert broken(world) == "an edge has its pages' tokens"
-
-
-def test_a_detached_node_in_the_tree_breaks_a_law() -> None:
-    """A node that says it was removed, and was not, is found."""
-    world = make_world()
-    at(world, "q").detached = True
-    assert broken(world) == "a page in the index is not detached"
 
 
 def test_a_miscounted_index_breaks_a_law() -> None:

@@ -75,10 +75,7 @@ def test_a_forgotten_descriptor_is_left_alone(rig: Rig) -> None:
 
 
 def test_moments_come_in_their_order(rig: Rig) -> None:
-    """Timed actions run at their time, the earliest first.
-
-    Equal times keep the order of the calls.
-    """
+    """Timed actions run at their time, the earliest first, and equal times in the calls' order."""
     now = MONOTONIC()
     rig.loop.at(now + 0.02, rig.loop.stop)
     rig.loop.at(now, lambda: rig.calls.append("second"))

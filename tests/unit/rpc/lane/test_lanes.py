@@ -135,10 +135,7 @@ def test_a_head_that_is_none_ends_a_lane(server: Server, open_lane: OpenLane) ->
 def test_a_call_that_does_not_come_whole_keeps_no_thread(
     server: Server, lanes: HotLanes, open_lane: OpenLane
 ) -> None:
-    """A lane with a partial call is ended.
-
-    Others are answered meanwhile, also of the same tenant.
-    """
+    """A lane with a partial call is ended, and others are answered, also of the same tenant."""
     worker = server.worker()
     halves = [open_lane(worker) for _ in range(MAX_LANES_OF_PROCESS - 1)]
     for each in halves:

@@ -232,10 +232,7 @@ def test_a_place_is_given_back(start_server: Callable[..., Server]) -> None:
 
 
 def test_a_store_that_stops_ends_its_watches(server: Server) -> None:
-    """During a drain watches go on and new ones are refused.
-
-    At the stop they end as UNAVAILABLE.
-    """
+    """A drain refuses new watches, and the stop ends the others as UNAVAILABLE."""
     worker = server.worker()
     call = watch(worker)
     server.store.begin_draining()

@@ -13,7 +13,6 @@ from stores.rpc_world import PAGE_TOKENS, Refused, Server, Worker, tokens
 
 pb = prefix_cache_pb2
 FILES = (lease_pb2, prefix_cache_pb2, named_pin_pb2, store_pb2)
-LEASE_FIELDS = ("lease_id", "caller")
 PAGE = tokens(*range(PAGE_TOKENS))
 
 

@@ -86,9 +86,7 @@ def memory_taken(what: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("what", attempts(CoreWorld()))
 def test_a_refusal_takes_no_memory(what: str) -> None:
-    """A refusal allocates less than 64 KiB, as any error does, and keeps nothing.
-
-    Another thread that runs meanwhile is measured too, so the test has several tries.
-    """
+    """A refusal allocates less than 64 KiB, as any error does, and keeps nothing."""
+    # Another thread that runs meanwhile is measured too, so the test has several tries.
     tries = (memory_taken(what) for _ in range(TRIES))
     assert any(max(taken) < SMALL for taken in tries)

@@ -103,10 +103,7 @@ def test_a_page_whose_memory_went_is_not_published(
 def test_a_batch_is_finished_while_the_next_is_copied(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    """Whole moves, of COPY_PAGES pages or few more; none is finished that is under way.
-
-    What was finished stays as it is where a later one fails, and the rest is given back.
-    """
+    """Whole moves of about COPY_PAGES pages end, and a later failure leaves them as they are."""
     monkeypatch.setattr("kvstore.service.page_io.memory_mover.COPY_PAGES", PAGES + 1)
     through = TierPolicy(write=WritePolicy.THROUGH)
     store = Tiered(worlds(slots=16, extent_slots=16, lower_slots=20, tier_policy=through))

@@ -123,10 +123,8 @@ def watch(store: Tiered, monkeypatch: pytest.MonkeyPatch) -> Flight:
 def test_a_slot_that_is_read_is_given_to_nobody(
     worlds: Worlds, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Directions have their own streams, so only this orders a read before the next write.
-
-    Even if an operator removes a page meanwhile, its slot stays occupied until the copy ends.
-    """
+    """A page's slot stays occupied until its copy ends, even if an operator removes the page."""
+    # Directions have their own streams, so only this orders a read before the next write.
     store = OnDevice(worlds, stack, write=WritePolicy.THROUGH).tiered
     for number in range(2):
         store.publish(number)

@@ -162,10 +162,8 @@ def test_a_file_that_ends_is_an_error(tmp_path: Path) -> None:
 def test_without_direct_io_it_works_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slab uses the page cache and logs a line if a file system refuses O_DIRECT.
-
-    Such a file system cannot be had everywhere, so here the call refuses.
-    """
+    """The slab uses the page cache and logs a line if a file system refuses O_DIRECT."""
+    # Not every machine has such a file system, so the call itself refuses here.
     real: Callable[..., int] = os.open
 
     def refusing(path: Path, flags: int, *rest: int) -> int:

@@ -118,10 +118,8 @@ def test_what_was_promised_holds_after_a_loss_of_power(
 def test_bytes_of_a_page_never_become_headers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table that replaces a tenant's bytes never shows those bytes as a table.
-
-    The page is what a tenant would write who knew the slab's id and the next cut's number.
-    """
+    """A table that replaces a tenant's bytes never shows those bytes as a table."""
+    # The page is that of a tenant who knows the slab's id and the next cut's number.
     log, rng = PowerLog(), Random(1)
     settings = config(tmp_path / "slab", segments=1)
     rig = SlabRig(settings)

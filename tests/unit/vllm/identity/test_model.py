@@ -118,10 +118,7 @@ def test_it_depends_on_no_path(folder: Path, tmp_path_factory: pytest.TempPathFa
 
 
 def test_platforms_share_nothing(folder: Path) -> None:
-    """Another version, device or instruction set shares nothing.
-
-    It may lay out pages differently.
-    """
+    """Another version, device or instruction set shares nothing."""
     config = engine(folder)
     platforms = [
         CPU,
@@ -243,10 +240,7 @@ def test_a_page_has_all_ranks_bytes() -> None:
 
 
 def test_pages_that_differ_are_of_namespaces_that_differ(folder: Path) -> None:
-    """Engines with different layouts get different namespaces.
-
-    A store refuses two layouts in one namespace.
-    """
+    """Engines with different layouts get different namespaces."""
     config, other = engine(folder), layout_of(replace(LAYOUT, page_tokens=32))
     identities = [
         model_identity(config, PLAIN, CPU, layout=layout)

@@ -107,10 +107,7 @@ def test_what_is_of_text_and_sampling_does_not_tell(folder: Path, name: str) -> 
 
 
 def test_a_hubs_snapshot_is_its_contents_names(folder: Path, tmp_path: Path) -> None:
-    """A hub's snapshot links to files named by digests.
-
-    These names are compared and the files are not read.
-    """
+    """A hub's snapshot is compared by its links' names, which are digests, and never read."""
 
     def snapshot(place: str, weights_name: str) -> Path:
         root = tmp_path / place

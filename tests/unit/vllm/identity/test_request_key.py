@@ -44,10 +44,7 @@ def test_plain_text_is_its_tokens() -> None:
 
 
 def test_salts_differ_where_anything_of_them_does() -> None:
-    """The user's and the engine's salts give six different salts.
-
-    Swapping the two gives another salt too.
-    """
+    """The user's and the engine's salts give six different salts, also when they are swapped."""
     requests = [PromptRequest(PROMPT), PromptRequest(PROMPT, "a"), PromptRequest(PROMPT, "b")]
     salts = {key_of(each, base).salt for each in requests for base in (b"", b"a")}
     assert len(salts) == 6
@@ -65,10 +62,7 @@ def test_any_text_is_a_salt() -> None:
 
 
 def test_an_image_stands_in_its_placeholders() -> None:
-    """An image's placeholders get the eight words of its digest, repeated.
-
-    Other tokens are unchanged.
-    """
+    """An image's placeholders get the eight words of its digest, and other tokens are unchanged."""
     key = key_of(with_images(image("one")))
     ids = key.tokens(PROMPT)
     words = ids[8:16]

@@ -78,10 +78,7 @@ def rig() -> Iterator[Rig]:
 
 
 def test_loads_and_saves_are_copied_and_reported(rig: Rig) -> None:
-    """Each load and save is copied and reported once.
-
-    A load beside the step also reports its request.
-    """
+    """Each load and save is copied and reported once, a load beside the step with its request."""
     rig.run(rig.plan(), rig.memory)
     assert rig.blocks[:, 0, 0].tolist() == [7, 7, 1, 1, 7, 7, 7, 7]
     assert rig.memory.slots[:, 0].tolist() == [1, 1, 1, 7]
@@ -136,10 +133,7 @@ def thread_count() -> int:
 
 
 def test_a_load_beside_the_step_has_no_team_of_torchs() -> None:
-    """A load beside the step starts no thread team of torch.
-
-    A team would stay with its thread, and keep the engine's own team from spinning.
-    """
+    """A load beside the step starts no thread team of torch, which would slow the engine's own."""
     block_bytes = 1 << 20  # torch splits a copy of this size between threads
     blocks = torch.zeros((8, 1, block_bytes), dtype=torch.uint8)
     executor = PlanExecutor(BlockCopier([Plane(blocks, 0)]))
@@ -169,10 +163,7 @@ def failing(rig: Rig, what: str) -> tuple[StepPlan, Memory | None]:
 @pytest.mark.parametrize("what", ["no store", "no such extent", "given away"])
 @pytest.mark.filterwarnings("ignore")
 def test_whatever_fails_is_told_by_its_blocks_and_raises_nothing(rig: Rig, what: str) -> None:
-    """A failed load reports its blocks and its request, and vLLM computes them.
-
-    Nothing is raised.
-    """
+    """A failed load raises nothing and reports its blocks and its request, which vLLM computes."""
     plan, memory = failing(rig, what)
     rig.run(plan, memory)
     assert rig.executor.take_finished() == ({"gone"}, {"r"})
@@ -184,10 +175,7 @@ def test_whatever_fails_is_told_by_its_blocks_and_raises_nothing(rig: Rig, what:
 
 
 def test_loads_are_made_to_fail_as_often_as_is_said(rig: Rig) -> None:
-    """The fault fraction makes that share of loads fail, and counts them.
-
-    Saves are not affected.
-    """
+    """The fault fraction makes that share of loads fail, counts them, and leaves saves alone."""
     executor = PlanExecutor(BlockCopier([Plane(rig.blocks, 0)]), fault_fraction=1.0)
     plan = rig.plan(load_async=False)
     executor.load(plan, rig.memory)
@@ -276,10 +264,7 @@ BOUNDED = [
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("check", COPY_CHECKS, ids=lambda each: each.__name__)
 def test_blocks_are_copied(check: Callable[[Layout, str, str], None], layout: Layout) -> None:
-    """Bytes survive a save and a load.
-
-    A load follows the step's work, and an overwrite follows the save.
-    """
+    """Bytes survive, as a load follows the step's work and an overwrite follows the save."""
     check(layout, "cpu", "cpu")
 
 

@@ -38,10 +38,7 @@ def test_without_a_store_nothing_is_asked() -> None:
 
 @pytest.mark.parametrize("come", ["joined", "late", "lost"])
 def test_a_request_waits_for_ranks_that_are_about_to_reach_the_store(come: str) -> None:
-    """A first request waits for joining ranks. It is computed if they do not join.
-
-    The wait for ranks does not reduce the store's time to answer.
-    """
+    """A first request waits for joining ranks beside the store's time, or is computed without."""
     store = NaivePages(PAGE, 40)
     run(engine(store=store), "a", PROMPT)
     world = engine(store=store)

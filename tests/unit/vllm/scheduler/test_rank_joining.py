@@ -53,10 +53,7 @@ def test_all_ranks_are_waited_for(clock: Clock) -> None:
 
 
 def test_ranks_have_so_long_from_when_they_are_told(clock: Clock) -> None:
-    """The time to join begins when the ranks are told.
-
-    After it requests no longer wait for ranks.
-    """
+    """The time to join begins when the ranks are told, and requests wait no longer than that."""
     joining = Joining(1, clock)
     clock.now += 2 * LONGEST_JOIN
     assert joining.waits(answers=True, tried=True, lease=LEASE)

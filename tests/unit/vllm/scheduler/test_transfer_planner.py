@@ -19,10 +19,7 @@ def test_what_one_engine_computed_another_loads() -> None:
 
 
 def test_a_prompt_that_ends_with_a_page_is_loaded_whole() -> None:
-    """Only the last token is computed again if loads run beside steps.
-
-    Otherwise the last page is.
-    """
+    """Only the last token is computed again if loads run beside steps, otherwise the last page."""
     store = NaivePages(PAGE, 40)
     run(engine(store=store), "a", PROMPT[:8])
     beside = engine(store=store)
@@ -97,10 +94,7 @@ def test_a_full_store_takes_the_first_pages() -> None:
 
 
 def test_what_somebody_else_saves_is_left_to_them_until_the_end() -> None:
-    """Pages that another engine saves are not copied twice.
-
-    At the end the missing ones are saved.
-    """
+    """Pages that another engine saves are not copied twice, and the missing ones are saved."""
     world = engine(save_output=False)
     world.store.someone_else_saves = True
     world.arrive("a", PROMPT)

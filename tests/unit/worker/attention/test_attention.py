@@ -94,10 +94,7 @@ def test_three_ragged_sequences_share_a_step(rig: Any, text_ids: Ids) -> None:
 
 
 def test_greedy_decoding_gives_stock_generates_tokens(rig: Any, text_ids: Ids) -> None:
-    """Greedy decoding gives the tokens of stock ``generate``.
-
-    The 24 tokens cross a page boundary and go past the window.
-    """
+    """Greedy decoding past a page and the window gives the tokens of stock ``generate``."""
     ids = text_ids(70, 10)
     table = rig.table(96)
     logits = rig.compute((table, 0, ids))

@@ -67,10 +67,7 @@ class NaiveAttention:
 
 @pytest.mark.parametrize("case", BATCHES.values(), ids=BATCHES)
 def test_a_batch_attends_as_one_query_after_the_other(case: Case) -> None:
-    """A batch writes the pages that naive attention writes.
-
-    Its answers differ by rounding alone.
-    """
+    """A batch writes the pages of naive attention, and its answers differ by rounding alone."""
     got, wanted = attend(case, GatheredAttention), attend(case, NaiveAttention)
     for mine, theirs in zip(got.extents, wanted.extents, strict=True):
         assert torch.equal(mine, theirs)

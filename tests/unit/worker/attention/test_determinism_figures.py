@@ -15,10 +15,7 @@ CONTEXT, POSITIONS, TEXTS = 150, 3, 2
 
 
 def test_differences_are_counted() -> None:
-    """The figures count positions with other bits and changed tokens.
-
-    They also have the largest difference and the gap of each change.
-    """
+    """The figures count other bits and changed tokens, with the largest difference and the gaps."""
     found = Differences()
     one = torch.tensor([[1.0, 2.0, 0.0], [4.0, 3.5, 0.0], [5.0, 0.0, 1.0]])
     other = torch.tensor([[1.0, 2.0, 0.0], [4.0, 4.5, 0.0], [5.25, 0.0, 1.0]])

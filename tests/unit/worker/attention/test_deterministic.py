@@ -74,10 +74,7 @@ def test_chunks_of_any_size_give_the_same_bits(rig: Any, text_ids: Ids, chunk: i
 
 
 def test_a_hit_gives_the_bits_of_a_miss(rig: Any, text_ids: Ids) -> None:
-    """A hit gives the bits of a miss.
-
-    It uses matched pages, and a copied page up to a token within it.
-    """
+    """A hit, on matched pages or on a page copied up to a token, gives the bits of a miss."""
     document = text_ids(LENGTH, 3)
     first = rig.table(LENGTH)
     rig.compute((first, 0, document))
@@ -108,10 +105,7 @@ def test_company_changes_no_bit(rig: Any, text_ids: Ids) -> None:
 def test_an_engine_gives_a_request_the_logits_it_gets_alone(
     text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request gets the logits that it gets alone, bit for bit.
-
-    This holds in chunks, in a batch, on matched pages and after a preemption.
-    """
+    """A request gets the logits that it gets alone, bit for bit, however it is computed."""
     model = page_model(TINY_MODELS["qwen3"](), deterministic=True)
     document = text_ids(40, 5)
     prompts = [document[:cut] + text_ids(7, cut) for cut in (40, 9, 39, 33)]

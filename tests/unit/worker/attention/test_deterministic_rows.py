@@ -43,10 +43,7 @@ def test_a_cpu_s_digest_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_s_digest_is_of_its_model_and_cuda(
     card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Name, capability, CUDA version and workspace each change the digest.
-
-    A device's number does not.
-    """
+    """Name, capability, CUDA version and workspace change the digest, the number does not."""
     digests = [exact_digest("ab" * 32, GPU)]
     assert exact_digest("ab" * 32, torch.device("cuda", 1)) == digests[0]
     card.name = "NVIDIA H200"
@@ -74,10 +71,7 @@ def test_the_workspace_is_set_before_cuda_starts(card: Card) -> None:
 
 
 def test_a_workspace_that_is_not_fixed_is_refused(card: Card) -> None:
-    """A workspace that is not fixed raises.
-
-    CUDA may have started already, or a user may have set another value.
-    """
+    """A workspace that is not fixed, or not to the value that is needed, raises."""
     card.started = True
     with pytest.raises(ValueError, match=r"CUDA has started.*CUBLAS_WORKSPACE_CONFIG=:4096:8"):
         fix_workspace(GPU)

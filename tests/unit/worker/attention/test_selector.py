@@ -38,10 +38,7 @@ def test_without_triton_pages_are_gathered(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_gathering_writes_what_it_reads() -> None:
-    """Attending to a step twice gives the same answer.
-
-    The step's own keys are read from its pages.
-    """
+    """Attending to a step twice reads its own keys from its pages and gives the same answer."""
     case = CASES["pages of seven, a window and a softcap"]
     first, again = attend(case, GatheredAttention), attend(case, GatheredAttention)
     assert torch.equal(first.answer, again.answer)

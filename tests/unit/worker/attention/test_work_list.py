@@ -24,10 +24,7 @@ def sizes(work: WorkList) -> list[int]:
 
 
 def test_one_long_context_among_short_ones_keeps_no_program_busy_alone() -> None:
-    """No program reads more than twice the mean.
-
-    The batch has one context of 128K tokens and 63 of 1K.
-    """
+    """No program reads more than twice the mean, with one context of 128K tokens and 63 of 1K."""
     parts = parts_of((128 << 10, 1), *[(1 << 10, 1)] * 63)
     work = plan_work(parts, queries=4, keys=64, window=None, programs=PROGRAMS)
     read = sizes(work)
@@ -47,10 +44,7 @@ def test_equal_contexts_are_whole_where_splitting_them_gains_nothing() -> None:
 
 
 def test_a_single_long_context_fills_the_device() -> None:
-    """One context's keys are split over all programs that run at once.
-
-    Shares differ by one read.
-    """
+    """One context's keys are split over all programs at once, in shares that differ by one read."""
     work = plan_work(parts_of((100_000, 1)), queries=4, keys=64, window=None, programs=PROGRAMS)
     assert PROGRAMS - 2 <= len(work.entries) <= PROGRAMS
     assert max(sizes(work)[:-1]) - min(sizes(work)[:-1]) <= 64

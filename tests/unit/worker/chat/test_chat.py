@@ -136,10 +136,7 @@ def test_commands_are_not_said_to_the_model(qwen: PagedModel) -> None:
 
 
 def test_an_interrupt_stops_the_answer_alone(qwen: PagedModel) -> None:
-    """An interrupt ends the answer and keeps its text.
-
-    The chat continues and SIGINT is restored.
-    """
+    """An interrupt ends the answer, keeps its text and the chat, and restores SIGINT."""
     before = signal.getsignal(signal.SIGINT)
 
     class Interrupting(io.StringIO):

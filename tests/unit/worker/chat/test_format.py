@@ -37,9 +37,6 @@ def shown(ids: list[int]) -> str:
     return "".join({299: "^", START: "<", END: ">"}.get(i) or chr(i) for i in ids)
 
 
-PAST = [Exchange("Who?", list(b"Me"))]
-
-
 @pytest.mark.parametrize(
     ("tokenizer", "first", "second", "stop_ids"),
     [
@@ -70,7 +67,7 @@ def test_each_tokenizer_has_its_format(
     form = chat_format(tokenizer, frozenset([END]))
     begin = form.prompt_ids([], "Who?")
     assert shown(begin) == first
-    longer = form.prompt_ids(PAST, "Why?")
+    longer = form.prompt_ids([Exchange("Who?", list(b"Me"))], "Why?")
     assert shown(longer) == second
     assert longer[: len(begin) + 2] == [*begin, *b"Me"]
     assert form.message_ids([Message("user", "Who?")]) == begin

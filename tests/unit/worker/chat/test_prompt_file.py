@@ -28,10 +28,7 @@ def merging(messages: Sequence[Message]) -> list[int]:
 
 
 def test_each_kind_of_line_is_read() -> None:
-    """A line may be text, a chat or ids.
-
-    Blank lines are skipped, and a name is given or made of the ids.
-    """
+    """A line is blank, text, a chat or ids, and its name is given or made of the ids."""
     lines = [
         '{"prompt": "Hello", "name": "greeting"}',
         "",
@@ -51,10 +48,7 @@ def test_each_kind_of_line_is_read() -> None:
 
 
 def test_a_chat_s_prefix_is_what_no_user_can_change() -> None:
-    """A prefix ends before tokens that may merge with the user's first words.
-
-    If these are known, it includes them.
-    """
+    """A prefix ends before tokens that may merge with the user's first words, if unknown."""
     assert chat_prefix([SYSTEM], merging) == TOKENIZER.encode("Be brief.")
     whole = [SYSTEM, Message("user", "Why?")]
     assert chat_prefix(whole, merging) == merging(whole)

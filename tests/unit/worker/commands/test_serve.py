@@ -79,10 +79,7 @@ def test_what_contradicts_itself_is_refused(arguments: tuple[str, ...], said: st
 
 
 def test_a_cap_of_no_pages_is_no_store() -> None:
-    """Neither a cap of 0 pages nor the backend none uses a store.
-
-    Any other cap needs a store of its own.
-    """
+    """Neither a cap of 0 pages nor the backend none uses a store; another cap needs its own."""
     assert StoreOptions().used
     assert not StoreOptions(max_pages=0).used
     assert not StoreOptions(backend=PrefixCacheBackend.NONE, start=True).used

@@ -126,10 +126,7 @@ def command_line(process: LineProcess) -> list[str]:
 def test_the_projects_processes_are_started_as_they_are_asked_for(
     log: IO[bytes], tmp_path: Path
 ) -> None:
-    """Workers get model, store, name and length. The reference gets a folder and threads.
-
-    On a device workers compute in float32, as the reference always does.
-    """
+    """Workers get model, store, name and length, the reference a folder and threads, in float32."""
     store, model = tmp_path / "store", tmp_path / "model"
     lines: list[list[str]] = []
     for start in (

@@ -70,10 +70,7 @@ def test_requests_without_sense_are_refused(
 
 
 def test_its_process_answers_lines_and_knows_no_store(reference: Reference, text_ids: Ids) -> None:
-    """The process says that it is ready and answers each line.
-
-    It survives bad lines and imports no client.
-    """
+    """The process is ready, answers each line, survives bad ones and imports no client."""
     ids = text_ids(30, 32)
     program = (
         "import json, sys; from inference_worker.demo.reference import main; main();"

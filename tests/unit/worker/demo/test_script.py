@@ -49,10 +49,7 @@ def test_another_tokenizer_takes_all_of_the_text(words: Tokenizer) -> None:
 
 
 def test_questions_and_chat_change_worker_each_time(bytewise: DemoScript) -> None:
-    """Questions and chat both begin with the first worker.
-
-    The last question is new, for the second.
-    """
+    """Questions and chat begin with the first worker, and the last question is new."""
     questions, chat, last = (
         list(bytewise.questions()),
         list(bytewise.chat()),

@@ -32,10 +32,7 @@ def report(*rows: dict[str, Any], **changes: int) -> dict[str, Any]:
 
 
 def test_a_good_report_has_nothing_wrong() -> None:
-    """The verdict finds nothing wrong with a good report.
-
-    An injected leak of one pin is expected.
-    """
+    """The verdict finds nothing wrong with a good report, in which an injected leak is expected."""
     assert verdict(report(), leak=False) == []
     assert verdict(report(pins_leaked=1), leak=True) == []
 

@@ -44,10 +44,7 @@ def run_all(engine: Engine, *heard: Heard) -> None:
 def test_a_batch_gives_what_each_gives_alone(
     paged_models: dict[str, PagedModel], text_ids: Ids, name: str
 ) -> None:
-    """Prompts of many lengths give their own tokens.
-
-    They are prefilled in chunks beside others that decode.
-    """
+    """Prompts of many lengths, prefilled in chunks beside decodes, give their own tokens."""
     engine = Engine(paged_models[name], None, longest=200, max_step_tokens=48, private_tokens=2000)
     prompts = [text_ids(length, 90 + length) for length in (1, 100, 17, 64)]
     heard = [Heard() for _ in prompts]
@@ -81,10 +78,7 @@ def test_a_step_takes_decodes_first_and_prompts_within_its_tokens(
 
 
 def test_an_abort_ends_one_request_wherever_it_is(world: EngineWorld, text_ids: Ids) -> None:
-    """An abort ends one request, and others continue.
-
-    The request may wait, prefill or decode, or its own listener may abort it.
-    """
+    """An abort ends one request, waiting or running, and others continue."""
     engine = world.engine
     waiting, halfway, decoding, itself, other = (Heard() for _ in range(5))
     numbers = {}
@@ -114,10 +108,7 @@ def test_an_abort_ends_one_request_wherever_it_is(world: EngineWorld, text_ids: 
 
 
 def test_nobody_hears_a_token_after_its_abort(world: EngineWorld, text_ids: Ids) -> None:
-    """An aborted request hears no more tokens.
-
-    This holds even for a known token, if another's listener aborts the request in the same step.
-    """
+    """An aborted request hears no more tokens, even if its abort comes in the same step."""
     engine = world.engine
     ids = text_ids(2 * PAGE_TOKENS, 10)
     engine.generate(ids, 1)
@@ -164,10 +155,7 @@ def test_a_forward_that_fails_fails_what_was_in_it(
 def test_a_draw_that_fails_fails_its_request_alone(
     world: EngineWorld, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request fails if its row is NaN.
-
-    Requests that draw or decode beside it get their tokens.
-    """
+    """A request fails if its row is NaN, and requests beside it get their tokens."""
     engine = world.engine
     drawn = SamplingOptions(temperature=1.0, seed=1)
     heard = [Heard() for _ in range(3)]
@@ -213,10 +201,7 @@ def test_a_step_asks_for_slots_once(
 
 
 def test_requests_beyond_the_private_room_wait(qwen: PagedModel, text_ids: Ids) -> None:
-    """Without a store, requests run as long as there is room.
-
-    The youngest gives way and loses no token.
-    """
+    """Without a store the youngest request gives way when room ends, and loses no token."""
     engine = Engine(qwen, None, longest=6 * PAGE_TOKENS)
     heard = [Heard() for _ in range(3)]
     for seed, each in enumerate(heard):

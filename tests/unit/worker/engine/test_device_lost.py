@@ -1,7 +1,4 @@
-"""A device that fails for good ends the engine and its process.
-
-Any other error ends one request.
-"""
+"""A device that fails for good ends the engine and its process; other errors one request."""
 
 import asyncio
 import subprocess
@@ -94,10 +91,7 @@ def test_an_error_that_stays_ends_the_engine(rig: Rig) -> None:
 def test_a_release_that_the_device_fails_ends_the_engine(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failing release ends the engine if the device has failed.
-
-    An earlier error of one request may be its first sign.
-    """
+    """A failing release ends the engine if the device has failed, as an earlier error may show."""
     monkeypatch.setattr(
         "inference_worker.engine.request_run.RequestRun.give_back",
         lambda *_, **__: (_ for _ in ()).throw(ILLEGAL),
@@ -110,10 +104,7 @@ def test_a_release_that_the_device_fails_ends_the_engine(
 def test_a_thread_without_its_device_is_not_ready(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The thread ends, refuses all requests and wakes those that wait for its failure.
-
-    The log has no traceback.
-    """
+    """The thread ends, refuses and wakes all requests, and logs no traceback."""
 
     async def test() -> None:
         async with asyncio.timeout(LIMIT):
@@ -161,10 +152,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 
 def test_the_model_s_device_is_asked(cuda: Cuda) -> None:
-    """The check waits for all work on the device.
-
-    A repeated error means that the device has failed.
-    """
+    """The check waits for all work on the device, and a repeated error means that it has failed."""
     work = DeviceWork("cuda:1")
     assert work.answers()
     work.check(ILLEGAL)

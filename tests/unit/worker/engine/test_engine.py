@@ -143,10 +143,7 @@ def test_the_longest_is_the_models_where_none_is_named(qwen: PagedModel) -> None
 def test_pages_are_published_and_used_in_place(
     world: EngineWorld, references: dict[str, Reference], text_ids: Ids
 ) -> None:
-    """Each chunk's whole pages are announced once and in order, and the rest at the end.
-
-    All are reused.
-    """
+    """Each chunk's whole pages are announced once and in order, and all are reused."""
     ids = text_ids(150, 63)
     told: list[list[PageRef]] = []
     first = world.generate(ids, 12, on_published=told.append)
@@ -185,10 +182,7 @@ def test_the_first_token_does_not_wait_for_the_last_insert(
 def test_each_position_is_computed_once(
     world: EngineWorld, qwen: PagedModel, monkeypatch: pytest.MonkeyPatch, text_ids: Ids
 ) -> None:
-    """Each position after the reused ones is computed once.
-
-    So no published page is written again.
-    """
+    """Each position after the reused ones is computed once, so no published page changes."""
     spans: list[tuple[int, int]] = []
     forward = qwen.forward
 
@@ -221,10 +215,7 @@ def test_a_request_may_leave_the_store_alone(world: EngineWorld, text_ids: Ids) 
 
 
 def test_an_exception_keeps_nothing(world: EngineWorld, text_ids: Ids) -> None:
-    """An exception of a callback is raised and everything is given back.
-
-    This holds with matched pages too.
-    """
+    """An exception of a callback is raised and everything is given back, matched pages too."""
 
     def fail(pages: list[PageRef]) -> None:
         raise LookupError(len(pages))

@@ -10,10 +10,7 @@ from kvstore_client.testing import running_store
 
 
 def test_it_uses_the_store_that_is_there(qwen: PagedModel) -> None:
-    """A worker starts with an open store under its own name.
-
-    A store with another index is refused.
-    """
+    """A worker starts with an open store under its own name, unless its index is another."""
     with (
         running_store("--tier1-bytes", "16MiB") as store,
         local_worker(

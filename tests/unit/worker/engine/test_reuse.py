@@ -102,10 +102,7 @@ def test_a_sample_is_never_a_next_token(world: EngineWorld, text_ids: Ids) -> No
 
 
 def test_a_sampled_request_runs_its_last_token(world: EngineWorld, text_ids: Ids) -> None:
-    """A sampled request reuses all but one token, because it needs logits.
-
-    It draws what it would alone.
-    """
+    """A sampled request reuses all but one token, and draws what it would alone."""
     ids = text_ids(100, 260)
     world.generate(ids, 6)
     found = world.engine.generate(ids, 6, sampling=HOT)

@@ -87,10 +87,7 @@ def test_one_token_left_is_always_drawn(options: SamplingOptions) -> None:
 
 
 def test_a_seed_gives_the_same_draws() -> None:
-    """A seed repeats its draws.
-
-    Another seed or none does not, and torch's own state is untouched.
-    """
+    """A seed repeats its draws, another or none does not, and torch's own state is untouched."""
     state = torch.get_rng_state()
     first = draws(SamplingOptions(temperature=1.0, seed=9), 200)
     assert draws(SamplingOptions(temperature=1.0, seed=9), 200) == first

@@ -62,10 +62,7 @@ def undisturbed(qwen: PagedModel, text_ids: Ids) -> list[list[int]]:
 def test_two_engines_short_of_slots_end_all_their_requests(
     worlds: list[EngineWorld], undisturbed: list[list[int]], text_ids: Ids
 ) -> None:
-    """Each request gets the same tokens.
-
-    It may be preempted, greedy or sampled, with either index.
-    """
+    """Each request gets the same tokens, preempted or not, sampled or not, on either index."""
     asked = requests(text_ids, 400, 12)
     heard = [Heard() for _ in asked]
     for number, (request, each) in enumerate(zip(asked, heard, strict=True)):
@@ -81,10 +78,7 @@ def test_two_engines_short_of_slots_end_all_their_requests(
 
 
 def test_one_that_gave_way_can_be_aborted(worlds: list[EngineWorld], text_ids: Ids) -> None:
-    """A preempted request holds nothing, so it can be aborted.
-
-    Its pages stay cached and others continue.
-    """
+    """A preempted request can be aborted, its pages stay cached, and others continue."""
     engine = worlds[0].engine
     heard: dict[int, Heard] = {}
     for request in requests(text_ids, 500, 10):

@@ -40,10 +40,7 @@ def test_a_step_is_longer_on_a_gpu() -> None:
 def test_an_engine_on_a_cpu_takes_the_model_s_longest(
     paged_models: dict[str, PagedModel],
 ) -> None:
-    """A CPU takes the model's longest, because memory is allocated on use.
-
-    A setting overrides it.
-    """
+    """A CPU takes the model's longest, because memory is allocated on use, or the setting's."""
     model = paged_models["qwen3"]
     assert longest_sequence(model, 16) == Engine(model, None).longest == model.max_tokens
     assert Engine(model, None, longest=77).longest == 77

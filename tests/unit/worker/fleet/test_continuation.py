@@ -28,10 +28,7 @@ def test_what_was_not_begun_is_asked_as_it_was() -> None:
 
 @pytest.mark.parametrize("request_", [GREEDY, request_with(DRAWN)])
 def test_it_goes_on_behind_what_was_given(request_: Request) -> None:
-    """The given tokens become part of the prompt, and leave fewer to generate.
-
-    This repeats at each death.
-    """
+    """At each death the given tokens join the prompt, and leave fewer to generate."""
     way = Continuation(request_)
     way.next_request()
     assert way.take([5, 6]) == [5, 6]

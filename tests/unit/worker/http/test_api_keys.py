@@ -53,10 +53,7 @@ def test_a_file_that_others_may_read_is_refused(file: Path) -> None:
 
 
 def test_users_share_no_salt() -> None:
-    """No choice of names and salts gives two users the same salt.
-
-    Without users a salt stays unchanged.
-    """
+    """No choice of names and salts gives two users one salt, and without users it is unchanged."""
     salts = [salt_of("a", "b c"), salt_of("a", ""), salt_of("ab", "c"), salt_of(None, "b")]
     assert len(set(salts)) == 4
     assert salts[-1] == "b"

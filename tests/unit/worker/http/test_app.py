@@ -105,10 +105,7 @@ async def test_a_client_s_trace_goes_to_the_engine(
     "fault", [RuntimeError("secret"), ValueError("secret"), WorkerError("secret")]
 )
 async def test_what_nobody_foresaw_says_nothing_of_itself(fault: Exception) -> None:
-    """An unexpected error is counted and does not show its text.
-
-    It gives status 500, or the last event of a stream that has begun.
-    """
+    """An unexpected error is status 500 or a stream's last event, counted and without its text."""
     engine = FaultyEngine()
     engine.fault = fault
 

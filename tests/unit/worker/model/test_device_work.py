@@ -31,10 +31,7 @@ def client_of(store: RunningStore, wait: Callable[[], None] | None = None) -> Cl
 
 
 def test_pages_are_told_and_given_back_after_a_wait(fresh_store: RunningStore) -> None:
-    """An insert's pages are not found while it waits.
-
-    A release's pages stay pinned while it waits.
-    """
+    """While they wait an insert's pages are not found, and a release's pages stay pinned."""
     seen: list[tuple[int, int]] = []
 
     with client_of(fresh_store) as other:

@@ -39,10 +39,7 @@ WORDS += [f"<unused{i}>" for i in range(256 - len(WORDS))]
 
 @pytest.fixture(scope="module")
 def module() -> PreTrainedModel:
-    """Returns the model that the file is made of.
-
-    Like Gemma it ties input and output embeddings.
-    """
+    """Returns the model of the file, which ties input and output embeddings as Gemma does."""
     module = build_gemma3()
     module.config.tie_word_embeddings = True
     module.lm_head.weight = module.model.embed_tokens.weight
@@ -97,20 +94,14 @@ def folder(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_weights_are_the_models(module: PreTrainedModel, folder: Path) -> None:
-    """Every weight returns under its own name.
-
-    Norms are exact but for the rounding of adding one.
-    """
+    """Every weight returns under its own name, exactly but for the rounding of norms."""
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
     for name, weight in module.state_dict().items():
         assert torch.allclose(loaded[name], weight, atol=1e-6 if name.endswith("norm") else 0)
 
 
 def test_the_configuration_is_the_files(module: PreTrainedModel, folder: Path) -> None:
-    """Sizes come from the file.
-
-    The layers are Gemma 3's pattern, five sliding ones to one full one.
-    """
+    """Sizes come from the file, and layers are five sliding ones to one full one."""
     config = json.loads((folder / "config.json").read_text())
     for name in ("hidden_size", "intermediate_size", "head_dim", "sliding_window", "vocab_size"):
         assert config[name] == getattr(module.config, name)

@@ -27,10 +27,7 @@ def test_what_may_become_a_stop_is_held_back() -> None:
 
 
 def test_the_one_that_ends_first_is_the_stop() -> None:
-    """The stop that ends first counts, in any pieces.
-
-    Of stops that end together, the longest counts.
-    """
+    """The stop that ends first counts, in any pieces, and the longest of those that tie."""
     for pieces in (["xabcd"], list("xabcd")):
         assert "".join(through(["abcd", "bc"], *pieces)[0]) == "xa"
         assert "".join(through(["bcd", "abcd"], *pieces)[0]) == "x"

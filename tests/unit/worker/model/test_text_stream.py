@@ -83,10 +83,7 @@ def test_the_work_grows_with_the_ids_alone(content: bytes) -> None:
 
 
 def test_ids_without_text_are_let_go() -> None:
-    """Ids without text are not decoded again and again.
-
-    They do not change the spelling of later words.
-    """
+    """Ids without text are decoded once, and do not change the spelling of later words."""
     tokenizer = CountingTokenizer()
     assert "".join(pieces_of([*b"a", *[NO_TEXT] * 4000, *b"b"], tokenizer)) == "ab"
     assert tokenizer.decoded <= 4 * MANY_IDS * 4000
@@ -117,8 +114,5 @@ def test_a_character_may_begin_in_the_context() -> None:
 def test_what_is_no_character_in_the_context_is_not_said_again(
     context: bytes, said: bytes, text: str
 ) -> None:
-    """Broken characters of the context are not repeated.
-
-    A prompt may end with replacement characters or within a character.
-    """
+    """Broken characters at the end of a prompt are not repeated."""
     assert "".join(pieces_of(said, context=context)) == text

@@ -48,10 +48,7 @@ def test_special_ids_have_names(folder: Path) -> None:
 
 
 def test_a_template_is_applied_where_there_is_one(folder: Path, tmp_path: Path) -> None:
-    """Without a template the result is None.
-
-    With one its ids end before the answer, or it refuses.
-    """
+    """Without a template the result is None; with one its ids end before the answer."""
     asked = [{"role": "user", "content": "ab"}]
     assert load_tokenizer(folder).render_chat(asked) is None
     tokenizer = GemmaTokenizer.from_pretrained(folder)

@@ -11,10 +11,7 @@ LAYOUT = PageLayout.paged(4, PagedContent(2, 1, 8, "float32"))
 
 
 def test_those_used_longest_ago_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The least recently used salts are dropped.
-
-    Salts in use and the unsalted namespace always stay.
-    """
+    """The least recently used salts are dropped, but none in use and not the unsalted namespace."""
     monkeypatch.setattr(salted_namespaces, "MAX_SALTS", 2)
     with running_store("--tier1-bytes", "1MiB") as store, Client(store.runtime_dir) as client:
         unsalted = client.namespace(NamespaceIdentity(b"m"), LAYOUT)

@@ -38,10 +38,7 @@ def test_too_many_slots_take_none() -> None:
 
 
 def test_a_slot_is_released_once() -> None:
-    """A page that is released twice, never allocated or of another extent raises.
-
-    Nothing is released then.
-    """
+    """A page released twice, never allocated or of another extent raises without a change."""
     arena = PrivateArena(LAYOUT, 16)
     pages = arena.allocate(2)
     for wrong in (PageRef(PRIVATE_EXTENT, 3), PageRef(0, 0), pages[0]):

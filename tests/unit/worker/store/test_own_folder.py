@@ -13,10 +13,7 @@ from inference_worker.store.own_store import ServeStore, StoreOptions
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that the environment names and that does not exist yet.
-
-    Its path is short enough for a socket.
-    """
+    """A named folder that does not exist yet, with a path short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="kvstore-") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         monkeypatch.setenv("KVSTORE_RUNTIME_DIR", f"{folder}/run")

@@ -10,10 +10,7 @@ from inference_worker.store.folders import PREFIX, STORE, TemporaryFolder
 
 
 def test_what_nobody_uses_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed process's folder is removed.
-
-    Folders of living processes and stores, and others, stay.
-    """
+    """A killed process's folder is removed; others, and those of the living, stay."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     left, drains, other = tmp_path / f"{PREFIX}1", tmp_path / f"{PREFIX}2", tmp_path / "other"
     for each in (left, drains, other):

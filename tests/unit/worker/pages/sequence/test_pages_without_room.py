@@ -48,10 +48,7 @@ def test_room_that_comes_later_is_not_used(rig: SequenceRig, client: Client) -> 
 
 
 def test_a_prompt_longer_than_the_store_is_cached_in_part(rig: SequenceRig, client: Client) -> None:
-    """A prompt's first pages are stored, as many as halving allows.
-
-    The rest is not requested again.
-    """
+    """A prompt's first pages are stored, as many as halving allows, with no further requests."""
     ids = list(range(3000, 3000 + 4 * (SLOTS + 8)))
     half = (SLOTS + 8) // 2
     with rig.open(ids) as pages:

@@ -37,10 +37,7 @@ def test_without_a_namespace_all_pages_are_private() -> None:
 
 
 def test_whole_pages_are_published_as_they_are_computed(rig: SequenceRig, client: Client) -> None:
-    """Each publish inserts the pages that became whole since the last one.
-
-    A partial page stays invisible.
-    """
+    """Each publish inserts the pages that became whole; a partial page stays invisible."""
     ids = list(range(100, 119))
     with rig.open(ids) as pages:
         assert pages.matched_tokens == 0
@@ -88,10 +85,7 @@ def test_a_match_leaves_a_token_to_compute(rig: SequenceRig) -> None:
 
 
 def test_the_first_of_two_writers_stays(rig: SequenceRig) -> None:
-    """The page that was published first stays.
-
-    Later pages of the other writer are still published.
-    """
+    """The page that was published first stays, and the other writer's later pages follow."""
     ids = list(range(400, 421))
     other = SequenceRig(rig.namespace)
     with rig.open(ids) as late, other.open(ids[:13]) as early:
@@ -108,10 +102,7 @@ def test_the_first_of_two_writers_stays(rig: SequenceRig) -> None:
 
 
 def test_pages_behind_a_removed_path_are_not_published(rig: SequenceRig, client: Client) -> None:
-    """A sequence still reads a matched path that an operator evicted.
-
-    It publishes nothing after that path.
-    """
+    """A sequence still reads a matched path that was evicted, and publishes nothing after it."""
     ids = list(range(800, 817))
     rig.publish_all(ids)
     longer = [*ids, *range(900, 920)]
@@ -148,10 +139,7 @@ def test_an_exception_gives_everything_back(rig: SequenceRig) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_memory_that_does_not_fit_is_a_miss(rig: SequenceRig, client: Client, device: str) -> None:
-    """Memory of another shape or device is a miss.
-
-    Its holds are released, and all pages are private.
-    """
+    """Memory of another shape or device is a miss: no holds, and all pages private."""
     rig.publish_all(list(range(20)))
     head_dim = 4 if device == "cpu" else LAYOUT.head_dim
     layout = replace(LAYOUT, head_dim=head_dim)
@@ -189,10 +177,7 @@ def test_an_absent_store_leaves_the_private_arena() -> None:
 
 
 def test_a_store_that_dies_under_a_sequence_is_no_failure() -> None:
-    """A dead store's pages stay readable and writable to the end.
-
-    New pages are private, and nothing stays held.
-    """
+    """A dead store's pages stay usable to the end, new ones are private, and nothing stays held."""
     with running_store("--tier1-bytes", POOL_BYTES, "--extent-bytes", POOL_BYTES) as dying:
         with Client(dying.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
             namespace = client.namespace(NamespaceIdentity(b"dying"), STORED)

@@ -54,11 +54,7 @@ def test_every_shared_token_is_reused(rig: SequenceRig, shared: int) -> None:
 def test_few_tokens_of_a_first_page_are_computed(
     rig: SequenceRig, client: Client, shared: int
 ) -> None:
-    """A sequence that shares few tokens of its first page starts as a miss.
-
-    Its source is released before anything runs. Its pages are stored at the end, beside those that
-    begin alike.
-    """
+    """A sequence that shares few tokens of its first page starts as a miss."""
     ids = list(range(1000, 1015))
     run_whole(rig, ids, 12)
     other = [*ids[:shared], *range(500, 506)]
@@ -74,10 +70,7 @@ def test_few_tokens_of_a_first_page_are_computed(
 
 
 def test_a_partial_page_is_never_written_again(rig: SequenceRig, client: Client) -> None:
-    """Two sequences continue from a partial page, each in a copy.
-
-    The page itself stays unchanged.
-    """
+    """Two sequences continue from a partial page, each in a copy, and leave the page unchanged."""
     ids = list(range(200, 210))
     partial = run_whole(rig, ids, 8)[-1]
     watcher = SequenceRig(rig.namespace)
@@ -98,10 +91,7 @@ def test_a_partial_page_is_never_written_again(rig: SequenceRig, client: Client)
 
 
 def test_the_source_is_given_back_when_it_is_copied(rig: SequenceRig, client: Client) -> None:
-    """A source's pin is released once something is computed.
-
-    The matched pages' pin stays to the end.
-    """
+    """A source's pin is released once something is computed, the matched pages' at the end."""
     ids = list(range(300, 311))
     run_whole(rig, ids, 8)
     with rig.open(ids) as pages:
@@ -178,10 +168,7 @@ def test_no_slot_is_reserved_beyond_the_end(rig: SequenceRig, client: Client) ->
 
 
 def test_a_prompt_that_just_fits_is_stored(rig: SequenceRig) -> None:
-    """Slots for a prompt are taken even if none can be reserved ahead.
-
-    Later ones are taken one by one.
-    """
+    """Slots for a prompt are taken one by one if none can be reserved ahead."""
     ids = list(range(1800, 1800 + 4 * SLOTS))
     prompt = ids[: 4 * (SLOTS - RESERVE_AHEAD + 1)]
     with rig.open(prompt) as pages:
