@@ -48,6 +48,7 @@ FORKERS: Mapping[str, Sequence[str]] = {
     "chaos": WORKER,
     "generate_with_transformers": WORKER,
     "gpu": WORKER,
+    "gpu_kernels": WORKER,
     "support.gpu.open": WORKER,
     "mutants.mutant_runner": ("hypothesis.stateful",),
 }
