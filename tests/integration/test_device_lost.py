@@ -29,6 +29,7 @@ from kvstore_client.calls.health import LIVENESS, READINESS, SERVING, health_of
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from mutants.mutant import UNCHANGED, Mutant, put_in
+from processes.forked_programs import ANEW, OURS
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PROMPT = [(7 * n + n * n // 5) % 256 for n in range(200)]
@@ -105,8 +106,9 @@ class World:
             source = Path(package.__file__).parent
             shutil.copytree(source, code / source.name)
         put_in(fault, code)
-        # `python -m` imports packages from its working folder.
+        # `python -m` imports packages from its working folder, also if it is a fork.
         self._patch.chdir(code)
+        self._patch.setenv(ANEW, " ".join(OURS))
 
     def has_failed(self) -> bool:
         """Returns whether the engine of PROCESS_STAYS has ended."""

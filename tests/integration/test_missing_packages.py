@@ -1,10 +1,15 @@
 """The programs where a package that they are made of is not installed."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from processes.forked_programs import ANEW, OURS
+
+SUPPORT = Path(__file__).parents[1] / "support"
 PATIENCE = 60.0
 BLOCKED = "import runpy, sys; sys.modules[{missing!r}] = None; sys.argv[1:] = {words}; {start}"
 SCRIPT = "from {}.__main__ import main; sys.exit(main())"
@@ -12,23 +17,33 @@ STARTS = {
     "kvstore-server": SCRIPT.format("kvstore"),
     "kvstore-ctl": SCRIPT.format("kvstore_ctl"),
     "kvstore-worker": SCRIPT.format("inference_worker"),
-    "python -m inference_worker": "runpy.run_module('inference_worker', run_name='__main__')",
 }
+# The same code as of kvstore-worker, in forks of a process that has imported torch.
+FORKED = "python -m inference_worker"
 EXTRAS = {
     "kvstore-server": ("server", ("pydantic_settings", "numpy")),
     "kvstore-ctl": ("ctl", ("typer", "rich")),
     "kvstore-worker": ("worker", ("torch", "transformers")),
-    "python -m inference_worker": ("worker", ("torch", "transformers")),
+    FORKED: ("worker", ("torch", "transformers")),
 }
 
 
 def start(program: str, missing: str, *words: str) -> "subprocess.CompletedProcess[str]":
     """Runs a program without a module to its end; asks for its version unless told otherwise."""
-    code = BLOCKED.format(
-        missing=missing, words=list(words or ("--version",)), start=STARTS[program]
+    words = words or ("--version",)
+    if program == FORKED:
+        arguments = ["-m", "processes.without_package", missing, "inference_worker", *words]
+    else:
+        code = BLOCKED.format(missing=missing, words=list(words), start=STARTS[program])
+        arguments = ["-c", code]
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(SUPPORT), ANEW: " ".join([*OURS, missing])},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @pytest.mark.parametrize(
@@ -51,11 +66,11 @@ def test_a_missing_extra_is_named(program: str, missing: str) -> None:
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
 def test_only_serve_needs_an_http_server(missing: str) -> None:
     """Without starlette and uvicorn `serve` names the missing one; other commands run."""
-    done = start("python -m inference_worker", missing, "serve", "--help")
+    done = start(FORKED, missing, "serve", "--help")
     assert done.returncode == 2
     assert f"needs {missing}," in done.stderr
     assert "Traceback" not in done.stderr
-    done = start("python -m inference_worker", missing, "demo", "--help")
+    done = start(FORKED, missing, "demo", "--help")
     assert done.returncode == 0, done.stderr
     assert "--device" in done.stdout
 

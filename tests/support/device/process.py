@@ -35,13 +35,13 @@ def device_process(
 ) -> WorkerProcess:
     """Starts a process with a client and a ``DeviceWorker``.
 
-    It begins as ``StartMethod`` says. It is spawned if others read its uid from its environment,
-    which they see as it was when the process began. ``environment`` is added to its own before it
-    looks for a device. Its namespace is open unless ``wait_open`` is false. ``config`` has settings
-    of its client. With ``announces_open`` it answers ``OPENING`` before it opens a handle.
+    It begins as ``StartMethod`` says, and has the name of the uid in its environment, if any.
+    ``environment`` is added to its own before it looks for a device. Its namespace is open unless
+    ``wait_open`` is false. ``config`` has settings of its client. With ``announces_open`` it
+    answers ``OPENING`` before it opens a handle.
     """
     # The process itself does without the server that is imported with it.
-    from device.uid_by_environment import VARIABLE  # noqa: PLC0415
+    from device.uid_by_environment import NAME, VARIABLE  # noqa: PLC0415
 
     set_forkserver_preload(IMPORTED)
     return WorkerProcess(
@@ -52,7 +52,8 @@ def device_process(
         wait_open,
         dict(config or {}),
         announces_open,
-        start="spawn" if VARIABLE in os.environ else StartMethod.name,
+        f"{NAME}{os.environ[VARIABLE]}" if VARIABLE in os.environ else "",
+        start=StartMethod.name,
     )
 
 
@@ -64,9 +65,12 @@ def device_worker(
     wait_open: bool,  # noqa: FBT001  # as it comes through the pipe
     config: dict[str, Any],
     announces_open: bool,  # noqa: FBT001  # as it comes through the pipe
+    name: str,
 ) -> "Iterator[DeviceWorker]":
     """Makes the worker in its process."""
     os.environ.update(environment)
+    if name:
+        Path("/proc/self/comm").write_text(name, encoding="utf-8")
     # After the environment is set: these may look for a device.
     from device.launches import StreamWait  # noqa: PLC0415
     from device.pages import IDENTITY, LAYOUT  # noqa: PLC0415

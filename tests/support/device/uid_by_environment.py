@@ -1,7 +1,7 @@
-"""kvstore-server that takes a peer's uid from the peer's environment, where that names one.
+"""kvstore-server that takes a peer's uid from the peer's environment or name, if that has one.
 
 So that processes of one user are of several tenants. ``KVSTORE_AS_UID`` is read as it
-was when the peer's process started.
+was when the peer's process started. A forked process has its parent's, and so its name counts.
 """
 
 import os
@@ -18,6 +18,8 @@ from kvstore.rpc.attach import server as attach
 from kvstore.rpc.attach.peer import Peer, identify
 
 VARIABLE = "KVSTORE_AS_UID"
+# A process's name for its uid. Linux keeps 15 bytes of a name.
+NAME = "as-uid-"
 PROGRAM = (str(Path(__file__)),)
 
 
@@ -29,8 +31,11 @@ def as_uid(uid: int) -> Iterator[None]:
 
 
 def identify_by_environment(connection: socket.socket, *, overflow: int) -> Peer:
-    """Returns the peer of a connection, of the user that its environment names."""
+    """Returns the peer of a connection, of the user that its environment or name has."""
     peer = identify(connection, overflow=overflow)
+    own = Path(f"/proc/{peer.pid}/comm").read_text(encoding="utf-8").strip()
+    if own.startswith(NAME):
+        return replace(peer, uid=int(own.removeprefix(NAME)))
     for entry in Path(f"/proc/{peer.pid}/environ").read_bytes().split(b"\0"):
         name, _, value = entry.partition(b"=")
         if name == VARIABLE.encode():

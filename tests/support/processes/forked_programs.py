@@ -49,6 +49,8 @@ FORKERS: Mapping[str, Sequence[str]] = {
     "chaos": WORKER,
     "generate_with_transformers": WORKER,
     "gpu": WORKER,
+    "gpu_kernels": WORKER,
+    "processes.without_package": WORKER,
     "support.gpu.open": WORKER,
     "mutants.mutant_runner": ("hypothesis.stateful",),
 }
