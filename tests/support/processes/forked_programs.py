@@ -41,6 +41,7 @@ BENCHMARKS = "checksums", "fetch", "recovery", "rpc", "scrapes", "slab", "stall"
 FORKERS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(BENCHMARKS, STORE),
     "kvstore": STORE,
+    "kvstore_ctl": ("kvstore_ctl.app", "starlette", "uvicorn"),
     "inference_worker": WORKER,
     "inference_worker.fleet.engine_process": WORKER,
     "inference_worker.demo.reference": WORKER,
