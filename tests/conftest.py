@@ -121,13 +121,13 @@ def forked_programs() -> Iterator[ForkedPrograms]:
 
 @pytest.fixture(scope="module", autouse=True)
 def programs(request: pytest.FixtureRequest, forked_programs: ForkedPrograms) -> Iterator[None]:
-    """Starts programs as forks, except in tests of their start, and on a GPU.
+    """Starts programs as forks, except in tests of their start, of kernels, and on a GPU.
 
-    A forked process shares its parent's imported libraries, and CUDA cannot be used after a fork.
-    So tests/gpu starts programs as users do.
+    A forked process shares its parent's imported libraries. CUDA cannot be used after a fork, and
+    the environment of tests/kernels lacks some of these libraries.
     """
-    is_gpu = folder_of(request.node.nodeid) == "gpu"
-    forked_programs.on = not is_gpu and request.path.stem not in OF_BEGINNINGS
+    starts_anew = folder_of(request.node.nodeid) in {"gpu", "kernels"}
+    forked_programs.on = not starts_anew and request.path.stem not in OF_BEGINNINGS
     yield
     forked_programs.on = False
 
