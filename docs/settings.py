@@ -57,7 +57,7 @@ extent_bytes              128MiB        default
 $ .venv/bin/kvstore-server config --explain drain-grace
 drain_grace
 
-How long a stop waits for leases to end before it stops anyway.
+The longest wait of a stop for leases to end.
 ...
   value    10.0, from: default
   unit     seconds

@@ -172,7 +172,7 @@ class Config(BaseSettings):
     device: Annotated[
         Device, Symptoms(metrics="kvstore_slots", stats="arenas", log="device_memory_awaited")
     ] = "cpu"
-    """Where the first tier's pages are: `cpu`, or `cuda:N` for the memory of a GPU.
+    """The place of the first tier's pages: `cpu`, or `cuda:N` for the memory of a GPU.
 
     N counts the devices that this process sees, from 0. Needs cupy
     (`pip install cupy-cuda13x`, or cupy-cuda12x for CUDA 12); workers need it too, and
@@ -254,7 +254,7 @@ class Config(BaseSettings):
             log="request_handled",
         ),
     ] = "radix"
-    """How cached prefixes are found: by a tree of runs of pages, or by a digest of each page.
+    """The index of cached prefixes: a tree of runs of pages, or a digest of each page.
 
     Both answer the same; `hash` is vLLM's way, for comparison, and takes several times the
     time and the memory for long prompts. Start with: radix.
@@ -267,7 +267,7 @@ class Config(BaseSettings):
             stats="returned_page_count evicted_page_count",
         ),
     ] = "auto"
-    """Which pages go first where room is needed; always from the end of a path, none that is held.
+    """The policy that picks the pages to evict: from the end of a path, and none that is held.
 
     `auto` weighs what came back before, and callers' hints, by what its evictions turn out
     to be worth; docs/eviction.md has all of them, measured. Wrong when
@@ -283,7 +283,7 @@ class Config(BaseSettings):
             log="page_corrupt",
         ),
     ] = 0.005
-    """Which part of the pages that a match answers is read and compared with what was written.
+    """The part of the pages of a match that the store reads and compares with what was written.
 
     Of pages whose writer gave a checksum; 0 switches it off, 1 reads all. Bytes are read
     outside the store's mutex, and a match waits for it.
@@ -351,7 +351,7 @@ class Config(BaseSettings):
             stats="promoted_page_count",
         ),
     ] = None
-    """What becomes of pages that a match finds in tier 2 alone.
+    """The treatment of pages that a match finds in tier 2 alone.
 
     `in-place`: they are handed out where they are, and copied to tier 1 in the background
     when they are matched again. `promote`: they are copied to tier 1 first, and the match
@@ -493,7 +493,7 @@ class Config(BaseSettings):
     """
 
     drain_grace: Annotated[Grace, AT_SIGHUP, Symptoms(log="drain_finished")] = 10.0
-    """How long a stop waits for leases to end before it stops anyway.
+    """The longest wait of a stop for leases to end.
 
     Too short when `drain_finished` is logged with `leases_left` above zero, whose
     workers then go on without a store. Start with: what a request takes, and not
@@ -509,7 +509,7 @@ class Config(BaseSettings):
             log="lease_expired",
         ),
     ] = 0.1
-    """How often leases are looked through for those past their time to live.
+    """The time between two checks for leases past their time to live.
 
     Too long when `lease_expired` comes late; too short when an idle server takes
     processor time. Start with: half of `min_ttl`.
@@ -591,7 +591,7 @@ class Config(BaseSettings):
     """
 
     insecure_tcp: Annotated[bool, Symptoms(log="insecure_tcp")] = False
-    """Let `listen` go without TLS: whoever sees the network reads tokens and token ids.
+    """Allows `listen` without TLS: anyone who sees the network reads tokens and token ids.
 
     Callers need a token all the same. For loopback, or inside a tunnel.
     Start with: no.

@@ -68,16 +68,18 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
 
 
 def test_obscure_first_words_are_found(tmp_path: Path) -> None:
-    """Docstrings of modules, classes and functions are read, and only whole words count."""
+    """Docstrings of modules, classes, functions and fields are read; only whole words count."""
     path = tmp_path / "example.py"
     path.write_text(
         '"""Of a page."""\n'
         "class Whole:\n"
         '    """Whatever is whole."""\n'
+        "    field: int = 0\n"
+        '    """Which number."""\n'
         "    async def go(self):\n"
         '        """Let go."""\n'
     )
-    assert obscure_openings(path) == ["Of a page.", "Let go."]
+    assert obscure_openings(path) == ["Of a page.", "Which number.", "Let go."]
 
 
 def test_the_words_of_a_name_are_found() -> None:

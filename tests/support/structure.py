@@ -147,11 +147,12 @@ def line_count(paths: Iterable[Path]) -> int:
 
 
 def obscure_openings(path: Path) -> list[str]:
-    """Returns the docstrings of a file that begin with an obscure word."""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    """Returns the docstrings of a file that begin with an obscure word, those of fields too."""
+    # A docstring is a string that stands alone, wherever it is.
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    found = (ast.get_docstring(node) for node in nodes if isinstance(node, documented))
-    return [each for each in found if each and OBSCURE.match(each)]
+    alone = (node.value for node in nodes if isinstance(node, ast.Expr))
+    found = (each.value for each in alone if isinstance(each, ast.Constant))
+    return [each for each in found if isinstance(each, str) and OBSCURE.match(each)]
 
 
 def opening_count(paths: Iterable[Path]) -> int:

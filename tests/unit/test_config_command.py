@@ -85,7 +85,7 @@ def test_the_file_that_it_writes_sets_the_same(
 def test_a_setting_is_explained(capsys: pytest.CaptureFixture[str], spelling: str) -> None:
     """--explain shows a setting's meaning, unit, range and default, however it is spelt."""
     text = printed(capsys, "--explain", spelling, "--drain-grace", "4")
-    assert text.startswith("drain_grace\n\nHow long a stop waits")
+    assert text.startswith("drain_grace\n\nThe longest wait of a stop")
     for line in (
         "value    4.0, from: flag --drain-grace",
         "unit     seconds",

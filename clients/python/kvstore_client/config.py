@@ -103,7 +103,7 @@ class ClientConfig:
     """
 
     page_checksums: bool | None = None
-    """Whether an insert sends checksums of its pages' bytes.
+    """True if an insert sends checksums of its pages' bytes.
 
     The store reads some pages before it hands them out, and finds pages that were
     overwritten. None: only for pages in host memory, where 128 pages take a worker 0.6 ms at
@@ -112,7 +112,7 @@ class ClientConfig:
     """
 
     hot_lane: bool = True
-    """Whether calls of the request path use lanes of the attach socket, if the store has them.
+    """True if calls of the request path use lanes of the attach socket, if the store has them.
 
     The calls and answers are the same, in a third to half of the time. A call uses gRPC if the
     store is older, if more than four threads call at the same time, or after a lane broke.

@@ -31,7 +31,7 @@ class Phase(IntEnum):
     END = 2
     """Workers give back what they hold and end."""
     LAST = 3
-    """Whoever still holds something on purpose ends."""
+    """Workers that still hold something on purpose end."""
 
 
 class Control:
