@@ -22,6 +22,7 @@ from kvstore.core.values.requests import (
     ReuseHint,
     Sequence,
     Source,
+    digest_of,
 )
 
 __all__ = [
@@ -46,4 +47,5 @@ __all__ = [
     "ReuseHint",
     "Sequence",
     "Source",
+    "digest_of",
 ]

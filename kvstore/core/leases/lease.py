@@ -1,7 +1,6 @@
 """A lease: the membership of a worker, and everything that it owns."""
 
 from enum import Enum
-from hashlib import sha256
 from hmac import compare_digest
 from typing import NamedTuple
 
@@ -95,13 +94,13 @@ class Lease:
         self.pin_tombstones = TombstonesOf(owner.tombstones, (number, "pin"))
         self.reservation_tombstones = TombstonesOf(owner.tombstones, (number, "reservation"))
         self.counters = Counters()
-        self._secret_digest = sha256(caller.secret).digest()
+        self._secret_digest = caller.secret_digest
         self._hold_number = 0
         self._max_holds = limits.max_holds_per_lease
 
     def knows(self, caller: Caller) -> bool:
         """Returns True if tenant and secret are this lease's, in constant time."""
-        same = compare_digest(self._secret_digest, sha256(caller.secret).digest())
+        same = compare_digest(self._secret_digest, caller.secret_digest)
         return same and caller.identity.tenant == self.tenant
 
     @property

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from hashlib import sha256
 from math import inf
 from typing import NamedTuple
 
@@ -20,15 +21,21 @@ class Identity(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """A request's lease: its id, its secret, and the epoch that granted it.
+    """A request's lease: its id, the digest of its secret, and the epoch that granted it.
 
-    ``epoch`` is None while the caller knows none: to grant a lease, or to bind a process.
+    The core never sees a secret. ``epoch`` is None while the caller knows none: to grant a
+    lease, or to bind a process.
     """
 
     identity: Identity
     lease_id: bytes
-    secret: bytes
+    secret_digest: bytes
     epoch: int | None
+
+
+def digest_of(secret: bytes) -> bytes:
+    """Returns the digest by which a lease knows its secret: SHA-256, 32 bytes."""
+    return sha256(secret).digest()
 
 
 class ExpectedReuse(IntEnum):

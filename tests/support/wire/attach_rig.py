@@ -9,7 +9,7 @@ from threading import Condition
 
 from google.rpc import error_details_pb2, status_pb2
 
-from kvstore.core.values.requests import Caller, Identity
+from kvstore.core.values.requests import Caller, Identity, digest_of
 from kvstore.rpc.attach.server import MAX_CONNECTIONS, PATIENCE, AttachServer
 from kvstore.rpc.lane import FEATURE, HotLanes
 from kvstore.service.clock import MONOTONIC
@@ -22,6 +22,8 @@ from wire.attach_peer import LIMIT, AttachPeer
 PEER = Path(attach_peer.__file__)
 ADMIN = Identity("uid-0", admin=True)
 TENANT = f"uid-{os.getuid()}"
+# The secret of all leases.
+SECRET = b"secret of 16 bytes and more"
 
 
 class AttachRig:
@@ -63,8 +65,7 @@ class AttachRig:
     def lease(self) -> Caller:
         """Grants a lease to this process's tenant."""
         caller = self.world.caller(tenant=TENANT)
-        secret = b"secret of 16 bytes and more"
-        caller = Caller(caller.identity, caller.lease_id, secret, caller.epoch)
+        caller = caller._replace(secret_digest=digest_of(SECRET))
         self.world.store.grant(caller, ttl=300.0, display_name="test", features=(FEATURE,))
         return caller
 
@@ -83,7 +84,7 @@ class AttachRig:
         """Returns a connection of this process that is bound to a lease."""
         peer = self.connect()
         assert peer.hello().HasField("welcome")
-        assert peer.bind(caller.lease_id, caller.secret).HasField("bound")
+        assert peer.bind(caller.lease_id, SECRET).HasField("bound")
         return peer
 
     def spawn(self, caller: Caller) -> subprocess.Popen[str]:
@@ -95,7 +96,7 @@ class AttachRig:
     def start(self, caller: Caller, *program: str) -> subprocess.Popen[str]:
         """Starts a program of Python that can import the peer; its arguments name a lease."""
         child = subprocess.Popen(
-            [sys.executable, *program, str(self.path), caller.lease_id.hex(), caller.secret.hex()],
+            [sys.executable, *program, str(self.path), caller.lease_id.hex(), SECRET.hex()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
