@@ -25,7 +25,7 @@ class PrefixCacheServicer:
             request.namespace_id,
             convert.sequence_of(request.sequence, call.tokens),
             convert.options_of(request),
-            convert.terms_of(request, call.remaining),
+            call.remaining,
         )
         response = pb.MatchPrefixResponse()
         convert.fill_match(response.match, match, request.caller)
@@ -63,7 +63,7 @@ class PrefixCacheServicer:
             convert.options_of(request),
             reservation_id=request.reservation_id or fields.missing_id("reservation_id"),
             total_page_count=request.total_page_count,
-            terms=convert.terms_of(request, call.remaining),
+            remaining=call.remaining,
             yield_idle=convert.yield_idle_of(request),
         )
         response = pb.AcquirePrefixResponse()

@@ -25,7 +25,6 @@ from kvstore.core.values.layout import OpaqueContent, PagedContent
 from kvstore.core.values.runs import Run
 from kvstore.errors import FeatureUnsupported, InvalidField, LimitExceeded
 from kvstore.rpc.wire import fields
-from kvstore.service.page_io.disk_reader import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
 
@@ -68,17 +67,6 @@ def options_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> Matc
     source_pin_id = message.source_pin_id or None
     speed = message.prefill_tokens_per_second
     return MatchOptions(pin_id, source_pin_id, message.accept_next_token, speed)
-
-
-def terms_of(
-    message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest, remaining: float | None
-) -> LoadTerms:
-    """Returns how long a match may wait for tier 3, and the speed of the engine that asks.
-
-    ``remaining`` is the time to the call's deadline in seconds, None without one.
-    """
-    wait = inf if remaining is None else remaining
-    return LoadTerms(wait, message.prefill_tokens_per_second)
 
 
 def yield_idle_of(message: pb.AcquirePrefixRequest) -> float | None:
