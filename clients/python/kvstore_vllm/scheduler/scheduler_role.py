@@ -73,6 +73,7 @@ class SchedulerRole:
             page_tokens=facts.page_tokens,
             rank_count=facts.rank_count,
             lookup_timeout=settings.lookup_timeout,
+            scheduling_wait=settings.scheduling_wait,
             load_async=settings.load_async,
             save_output=settings.save_output,
         )
