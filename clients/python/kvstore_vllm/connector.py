@@ -96,8 +96,18 @@ class KvstoreConnector(KVConnectorBase_V1):
         if self._rank is not None:
             self._rank.register(kv_caches)
 
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        """Prepares a step: runs before its forward, and before blocks are overwritten."""
+        assert isinstance(kv_connector_metadata, PlanMetadata)
+        if self._rank is not None:
+            self._rank.prepare(kv_connector_metadata.plan)
+
     def start_load_kv(self, forward_context: "ForwardContext", **kwargs: Any) -> None:  # noqa: ANN401
-        """Begins the plan's loads; those that are part of the step are complete on return."""
+        """Begins the plan's other loads; those that are part of the step are complete on return.
+
+        If no load is part of the step, vLLM calls this once it launched the forward; on a CPU
+        that is the forward's end.
+        """
         del forward_context, kwargs
         if self._rank is not None:
             self._rank.load(self._plan())

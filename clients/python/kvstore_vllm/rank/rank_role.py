@@ -40,6 +40,8 @@ class RankRole:
         self._settings = settings
         self._facts = facts
         self._executor: PlanExecutor | None = None
+        self._loads_early = False
+        self._begun: StepPlan | None = None
         self._report = WorkerReport()
         self._lease: bytes | None = None
         self._client: Client | None = None
@@ -60,10 +62,21 @@ class RankRole:
             # Transfers planned before the scheduler knows that fail, and are reported as usual.
             copier = None
         self._executor = PlanExecutor(copier, fault_fraction=self._settings.fault_load_fraction)
+        # A GPU's loads follow the step's work in the queue of the device. On a CPU the step would
+        # have ended by then, so they begin first, unless the step zeroes their blocks later.
+        on_cpu = copier is not None and copier.device.type == "cpu"
+        self._loads_early = on_cpu and not self._facts.zeroes_blocks
+
+    def prepare(self, plan: StepPlan) -> None:
+        """Begins the loads that run beside the step's forward, if they may begin before it."""
+        if self._loads_early and plan.loads and plan.load_async:
+            self.load(plan)
+            self._begun = plan
 
     def load(self, plan: StepPlan) -> None:
-        """Begins the plan's loads."""
-        if self._executor is not None:
+        """Begins the plan's loads, unless :meth:`prepare` did."""
+        begun, self._begun = self._begun, None
+        if self._executor is not None and plan is not begun:
             self._executor.load(plan, self._mapped(plan))
 
     def save(self, plan: StepPlan) -> None:
