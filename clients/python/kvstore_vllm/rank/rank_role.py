@@ -48,7 +48,10 @@ class RankRole:
         self._memory: Namespace | None = None
         self._told = False
         self._none: Counter[str] = Counter()
-        ENGINES_HERE.note_rank(facts.engine_id)
+        # The device that vLLM has selected for this rank.
+        on_gpu = vllm_config.device_config.device_type == "cuda"
+        self._device = torch.cuda.current_device() if on_gpu else None
+        ENGINES_HERE.note_rank(facts.engine_id, self._device)
 
     def register(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
         """Stores the memory of the blocks; logs an error if its layout is not the scheduler's."""
@@ -132,7 +135,9 @@ class RankRole:
             # Joining waits for a store that may be absent, and the step would wait for nothing.
             Thread(target=self._client.close, name="kvstore-vllm-leave", daemon=True).start()
         config = ClientConfig(
-            call_timeout=self._settings.lookup_timeout, wait_for_device=copies_are_done
+            call_timeout=self._settings.lookup_timeout,
+            wait_for_device=copies_are_done,
+            host_memory_device=self._device,
         )
         self._lease, self._told = lease, False
         self._client = Client(self._settings.runtime_dir, config, join=lease)

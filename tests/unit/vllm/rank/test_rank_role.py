@@ -35,7 +35,9 @@ class Facts:
 
 def rank(kv_caches: dict[str, torch.Tensor], *, zeroes_blocks: bool = False) -> RankRole:
     """A rank with some memory."""
-    config = SimpleNamespace(parallel_config=SimpleNamespace(rank=0))
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(rank=0), device_config=SimpleNamespace(device_type="cpu")
+    )
     facts: Any = Facts(zeroes_blocks=zeroes_blocks)
     side = RankRole(config, ConnectorSettings(), facts)
     side.register(kv_caches)
