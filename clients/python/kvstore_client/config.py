@@ -102,6 +102,15 @@ class ClientConfig:
     If it raises, nothing is inserted or released.
     """
 
+    host_memory_device: int | None = None
+    """The CUDA device that copies between its memory and pages in host memory.
+
+    By this process's numbering. Each extent is registered with CUDA as it is mapped, before the
+    store counts on it, and the process needs a driver but neither cupy nor torch for that. It takes
+    about 0.1 s a GB. If CUDA refuses, that is logged once, and copies are several times
+    slower. None: no extent is registered.
+    """
+
     page_checksums: bool | None = None
     """True if an insert sends checksums of its pages' bytes.
 
@@ -128,12 +137,18 @@ class ClientConfig:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
+            if each.name == "host_memory_device":
+                continue
             is_time = isinstance(value, float | int) and not isinstance(value, bool)
             if is_time and not value > 0:
                 raise ValueError(f"{each.name} is {value}: set it to more than 0 seconds")
         if self.call_timeout > MAX_CALL_TIMEOUT:
             raise ValueError(
                 f"call_timeout is {self.call_timeout}: set at most {MAX_CALL_TIMEOUT} seconds"
+            )
+        if self.host_memory_device is not None and self.host_memory_device < 0:
+            raise ValueError(
+                f"host_memory_device is {self.host_memory_device}: set a device's number, from 0 on"
             )
         if self.first_backoff > self.longest_backoff:
             raise ValueError(f"first_backoff is {self.first_backoff}: set at most longest_backoff")

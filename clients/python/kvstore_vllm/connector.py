@@ -74,7 +74,7 @@ class KvstoreConnector(KVConnectorBase_V1):
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         log_with(logging.getLogger("vllm"))
-        settings = ConnectorSettings.read(self._kv_transfer_config.kv_connector_extra_config or {})
+        settings = _settings(vllm_config)
         facts = EngineFacts(vllm_config, kv_cache_config)
         self._events = StoredEvents(vllm_config)
         self._scheduler: SchedulerRole | None = None
@@ -83,6 +83,14 @@ class KvstoreConnector(KVConnectorBase_V1):
             self._scheduler = SchedulerRole(vllm_config, settings, facts, self._events.stored)
         else:
             self._rank = RankRole(vllm_config, settings, facts)
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
+        """Returns the KV cache's layout that ``kv_cache_layout`` asks for; None: any.
+
+        vLLM uses another one, with a warning, if the attention does not support it.
+        """
+        return _settings(vllm_config).wanted_layout(vllm_config.device_config.device_type)
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -96,8 +104,18 @@ class KvstoreConnector(KVConnectorBase_V1):
         if self._rank is not None:
             self._rank.register(kv_caches)
 
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        """Prepares a step: runs before its forward, and before blocks are overwritten."""
+        assert isinstance(kv_connector_metadata, PlanMetadata)
+        if self._rank is not None:
+            self._rank.prepare(kv_connector_metadata.plan)
+
     def start_load_kv(self, forward_context: "ForwardContext", **kwargs: Any) -> None:  # noqa: ANN401
-        """Begins the plan's loads; those that are part of the step are complete on return."""
+        """Begins the plan's other loads; those that are part of the step are complete on return.
+
+        If no load is part of the step, vLLM calls this once it launched the forward; on a CPU
+        that is the forward's end.
+        """
         del forward_context, kwargs
         if self._rank is not None:
             self._rank.load(self._plan())
@@ -238,3 +256,8 @@ class KvstoreConnector(KVConnectorBase_V1):
         metadata = self._get_connector_metadata()
         assert isinstance(metadata, PlanMetadata)
         return metadata.plan
+
+
+def _settings(vllm_config: "VllmConfig") -> ConnectorSettings:
+    transfer = vllm_config.kv_transfer_config
+    return ConnectorSettings.read((transfer and transfer.kv_connector_extra_config) or {})

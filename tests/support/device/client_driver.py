@@ -1,6 +1,8 @@
 """The driver's functions that the client calls, on a card of this process."""
 
 import ctypes
+import os
+from pathlib import Path
 from threading import get_ident
 from types import SimpleNamespace
 
@@ -8,6 +10,14 @@ from device.card import Card
 from device.driver_stand_in import driver_library
 
 RELAXED = 2
+PORTABLE = 1
+
+
+def require_mapped(address: int, size_bytes: int) -> None:
+    """Raises ``OSError`` unless this process can read the first and the last byte."""
+    with Path("/proc/self/mem").open("rb", buffering=0) as memory:
+        for place in (address, address + size_bytes - 1):
+            assert len(os.pread(memory.fileno(), 1, place)) == 1
 
 
 def client_driver(card: Card) -> SimpleNamespace:
@@ -27,6 +37,29 @@ def client_driver(card: Card) -> SimpleNamespace:
         card.relaxed.add(get_ident())
         return 0
 
+    using: set[int] = set()
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    def set_current(context: int) -> int:
+        assert context == 1  # as cuDevicePrimaryCtxRetain says
+        using.add(get_ident())
+        return 0
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
+    def register(address: int, size_bytes: int, flags: int) -> int:
+        assert flags == PORTABLE
+        if card.note("cuMemHostRegister_v2") or get_ident() not in using:
+            return 201
+        return 0 if card.register(address, size_bytes) else 712
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    def unregister(address: int) -> int:
+        require_mapped(address, card.registered.pop(address))
+        return 201 if card.note("cuMemHostUnregister") or get_ident() not in using else 0
+
+    library.cuCtxSetCurrent = set_current
+    library.cuMemHostRegister_v2 = register
+    library.cuMemHostUnregister = unregister
     library.cuDevicePrimaryCtxRetain = retain
     library.cuThreadExchangeStreamCaptureMode = exchange_mode
     return library

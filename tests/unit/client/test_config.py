@@ -25,6 +25,13 @@ def test_a_time_has_to_be_positive(name: str, value: float) -> None:
         ClientConfig(**{name: value})
 
 
+def test_a_device_is_a_number() -> None:
+    """The first device has the number 0, and none has a negative one."""
+    assert ClientConfig(host_memory_device=0).host_memory_device == 0
+    with pytest.raises(ValueError, match="host_memory_device is -1"):
+        ClientConfig(host_memory_device=-1)
+
+
 def test_times_have_an_order() -> None:
     """A call timeout above the store's limit, and backoffs in the wrong order, are refused."""
     assert ClientConfig(call_timeout=60).call_timeout == 60

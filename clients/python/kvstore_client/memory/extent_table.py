@@ -6,7 +6,7 @@ from threading import Condition
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import DeviceUnavailable, StoreError
 from kvstore_client.memory.cuda.cuda_extent import CudaExtent
-from kvstore_client.memory.host_extent import HostExtent
+from kvstore_client.memory.host_extent import HostExtent, Register
 from kvstore_client.memory.mapped_extent import MappedExtent, UntrustedExtent
 from kvstore_client.memory.page_generations import map_generations
 from kvstore_client.page_runs import Pages
@@ -19,18 +19,21 @@ def map_extent(
     store_epoch: int,
     unmapped: Callable[[int], None],
     wait: Callable[[], None] | None = None,
+    register: Register | None = None,
 ) -> MappedExtent:
     """Maps an extent of a store, and its generations.
 
     ``descriptors`` came with the extent and stay the caller's. ``unmapped`` is called with the
     extent's id after it is unmapped, at any point of the program: it MUST NOT wait. Memory of a
-    device is unmapped after ``wait``, by default once the whole device is done. Raises
-    :class:`UntrustedExtent`, ``OSError`` for host memory that cannot be mapped, and
+    device is unmapped after ``wait``, by default once the whole device is done. Host memory is
+    registered by ``register``.
+
+    Raises :class:`UntrustedExtent`, ``OSError`` for host memory that cannot be mapped, and
     ``DeviceUnavailable`` for other memory. Raises ``StoreUnavailable`` if the caller has to drop an
     earlier store's views first.
     """
     generations = map_generations(extent, descriptors)
-    mapped = _map(extent, descriptors, store_epoch, unmapped, wait)
+    mapped = _map(extent, descriptors, store_epoch, unmapped, wait, register)
     mapped.generations = generations
     return mapped
 
@@ -41,6 +44,7 @@ def _map(
     store_epoch: int,
     unmapped: Callable[[int], None],
     wait: Callable[[], None] | None,
+    register: Register | None,
 ) -> MappedExtent:
     kind = extent.WhichOneof("handle")
     if kind == "cuda_ipc":
@@ -49,7 +53,7 @@ def _map(
         raise DeviceUnavailable(f"this client cannot map memory by {kind or 'no handle'}")
     if extent.host.descriptor_index >= len(descriptors):
         raise UntrustedExtent(f"extent {extent.extent_id} came without its descriptor")
-    return HostExtent(extent, descriptors[extent.host.descriptor_index], unmapped)
+    return HostExtent(extent, descriptors[extent.host.descriptor_index], unmapped, register)
 
 
 # The most preparations, of a few MiB each: 16 GiB of memory. Its page tables, charged to this
@@ -84,12 +88,17 @@ class ExtentTable:
         unmapped: Callable[[int], None],
         store_epoch: int,
         wait: Callable[[], None] | None = None,
+        register: Register | None = None,
     ) -> None:
-        """Uses ``wait`` to wait for all work on a device's extents before one is unmapped."""
+        """Uses ``wait`` to wait for all work on a device's extents before one is unmapped.
+
+        Registers extents of host memory by ``register`` as it maps them.
+        """
         self._monitor = monitor
         self._numbers = numbers
         self._store_epoch = store_epoch
         self._wait = wait
+        self._register = register
         self._mapped: dict[int, MappedExtent] = {}
         self._acknowledged: set[int] = set()
         self._refused: dict[int, StoreError] = {}
@@ -125,6 +134,7 @@ class ExtentTable:
             store_epoch=self._store_epoch,
             unmapped=self._lingering.end,
             wait=self._wait,
+            register=self._register,
         )
         with self._monitor:
             if self._closed:

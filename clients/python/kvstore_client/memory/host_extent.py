@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from kvstore.v1 import types_pb2
 from kvstore_client.memory.mapped_extent import MappedExtent, UntrustedExtent
@@ -33,6 +33,12 @@ _LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
+# Is given the unmapping of memory. Does it once the memory is unregistered, on any thread.
+Unregister: TypeAlias = Callable[[Callable[[], None]], None]
+# Registers slots with a device, by their address, their bytes, and the bytes of a slot.
+Register: TypeAlias = Callable[[int, int, int], Unregister]
+
+
 class UntrustedMemory(Exception):
     """A descriptor's memory is smaller than announced, or could shrink."""
 
@@ -56,18 +62,20 @@ def map_memory(
     *,
     writable: bool = True,
     unmapped: Callable[[], None] | None = None,
+    register: Callable[[int], Unregister] | None = None,
 ) -> memoryview:
     """Maps ``size`` bytes of a descriptor and returns them. The descriptor stays the caller's.
 
     Every view of the bytes keeps them mapped. Neither forked children nor core dumps have
     them. After the last view is dropped, ``unmapped`` is called once, on the thread that
     dropped it and at any point of the program: it MUST NOT wait. Raises ``OSError`` if the
-    bytes cannot be mapped.
+    bytes cannot be mapped. ``register`` is called with the address before this returns.
     """
     address = _map(descriptor, size, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
     # Views keep this array alive, and the array keeps the mapping.
     memory = (ctypes.c_ubyte * size).from_address(address)
-    end = weakref.finalize(memory, _unmap, address, size, os.getpid(), unmapped)
+    unregister = register(address) if register else None
+    end = weakref.finalize(memory, _unmap, address, size, os.getpid(), unmapped, unregister)
     # At exit the kernel unmaps, after the last thread that may still read.
     end.atexit = False
     view = memoryview(memory).cast("B")
@@ -98,13 +106,27 @@ def _map(descriptor: int, size: int, protection: int) -> int:
     return int(address)
 
 
-def _unmap(address: int, size: int, pid: int, unmapped: Callable[[], None] | None) -> None:
+def _unmap(
+    address: int,
+    size: int,
+    pid: int,
+    unmapped: Callable[[], None] | None,
+    unregister: Unregister | None,
+) -> None:
     if os.getpid() != pid:
         # A forked child: MADV_DONTFORK left nothing here, and other memory may be in its place.
         return
-    _LIBC.munmap(address, size)
-    if unmapped is not None:
-        unmapped()
+
+    def unmap() -> None:
+        _LIBC.munmap(address, size)
+        if unmapped is not None:
+            unmapped()
+
+    (unregister or _at_once)(unmap)
+
+
+def _at_once(work: Callable[[], None]) -> None:
+    work()
 
 
 class HostExtent(MappedExtent):
@@ -112,7 +134,8 @@ class HostExtent(MappedExtent):
 
     Maps a memfd's ``descriptor``, which the caller closes. After the extent is unmapped,
     ``unmapped`` is called once with its id. The call is on the thread that dropped the last
-    view, at any point of the program: it MUST NOT wait.
+    view, at any point of the program: it MUST NOT wait. With ``register`` a device can copy from
+    the slots, and another thread unmaps them.
 
     Raises :class:`UntrustedExtent` for wrong seals or sizes, and ``OSError`` if the memory
     cannot be mapped.
@@ -125,6 +148,7 @@ class HostExtent(MappedExtent):
         extent: types_pb2.Extent,
         descriptor: int,
         unmapped: Callable[[int], None] | None = None,
+        register: Register | None = None,
     ) -> None:
         size = extent.host.size_bytes
         super().__init__(extent, size)
@@ -133,7 +157,8 @@ class HostExtent(MappedExtent):
         except UntrustedMemory as error:
             raise UntrustedExtent(f"extent {extent.extent_id}: {error}") from error
         report = partial(unmapped, self.extent_id) if unmapped else None
-        self._memory = map_memory(descriptor, size, unmapped=report)
+        registered = partial(self._register, register) if register else None
+        self._memory = map_memory(descriptor, size, unmapped=report, register=registered)
 
     def view(self) -> memoryview:
         """Returns all slots as bytes: slot i begins at ``i * slot_bytes``."""
@@ -151,6 +176,10 @@ class HostExtent(MappedExtent):
         slots = self.view()
         end = min(begin + POPULATED_BYTES, len(slots))
         return end if populate(slots[begin:end]) and end < len(slots) else None
+
+    def _register(self, register: Register, address: int) -> Unregister:
+        begin, end = self._slots.start, self._slots.stop
+        return register(address + begin, end - begin, self.slot_bytes)
 
     def _bytes(self) -> "torch.Tensor":
         import torch  # noqa: PLC0415  # on demand: clients without torch use views

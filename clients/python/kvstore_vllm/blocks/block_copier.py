@@ -15,7 +15,8 @@ WIDE = 8
 
 def copy_with_team(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copies with all torch threads of the caller; on a device, on the current stream."""
-    _widened(target).copy_(_widened(source))
+    target, source = _widened(target, source)
+    target.copy_(source)
 
 
 def copy_alone(target: torch.Tensor, source: torch.Tensor) -> None:
@@ -25,16 +26,18 @@ def copy_alone(target: torch.Tensor, source: torch.Tensor) -> None:
     OpenMP team for life. libgomp then counts more threads than cores, and every team, the
     engine's too, sleeps instead of spinning (libgomp's ``gomp_throttled_spin_count_var``).
     """
-    np.copyto(_widened(target).numpy(), _widened(source).numpy())
+    target, source = _widened(target, source)
+    np.copyto(target.numpy(), source.numpy())
 
 
-def _widened(part: torch.Tensor) -> torch.Tensor:
-    """Returns the same bytes as wider elements if all strides and the size divide."""
-    if part.shape[-1] % WIDE or part.storage_offset() % WIDE:
-        return part
-    if any(stride % WIDE for stride in part.stride()[:-1]):
-        return part
-    return part.view(torch.int64)
+def _widened(*sides: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Returns the same bytes as wider elements if all strides and sizes of both sides divide."""
+    for part in sides:
+        if part.shape[-1] % WIDE or part.storage_offset() % WIDE:
+            return sides
+        if any(stride % WIDE for stride in part.stride()[:-1]):
+            return sides
+    return [part.view(torch.int64) for part in sides]
 
 
 class Plane(NamedTuple):

@@ -23,6 +23,11 @@ LONGEST_SCHEDULING_WAIT = 0.1
 # Bytes of a digest, and the longest name, that a store takes by default.
 DIGEST_BYTES = range(16, 65)
 LONGEST_NAME = 256
+# Orders of the axes of vLLM's KV cache in memory: ``vllm.v1.kv_cache_layout.KVCacheLayout``.
+LAYOUTS = ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC")
+AUTO, NONE = "auto", "none"
+# All layers of a block lie together, so a copy between a block and a page is one piece.
+BLOCK_FIRST = "BLNHC"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +55,13 @@ class ConnectorSettings:
 
     save_output: bool = True
     """Says whether whole pages of the output are stored too, as a request finishes."""
+
+    kv_cache_layout: str = AUTO
+    """The layout of the KV cache that vLLM is asked for, by vLLM's name, such as ``BLHNC``.
+
+    ``auto`` asks for ``BLNHC`` on a GPU, where a page is then one copy, and for nothing on a CPU.
+    ``none`` asks for nothing.
+    """
 
     model_digest: str | None = None
     """Replaces the digest of weights that cannot be digested, in hexadecimal digits.
@@ -79,6 +91,11 @@ class ConnectorSettings:
             )
         if not 0 <= self.fault_load_fraction <= 1:
             raise ValueError(f"fault_load_fraction is from 0 to 1, not {self.fault_load_fraction}")
+        if self.kv_cache_layout not in (AUTO, NONE, *LAYOUTS):
+            raise ValueError(
+                f"kv_cache_layout is {AUTO}, {NONE} or one of {', '.join(LAYOUTS)}, not "
+                f"{self.kv_cache_layout!r}"
+            )
         if len(self.display_name.encode()) > LONGEST_NAME:
             raise ValueError(f"display_name has at most {LONGEST_NAME} bytes")
         if self.model_digest is not None:
@@ -99,6 +116,12 @@ class ConnectorSettings:
                 f"know; it knows {', '.join(sorted(known))}"
             )
         return cls(**{name: _checked(name, value, known[name]) for name, value in extra.items()})
+
+    def wanted_layout(self, device_type: str) -> str | None:
+        """Returns the layout to ask vLLM for on a kind of device; None leaves it to vLLM."""
+        if self.kv_cache_layout == AUTO:
+            return BLOCK_FIRST if device_type == "cuda" else None
+        return None if self.kv_cache_layout == NONE else self.kv_cache_layout
 
 
 def _checked(name: str, value: object, expected: object) -> Any:  # noqa: ANN401  # its field's type

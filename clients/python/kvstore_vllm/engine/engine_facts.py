@@ -53,6 +53,8 @@ class EngineFacts:
         self.pieces: Sequence[BlockPiece] = pieces_of(
             kv_cache_config.kv_cache_tensors, kv_cache_config.num_blocks
         )
+        # vLLM then zeroes a step's new blocks before its forward.
+        self.zeroes_blocks = bool(getattr(kv_cache_config, "needs_kv_cache_zeroing", False))
         self._layout_name = str(kv_cache_config.kv_cache_layout or "")
 
     @property

@@ -66,10 +66,14 @@ class StoreAccess:
         *,
         name: str,
         call_timeout: float,
+        device: int | None = None,
     ) -> None:
-        """``name`` is the lease's."""
+        """``name`` is the lease's; ``device`` is the GPU of a rank in this process."""
         config = ClientConfig(
-            call_timeout=call_timeout, display_name=name, wait_for_device=copies_are_done
+            call_timeout=call_timeout,
+            display_name=name,
+            wait_for_device=copies_are_done,
+            host_memory_device=device,
         )
         self.layout = layout
         self._folder = RuntimeDir(runtime_dir).path
@@ -136,11 +140,15 @@ class EnginesHere:
 
     def __init__(self) -> None:
         self._accesses: dict[tuple[int, str], StoreAccess] = {}
-        self._ranks: set[tuple[int, str]] = set()
+        self._ranks: dict[tuple[int, str], int | None] = {}
 
-    def note_rank(self, engine_id: str) -> None:
-        """Notes that a rank of the engine is in this process."""
-        self._ranks.add((os.getpid(), engine_id))
+    def note_rank(self, engine_id: str, device: int | None = None) -> None:
+        """Notes that a rank of the engine is in this process, and its GPU if it has one."""
+        self._ranks[os.getpid(), engine_id] = device
+
+    def device_of(self, engine_id: str) -> int | None:
+        """Returns the GPU of the engine's rank in this process, if there are both."""
+        return self._ranks.get((os.getpid(), engine_id))
 
     def has_rank(self, engine_id: str) -> bool:
         """Returns whether a rank of the engine is in this process."""
@@ -157,7 +165,7 @@ class EnginesHere:
     def remove(self, engine_id: str) -> None:
         """Forgets an engine that ends."""
         self._accesses.pop((os.getpid(), engine_id), None)
-        self._ranks.discard((os.getpid(), engine_id))
+        self._ranks.pop((os.getpid(), engine_id), None)
 
 
 ENGINES_HERE: Final = EnginesHere()

@@ -40,13 +40,18 @@ class RankRole:
         self._settings = settings
         self._facts = facts
         self._executor: PlanExecutor | None = None
+        self._loads_early = False
+        self._begun: StepPlan | None = None
         self._report = WorkerReport()
         self._lease: bytes | None = None
         self._client: Client | None = None
         self._memory: Namespace | None = None
         self._told = False
         self._none: Counter[str] = Counter()
-        ENGINES_HERE.note_rank(facts.engine_id)
+        # The device that vLLM has selected for this rank.
+        on_gpu = vllm_config.device_config.device_type == "cuda"
+        self._device = torch.cuda.current_device() if on_gpu else None
+        ENGINES_HERE.note_rank(facts.engine_id, self._device)
 
     def register(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
         """Stores the memory of the blocks; logs an error if its layout is not the scheduler's."""
@@ -60,10 +65,21 @@ class RankRole:
             # Transfers planned before the scheduler knows that fail, and are reported as usual.
             copier = None
         self._executor = PlanExecutor(copier, fault_fraction=self._settings.fault_load_fraction)
+        # A GPU's loads follow the step's work in the queue of the device. On a CPU the step would
+        # have ended by then, so they begin first, unless the step zeroes their blocks later.
+        on_cpu = copier is not None and copier.device.type == "cpu"
+        self._loads_early = on_cpu and not self._facts.zeroes_blocks
+
+    def prepare(self, plan: StepPlan) -> None:
+        """Begins the loads that run beside the step's forward, if they may begin before it."""
+        if self._loads_early and plan.loads and plan.load_async:
+            self.load(plan)
+            self._begun = plan
 
     def load(self, plan: StepPlan) -> None:
-        """Begins the plan's loads."""
-        if self._executor is not None:
+        """Begins the plan's loads, unless :meth:`prepare` did."""
+        begun, self._begun = self._begun, None
+        if self._executor is not None and plan is not begun:
             self._executor.load(plan, self._mapped(plan))
 
     def save(self, plan: StepPlan) -> None:
@@ -119,7 +135,9 @@ class RankRole:
             # Joining waits for a store that may be absent, and the step would wait for nothing.
             Thread(target=self._client.close, name="kvstore-vllm-leave", daemon=True).start()
         config = ClientConfig(
-            call_timeout=self._settings.lookup_timeout, wait_for_device=copies_are_done
+            call_timeout=self._settings.lookup_timeout,
+            wait_for_device=copies_are_done,
+            host_memory_device=self._device,
         )
         self._lease, self._told = lease, False
         self._client = Client(self._settings.runtime_dir, config, join=lease)

@@ -61,6 +61,7 @@ class SchedulerRole:
             layout,
             name=lease_name(identity.display_name, facts.engine_id),
             call_timeout=settings.lookup_timeout,
+            device=ENGINES_HERE.device_of(facts.engine_id),
         )
         self._base_salt = engine_salt(settings)
         self._adapters = AdapterDigests(adapter_facts(vllm_config.lora_config))

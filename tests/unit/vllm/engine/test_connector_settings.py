@@ -53,9 +53,27 @@ def test_what_is_set_is_read() -> None:
         ({"model_digest": "ab" * 8}, "model_digest"),
         ({"model_digest": "ab" * 65}, "model_digest"),
         ({"display_name": "x" * 257}, "display_name"),
+        ({"kv_cache_layout": "NHD"}, "kv_cache_layout.*BLNHC"),
     ],
 )
 def test_what_is_no_setting_is_named(extra: Mapping[str, object], named: str) -> None:
     """An unknown key and an invalid value are refused by name."""
     with pytest.raises(ValueError, match=named):
         ConnectorSettings.read(extra)
+
+
+@pytest.mark.parametrize(
+    ("extra", "on_gpu", "on_cpu"),
+    [
+        ({}, "BLNHC", None),
+        ({"kv_cache_layout": "none"}, None, None),
+        ({"kv_cache_layout": "BLHNC"}, "BLHNC", "BLHNC"),
+    ],
+)
+def test_a_gpu_is_asked_for_blocks_first(
+    extra: Mapping[str, object], on_gpu: str | None, on_cpu: str | None
+) -> None:
+    """Without the setting a GPU's blocks come first, and a CPU's lie as vLLM likes."""
+    settings = ConnectorSettings.read(extra)
+    assert settings.wanted_layout("cuda") == on_gpu
+    assert settings.wanted_layout("cpu") == on_cpu

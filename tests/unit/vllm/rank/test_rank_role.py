@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from kvstore_client import DatedRun
+from kvstore_client.testing import wait_until
 from kvstore_vllm.blocks.block_geometry import BlockPiece
 from kvstore_vllm.engine.connector_settings import ConnectorSettings
+from kvstore_vllm.engine.store_access import ENGINES_HERE
 from kvstore_vllm.rank.rank_role import RankRole
 from kvstore_vllm.step_plan import BlockTransfer, StepPlan
+from vllm_rig.block_layouts import slots, transfer
 
 LOAD, SAVE = 1, 2
 RUNS = (DatedRun(5, (0, 1), (0, 0)),)
@@ -24,15 +27,18 @@ class Facts:
 
     engine_id: str = "an engine without a scheduler half here"
     tensor_parallel_size: int = 1
+    zeroes_blocks: bool = False
     pieces: list[BlockPiece] = field(
         default_factory=lambda: [BlockPiece(("a",), 0, 256, 0, 1, LAYER_BYTES, BLOCKS)]
     )
 
 
-def rank(kv_caches: dict[str, torch.Tensor]) -> RankRole:
+def rank(kv_caches: dict[str, torch.Tensor], *, zeroes_blocks: bool = False) -> RankRole:
     """A rank with some memory."""
-    config = SimpleNamespace(parallel_config=SimpleNamespace(rank=0))
-    facts: Any = Facts()
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(rank=0), device_config=SimpleNamespace(device_type="cpu")
+    )
+    facts: Any = Facts(zeroes_blocks=zeroes_blocks)
     side = RankRole(config, ConnectorSettings(), facts)
     side.register(kv_caches)
     return side
@@ -62,3 +68,24 @@ def test_what_cannot_be_copied_is_reported(
     report = side.take_report()
     assert set(report.ended) == report.failed == {LOAD, SAVE}
     assert report.disagrees == (kv_caches.get("a", torch.zeros(0)).nbytes < BLOCKS * LAYER_BYTES)
+
+
+@pytest.mark.parametrize("zeroes_blocks", [False, True], ids=["plain blocks", "zeroed blocks"])
+def test_loads_begin_before_the_forward_of_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, *, zeroes_blocks: bool
+) -> None:
+    """A load is made once: before the forward, or after a step that zeroes blocks began."""
+    blocks = torch.zeros((BLOCKS, LAYER_BYTES), dtype=torch.uint8)
+    memory = slots(BLOCKS, LAYER_BYTES, "cpu")
+    memory.tensor.fill_(7)
+    monkeypatch.setattr(ENGINES_HERE, "get", {"engine": SimpleNamespace(memory=memory)}.get)
+    side = rank({"a": blocks}, zeroes_blocks=zeroes_blocks)
+    plan = StepPlan("engine", loads=[transfer(LOAD, range(1, 3))])
+    side.prepare(plan)
+    loaded = not zeroes_blocks and wait_until(lambda: side.take_finished()[1] == {"request 1"})
+    assert bool(blocks[1:3].all()) == loaded != zeroes_blocks
+    side.load(plan)
+    assert loaded or wait_until(lambda: side.take_finished()[1] == {"request 1"})
+    side.close()
+    assert blocks[:, 0].tolist() == [0, 7, 7, 0]
+    assert side.counts["load_bytes"] == 2 * LAYER_BYTES

@@ -14,6 +14,8 @@ LIBRARY = "libcuda.so.1"
 UUID_BYTES = 16
 # CU_STREAM_CAPTURE_MODE_RELAXED, of the enum CUstreamCaptureMode.
 CAPTURE_RELAXED = 2
+# CU_MEMHOSTREGISTER_PORTABLE of cuda.h: registered for every context, as by CUDA's runtime.
+REGISTER_PORTABLE = 1
 
 
 class CudaDriver:
@@ -39,9 +41,28 @@ class CudaDriver:
 
         cupy, torch and every user of CUDA's runtime work in this one context.
         """
-        ordinal, context = ctypes.c_int(), ctypes.c_void_p()
-        self._call("cuDeviceGet", ctypes.byref(ordinal), ctypes.c_int(device))
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), ordinal)
+        self._primary_context(device)
+
+    def use(self, device: int) -> None:
+        """Makes a device's primary context current on the calling thread, and keeps it."""
+        self._call("cuCtxSetCurrent", self._primary_context(device))
+
+    def register(self, address: int, size_bytes: int) -> None:
+        """Pins mapped host memory for all devices; 0.1 s a GB. Call it after :meth:`use`.
+
+        A refusal leaves no error behind: the driver has none that a later call would report, unlike
+        CUDA's runtime, whose ``cudaHostRegister`` this is.
+        """
+        self._call(
+            "cuMemHostRegister_v2",
+            ctypes.c_void_p(address),
+            ctypes.c_size_t(size_bytes),
+            ctypes.c_uint(REGISTER_PORTABLE),
+        )
+
+    def unregister(self, address: int) -> None:
+        """Undoes a registration. Call it after :meth:`use`, before the memory is unmapped."""
+        self._call("cuMemHostUnregister", ctypes.c_void_p(address))
 
     def relax_capture(self) -> None:
         """Allows the calling thread to use CUDA while another thread captures a graph.
@@ -51,6 +72,12 @@ class CudaDriver:
         """
         mode = ctypes.c_int(CAPTURE_RELAXED)
         self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+
+    def _primary_context(self, device: int) -> ctypes.c_void_p:
+        ordinal, context = ctypes.c_int(), ctypes.c_void_p()
+        self._call("cuDeviceGet", ctypes.byref(ordinal), ctypes.c_int(device))
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), ordinal)
+        return context
 
     def _call(self, name: str, *arguments: object) -> None:
         result = getattr(self._library, name)(*arguments)
