@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from kvstore_vllm.scheduler.save_path import SavePath
 from kvstore_vllm.scheduler.tracked_requests import RequestLookup
 from kvstore_vllm.scheduler.transfer_jobs import Jobs
+from kvstore_vllm.scheduler.transfer_planner import TransferPlanner
+from kvstore_vllm.step_plan import StepPlan
 from vllm_rig.planner_world import ACTIONS, PlannerWorld, Setup
 
 # An action, and a number that chooses what it is about. Not rules of a state machine, some of
@@ -29,6 +31,7 @@ SETUPS = st.builds(
     save_output=st.booleans(),
     ranks=st.integers(1, 2),
     lag=st.integers(0, 1),
+    saves_beside=st.booleans(),
     blocks=st.sampled_from([8, 30]),
     slots=st.sampled_from([3, 12, 40]),
 )
@@ -64,9 +67,10 @@ def test_such_a_run_loads_and_stores(ranks: int) -> None:
 
 def run_at_random() -> None:
     """Runs some worlds to their ends, the same each time."""
-    for seed in range(20):
+    for seed in range(100):
         draw = random.Random(seed)
-        world = PlannerWorld(Setup(ranks=2, lag=seed % 2, load_async=seed % 3 > 0))
+        setup = Setup(ranks=2, lag=seed % 2, load_async=seed % 3 > 0, saves_beside=seed % 4 > 1)
+        world = PlannerWorld(setup)
         for _ in range(50):
             draw.choice(ACTIONS)(world, draw.randrange(1_000))
         world.end()
@@ -85,10 +89,18 @@ def keep_no_blocks(self: SavePath, tracked: Any, *rest: Any) -> bool:  # noqa: A
     return False
 
 
+def wait_for_no_save(self: TransferPlanner, plan: StepPlan, *rest: Any) -> None:  # noqa: ANN401
+    """Blocks of preempted requests are overwritten while they are copied."""
+    PLAN(self, plan, *rest)
+    plan.preempted.clear()
+
+
 FINISHED = SavePath.finished
+PLAN = TransferPlanner.plan
 FAULTS: dict[str, tuple[type, str, Any]] = {
     "late-answers-are-kept": (RequestLookup, "drop", keep_late_answers),
     "blocks-are-not-held": (SavePath, "finished", keep_no_blocks),
+    "preempted-blocks-are-not-waited-for": (TransferPlanner, "plan", wait_for_no_save),
     "one-rank-is-enough": (Jobs, "__init__", lambda self, _: RANKS(self, 1)),
 }
 RANKS = Jobs.__init__

@@ -14,6 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.version import __version__ as vllm_version
 
+from kvstore_vllm.blocks.swap_blocks import swap_blocks
 from kvstore_vllm.connector_stats import ConnectorPromMetrics, ConnectorStats
 from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
@@ -82,7 +83,7 @@ class KvstoreConnector(KVConnectorBase_V1):
         if role is KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerRole(vllm_config, settings, facts, self._events.stored)
         else:
-            self._rank = RankRole(vllm_config, settings, facts)
+            self._rank = RankRole(vllm_config, settings, facts, swap_blocks)
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
@@ -133,7 +134,7 @@ class KvstoreConnector(KVConnectorBase_V1):
         """Does nothing: no save works by layer, because a CUDA graph would skip it."""
 
     def wait_for_save(self) -> None:
-        """Copies the blocks that the plan saves; the copies are complete on return."""
+        """Begins to copy the blocks that the plan saves; on a CPU the copies are complete."""
         if self._rank is not None:
             self._rank.save(self._plan())
 

@@ -31,7 +31,8 @@ class StepPlan:
 
     A rank in the scheduler's process finds the store by ``engine_id``. Other ranks use
     ``lease``, which is secret, and the ``identity`` of its pages. ``let_go`` are ended requests
-    whose blocks are no longer read. ``idle`` is True if the step computes nothing.
+    whose blocks are no longer read. ``preempted`` are requests whose blocks this step may
+    overwrite. ``idle`` is True if the step computes nothing.
     """
 
     engine_id: str
@@ -42,6 +43,7 @@ class StepPlan:
     loads: list[BlockTransfer] = field(default_factory=list)
     saves: list[BlockTransfer] = field(default_factory=list)
     let_go: set[str] = field(default_factory=set)
+    preempted: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,9 @@ from typing import Any
 from device.card import Card
 from kvstore.storage.cuda.cuda_driver import CopyAttributes
 
+# CU_MEMCPY_SRC_ACCESS_ORDER_STREAM and _ANY of cuda.h.
+IN_STREAM_ORDER, IN_ANY_ORDER = 1, 3
+
 
 def driver_library(card: Card, batched: str = "cuMemcpyBatchAsync_v2") -> SimpleNamespace:
     """Returns the driver's functions on a card, called as C functions are.
@@ -68,6 +71,7 @@ def driver_library(card: Card, batched: str = "cuMemcpyBatchAsync_v2") -> Simple
         cuDeviceGetAttribute=_attribute(card),
         cuDeviceGetPCIBusId=get_pci_bus_id,
         cuMemGetAddressRange_v2=address_range,
+        cuMemcpyAsync=_plain_copy(card),
     )
     if batched:
         setattr(library, batched, _batched_copy(card, batched))
@@ -86,6 +90,19 @@ def _attribute(card: Card) -> Callable[..., int]:
     return get
 
 
+def _plain_copy(card: Card) -> Callable[..., int]:
+    """Returns the copy of one run of bytes between any two memories."""
+
+    @ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.c_size_t, ctypes.c_void_p
+    )
+    def copy(target: int, source: int, size: int, stream: int) -> int:
+        card.streams.begin_copy(target, source, size, stream)
+        return 1 if card.note("cuMemcpyAsync") else 0
+
+    return copy
+
+
 def _batched_copy(card: Card, name: str) -> Callable[..., int]:
     """Returns the batched copy with the arguments of ``name``, as cuda.h has them."""
     size_p, address_p = ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_ulonglong)
@@ -96,7 +113,8 @@ def _batched_copy(card: Card, name: str) -> Callable[..., int]:
 
     def batch(*arguments: Any) -> int:  # noqa: ANN401  # as C passes them
         targets, sources, sizes, count, sets, first, set_count, *failed, stream = arguments
-        assert (set_count, first[0], sets[0].srcAccessOrder, sets[0].flags) == (1, 0, 1, 0)
+        assert (set_count, first[0], sets[0].flags) == (1, 0, 0)
+        assert sets[0].srcAccessOrder in {IN_STREAM_ORDER, IN_ANY_ORDER}
         if card.note(name):
             for each in failed:
                 each[0] = 0

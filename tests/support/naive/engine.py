@@ -33,9 +33,11 @@ class NaiveEngine:
         lag: int = 0,
         chunk: int = 6,
         scheduling_wait: float = SCHEDULING_WAIT,
+        saves_beside: bool = False,
     ) -> None:
         self.store, self.page, self.chunk, self.lag = store, store.page_tokens, chunk, lag
         self.answers, self.ranks = ToldAnswers(), ranks
+        self.saves_beside = saves_beside
         self.now, self.usable, self.joining, self.load_async = 0.0, True, False, load_async
         settings = PlannerSettings(
             page_tokens=self.page,
@@ -60,6 +62,10 @@ class NaiveEngine:
         self.waiting: list[NaiveRequest] = []
         self.running: list[NaiveRequest] = []
         self.loading: dict[str, tuple[NaiveRequest, BlockTransfer]] = {}
+        # Saves beside steps by job: the transfer, and what each rank that ended it has read.
+        self.saving: dict[int, tuple[BlockTransfer, list[list[Prefix | None]]]] = {}
+        # Blocks of preempted requests, which the next step may overwrite.
+        self.stale: list[int] = []
         self.held: dict[str, NaiveRequest] = {}
         self.ended_loads: Counter[str] = Counter()
         self.failing: set[str] = set()
@@ -85,7 +91,8 @@ class NaiveEngine:
     def preempt(self, request: NaiveRequest) -> None:
         """Takes a running request's blocks away."""
         self.running.remove(request)
-        self._take_back(request.blocks)
+        self.spare += request.blocks
+        self.stale += request.blocks
         request.blocks = []
         request.num_computed_tokens = 0
         self.preempted.add(request.request_id)
@@ -124,6 +131,18 @@ class NaiveEngine:
         self.ended_loads[name] += 1
         if self.ended_loads[name] == self.ranks:
             self.received.add(name)
+
+    def end_save(self, job: int, *, ok: bool = True) -> None:
+        """One rank ends a save beside steps: the blocks are read at this moment at the latest."""
+        transfer, reads = self.saving[job]
+        reads.append([self.kv[block] if ok else None for block in transfer.block_ids])
+        for (_, slot), content in zip(transfer.places, zip(*reads, strict=True), strict=True):
+            self.store.write(slot, content[0] if len(set(content)) == 1 else None)
+        if not ok:
+            self.report.failed.add(job)
+        self.report.ended[job] += 1
+        if len(reads) == self.ranks:
+            del self.saving[job]
 
     # A step.
 
@@ -196,7 +215,17 @@ class NaiveEngine:
             self.running.append(request)
             tokens[name] = count
 
+    def _prepare(self, plan: StepPlan) -> None:
+        """Ends the saves of preempted requests, whose blocks are overwritten from now on."""
+        for job, (transfer, _) in list(self.saving.items()):
+            while transfer.request_id in plan.preempted and job in self.saving:
+                self.end_save(job)
+        for block in self.stale:
+            self.kv[block] = None
+        self.stale.clear()
+
     def _execute(self, plan: StepPlan, tokens: dict[str, int]) -> None:
+        self._prepare(plan)
         report, invalid = self.report, self.invalid
         self.report, self.invalid = WorkerReport(), set()
         for transfer in plan.loads:
@@ -219,6 +248,9 @@ class NaiveEngine:
         for transfer in plan.saves:
             request = self.requests[transfer.request_id]
             assert set(transfer.block_ids) <= set(request.blocks), "another's block is read"
+            if self.saves_beside:
+                self.saving[transfer.job] = (transfer, [])
+                continue
             for (_, slot), block in zip(transfer.places, transfer.block_ids, strict=True):
                 self.store.write(slot, None if self.fail_next_saves else self.kv[block])
             if self.fail_next_saves:

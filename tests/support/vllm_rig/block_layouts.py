@@ -3,16 +3,21 @@
 A layout's name is vLLM's: L layers, B blocks, H heads, N tokens, C values. Sizes are bytes.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from kvstore_client import DatedRun, PageRef
-from kvstore_vllm.blocks.block_copier import BlockCopier, planes_of
+from kvstore_client.memory.cuda.host_registration import host_registrar
+from kvstore_client.memory.host_extent import REQUIRED_SEALS, map_memory
+from kvstore_vllm.blocks.block_copier import Plane, planes_of
 from kvstore_vllm.blocks.block_geometry import pieces_of
 from kvstore_vllm.step_plan import BlockTransfer
+from wire.scripted_store import sealed_memfd
 
 LAYERS = 4
 
@@ -32,7 +37,7 @@ class Blocks(NamedTuple):
 
     raw: torch.Tensor
     by_block: torch.Tensor
-    copier: BlockCopier
+    planes: list[Plane]
 
 
 def layer_first(block_count: int, block_bytes: int, device: str) -> Blocks:
@@ -90,8 +95,22 @@ class Slots:
 
 
 def slots(slot_count: int, slot_bytes: int, device: str) -> Slots:
-    """Returns slots that are all zeros."""
+    """Returns slots that are all zeros, on a device or in ``registered`` memory of the host."""
+    if device == "registered":
+        return _registered_slots(slot_count, slot_bytes)
     return Slots(torch.zeros((slot_count, slot_bytes), dtype=torch.uint8, device=device))
+
+
+def _registered_slots(slot_count: int, slot_bytes: int) -> Slots:
+    """Returns slots of the host in a memfd that is mapped and registered as a store's is."""
+    size = slot_count * slot_bytes
+    descriptor = sealed_memfd(size, REQUIRED_SEALS)
+    register = partial(host_registrar(0).register, size_bytes=size, slot_bytes=slot_bytes)
+    try:
+        view = map_memory(descriptor, size, register=register)
+    finally:
+        os.close(descriptor)
+    return Slots(torch.frombuffer(view, dtype=torch.uint8).view(slot_count, slot_bytes))
 
 
 def transfer(job: int, blocks: range, first_slot: int = 0) -> BlockTransfer:
@@ -114,4 +133,4 @@ def _blocks(
     caches: dict[str, torch.Tensor],
 ) -> Blocks:
     pieces = pieces_of(tensors, by_block.shape[0])
-    return Blocks(raw, by_block, BlockCopier(planes_of(pieces, caches)))
+    return Blocks(raw, by_block, planes_of(pieces, caches))

@@ -1,38 +1,30 @@
 """The rules for vLLM's half at a rank on its blocks, on any device, without vLLM.
 
-``device`` is where an engine's blocks are, ``memory_device`` where the store's slots are.
+``queue`` runs the engine's steps. ``place`` is where the store's slots are: ``cpu``, ``cuda``, or
+``registered``, which is memory of the host that a GPU copies at full speed.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
-from unittest.mock import patch
 
 import torch
 
+from kvstore_client import Client, ClientConfig, NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore_client.packed_tokens import TOKEN_BYTES, pack_tokens
 from kvstore_client.testing import wait_until
-from kvstore_vllm.blocks import block_copier
-from kvstore_vllm.rank.plan_executor import PlanExecutor
+from kvstore_vllm.engine.store_access import copies_are_done
+from kvstore_vllm.rank.plan_executor import MappedPages, PlanExecutor
 from kvstore_vllm.step_plan import BlockTransfer, StepPlan
-from vllm_rig.block_layouts import Blocks, Layout, Slots, content, slots, transfer
+from vllm_rig.block_layouts import Layout, Slots, content, slots, transfer
+from vllm_rig.step_queues import LIMIT, StepQueue
 
-LIMIT = 60.0
 BLOCKS = 24
 # Whole 8-byte words of every layer's part.
 BLOCK_BYTES = 4096
-# A tenth of a second of a device's clock.
-CYCLES = 200_000_000
+PAGE_TOKENS = 16
 
 
-@contextmanager
-def running_executor(blocks: Blocks) -> Iterator[PlanExecutor]:
-    """Returns a half that is closed at the end."""
-    executor = PlanExecutor(blocks.copier)
-    yield executor
-    executor.close()
-
-
-def load_beside(executor: PlanExecutor, memory: Slots, wanted: BlockTransfer) -> None:
+def load_beside(executor: PlanExecutor, memory: MappedPages, wanted: BlockTransfer) -> None:
     """Load beside a step, and return once the load was reported as successful."""
     executor.load(StepPlan("engine", loads=[wanted]), memory)
     await_load(executor, wanted)
@@ -45,22 +37,33 @@ def await_load(executor: PlanExecutor, wanted: BlockTransfer) -> None:
     assert (dict(report.ended), report.failed) == ({wanted.job: 1}, set())
 
 
-def save(executor: PlanExecutor, memory: Slots, wanted: BlockTransfer) -> None:
+def save(executor: PlanExecutor, memory: MappedPages, wanted: BlockTransfer) -> None:
     """Saves, and returns once the save was reported as successful."""
     executor.save(StepPlan("engine", saves=[wanted]), memory)
-    report = executor.take_report()
-    assert (dict(report.ended), report.failed) == ({wanted.job: 1}, set())
+    await_save(executor, wanted)
 
 
-def bytes_come_back(layout: Layout, device: str, memory_device: str) -> None:
+def await_save(executor: PlanExecutor, wanted: BlockTransfer) -> None:
+    """Returns once a save was reported; fails if it failed."""
+
+    def is_reported() -> bool:
+        executor.take_finished()
+        report = executor.take_report()
+        assert not report.failed
+        return report.ended[wanted.job] == 1
+
+    assert wait_until(is_reported, LIMIT)
+
+
+def bytes_come_back(layout: Layout, queue: StepQueue, place: str) -> None:
     """Saved blocks come back from their slots, into other blocks, and nothing beside them moves."""
-    blocks = layout(BLOCKS, BLOCK_BYTES, device)
-    memory = slots(BLOCKS, BLOCK_BYTES, memory_device)
-    written = content(BLOCKS, BLOCK_BYTES, device)
+    blocks = layout(BLOCKS, BLOCK_BYTES, queue.device)
+    memory = slots(BLOCKS, BLOCK_BYTES, place)
+    written = content(BLOCKS, BLOCK_BYTES, queue.device)
     blocks.by_block.copy_(written.view(blocks.by_block.shape))
-    with running_executor(blocks) as executor:
+    with queue.executor(blocks.planes) as executor:
         save(executor, memory, transfer(1, range(3, 11), first_slot=5))
-        assert memory.tensor.to(device)[5:13].equal(written[3:11])
+        assert memory.tensor.to(queue.device)[5:13].equal(written[3:11])
         assert not memory.tensor[:5].any()
         assert not memory.tensor[13:].any()
         blocks.raw.zero_()
@@ -71,142 +74,219 @@ def bytes_come_back(layout: Layout, device: str, memory_device: str) -> None:
 
 
 def a_load_comes_after_the_step_s_earlier_work(
-    layout: Layout, device: str, memory_device: str
+    layout: Layout, queue: StepQueue, place: str
 ) -> None:
     """A load beside a step overwrites what the step queued for the blocks before it.
 
     On a GPU the load also ends while the step's later work is still under way.
     """
-    blocks = layout(BLOCKS, BLOCK_BYTES, device)
-    memory = slots(BLOCKS, BLOCK_BYTES, memory_device)
-    written = content(BLOCKS, BLOCK_BYTES, memory_device)
+    blocks = layout(BLOCKS, BLOCK_BYTES, queue.device)
+    memory = slots(BLOCKS, BLOCK_BYTES, place)
+    written = content(BLOCKS, BLOCK_BYTES, queue.device)
     memory.tensor.copy_(written)
     wanted = transfer(2, range(BLOCKS))
-    with running_executor(blocks) as executor:
+    with queue.executor(blocks.planes) as executor:
         # Loads the kernels and fills torch's pool of the stream: either may wait for the device.
         load_beside(executor, memory, transfer(1, range(BLOCKS)))
-        _work(device)
-        blocks.raw.fill_(0x55)
+        queue.queue(lambda: blocks.raw.fill_(0x55))
         executor.load(StepPlan("engine", loads=[wanted]), memory)
-        _work(device, times=20)
+        queue.keep_busy()
         await_load(executor, wanted)
-        assert device == "cpu" or not torch.cuda.current_stream().query()
-    assert blocks.by_block.reshape(BLOCKS, BLOCK_BYTES).equal(written.to(device))
+        assert queue.is_busy == queue.is_late
+    assert blocks.by_block.reshape(BLOCKS, BLOCK_BYTES).equal(written.to(queue.device))
+    queue.wait()
 
 
-def a_saved_block_may_be_overwritten(layout: Layout, device: str, memory_device: str) -> None:
-    """A save copies the work that the step queued before it, and not what it queues right after."""
-    blocks = layout(BLOCKS, BLOCK_BYTES, device)
-    memory = slots(BLOCKS, BLOCK_BYTES, memory_device)
-    written = content(BLOCKS, BLOCK_BYTES, device)
-    blocks.raw.zero_()
-    with running_executor(blocks) as executor:
-        _work(device)
-        blocks.by_block.copy_(written.view(blocks.by_block.shape))
-        save(executor, memory, transfer(1, range(BLOCKS)))
-        blocks.raw.fill_(0x55)
-        _synchronize(device)
-    assert memory.tensor.equal(written.to(memory_device))
+def a_load_within_a_step_is_complete(layout: Layout, queue: StepQueue, place: str) -> None:
+    """A load that is part of a step follows the step's earlier work, and ends before it returns."""
+    blocks = layout(BLOCKS, BLOCK_BYTES, queue.device)
+    memory = slots(BLOCKS, BLOCK_BYTES, place)
+    written = content(BLOCKS, BLOCK_BYTES, queue.device)
+    memory.tensor.copy_(written)
+    with queue.executor(blocks.planes) as executor:
+        queue.queue(lambda: blocks.raw.fill_(0x55))
+        plan = StepPlan("engine", load_async=False, loads=[transfer(1, range(BLOCKS))])
+        executor.load(plan, memory)
+        assert blocks.by_block.reshape(BLOCKS, BLOCK_BYTES).equal(written.to(queue.device))
+        assert executor.take_finished() == (set(), set())
+        assert dict(executor.take_report().ended) == {1: 1}
 
 
-# Each holds for every layout, device and device of slots.
-COPY_CHECKS: list[Callable[[Layout, str, str], None]] = [
+def a_save_does_not_wait_for_its_step(layout: Layout, queue: StepQueue, place: str) -> None:
+    """A save on a device begins after the step's work, and its end is reported later."""
+    blocks = layout(BLOCKS, BLOCK_BYTES, queue.device)
+    memory = slots(BLOCKS, BLOCK_BYTES, place)
+    written = content(BLOCKS, BLOCK_BYTES, queue.device)
+    wanted = transfer(1, range(BLOCKS))
+    with queue.executor(blocks.planes) as executor:
+        save(executor, memory, transfer(2, range(BLOCKS)))
+        queue.keep_busy()
+        queue.queue(lambda: blocks.by_block.copy_(written.view(blocks.by_block.shape)))
+        executor.save(StepPlan("engine", saves=[wanted]), memory)
+        # Requests without saves are not waited for.
+        executor.wait_for_saves({"another"})
+        assert queue.is_busy == queue.is_late
+        executor.take_finished()
+        assert bool(executor.take_report()) != queue.is_late
+        queue.go_on()
+        if queue.is_late:
+            await_save(executor, wanted)
+    assert memory.tensor.equal(written.to(memory.tensor.device))
+
+
+def a_preempted_block_may_be_overwritten(layout: Layout, queue: StepQueue, place: str) -> None:
+    """Work that is queued once saves were waited for does not reach the store."""
+    blocks = layout(BLOCKS, BLOCK_BYTES, queue.device)
+    memory = slots(BLOCKS, BLOCK_BYTES, place)
+    written = content(BLOCKS, BLOCK_BYTES, queue.device)
+    wanted = transfer(1, range(BLOCKS))
+    with queue.executor(blocks.planes) as executor:
+        queue.keep_busy()
+        queue.queue(lambda: blocks.by_block.copy_(written.view(blocks.by_block.shape)))
+        executor.save(StepPlan("engine", saves=[wanted]), memory)
+        queue.go_on()
+        executor.wait_for_saves({"another", wanted.request_id})
+        queue.queue(lambda: blocks.raw.fill_(0x55))
+        queue.wait()
+        executor.take_finished()
+        assert dict(executor.take_report().ended) == {1: 1}
+    assert memory.tensor.equal(written.to(memory.tensor.device))
+
+
+def a_load_does_not_wait_for_a_save(layout: Layout, queue: StepQueue, place: str) -> None:
+    """A load ends while a save waits for the step: each direction has its own stream."""
+    blocks = layout(BLOCKS, BLOCK_BYTES, queue.device)
+    memory = slots(BLOCKS, BLOCK_BYTES, place)
+    written = content(BLOCKS, BLOCK_BYTES, queue.device)
+    memory.tensor.copy_(written)
+    saved, loaded = transfer(1, range(4), first_slot=4), transfer(2, range(8, 12), first_slot=8)
+    with queue.executor(blocks.planes) as executor:
+        load_beside(executor, memory, transfer(3, range(8, 12)))
+        executor.load(StepPlan("engine", loads=[loaded]), memory)
+        queue.keep_busy()
+        executor.save(StepPlan("engine", saves=[saved]), memory)
+        assert wait_until(lambda: loaded.request_id in executor.take_finished()[1], LIMIT)
+        assert queue.is_busy == queue.is_late
+    assert blocks.by_block[8:12].reshape(4, BLOCK_BYTES).equal(written[8:12].to(queue.device))
+    queue.wait()
+
+
+Check = Callable[[Layout, StepQueue, str], None]
+# Each holds for every layout, queue and place of slots.
+COPY_CHECKS: list[Check] = [
     bytes_come_back,
     a_load_comes_after_the_step_s_earlier_work,
-    a_saved_block_may_be_overwritten,
+    a_load_within_a_step_is_complete,
+    a_preempted_block_may_be_overwritten,
+]
+# These do not hold for pageable memory of the host: the driver may make every thread wait for such
+# a copy.
+BESIDE_CHECKS: list[Check] = [
+    a_save_does_not_wait_for_its_step,
+    a_load_does_not_wait_for_a_save,
 ]
 
 
-class Copy(NamedTuple):
-    """One copy of a transfer: whether its bytes lie together on each side, and how many."""
+def pages_go_through_a_store(
+    layout: Layout, queue: StepQueue, runtime_dir: str, device: int | None
+) -> None:
+    """Pages that one engine saved in a real store come into other blocks.
 
-    blocks_together: bool
-    slots_together: bool
-    byte_count: int
-
-    @property
-    def device_temporary(self) -> int:
-        """Bytes that torch allocates for a copy between the blocks and the host.
-
-        ATen's ``copy_kernel_cuda`` makes a side contiguous, as a whole, if it is not.
-        """
-        return 0 if self.blocks_together else self.byte_count
-
-
-@contextmanager
-def recorded_copies(*, to_blocks: bool) -> Iterator[list[Copy]]:
-    """Returns the copies of the loads or saves within the step that the block of code runs."""
-    found: list[Copy] = []
-    copy = block_copier.copy_with_team
-
-    def recorded(target: torch.Tensor, source: torch.Tensor) -> None:
-        blocks, pages = (target, source) if to_blocks else (source, target)
-        found.append(Copy(blocks.is_contiguous(), pages.is_contiguous(), blocks.nbytes))
-        copy(target, source)
-
-    with patch.object(block_copier, "copy_with_team", recorded):
-        yield found
-
-
-def copies_of(
-    layout: Layout, block_count: int, block_bytes: int, *, to_blocks: bool, device: str = "cpu"
-) -> tuple[list[Copy], int]:
-    """Copies all blocks to slots of the host, or back; returns the copies, and the device's peak.
-
-    The peak is of bytes that torch allocated on the device beside the blocks; 0 on a CPU.
+    ``device`` is the GPU with which the store's memory is registered, if there is one.
     """
-    blocks = layout(block_count, block_bytes, device)
+    blocks = layout(BLOCKS, BLOCK_BYTES, queue.device)
+    written = content(BLOCKS, BLOCK_BYTES, queue.device)
+    blocks.by_block.copy_(written.view(blocks.by_block.shape))
+    # A salt of its own, because tests share a store.
+    identity = NamespaceIdentity(model_digest=bytes(32), salt=layout.__name__.encode())
+    page = PageLayout(PAGE_TOKENS, BLOCK_BYTES, OpaqueContent(bytes(32)))
+    tokens = pack_tokens(range(6 * PAGE_TOKENS + 1))
+    others = (9, 8, 13, 14, 15, 20)
+    config = ClientConfig(call_timeout=LIMIT, wait_for_device=copies_are_done, host_memory_device=device)
+    with Client(runtime_dir, config) as client, queue.executor(blocks.planes) as executor:
+        namespace = client.namespace(identity, page)
+        assert namespace.wait_open(LIMIT), namespace.failure
+        with namespace.reserve(start_page=0, page_count=6) as reservation:
+            runs = tuple(reservation.pages.dated_runs)
+            save(executor, namespace, BlockTransfer(1, "saved", tuple(range(2, 8)), runs))
+            reservation.insert(tokens[: 6 * PAGE_TOKENS * TOKEN_BYTES], position=0)
+        blocks.raw.zero_()
+        with namespace.match(tokens) as match:
+            assert match.page_count == 6
+            runs = tuple(match.pages.dated_runs)
+            extent = namespace.extent_tensor(runs[0].extent_id)
+            assert extent.is_pinned() == (device is not None)
+            del extent
+            load_beside(executor, namespace, BlockTransfer(2, "loaded", others, runs))
+        assert blocks.by_block[list(others)].reshape(6, BLOCK_BYTES).equal(written[2:8])
+
+
+def peak_of(
+    layout: Layout, queue: StepQueue, block_count: int, block_bytes: int, *, to_blocks: bool
+) -> int:
+    """Copies all blocks to slots of the host, or back; returns the device's peak beside them.
+
+    That is the most bytes that torch had allocated on the device, less those before; 0 on a CPU.
+    """
+    blocks = layout(block_count, block_bytes, queue.device)
     memory = slots(block_count, block_bytes, "cpu")
     wanted = transfer(1, range(block_count))
-    before = _reset_peak(device)
-    with recorded_copies(to_blocks=to_blocks) as copies, running_executor(blocks) as executor:
-        if to_blocks:
-            executor.load(StepPlan("engine", load_async=False, loads=[wanted]), memory)
-        else:
-            executor.save(StepPlan("engine", saves=[wanted]), memory)
-        assert not executor.take_report().failed
-    _synchronize(device)
-    return copies, 0 if device == "cpu" else torch.cuda.max_memory_allocated() - before
+    with queue.executor(blocks.planes) as executor:
+        before = _reset_peak(queue)
+        (load_beside if to_blocks else save)(executor, memory, wanted)
+        queue.wait()
+        return 0 if queue.device == "cpu" else torch.cuda.max_memory_allocated() - before
 
 
-def rates(
-    layout: Layout, block_count: int, block_bytes: int, device: str, *, pinned: bool
-) -> dict[str, float]:
-    """Returns GB/s of a save and of a load of all blocks, as the half counts them.
+class Rates(NamedTuple):
+    """GB/s of a save and of a load."""
 
-    The best of four rounds. ``pinned``: the slots are in pinned memory of torch's.
+    save: float
+    load: float
+
+
+def rates(layout: Layout, queue: StepQueue, memory: Slots) -> Rates:
+    """Returns the rates of a save and of a load of as many blocks as there are slots.
+
+    They are as the half counts them; the best of four rounds.
     """
-    blocks = layout(block_count, block_bytes, device)
-    memory = slots(block_count, block_bytes, "cpu")
-    if pinned:
-        memory = Slots(memory.tensor.pin_memory())
+    block_count, block_bytes = memory.tensor.shape
+    blocks = layout(block_count, block_bytes, queue.device)
     wanted = transfer(1, range(block_count))
-    found: dict[str, float] = {}
+    best = {"save": 0.0, "load": 0.0}
     for _ in range(4):
-        with running_executor(blocks) as executor:
+        with queue.executor(blocks.planes) as executor:
             save(executor, memory, wanted)
             load_beside(executor, memory, wanted)
-            for way in ("save", "load"):
+            for way, found in best.items():
                 assert executor.counts[f"{way}_bytes"] == memory.tensor.nbytes
-                rate = memory.tensor.nbytes / executor.counts[f"{way}_microseconds"] / 1e3
-                found[way] = max(found.get(way, 0.0), rate)
-    return found
+                microseconds = max(executor.counts[f"{way}_microseconds"], 1)
+                best[way] = max(found, memory.tensor.nbytes / microseconds / 1e3)
+    return Rates(best["save"], best["load"])
 
 
-def _work(device: str, times: int = 1) -> None:
-    """Queues some tenths of a second of work; a CPU has no queue."""
-    if device != "cpu":
-        torch.cuda._sleep(times * CYCLES)
+def copy_ceiling(byte_count: int) -> Rates:
+    """Returns the rates of one copy of as many bytes between the GPU and torch's pinned memory."""
+    pinned = torch.empty(byte_count, dtype=torch.uint8, pin_memory=True)
+    device = torch.empty(byte_count, dtype=torch.uint8, device="cuda")
+
+    def rate(target: torch.Tensor, source: torch.Tensor) -> float:
+        found = 0.0
+        for _ in range(4):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            target.copy_(source, non_blocking=True)
+            end.record()
+            end.synchronize()
+            found = max(found, byte_count / begin.elapsed_time(end) / 1e6)
+        return found
+
+    return Rates(rate(pinned, device), rate(device, pinned))
 
 
-def _synchronize(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize(device)
-
-
-def _reset_peak(device: str) -> int:
-    if device == "cpu":
+def _reset_peak(queue: StepQueue) -> int:
+    if queue.device == "cpu":
         return 0
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    return torch.cuda.memory_allocated(device)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()

@@ -20,6 +20,7 @@ class Setup:
     save_output: bool = True
     ranks: int = 1
     lag: int = 0
+    saves_beside: bool = False
     blocks: int = 30
     slots: int = 40
 
@@ -59,6 +60,11 @@ class PlannerWorld:
         """A rank ends a load, well or not."""
         if loads := self._open_loads():
             self.engine.end_load(loads[number // 4 % len(loads)], ok=number % 4 > 0)
+
+    def end_save(self, number: int) -> None:
+        """A rank ends a save beside steps, well or not."""
+        if saves := list(self.engine.saving):
+            self.engine.end_save(saves[number // 8 % len(saves)], ok=number % 8 > 0)
 
     def finish(self, number: int) -> None:
         """A request ends, or is aborted, wherever it is."""
@@ -100,6 +106,8 @@ class PlannerWorld:
             engine.step()
             for name in self._open_loads():
                 engine.end_load(name, ok=True)
+            for job in list(engine.saving):
+                engine.end_save(job)
         while engine.steps:
             engine.take_output()
         engine.answers.answer_all()
@@ -131,6 +139,7 @@ ACTIONS: list[Callable[[PlannerWorld, int], None]] = [
     *[PlannerWorld.go_on] * 4,
     *[PlannerWorld.answer] * 2,
     *[PlannerWorld.end_load] * 4,
+    *[PlannerWorld.end_save] * 2,
     *[PlannerWorld.finish] * 2,
     PlannerWorld.preempt,
     PlannerWorld.time_out,

@@ -2,10 +2,9 @@
 
 import logging
 import random
-import time
 from collections import Counter, deque
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Condition
 from typing import Final, NamedTuple, Protocol
@@ -15,12 +14,12 @@ import torch
 from kvstore_client import DatedRun, PageRef
 from kvstore_client.errors import DeviceUnavailable
 from kvstore_client.memory.cuda.cuda_driver import CudaDriver
-from kvstore_vllm.blocks.block_copier import BlockCopier, ExtentTensors
+from kvstore_vllm.blocks.block_copier import ExtentTensors
+from kvstore_vllm.rank.transfer_stream import DeviceStream, HostStream, TransferStream
 from kvstore_vllm.step_plan import BlockTransfer, StepPlan, WorkerReport
 
 _logger = logging.getLogger(__name__)
 
-MICROSECONDS: Final = 1e6
 IDLE_WAIT: Final = 0.001
 
 
@@ -29,6 +28,20 @@ class MappedPages(ExtentTensors, Protocol):
 
     def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
         """Returns the pages whose slots were reused since ``runs`` named them."""
+
+
+class Copier(Protocol):
+    """Copies between a rank's blocks and slots: a ``BlockCopier`` or a ``DescriptorCopier``."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the blocks."""
+
+    def load(self, memory: ExtentTensors, transfer: BlockTransfer, *, beside: bool = False) -> int:
+        """Begins to copy slots into blocks; returns the bytes."""
+
+    def save(self, memory: ExtentTensors, transfer: BlockTransfer) -> int:
+        """Begins to copy blocks into slots; returns the bytes."""
 
 
 class _Held:
@@ -55,74 +68,115 @@ class Copied(NamedTuple):
 
 FAILED: Final = Copied(ok=False)
 
+# Copies a transfer, and returns its result: on the thread and the stream of its direction.
+Copy = Callable[[], Copied]
+
+
+class _Direction:
+    """The loads or the saves of a rank: a stream, and a thread that waits for it."""
+
+    def __init__(self, verb: str, device: torch.device) -> None:
+        self.verb = verb
+        on_device = device.type != "cpu"
+        self.stream: TransferStream = DeviceStream(device) if on_device else HostStream()
+        self._thread = ThreadPoolExecutor(
+            1,
+            thread_name_prefix=f"kvstore-vllm-{verb}",
+            initializer=_relax_capture if on_device else None,
+        )
+
+    def begin(self, copy: Copy) -> "Future[Copied]":
+        """Runs ``copy`` on the thread, after what is begun already."""
+        return self._thread.submit(copy)
+
+    def close(self) -> None:
+        """Waits for the copies that are begun."""
+        self._thread.shutdown(wait=True)
+
 
 class PlanExecutor:
     """Carries out a step's plan. One thread, the rank's, uses it.
+
+    On a device loads and saves run beside the steps, each direction on a stream and a thread of its
+    own. The rank's thread waits for neither, except for a load that is part of a step. On a CPU
+    saves are copied while the engine computes nothing, by the rank's thread.
 
     No method raises on a failed copy. A failed load is reported with its blocks, which are
     then computed. A failed save is not inserted. ``fault_fraction`` of the loads fail on
     purpose, for tests, and are counted. Without a copier every planned transfer fails.
     """
 
-    def __init__(self, copier: BlockCopier | None, *, fault_fraction: float = 0.0) -> None:
+    def __init__(self, copier: Copier | None, *, fault_fraction: float = 0.0) -> None:
         self.counts: Counter[str] = Counter()
         self._copier = copier
-        self._on_cuda = copier is not None and copier.device.type == "cuda"
+        device = torch.device("cpu") if copier is None else copier.device
+        self._on_device = device.type != "cpu"
         self._fault_fraction = fault_fraction
         self._chance = random.Random()  # noqa: S311  # which load a test fails is no secret
-        self._thread = ThreadPoolExecutor(
-            1,
-            thread_name_prefix="kvstore-vllm-load",
-            initializer=_relax_capture if self._on_cuda else None,
-        )
-        self._loaded: deque[tuple[BlockTransfer, Copied]] = deque()
+        self._loads, self._saves = _Direction("load", device), _Direction("save", device)
+        # Transfers that ended beside a step, and under the same lock the number of open saves of
+        # each request.
         self._news = Condition()
+        self._ended: deque[tuple[str, BlockTransfer, Copied]] = deque()
+        self._saving: Counter[str] = Counter()
         self._under_way = 0
         self._idle = False
-        self._stream = torch.cuda.Stream() if self._on_cuda else None
         self._report = WorkerReport()
         self._failed_blocks: set[int] = set()
         self._received: set[str] = set()
         self._let_go: set[str] = set()
 
+    def wait_for_saves(self, request_ids: Collection[str]) -> None:
+        """Waits until no block of these requests is being saved."""
+        if request_ids:
+            with self._news:
+                self._news.wait_for(lambda: not any(self._saving[each] for each in request_ids))
+
     def load(self, plan: StepPlan, memory: MappedPages | None) -> None:
         """Loads the plan's pages: beside the step, or before it if a load is part of it."""
         self._idle = plan.idle
-        if not plan.loads:
+        # The step's own work on these blocks, such as zeroing them, comes first.
+        ready = self._loads.stream.mark() if plan.loads else None
+        loads = [
+            (each, partial(self._load, memory, each, ready, beside=plan.load_async))
+            for each in plan.loads
+        ]
+        if plan.load_async:
+            for transfer, load in loads:
+                self._begin(self._loads, transfer, load)
             return
-        if not plan.load_async:
-            for transfer in plan.loads:
-                self._end_load(transfer, self._load(memory, transfer))
-            return
-        ready = None
-        if self._stream is not None:
-            # The step's own work on these blocks, such as zeroing them, comes first.
-            ready = torch.cuda.Event()
-            ready.record()
-        self._under_way += len(plan.loads)
-        for transfer in plan.loads:
-            self._thread.submit(self._load_beside, memory, transfer, ready)
+        for transfer, load in loads:
+            # CUDA takes copies of the directions' threads alone, which break no capture.
+            copied = self._loads.begin(load).result() if self._on_device else load()
+            self._end_load(transfer, copied)
 
     def save(self, plan: StepPlan, memory: MappedPages | None) -> None:
-        """Copies the blocks that the step computed; the copies are complete on return."""
+        """Copies the blocks that the step computed.
+
+        On a CPU the copies are complete on return. On a device they begin after the step's work,
+        and a later report has their results.
+        """
         self._let_go |= plan.let_go
+        ready = self._saves.stream.mark() if plan.saves else None
         for transfer in plan.saves:
-            self._end(transfer, self._copied(memory, transfer, to_blocks=False), "save")
+            save = partial(self._copied, memory, transfer, ready, to_blocks=False)
+            if self._on_device:
+                with self._news:
+                    self._saving[transfer.request_id] += 1
+                self._begin(self._saves, transfer, save)
+            else:
+                self._end(transfer, save(), self._saves.verb)
 
     def take_finished(self) -> tuple[set[str], set[str]]:
         """Returns the released requests, and those whose loads ended, well or not.
 
-        After a step that computed nothing it waits a millisecond for a load. Polling would
-        keep the GIL from the loads' thread.
+        After a step that computed nothing it waits a millisecond for a transfer. Polling would
+        keep the GIL from the threads that copy.
         """
         if self._idle and self._under_way:
             with self._news:
-                self._news.wait_for(lambda: self._loaded, IDLE_WAIT)
-        while self._loaded:
-            transfer, copied = self._loaded.popleft()
-            self._under_way -= 1
-            self._received.add(transfer.request_id)
-            self._end_load(transfer, copied)
+                self._news.wait_for(lambda: self._ended, IDLE_WAIT)
+        self._take_ended()
         let_go, self._let_go = self._let_go, set()
         received, self._received = self._received, set()
         return let_go, received
@@ -138,11 +192,38 @@ class PlanExecutor:
         return report
 
     def close(self) -> None:
-        """Waits for the loads that are under way."""
-        self._thread.shutdown(wait=True)
+        """Waits for the transfers that are under way."""
+        self._loads.close()
+        self._saves.close()
+
+    def _begin(self, direction: _Direction, transfer: BlockTransfer, copy: Copy) -> None:
+        self._under_way += 1
+        future = direction.begin(copy)
+        future.add_done_callback(partial(self._note_end, direction.verb, transfer))
+
+    def _note_end(self, verb: str, transfer: BlockTransfer, future: "Future[Copied]") -> None:
+        """Notes the end of a transfer, on the thread that copied."""
+        copied = FAILED if future.cancelled() or future.exception() else future.result()
+        with self._news:
+            self._ended.append((verb, transfer, copied))
+            if verb == self._saves.verb:
+                self._saving[transfer.request_id] -= 1
+                if not self._saving[transfer.request_id]:
+                    del self._saving[transfer.request_id]
+            self._news.notify_all()
+
+    def _take_ended(self) -> None:
+        while self._ended:
+            verb, transfer, copied = self._ended.popleft()
+            self._under_way -= 1
+            if verb == self._saves.verb:
+                self._end(transfer, copied, verb)
+            else:
+                self._received.add(transfer.request_id)
+                self._end_load(transfer, copied)
 
     def _end_load(self, transfer: BlockTransfer, copied: Copied) -> None:
-        self._end(transfer, copied, "load")
+        self._end(transfer, copied, self._loads.verb)
         self.counts["load_faults"] += copied.made_to_fail
         if not copied.ok:
             self._failed_blocks.update(transfer.block_ids)
@@ -154,33 +235,23 @@ class PlanExecutor:
         self.counts[f"{verb}_bytes"] += copied.byte_count
         self.counts[f"{verb}_microseconds"] += copied.microseconds
 
-    def _load_beside(
-        self, memory: MappedPages | None, transfer: BlockTransfer, ready: torch.cuda.Event | None
-    ) -> None:
-        copied = FAILED
-        try:
-            if self._stream is None or ready is None:
-                copied = self._load(memory, transfer, beside=True)
-            else:
-                with torch.cuda.stream(self._stream):
-                    self._stream.wait_event(ready)
-                    copied = self._load(memory, transfer, beside=True)
-        finally:
-            with self._news:
-                self._loaded.append((transfer, copied))
-                self._news.notify_all()
-
     def _load(
-        self, memory: MappedPages | None, transfer: BlockTransfer, *, beside: bool = False
+        self,
+        memory: MappedPages | None,
+        transfer: BlockTransfer,
+        ready: torch.cuda.Event | None,
+        *,
+        beside: bool,
     ) -> Copied:
         if self._fault_fraction and self._chance.random() < self._fault_fraction:
             return Copied(ok=False, made_to_fail=True)
-        return self._copied(memory, transfer, to_blocks=True, beside=beside)
+        return self._copied(memory, transfer, ready, to_blocks=True, beside=beside)
 
     def _copied(
         self,
         memory: MappedPages | None,
         transfer: BlockTransfer,
+        ready: torch.cuda.Event | None,
         *,
         to_blocks: bool,
         beside: bool = False,
@@ -189,16 +260,11 @@ class PlanExecutor:
         if memory is None or self._copier is None:
             return FAILED
         load = partial(self._copier.load, beside=beside)
-        copy = load if to_blocks else self._copier.save
-        begin = time.monotonic()
+        copy, direction = (load, self._loads) if to_blocks else (self._copier.save, self._saves)
         try:
+            # It keeps the memory mapped until the copies are complete.
             held = _Held(memory)
-            try:
-                byte_count = copy(held, transfer)
-            finally:
-                # Copies begun before the failed one still use slots that are released next.
-                if self._on_cuda:
-                    torch.cuda.current_stream().synchronize()
+            timed = direction.stream.run(ready, partial(copy, held, transfer))
             recycled = memory.recycled(transfer.runs)
         except Exception:
             _logger.exception("blocks_not_copied")
@@ -206,11 +272,7 @@ class PlanExecutor:
         if recycled:
             _logger.error("pages_recycled", extra={"page_count": len(recycled)})
             return FAILED
-        return Copied(
-            ok=True,
-            byte_count=byte_count,
-            microseconds=round((time.monotonic() - begin) * MICROSECONDS),
-        )
+        return Copied(ok=True, byte_count=timed.byte_count, microseconds=timed.microseconds)
 
 
 def _relax_capture() -> None:

@@ -10,11 +10,12 @@ import torch
 
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
 from kvstore_vllm.blocks.block_copier import BlockCopier, planes_of
+from kvstore_vllm.blocks.descriptor_copier import DescriptorCopier, Submit
 from kvstore_vllm.blocks.engine_layout import layout_of
 from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
 from kvstore_vllm.engine.store_access import ENGINES_HERE, copies_are_done
-from kvstore_vllm.rank.plan_executor import PlanExecutor
+from kvstore_vllm.rank.plan_executor import Copier, PlanExecutor
 from kvstore_vllm.step_plan import StepPlan, WorkerReport
 
 _logger = logging.getLogger(__name__)
@@ -35,7 +36,10 @@ class RankRole:
         vllm_config: Any,  # noqa: ANN401  # a VllmConfig
         settings: ConnectorSettings,
         facts: EngineFacts,
+        submit: Submit,
     ) -> None:
+        """Copies between a device's blocks and slots by ``submit``."""
+        self._submit = submit
         self._vllm_config = vllm_config
         self._settings = settings
         self._facts = facts
@@ -56,9 +60,13 @@ class RankRole:
     def register(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
         """Stores the memory of the blocks; logs an error if its layout is not the scheduler's."""
         rank = self._vllm_config.parallel_config.rank % self._facts.tensor_parallel_size
-        copier: BlockCopier | None
+        copier: Copier | None
         try:
-            copier = BlockCopier(planes_of(self._facts.pieces, kv_caches), rank)
+            planes = planes_of(self._facts.pieces, kv_caches)
+            if planes and planes[0].blocks.device.type != "cpu":
+                copier = DescriptorCopier(planes, self._submit, rank)
+            else:
+                copier = BlockCopier(planes, rank)
         except (KeyError, ValueError) as error:
             _logger.error("kvstore_turned_off", extra={"reason": str(error)})  # noqa: TRY400
             self._report.disagrees = True
@@ -71,7 +79,12 @@ class RankRole:
         self._loads_early = on_cpu and not self._facts.zeroes_blocks
 
     def prepare(self, plan: StepPlan) -> None:
-        """Begins the loads that run beside the step's forward, if they may begin before it."""
+        """Waits for saves of blocks that vLLM took back, and begins early loads.
+
+        Early loads run beside the step's forward, and may begin before it.
+        """
+        if self._executor is not None:
+            self._executor.wait_for_saves(plan.preempted)
         if self._loads_early and plan.loads and plan.load_async:
             self.load(plan)
             self._begun = plan

@@ -72,8 +72,8 @@ class TransferPlanner:
 
     @property
     def awaits_answers(self) -> bool:
-        """True while answers are under way, which may bring holds to release."""
-        return bool(self._answers.under_way)
+        """True while answers or transfers are under way, which hold something until they end."""
+        return bool(self._answers.under_way or self._jobs)
 
     def arrived(self, request: EngineRequest, key: RequestKey | None) -> None:
         """Begins a request's lookup. A request without a key is neither looked up nor saved."""
@@ -113,6 +113,8 @@ class TransferPlanner:
         for request_id in preempted:
             if tracked := self._tracked.get(request_id):
                 self._saves.stop(tracked)
+        # Of ended requests too: their saves read blocks that were taken before the end.
+        plan.preempted |= set(preempted)
         plan.loads += self._loads.take_planned()
         for request_id, token_count in scheduled.items():
             if tracked := self._tracked.get(request_id):

@@ -10,6 +10,7 @@ import torch
 from kvstore_client import DatedRun
 from kvstore_client.testing import wait_until
 from kvstore_vllm.blocks.block_geometry import BlockPiece
+from kvstore_vllm.blocks.descriptor_copier import submit_to_cpu
 from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.engine.store_access import ENGINES_HERE
 from kvstore_vllm.rank.rank_role import RankRole
@@ -39,7 +40,7 @@ def rank(kv_caches: dict[str, torch.Tensor], *, zeroes_blocks: bool = False) -> 
         parallel_config=SimpleNamespace(rank=0), device_config=SimpleNamespace(device_type="cpu")
     )
     facts: Any = Facts(zeroes_blocks=zeroes_blocks)
-    side = RankRole(config, ConnectorSettings(), facts)
+    side = RankRole(config, ConnectorSettings(), facts, submit_to_cpu)
     side.register(kv_caches)
     return side
 
@@ -89,3 +90,16 @@ def test_loads_begin_before_the_forward_of_a_cpu(
     side.close()
     assert blocks[:, 0].tolist() == [0, 7, 7, 0]
     assert side.counts["load_bytes"] == 2 * LAYER_BYTES
+
+
+def test_a_step_waits_for_saves_of_preempted_requests_first() -> None:
+    """Saves are waited for before a load may overwrite their blocks."""
+    side = rank({"a": torch.zeros(BLOCKS * LAYER_BYTES, dtype=torch.uint8)})
+    calls: list[object] = []
+    executor: Any = SimpleNamespace(
+        wait_for_saves=calls.append, load=lambda plan, _: calls.append(plan)
+    )
+    side._executor = executor
+    plan = StepPlan("engine", loads=[transfer(LOAD, range(1))], preempted={"r"})
+    side.prepare(plan)
+    assert calls == [{"r"}, plan]

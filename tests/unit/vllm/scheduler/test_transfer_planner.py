@@ -132,6 +132,50 @@ def test_preemption_gives_slots_back_and_begins_anew() -> None:
     settle(world)
 
 
+@pytest.mark.parametrize("aborted", [False, True])
+def test_saves_of_preempted_requests_are_waited_for(*, aborted: bool) -> None:
+    """A plan names requests whose blocks were taken back, also if they were aborted since."""
+    world = engine(chunk=8, saves_beside=True)
+    world.arrive("a", [*PROMPT, 1, 2, 3, 4, 5, 6])
+    for _ in range(3):
+        world.answers.answer_all()
+        world.step()
+    assert len(world.saving) == 1
+    request = world.requests["a"]
+    world.preempt(request)
+    if aborted:
+        world.finish(request)
+    world.step()
+    assert not world.saving
+    if not aborted:
+        world.finish(request)
+    settle(world)
+    assert tuple(PROMPT[:8]) in world.store.index
+
+
+def test_an_engine_without_requests_goes_on_while_a_save_is_under_way() -> None:
+    """The planner keeps an engine going until it could release the slots of a copy."""
+    world = engine(saves_beside=True)
+    world.arrive("a", PROMPT)
+    for _ in range(3):
+        world.answers.answer_all()
+        world.step()
+    request = world.requests["a"]
+    world.planner.forget()
+    world.finish(request)
+    world.answers.answer_all()
+    world.step()
+    assert not world.held
+    assert world.planner.awaits_answers
+    (job,) = world.saving
+    world.end_save(job)
+    world.step()
+    world.answers.answer_all()
+    world.step()
+    assert not world.planner.awaits_answers
+    settle(world)
+
+
 @pytest.mark.parametrize("steps", range(8))
 def test_an_abort_at_any_time_gives_all_back(steps: int) -> None:
     """An abort releases everything while a request waits, loads, computes, saves or generates."""
