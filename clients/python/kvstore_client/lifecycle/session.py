@@ -118,7 +118,12 @@ class Session:
         # Releases pins and reservations without waiting for the store.
         self.give_back = sender.give_back
         self.extents = ExtentTable(
-            monitor, numbers, sender.unmapped, self.store_epoch, config.wait_for_device
+            monitor,
+            numbers,
+            sender.unmapped,
+            self.store_epoch,
+            config.wait_for_device,
+            populates=config.fill_page_tables,
         )
         self._breaker = ProbingBreaker(
             CircuitBreaker(

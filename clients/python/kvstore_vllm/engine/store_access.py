@@ -68,8 +68,13 @@ class StoreAccess:
         call_timeout: float,
     ) -> None:
         """``name`` is the lease's."""
+        # A scheduler touches no pages, apart from checksums of saved ones. A rank in its process
+        # fills the page tables of the slots that it writes.
         config = ClientConfig(
-            call_timeout=call_timeout, display_name=name, wait_for_device=copies_are_done
+            call_timeout=call_timeout,
+            display_name=name,
+            wait_for_device=copies_are_done,
+            fill_page_tables=False,
         )
         self.layout = layout
         self._folder = RuntimeDir(runtime_dir).path

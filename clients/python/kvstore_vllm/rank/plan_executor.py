@@ -27,6 +27,9 @@ IDLE_WAIT: Final = 0.001
 class MappedPages(ExtentTensors, Protocol):
     """The store's memory in this process."""
 
+    def fill_page_tables(self, runs: Sequence[DatedRun], part: slice) -> None:
+        """Fills this process's page tables for ``part`` of each slot, before it is written."""
+
     def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
         """Returns the pages whose slots were reused since ``runs`` named them."""
 
@@ -193,6 +196,8 @@ class PlanExecutor:
         begin = time.monotonic()
         try:
             held = _Held(memory)
+            if not to_blocks:
+                memory.fill_page_tables(transfer.runs, self._copier.part)
             try:
                 byte_count = copy(held, transfer)
             finally:
