@@ -127,6 +127,15 @@ class ClientConfig:
     store is older, if more than four threads call at the same time, or after a lane broke.
     """
 
+    fill_page_tables: bool = True
+    """True if the client fills this process's page tables for new memory, in the background.
+
+    The first use of a page then causes no page faults. Set False in a process that uses few
+    pages or none, such as the scheduler of an engine whose ranks are other processes, and in one
+    whose computation the background work would delay. Such a process can call
+    :meth:`Namespace.fill_page_tables` before it writes.
+    """
+
     cuda_mps: bool = field(default_factory=declared_cuda_mps)
     """Declares this process a client of CUDA MPS, which a store refuses.
 

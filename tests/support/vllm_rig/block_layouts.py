@@ -83,10 +83,16 @@ class Slots:
 
     tensor: torch.Tensor
     recycled_pages: list[PageRef] = field(default_factory=list)
+    filled: list[slice] = field(default_factory=list)
 
     def extent_tensor(self, extent_id: int) -> torch.Tensor:
         """Returns the extent; there is one."""
         return {0: self.tensor}[extent_id]
+
+    def fill_page_tables(self, runs: object, part: slice) -> None:
+        """Notes the part of each slot that is about to be written."""
+        del runs
+        self.filled.append(part)
 
     def recycled(self, runs: object) -> list[PageRef]:
         """Returns nothing: the test has no other worker."""

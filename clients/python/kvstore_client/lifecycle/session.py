@@ -126,6 +126,7 @@ class Session:
             self.store_epoch,
             config.wait_for_device,
             None if device is None else host_registrar(device).register,
+            populates=config.fill_page_tables,
         )
         self._breaker = ProbingBreaker(
             CircuitBreaker(

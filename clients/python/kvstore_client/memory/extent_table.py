@@ -89,10 +89,13 @@ class ExtentTable:
         store_epoch: int,
         wait: Callable[[], None] | None = None,
         register: Register | None = None,
+        *,
+        populates: bool = True,
     ) -> None:
         """Uses ``wait`` to wait for all work on a device's extents before one is unmapped.
 
-        Registers extents of host memory by ``register`` as it maps them.
+        Registers extents of host memory by ``register`` as it maps them. Without ``populates``,
+        :meth:`populate` has nothing to prepare.
         """
         self._monitor = monitor
         self._numbers = numbers
@@ -108,6 +111,7 @@ class ExtentTable:
         # The next byte to prepare, by extents that are not fully prepared for their first use.
         self._fresh: dict[int, int] = {}
         self._preparations = 0
+        self._populates = populates
         self._closed = False
         self._number = next(numbers)
 
@@ -140,7 +144,8 @@ class ExtentTable:
             if self._closed:
                 return False
             self._mapped[extent.extent_id] = mapped
-            self._fresh[extent.extent_id] = 0
+            if self._populates:
+                self._fresh[extent.extent_id] = 0
             self._refused.pop(extent.extent_id, None)
             self._changed()
         return True

@@ -69,11 +69,14 @@ class StoreAccess:
         device: int | None = None,
     ) -> None:
         """``name`` is the lease's; ``device`` is the GPU of a rank in this process."""
+        # A scheduler touches no pages, apart from checksums of saved ones. A rank in its process
+        # fills the page tables of the slots that it writes.
         config = ClientConfig(
             call_timeout=call_timeout,
             display_name=name,
             wait_for_device=copies_are_done,
             host_memory_device=device,
+            fill_page_tables=False,
         )
         self.layout = layout
         self._folder = RuntimeDir(runtime_dir).path

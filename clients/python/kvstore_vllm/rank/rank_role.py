@@ -147,10 +147,12 @@ class RankRole:
         if self._client is not None:
             # Joining waits for a store that may be absent, and the step would wait for nothing.
             Thread(target=self._client.close, name="kvstore-vllm-leave", daemon=True).start()
+        # The store may grow during a prompt, and filling a whole extent would delay the prompt.
         config = ClientConfig(
             call_timeout=self._settings.lookup_timeout,
             wait_for_device=copies_are_done,
             host_memory_device=self._device,
+            fill_page_tables=False,
         )
         self._lease, self._told = lease, False
         self._client = Client(self._settings.runtime_dir, config, join=lease)

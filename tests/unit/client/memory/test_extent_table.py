@@ -231,3 +231,13 @@ def test_what_is_given_up_while_it_is_prepared_is_unmapped(
     del extent
     assert not table.populate()
     assert gone == [1]
+
+
+def test_nothing_is_prepared_if_told_so(memory: int) -> None:
+    """A table that does not populate has nothing to prepare."""
+    table = ExtentTable(
+        Condition(), itertools.count(1), lambda _: None, store_epoch=5, populates=False
+    )
+    assert table.add(described(1), [memory])
+    assert not table.populate()
+    table.close()
