@@ -174,7 +174,8 @@ def test_rows_of_runs_are_those_of_their_pages(mapper: Mapper) -> None:
     rows = mapper.arena.rows(runs)
     expected = [PageRef(run.extent_id, slot) for run in runs for slot in run.slots]
     assert [mapper.arena.page(row) for row in rows.tolist()] == expected
-    assert (rows.dtype, mapper.arena.rows([]).shape) == ("int64", (0,))
+    none = mapper.arena.rows([])
+    assert [rows.dtype, none.dtype, none.shape] == ["int64", "int64", (0,)]
     assert len(kept) == 2
 
 
