@@ -13,7 +13,7 @@ import torch
 
 from kvstore_client import DatedRun, PageRef
 from kvstore_client.memory.cuda.host_registration import host_registrar
-from kvstore_client.memory.host_extent import REQUIRED_SEALS, map_memory
+from kvstore_client.memory.shared_memory import REQUIRED_SEALS, map_memory
 from kvstore_vllm.blocks.block_copier import Plane, planes_of
 from kvstore_vllm.blocks.block_geometry import pieces_of
 from kvstore_vllm.step_plan import BlockTransfer

@@ -31,9 +31,16 @@ class RankWorker:
     def __init__(self, runtime_dir: str) -> None:
         piece = BlockPiece(("a",), 0, BLOCKS * PAGE_BYTES, 0, 1, PAGE_BYTES, BLOCKS)
         facts: Any = SimpleNamespace(
-            engine_id="engine", tensor_parallel_size=1, pieces=[piece], layout=LAYOUT
+            engine_id="engine",
+            tensor_parallel_size=1,
+            pieces=[piece],
+            layout=LAYOUT,
+            zeroes_blocks=False,
         )
-        config = SimpleNamespace(parallel_config=SimpleNamespace(rank=0))
+        config = SimpleNamespace(
+            parallel_config=SimpleNamespace(rank=0),
+            device_config=SimpleNamespace(device_type="cpu"),
+        )
         settings = ConnectorSettings(runtime_dir=runtime_dir, lookup_timeout=LIMIT)
         self.role = RankRole(config, settings, facts, submit_to_cpu)
         self.role.register({"a": torch.ones(BLOCKS * PAGE_BYTES, dtype=torch.uint8)})
