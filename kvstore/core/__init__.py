@@ -22,7 +22,6 @@ from kvstore.core.values.requests import (
     ReuseHint,
     Sequence,
     Source,
-    digest_of,
 )
 
 __all__ = [
@@ -47,5 +46,4 @@ __all__ = [
     "ReuseHint",
     "Sequence",
     "Source",
-    "digest_of",
 ]

@@ -411,7 +411,9 @@ class HotLanes:
         if head.timeout_us:
             remaining = head.timeout_us * MICROSECONDS - (self._clock() - lane.came_at)
         call = Call(lane.identity, lane.party.secret_digest, remaining, tokens)
-        response, failure = self._pipeline.answer(method, head.request_id, _Incoming(call, body))
+        response, failure = self._pipeline.answer(
+            method, head.request_id, _Incoming(call, body, remaining)
+        )
         if failure is not None:
             return LaneAnswer(status=failure).SerializeToString(), b""
         return SUCCEEDED, response
@@ -432,11 +434,7 @@ class _Incoming(NamedTuple):
 
     call: Call
     body: bytes
-
-    @property
-    def remaining(self) -> float | None:
-        """The time to its deadline in seconds, which has not changed."""
-        return self.call.remaining
+    remaining: float | None
 
 
 def _methods(store: KVStore) -> list[Method]:

@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from hashlib import sha256
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import grpc
@@ -21,7 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import status_pb2
 
 from kvstore import tracing
-from kvstore.core import Caller, Identity, Limits, digest_of
+from kvstore.core import Caller, Identity, Limits
 from kvstore.errors import InvalidField, KVStoreError, LimitExceeded
 from kvstore.logs import CALL
 from kvstore.rpc.wire import fields, status
@@ -103,7 +104,7 @@ class Call(NamedTuple):
         if digest is None:
             if self.lease_secret is None:
                 raise InvalidField(field=LEASE_SECRET, why="missing")
-            digest = digest_of(checked_secret(LEASE_SECRET, self.lease_secret))
+            digest = digest_of(self.lease_secret)
         if len(lease_id) != fields.ID_BYTES:
             fields.random_id("lease_id", lease_id)
         return Caller(self.who, lease_id, digest, epoch)
@@ -118,9 +119,14 @@ class Call(NamedTuple):
         return Caller(self.who, fields.random_id("lease_id", lease_id), b"", epoch)
 
 
-def checked_secret(field: str, secret: bytes) -> bytes:
-    """Returns a lease's secret if its length is within bounds; raises InvalidField otherwise."""
-    return fields.checked_bytes(field, secret, least=MIN_SECRET_BYTES, most=MAX_SECRET_BYTES)
+def digest_of(secret: bytes, field: str = LEASE_SECRET) -> bytes:
+    """Returns the digest by which the core knows a lease's secret: SHA-256, 32 bytes.
+
+    Raises InvalidField for ``field`` if the length can be no secret's.
+    """
+    if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
+        fields.checked_bytes(field, secret, least=MIN_SECRET_BYTES, most=MAX_SECRET_BYTES)
+    return sha256(secret).digest()
 
 
 class Method(NamedTuple):

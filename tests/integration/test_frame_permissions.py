@@ -9,7 +9,8 @@ import os
 import pytest
 from google.protobuf.message import Message
 
-from kvstore.core.values.requests import Caller, Identity, digest_of
+from kvstore.core.values.requests import Caller, Identity
+from kvstore.rpc.pipeline import digest_of
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import attach_pb2
 from stores.permission_table import FRAMES

@@ -14,9 +14,10 @@ from typing import Any, cast
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.values.limits import Limits
-from kvstore.core.values.requests import Caller, digest_of
+from kvstore.core.values.requests import Caller
 from kvstore.logs import configure_logging
 from kvstore.rpc.health.watchdog import Health
+from kvstore.rpc.pipeline import digest_of
 from kvstore.rpc.server import SERVICES, Sockets, add_services
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore

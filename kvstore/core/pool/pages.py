@@ -84,7 +84,9 @@ def publish(
     back = 0
     policy, slot_count = namespace.last
     for node, start in _fresh(end, len(slots)):
-        begin_pages(node, start, hint)
+        # A new node has no uses and no hint, so there is nothing to keep apart.
+        if start or hint != NO_HINT:
+            begin_pages(node, start, hint)
         back += policy.come_back(node, start, slot_count)
     if cut is not None:
         # Each hold is now on one part, so either part may merge with its neighbour.

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
-from hashlib import sha256
 from math import inf
 from typing import NamedTuple
 
@@ -31,11 +30,6 @@ class Caller(NamedTuple):
     lease_id: bytes
     secret_digest: bytes
     epoch: int | None
-
-
-def digest_of(secret: bytes) -> bytes:
-    """Returns the digest by which a lease knows its secret: SHA-256, 32 bytes."""
-    return sha256(secret).digest()
 
 
 class ExpectedReuse(IntEnum):

@@ -5,12 +5,12 @@ from typing import NamedTuple
 import structlog
 from google.protobuf.message import DecodeError
 
-from kvstore.core import Caller, digest_of
+from kvstore.core import Caller
 from kvstore.errors import FeatureUnsupported, InvalidField, NotAttached, PeerRefused
 from kvstore.rpc.attach.frames import MAX_DESCRIPTORS
 from kvstore.rpc.attach.peer import Peer
 from kvstore.rpc.lane import FEATURE, HotLanes, Party
-from kvstore.rpc.pipeline import checked_secret
+from kvstore.rpc.pipeline import digest_of
 from kvstore.rpc.wire import fields
 from kvstore.rpc.wire.report import exported_extents
 from kvstore.service.attached_processes import Process, Processes
@@ -175,7 +175,7 @@ class AttachSession:
     def _caller_of(self, name: str, frame: attach_pb2.Bind | attach_pb2.OpenLane) -> Caller:
         """Returns the caller under the lease that a frame names."""
         lease_id = fields.random_id(f"{name}.lease_id", frame.lease_id)
-        digest = digest_of(checked_secret(f"{name}.lease_secret", frame.lease_secret))
+        digest = digest_of(frame.lease_secret, f"{name}.lease_secret")
         return Caller(self._credentials.identity_of(self._peer.uid), lease_id, digest, None)
 
     def _is_bound_to_another(self, lease_id: bytes) -> bool:

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import grpc
 
 from kvstore.core.values.limits import Limits
-from kvstore.core.values.requests import Caller, digest_of
+from kvstore.core.values.requests import Caller
 from kvstore.errors import KVStoreError
+from kvstore.rpc.pipeline import digest_of
 from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
 from stores.rpc_world import Refused, Worker, watch
 

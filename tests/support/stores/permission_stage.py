@@ -14,9 +14,9 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from kvstore.core import digest_of
 from kvstore.rpc.lane import METHODS as LANE_METHODS
 from kvstore.rpc.lane import Party
+from kvstore.rpc.pipeline import digest_of
 from kvstore.v1 import named_pin_pb2, prefix_cache_pb2, store_pb2
 from stores.permission_table import CACHED, NAMED_PIN, OK, PERMISSIONS, Names
 from stores.rpc_world import Server, Worker, lane_call

@@ -14,9 +14,10 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from kvstore.core.values.requests import Caller, digest_of
+from kvstore.core.values.requests import Caller
 from kvstore.rpc.health.watchdog import Health
 from kvstore.rpc.lane import LENGTHS, METHODS, HotLanes, Party
+from kvstore.rpc.pipeline import digest_of
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import (

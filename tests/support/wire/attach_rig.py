@@ -9,9 +9,10 @@ from threading import Condition
 
 from google.rpc import error_details_pb2, status_pb2
 
-from kvstore.core.values.requests import Caller, Identity, digest_of
+from kvstore.core.values.requests import Caller, Identity
 from kvstore.rpc.attach.server import MAX_CONNECTIONS, PATIENCE, AttachServer
 from kvstore.rpc.lane import FEATURE, HotLanes
+from kvstore.rpc.pipeline import digest_of
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import attach_pb2

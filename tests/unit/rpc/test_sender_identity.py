@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from kvstore.core import Caller, Identity, digest_of
+from kvstore.core import Caller, Identity
 from kvstore.errors import CredentialRequired, InvalidField
-from kvstore.rpc.pipeline import LEASE_SECRET, Call
+from kvstore.rpc.pipeline import LEASE_SECRET, Call, digest_of
 from kvstore.rpc.sender_identity import (
     Metadata,
     Sender,
