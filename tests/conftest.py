@@ -237,6 +237,16 @@ def pytest_make_collect_report(
     return report
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collects no garbage while the tests are imported, of which nearly everything stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Keeps the collected tests and the imported libraries out of later garbage collections.
 
