@@ -202,7 +202,9 @@ def pages_go_through_a_store(
     page = PageLayout(PAGE_TOKENS, BLOCK_BYTES, OpaqueContent(bytes(32)))
     tokens = pack_tokens(range(6 * PAGE_TOKENS + 1))
     others = (9, 8, 13, 14, 15, 20)
-    config = ClientConfig(call_timeout=LIMIT, wait_for_device=copies_are_done, host_memory_device=device)
+    config = ClientConfig(
+        call_timeout=LIMIT, wait_for_device=copies_are_done, host_memory_device=device
+    )
     with Client(runtime_dir, config) as client, queue.executor(blocks.planes) as executor:
         namespace = client.namespace(identity, page)
         assert namespace.wait_open(LIMIT), namespace.failure
