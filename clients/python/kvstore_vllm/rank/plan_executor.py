@@ -21,6 +21,8 @@ from kvstore_vllm.step_plan import BlockTransfer, StepPlan, WorkerReport
 _logger = logging.getLogger(__name__)
 
 IDLE_WAIT: Final = 0.001
+# The type of the devices whose copies have a stream; torch gives it to AMD's too.
+CUDA: Final = "cuda"
 
 
 class MappedPages(ExtentTensors, Protocol):
@@ -84,7 +86,7 @@ class _Direction:
 
     def __init__(self, verb: str, device: torch.device) -> None:
         self.verb = verb
-        on_device = device.type != "cpu"
+        on_device = device.type == CUDA
         self.stream: TransferStream = DeviceStream(device) if on_device else HostStream()
         self._thread = ThreadPoolExecutor(
             1,
@@ -117,7 +119,7 @@ class PlanExecutor:
         self.counts: Counter[str] = Counter()
         self._copier = copier
         device = torch.device("cpu") if copier is None else copier.device
-        self._on_device = device.type != "cpu"
+        self._on_device = device.type == CUDA
         self._fault_fraction = fault_fraction
         self._chance = random.Random()  # noqa: S311  # which load a test fails is no secret
         self._loads, self._saves = _Direction("load", device), _Direction("save", device)

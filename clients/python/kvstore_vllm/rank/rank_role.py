@@ -15,7 +15,7 @@ from kvstore_vllm.blocks.engine_layout import layout_of
 from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
 from kvstore_vllm.engine.store_access import ENGINES_HERE, copies_are_done
-from kvstore_vllm.rank.plan_executor import Copier, PlanExecutor
+from kvstore_vllm.rank.plan_executor import CUDA, Copier, PlanExecutor
 from kvstore_vllm.step_plan import StepPlan, WorkerReport
 
 _logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class RankRole:
         self._told = False
         self._none: Counter[str] = Counter()
         # The device that vLLM has selected for this rank.
-        on_gpu = vllm_config.device_config.device_type == "cuda"
+        on_gpu = vllm_config.device_config.device_type == CUDA
         self._device = torch.cuda.current_device() if on_gpu else None
         ENGINES_HERE.note_rank(facts.engine_id, self._device)
 
@@ -63,7 +63,7 @@ class RankRole:
         copier: Copier | None
         try:
             planes = planes_of(self._facts.pieces, kv_caches)
-            if planes and planes[0].blocks.device.type != "cpu":
+            if planes and planes[0].blocks.device.type == CUDA:
                 copier = DescriptorCopier(planes, self._submit, rank)
             else:
                 copier = BlockCopier(planes, rank)

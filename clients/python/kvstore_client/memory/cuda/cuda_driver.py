@@ -14,6 +14,8 @@ LIBRARY = "libcuda.so.1"
 UUID_BYTES = 16
 # CU_STREAM_CAPTURE_MODE_RELAXED, of the enum CUstreamCaptureMode.
 CAPTURE_RELAXED = 2
+# CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM of cuda.h.
+HOST_ADDRESSES = 91
 # CU_MEMHOSTREGISTER_PORTABLE of cuda.h: registered for every context, as by CUDA's runtime.
 REGISTER_PORTABLE = 1
 
@@ -46,6 +48,19 @@ class CudaDriver:
     def use(self, device: int) -> None:
         """Makes a device's primary context current on the calling thread, and keeps it."""
         self._call("cuCtxSetCurrent", self._primary_context(device))
+
+    def uses_host_addresses(self, device: int) -> bool:
+        """Returns whether the device uses the host's addresses of registered memory.
+
+        If it has other addresses (WSL 2), a batched copy ends in an illegal address, and CUDA
+        refuses every later call of the process (sgl-project/sglang issue 40232).
+        """
+        ordinal, value = ctypes.c_int(), ctypes.c_int()
+        self._call("cuDeviceGet", ctypes.byref(ordinal), ctypes.c_int(device))
+        self._call(
+            "cuDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(HOST_ADDRESSES), ordinal
+        )
+        return bool(value.value)
 
     def register(self, address: int, size_bytes: int) -> None:
         """Pins mapped host memory for all devices; 0.1 s a GB. Call it after :meth:`use`.

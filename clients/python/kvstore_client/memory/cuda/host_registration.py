@@ -75,6 +75,8 @@ class HostRegistrar:
         driver = self._load()
         driver.relax_capture()
         driver.use(self._device)
+        if not driver.uses_host_addresses(self._device):
+            raise DeviceUnavailable("the device has addresses of its own for registered memory")
         return driver
 
     def _undo(self, registered: list[int], unmap: Callable[[], None]) -> None:

@@ -97,7 +97,7 @@ def test_the_driver_is_called_on_a_thread_that_breaks_no_capture(memory: int) ->
     assert not card.capture_broken
 
 
-@pytest.mark.parametrize("call", ["cuMemHostRegister_v2", "cuDevicePrimaryCtxRetain", "cuInit"])
+@pytest.mark.parametrize("call", ["cuMemHostRegister_v2", "cuDeviceGetAttribute", "cuInit"])
 def test_memory_that_is_not_registered_is_used_all_the_same(
     call: str, memory: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -115,6 +115,19 @@ def test_memory_that_is_not_registered_is_used_all_the_same(
     del extent
     rig.table.give_up()
     assert {rig.gone.get(timeout=30)[0] for _ in range(2)} == {1, 2}
+
+
+def test_a_device_with_addresses_of_its_own_registers_nothing(
+    memory: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Memory stays pageable if copies by the host's addresses would end in an illegal address."""
+    card = Card()
+    card.host_addresses = False
+    rig = Rig(card)
+    with caplog.at_level(logging.WARNING):
+        assert rig.table.add(described(1), [memory])
+    assert card.registered == {}
+    assert [each.message for each in caplog.records] == ["host_memory_not_registered"]
 
 
 def test_an_extent_is_registered_as_a_whole_or_not_at_all(
