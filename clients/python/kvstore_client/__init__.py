@@ -8,8 +8,9 @@ from kvstore_client.admin import Admin, connect_admin, connect_remote_admin
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.calls.event_watch import EventWatch, History
 from kvstore_client.client import Client
-from kvstore_client.config import ClientConfig
+from kvstore_client.config import ClientConfig, ContiguousMemory
 from kvstore_client.match import InFlight, Match, Source
+from kvstore_client.memory.address_range import AddressRange, RangeExtent
 from kvstore_client.namespace import Namespace
 from kvstore_client.namespace_key import NamespaceIdentity
 from kvstore_client.page_layout import OpaqueContent, PagedContent, PageLayout
@@ -20,9 +21,11 @@ from kvstore_client.runtime_dir import default_runtime_dir
 
 __all__ = [
     "Acquired",
+    "AddressRange",
     "Admin",
     "Client",
     "ClientConfig",
+    "ContiguousMemory",
     "DatedRun",
     "EventWatch",
     "History",
@@ -36,6 +39,7 @@ __all__ = [
     "PageRef",
     "PagedContent",
     "Pages",
+    "RangeExtent",
     "RemoteStore",
     "Reservation",
     "ReuseHint",

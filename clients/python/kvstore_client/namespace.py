@@ -14,6 +14,7 @@ from kvstore_client.held_pages import Hold
 from kvstore_client.lifecycle.session import OpenedNamespace, Session
 from kvstore_client.lifecycle.store_connector import Connector
 from kvstore_client.match import InFlight, Match, Source
+from kvstore_client.memory.address_range import AddressRange
 from kvstore_client.memory.mapped_extent import MappedExtent
 from kvstore_client.memory.page_generations import PageGenerations
 from kvstore_client.namespace_key import NamespaceIdentity, NamespaceKey
@@ -235,6 +236,20 @@ class Namespace:
         Only a reserved page that is not inserted yet may be written.
         """
         return self._extent(page.extent_id).slot(page.slot)[: self.layout.page_bytes]
+
+    @property
+    def address_range(self) -> AddressRange | None:
+        """The addresses of its host pages, by ``ClientConfig.contiguous_memory``.
+
+        Each session has its own: read it while something is held, as :attr:`session_number`.
+        None without the setting, for pages of a device, and while the namespace is not open.
+        """
+        self._connector.check_process()
+        session = self._connector.session
+        opened = None if session is None else session.namespaces.get(self._key)
+        if session is None or not isinstance(opened, OpenedNamespace):
+            return None
+        return session.extents.range_of(opened.arena_id)
 
     def extent_tensor(self, extent_id: int) -> "torch.Tensor":
         """Returns all slots as ``[slots, *page shape]``, sharing memory; raises ``KeyError``.

@@ -33,6 +33,7 @@ from kvstore_client.errors import (
 from kvstore_client.lifecycle.joined_lease import SharedLease
 from kvstore_client.lifecycle.lease_keeper import LeaseKeeper, LeaseTerm
 from kvstore_client.lifecycle.release_sender import ReleaseSender
+from kvstore_client.memory.address_range import ArenaRanges
 from kvstore_client.memory.extent_table import ExtentTable
 from kvstore_client.memory.mapped_extent import checksums_of
 from kvstore_client.namespace_key import NamespaceKey
@@ -117,8 +118,14 @@ class Session:
         )
         # Releases pins and reservations without waiting for the store.
         self.give_back = sender.give_back
+        contiguous = config.contiguous_memory
         self.extents = ExtentTable(
-            monitor, numbers, sender.unmapped, self.store_epoch, config.wait_for_device
+            monitor,
+            numbers,
+            sender.unmapped,
+            self.store_epoch,
+            config.wait_for_device,
+            None if contiguous is None else ArenaRanges(contiguous),
         )
         self._breaker = ProbingBreaker(
             CircuitBreaker(

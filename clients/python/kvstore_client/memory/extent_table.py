@@ -5,6 +5,7 @@ from threading import Condition
 
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import DeviceUnavailable, StoreError
+from kvstore_client.memory.address_range import AddressRange, ArenaRanges
 from kvstore_client.memory.cuda.cuda_extent import CudaExtent
 from kvstore_client.memory.host_extent import HostExtent
 from kvstore_client.memory.mapped_extent import MappedExtent, UntrustedExtent
@@ -19,18 +20,21 @@ def map_extent(
     store_epoch: int,
     unmapped: Callable[[int], None],
     wait: Callable[[], None] | None = None,
+    ranges: ArenaRanges | None = None,
 ) -> MappedExtent:
     """Maps an extent of a store, and its generations.
 
     ``descriptors`` came with the extent and stay the caller's. ``unmapped`` is called with the
     extent's id after it is unmapped, at any point of the program: it MUST NOT wait. Memory of a
-    device is unmapped after ``wait``, by default once the whole device is done. Raises
-    :class:`UntrustedExtent`, ``OSError`` for host memory that cannot be mapped, and
+    device is unmapped after ``wait``, by default once the whole device is done. Host memory is
+    mapped into the range of its arena if ``ranges`` are given.
+
+    Raises :class:`UntrustedExtent`, ``OSError`` for host memory that cannot be mapped, and
     ``DeviceUnavailable`` for other memory. Raises ``StoreUnavailable`` if the caller has to drop an
     earlier store's views first.
     """
     generations = map_generations(extent, descriptors)
-    mapped = _map(extent, descriptors, store_epoch, unmapped, wait)
+    mapped = _map(extent, descriptors, store_epoch, unmapped, wait, ranges)
     mapped.generations = generations
     return mapped
 
@@ -41,6 +45,7 @@ def _map(
     store_epoch: int,
     unmapped: Callable[[int], None],
     wait: Callable[[], None] | None,
+    ranges: ArenaRanges | None,
 ) -> MappedExtent:
     kind = extent.WhichOneof("handle")
     if kind == "cuda_ipc":
@@ -49,7 +54,8 @@ def _map(
         raise DeviceUnavailable(f"this client cannot map memory by {kind or 'no handle'}")
     if extent.host.descriptor_index >= len(descriptors):
         raise UntrustedExtent(f"extent {extent.extent_id} came without its descriptor")
-    return HostExtent(extent, descriptors[extent.host.descriptor_index], unmapped)
+    address_range = None if ranges is None else ranges.of(extent)
+    return HostExtent(extent, descriptors[extent.host.descriptor_index], unmapped, address_range)
 
 
 # The most preparations, of a few MiB each: 16 GiB of memory. Its page tables, charged to this
@@ -84,8 +90,10 @@ class ExtentTable:
         unmapped: Callable[[int], None],
         store_epoch: int,
         wait: Callable[[], None] | None = None,
+        ranges: ArenaRanges | None = None,
     ) -> None:
-        """Uses ``wait`` to wait for all work on a device's extents before one is unmapped."""
+        """Uses ``wait`` and ``ranges`` as :func:`map_extent` does."""
+        self._ranges = ranges
         self._monitor = monitor
         self._numbers = numbers
         self._store_epoch = store_epoch
@@ -125,6 +133,7 @@ class ExtentTable:
             store_epoch=self._store_epoch,
             unmapped=self._lingering.end,
             wait=self._wait,
+            ranges=self._ranges,
         )
         with self._monitor:
             if self._closed:
@@ -243,6 +252,10 @@ class ExtentTable:
         """Returns an arena's extents by id, in the order of their mapping."""
         with self._monitor:
             return {key: each for key, each in self._mapped.items() if each.arena_id == arena_id}
+
+    def range_of(self, arena_id: int) -> AddressRange | None:
+        """Returns an arena's range of addresses, or None without ranges or a host extent."""
+        return None if self._ranges is None else self._ranges.get(arena_id)
 
     def _changed(self) -> None:
         self._number = next(self._numbers)

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from kvstore.v1 import types_pb2
-from kvstore_client.memory.host_extent import POPULATED_BYTES, REQUIRED_SEALS, HostExtent
+from kvstore_client.memory.host_extent import POPULATED_BYTES, HostExtent
 from kvstore_client.memory.mapped_extent import UntrustedExtent
+from kvstore_client.memory.shared_memory import REQUIRED_SEALS
 from kvstore_client.page_layout import OpaqueContent, PagedContent, PageLayout
 from processes.open_descriptors import open_descriptors
 from wire.scripted_store import sealed_memfd as any_memfd
