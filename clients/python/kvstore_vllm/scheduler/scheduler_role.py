@@ -100,7 +100,9 @@ class SchedulerRole:
 
     def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
         """Takes the ranks' results, and which ranks joined the lease."""
-        self._attachment.reported(report)
+        self._attachment.joined(report.joined)
+        if report.disagrees:
+            self._attachment.turn_off("a rank's blocks lie otherwise")
         self.planner.reported(report, invalid_blocks)
 
     def reset(self) -> bool:

@@ -39,7 +39,7 @@ class StoreWork:
 
     def look_up(self, key: RequestKey, token_ids: Sequence[int]) -> Match | None:
         """Matches the whole pages of ``token_ids``; None if the request's adapter has no digest."""
-        namespace = self._namespace(key)
+        namespace = self.open_namespace(key)
         if namespace is None:
             return None
         if isinstance(namespace, StoreError):
@@ -57,7 +57,7 @@ class StoreWork:
         possible. With ``yielding`` it pins and reserves nothing if another engine saves more of
         them.
         """
-        namespace = self._namespace(key)
+        namespace = self.open_namespace(key)
         if namespace is None or isinstance(namespace, StoreError):
             return None
         budget = StoreBudget(SAVE_BUDGET)
@@ -104,7 +104,7 @@ class StoreWork:
             return False
         return True
 
-    def _namespace(self, key: RequestKey) -> Namespace | StoreError | None:
+    def open_namespace(self, key: RequestKey) -> Namespace | StoreError | None:
         """Returns a key's namespace, the error of its opening, or None without a digest.
 
         A request has no digest if its adapter cannot be read.

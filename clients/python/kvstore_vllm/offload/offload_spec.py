@@ -1,0 +1,155 @@
+"""vLLM's OffloadingSpec over a store: makes the manager, and each rank's worker."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import ceil
+from typing import Any
+
+import torch
+from vllm.v1.kv_offload.base import (
+    CanonicalKVCaches,
+    OffloadingCounterMetadata,
+    OffloadingManager,
+    OffloadingMetricMetadata,
+    OffloadingSpec,
+    OffloadingWorker,
+)
+from vllm.v1.kv_offload.config import OffloadingConfig
+
+from kvstore_client import AddressRange, ContiguousMemory
+from kvstore_vllm.counters import METRICS
+from kvstore_vllm.engine.connector_settings import PlannerSettings
+from kvstore_vllm.engine.store_access import StoreAccess, lease_name
+from kvstore_vllm.identity.adapters import AdapterDigests
+from kvstore_vllm.identity.config_factors import adapter_facts
+from kvstore_vllm.identity.model import engine_salt, model_identity
+from kvstore_vllm.offload.cpu_worker import HostCopyWorker
+from kvstore_vllm.offload.handover import HANDOVERS
+from kvstore_vllm.offload.held_copies import HeldCopies
+from kvstore_vllm.offload.offload_manager import KvstoreOffloadingManager
+from kvstore_vllm.offload.page_row import PageRow
+from kvstore_vllm.offload.region import StoreRegion
+from kvstore_vllm.scheduler.store_attachment import StoreAttachment
+
+# Steps whose blocks fit into the slots that are reserved ahead.
+STEPS_AHEAD = 2
+
+
+class KvstoreOffloadingSpec(OffloadingSpec):
+    """vLLM's way to the store, for ``KvstoreOffloadingConnector``.
+
+    vLLM makes one in the scheduler and one at each rank. Raises ``ValueError`` for an engine that
+    the store cannot serve; the message names the setting to change.
+    """
+
+    @classmethod
+    def build_metric_definitions(
+        cls, extra_config: dict[str, Any]
+    ) -> dict[str, OffloadingMetricMetadata]:
+        """Returns the counters of the store's connectors."""
+        del extra_config
+        return {
+            name: OffloadingCounterMetadata(meaning, (label,) if label else ())
+            for name, (meaning, label) in METRICS.items()
+        }
+
+    def __init__(self, config: OffloadingConfig) -> None:
+        super().__init__(config)
+        self._handed = HANDOVERS.take(config.engine_id)
+        self._settings = self._handed.settings.connector
+        self.offload_prompt_only = not self._settings.save_output
+        self.replicated_layout = config.replicated_layout
+        self.row = _row_of(config, self._handed.kv_cache_config)
+
+    def get_manager(self) -> OffloadingManager:
+        """Returns the manager, which attaches to the store in the background."""
+        config, settings = self._handed.vllm_config, self._settings
+        layout = self.row.layout
+        identity = model_identity(config, settings, layout=layout)
+        access = StoreAccess(
+            settings.runtime_dir,
+            identity,
+            layout,
+            name=lease_name(identity.display_name, self.config.engine_id),
+            call_timeout=settings.lookup_timeout,
+            contiguous_memory=ContiguousMemory(),
+        )
+        counts: Counter[str] = Counter()
+        rank_count = self.config.parallel.world_size
+        step_tokens = config.scheduler_config.max_num_batched_tokens
+        return KvstoreOffloadingManager(
+            PlannerSettings(
+                page_tokens=self.row.page_tokens,
+                rank_count=rank_count,
+                lookup_timeout=settings.lookup_timeout,
+                save_output=settings.save_output,
+            ),
+            StoreAttachment(access, self.config.engine_id, rank_count, counts),
+            engine_salt(settings),
+            AdapterDigests(adapter_facts(config.lora_config)),
+            counts,
+            most_spare=STEPS_AHEAD * ceil(step_tokens / self.row.page_tokens),
+            events=self.kv_events_config.enable_kv_cache_events,
+        )
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """Returns the worker of one rank. Raises ``ValueError`` if its blocks do not fit a page."""
+        found = sum(each.page_size_bytes for each in kv_caches.tensors) * self.blocks_per_chunk
+        if found > self.row.rank_bytes:
+            raise ValueError(
+                f"a block of this rank has {found} bytes, and a page has {self.row.rank_bytes}"
+            )
+        memory = self._handed.memory
+        assert memory is not None
+        rank = 0 if self.replicated_layout else self.config.parallel.rank
+        begin = self.row.begin(rank)
+        on_host = kv_caches.tensors[0].tensor.device == torch.device("cpu")
+
+        def make(addresses: AddressRange) -> OffloadingWorker:
+            region = StoreRegion(addresses, rank, begin, is_pinned=False)
+            if on_host:
+                return HostCopyWorker(kv_caches, self.blocks_per_chunk, region)
+            return _device_worker(kv_caches, self.blocks_per_chunk, region)
+
+        return HeldCopies(memory, make, fault_fraction=self._settings.fault_load_fraction)
+
+
+def _device_worker(
+    kv_caches: CanonicalKVCaches, blocks_per_chunk: int, region: StoreRegion
+) -> OffloadingWorker:
+    # Only a build for a device has what it imports.
+    from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker  # noqa: PLC0415
+
+    worker: OffloadingWorker = CPUOffloadingWorker(
+        kv_caches=kv_caches,
+        blocks_per_chunk=blocks_per_chunk,
+        num_cpu_chunks=0,
+        mmap_region=region,
+    )
+    return worker
+
+
+def _row_of(config: OffloadingConfig, kv_cache_config: Any) -> PageRow:  # noqa: ANN401  # vLLM's
+    groups = config.groups
+    if len(groups) != 1:
+        raise ValueError(
+            f"this model has {len(groups)} groups of layers with tables of blocks of their own, "
+            "and kvstore takes one: set --disable-hybrid-kv-cache-manager"
+        )
+    blocks_per_chunk = config.cache.blocks_per_chunk
+    facts = [str(config.kv_cache_layout), str(config.parallel.tp_size), str(blocks_per_chunk)]
+    for group in groups:
+        spec = kv_cache_config.kv_cache_groups[group.group_id].kv_cache_spec
+        facts += [str(group.tokens_per_block), *group.layer_names, *_specs(spec)]
+    return PageRow(
+        page_tokens=groups[0].tokens_per_block * blocks_per_chunk,
+        rank_bytes=config.worker_kv_bytes_per_block * blocks_per_chunk,
+        copies=1 if config.replicated_layout else config.parallel.world_size,
+        facts=facts,
+    )
+
+
+def _specs(spec: Any) -> Iterator[str]:  # noqa: ANN401  # a KVCacheSpec
+    """Yields the description of each layer's cache, or of all."""
+    by_layer: Mapping[str, Any] | None = getattr(spec, "kv_cache_specs", None)
+    yield from map(repr, [spec] if by_layer is None else by_layer.values())
