@@ -7,6 +7,7 @@ PAGE_TOKENS = 32
 # The two connectors that cases run with.
 OWN = "KvstoreConnector"
 OFFLOADING = "KvstoreOffloadingConnector"
+CONNECTORS = (OWN, OFFLOADING)
 LONGEST = 2_048
 MIB = 1 << 20
 

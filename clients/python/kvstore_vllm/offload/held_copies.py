@@ -3,7 +3,7 @@
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vllm.v1.kv_offload.base import (
     GPULoadStoreSpec,
@@ -34,6 +34,18 @@ class _Copy:
     is_load: bool
 
 
+@dataclass(slots=True)
+class FailedCopies:
+    """Copies that failed by their numbers, and the requests whose loads did.
+
+    ``faults`` counts those that failed on purpose.
+    """
+
+    numbers: set[int] = field(default_factory=set)
+    request_ids: set[str] = field(default_factory=set)
+    faults: int = 0
+
+
 class HeldCopies(OffloadingWorker):
     """Copies through a worker of vLLM's, which has no way to report a failure.
 
@@ -55,9 +67,7 @@ class HeldCopies(OffloadingWorker):
         self._workers: dict[int, tuple[AddressRange, OffloadingWorker]] = {}
         self._copies: dict[int, _Copy] = {}
         self._ended: list[TransferResult] = []
-        self._failed: set[int] = set()
-        self._failed_requests: set[str] = set()
-        self.fault_count = 0
+        self._failed = FailedCopies()
 
     def submit_store(
         self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec
@@ -87,11 +97,10 @@ class HeldCopies(OffloadingWorker):
             self._end_if_old(key)
         return ended
 
-    def take_failed(self) -> tuple[set[int], set[str]]:
-        """Returns the numbers of copies that failed, and the requests whose loads did."""
-        numbers, self._failed = self._failed, set()
-        requests, self._failed_requests = self._failed_requests, set()
-        return numbers, requests
+    def take_failed(self) -> FailedCopies:
+        """Returns the copies that failed since the last call."""
+        failed, self._failed = self._failed, FailedCopies()
+        return failed
 
     def wait(self, job_ids: set[int]) -> None:
         """Waits until these copies ended."""
@@ -124,7 +133,7 @@ class HeldCopies(OffloadingWorker):
             self._fail(job_id, pages, is_load=is_load)
             return None
         if is_load and self._fault_fraction and self._chance.random() < self._fault_fraction:
-            self.fault_count += 1
+            self._failed.faults += 1
             self._fail(job_id, pages, is_load=True)
             return None
         self._copies[job_id] = _Copy(pages, worker, memory, held, is_load)
@@ -158,9 +167,9 @@ class HeldCopies(OffloadingWorker):
         self._ended.append(TransferResult(job_id, True))  # noqa: FBT003  # vLLM's field
 
     def _note_failed(self, pages: StorePages, *, is_load: bool) -> None:
-        self._failed.add(pages.number)
+        self._failed.numbers.add(pages.number)
         if is_load:
-            self._failed_requests.add(pages.request_id)
+            self._failed.request_ids.add(pages.request_id)
 
     def _end_if_old(self, key: int) -> None:
         """Ends the worker of an earlier session once it copies nothing more."""

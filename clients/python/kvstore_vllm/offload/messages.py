@@ -54,11 +54,13 @@ class OffloadReport(OffloadingWorkerMetadata):
 
     ``failed`` are the numbers of copies that failed at one rank or more. ``joined`` counts the
     ranks that joined each lease, and ``flushed`` those whose copies before a reset have ended.
+    ``faults`` counts loads that failed on purpose, in tests.
     """
 
     failed: set[int] = field(default_factory=set)
     joined: Counter[bytes] = field(default_factory=Counter)
     flushed: Counter[int] = field(default_factory=Counter)
+    faults: int = 0
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "OffloadReport":
         """Returns this report and another rank's as one."""
@@ -70,4 +72,5 @@ class OffloadReport(OffloadingWorkerMetadata):
             self.failed | other.failed,
             self.joined + other.joined,
             self.flushed + other.flushed,
+            self.faults + other.faults,
         )

@@ -11,10 +11,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.version import __version__ as vllm_version
 
-from kvstore_client import ContiguousMemory
 from kvstore_vllm.connector_stats import forget_metrics
 from kvstore_vllm.engine.engine_facts import RECOMPUTE
 from kvstore_vllm.engine.log import log_with
+from kvstore_vllm.offload.device_pinning import DevicePinning
 from kvstore_vllm.offload.handover import HANDOVERS, Handover
 from kvstore_vllm.offload.held_copies import HeldCopies
 from kvstore_vllm.offload.messages import OffloadReport, OffloadStep
@@ -57,12 +57,16 @@ class KvstoreOffloadingConnector(OffloadingConnector):
         settings = OffloadSettings.read(transfer.kv_connector_extra_config)
         engine_id = str(transfer.engine_id)
         self._memory: RankMemory | None = None
+        pinning = HANDOVERS.pinning(engine_id)
         if role is KVConnectorRole.WORKER:
-            shared = settings.connector
+            shared, pinning = settings.connector, DevicePinning()
             self._memory = RankMemory(
-                shared.runtime_dir, engine_id, shared.lookup_timeout, ContiguousMemory()
+                shared.runtime_dir, engine_id, shared.lookup_timeout, pinning.options()
             )
-        HANDOVERS.put(engine_id, Handover(vllm_config, kv_cache_config, settings, self._memory))
+            HANDOVERS.note_rank(engine_id, pinning)
+        HANDOVERS.put(
+            engine_id, Handover(vllm_config, kv_cache_config, settings, self._memory, pinning)
+        )
         _name_spec(vllm_config)
         super().__init__(vllm_config, role, kv_cache_config)
         self._reset_count = 0
@@ -160,9 +164,10 @@ class KvstoreOffloadingConnector(OffloadingConnector):
         results = super().get_transfer_results(finished_req_ids)
         copies = None if self.connector_worker is None else self.connector_worker.worker
         if isinstance(copies, HeldCopies):
-            failed, requests = copies.take_failed()
-            self._report.failed |= failed
-            results.failed_recving |= requests
+            failed = copies.take_failed()
+            self._report.failed |= failed.numbers
+            self._report.faults += failed.faults
+            results.failed_recving |= failed.request_ids
         return results
 
     def build_connector_worker_meta(self) -> OffloadReport | None:

@@ -161,6 +161,7 @@ class KvstoreOffloadingManager(OffloadingManager):
                 # The tokens are computed after one failure, because retries might never end.
                 tracked.may_load = False
         self._attachment.joined(report.joined)
+        self._counts["load_faults"] += report.faults
         self._flushed.update(report.flushed)
         self._release_flushed()
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Any
 
-import torch
 from vllm.v1.kv_offload.base import (
     CanonicalKVCaches,
     OffloadingCounterMetadata,
@@ -63,7 +62,7 @@ class KvstoreOffloadingSpec(OffloadingSpec):
 
     def get_manager(self) -> OffloadingManager:
         """Returns the manager, which attaches to the store in the background."""
-        config, settings = self._handed.vllm_config, self._settings
+        config, settings, pinning = self._handed.vllm_config, self._settings, self._handed.pinning
         layout = self.row.layout
         identity = model_identity(config, settings, layout=layout)
         access = StoreAccess(
@@ -72,7 +71,7 @@ class KvstoreOffloadingSpec(OffloadingSpec):
             layout,
             name=lease_name(identity.display_name, self.config.engine_id),
             call_timeout=settings.lookup_timeout,
-            contiguous_memory=ContiguousMemory(),
+            contiguous_memory=ContiguousMemory() if pinning is None else pinning.options(),
         )
         counts: Counter[str] = Counter()
         rank_count = self.config.parallel.world_size
@@ -99,14 +98,16 @@ class KvstoreOffloadingSpec(OffloadingSpec):
             raise ValueError(
                 f"a block of this rank has {found} bytes, and a page has {self.row.rank_bytes}"
             )
-        memory = self._handed.memory
+        memory, pinning = self._handed.memory, self._handed.pinning
         assert memory is not None
+        assert pinning is not None
+        pinning.device = kv_caches.tensors[0].tensor.device
         rank = 0 if self.replicated_layout else self.config.parallel.rank
         begin = self.row.begin(rank)
-        on_host = kv_caches.tensors[0].tensor.device == torch.device("cpu")
+        on_host = pinning.device.type == "cpu"
 
         def make(addresses: AddressRange) -> OffloadingWorker:
-            region = StoreRegion(addresses, rank, begin, is_pinned=False)
+            region = StoreRegion(addresses, rank, begin)
             if on_host:
                 return HostCopyWorker(kv_caches, self.blocks_per_chunk, region)
             return _device_worker(kv_caches, self.blocks_per_chunk, region)

@@ -12,21 +12,33 @@ class StoreRegion:
     Row r of a page is ``AddressRange.row``. Rows without memory MUST NOT be copied: callers hold
     the extents of a copy until it ended.
 
-    The client registers each extent with the device as it maps it (``is_pinned``), so
-    ``total_size_bytes`` is 0: vLLM then registers nothing by itself.
+    Each extent is registered with the device as it is mapped. So ``total_size_bytes`` is 0, and
+    vLLM registers nothing by itself.
     """
 
     total_size_bytes = 0
 
-    def __init__(self, addresses: AddressRange, rank: int, begin: int, *, is_pinned: bool) -> None:
+    def __init__(self, addresses: AddressRange, rank: int, begin: int) -> None:
         """``begin`` is the first byte of the rank's part of a row."""
         self.rank = rank
-        self.is_pinned = is_pinned
         self.pinned_addresses: list[int] = []
         self._row_stride = addresses.row_bytes
         self._row_count = addresses.row_count
         self._base: torch.Tensor | None = addresses.tensor().view(torch.int8)
         self._next = begin
+
+    @property
+    def is_pinned(self) -> bool:
+        """Returns False: the device may have refused an extent.
+
+        vLLM then never reads rows by a kernel on the device, which needs registered memory. Its
+        copies by the driver work with both, and are as fast for registered memory.
+        """
+        return False
+
+    @is_pinned.setter
+    def is_pinned(self, value: bool) -> None:
+        """Does nothing. vLLM sets it after it registered nothing."""
 
     def create_next_worker_view(self, tensor_page_size: int) -> torch.Tensor:
         """Returns the next ``tensor_page_size`` bytes of the rank's part as int8 ``[rows, bytes]``.
