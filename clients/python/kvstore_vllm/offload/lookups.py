@@ -2,12 +2,12 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
-from kvstore_client import DatedRun, Match
+from kvstore_client import DatedRun, GroupWindow, Match
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.store_threads import Answers
@@ -37,6 +37,13 @@ class LookedUp:
     loading: list[Match] = field(default_factory=list)
 
 
+class GroupPage(NamedTuple):
+    """A page of a group, by the index of the path's page that ends where it ends."""
+
+    group: int
+    index: int
+
+
 class Lookups:
     """Matches requests, and says which pages are loadable. One thread uses it.
 
@@ -53,8 +60,11 @@ class Lookups:
         *,
         usable: Callable[[], bool],
         joining: Callable[[], bool],
+        groups: Sequence[GroupWindow] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``groups`` are the windows of the groups beside the path."""
+        self._groups = groups
         self._settings = settings
         self._work = work
         self._answers = answers
@@ -94,25 +104,30 @@ class Lookups:
             lookup.drop()
         return True
 
-    def has(self, tracked: LookedUp, page: int) -> bool | None:
+    def has(self, tracked: LookedUp, page: GroupPage) -> bool | None:
         """Returns whether a page is loadable; None while the answer is not there."""
         lookup = tracked.lookup
         if lookup is None or not tracked.may_load:
             return False
-        return page < lookup.page_count if lookup.answered else None
+        if not lookup.answered:
+            return None
+        return page.index < lookup.page_count and _holds(lookup.match, page)
 
-    def take(self, tracked: LookedUp, start: int, end: int) -> tuple[DatedRun, ...] | None:
-        """Returns pages ``start`` to ``end``, and holds them until :meth:`loaded`.
+    def take(self, tracked: LookedUp, pages: Sequence[GroupPage]) -> tuple[DatedRun, ...] | None:
+        """Returns the slots of pages, and holds them until :meth:`loaded`.
 
-        Returns None if they are not held, which :meth:`has` said they are.
+        Returns None if one is not held, although :meth:`has` said so.
         """
         lookup = tracked.lookup
-        if lookup is None or lookup.match is None or end > lookup.page_count:
+        if lookup is None or lookup.match is None:
             return None
-        tracked.loading.append(lookup.match)
+        match = lookup.match
+        if not all(each.index < lookup.page_count and _holds(match, each) for each in pages):
+            return None
+        tracked.loading.append(match)
         tracked.stored_pages = max(tracked.stored_pages, lookup.page_count)
         tracked.lookup = None
-        return runs_between(tracked.loading[-1].pages.dated_runs, start, end)
+        return tuple(run for part in _consecutive(pages) for run in _runs_of(match, part))
 
     def loaded(self, tracked: LookedUp) -> None:
         """Releases the pages that were loaded."""
@@ -147,7 +162,7 @@ class Lookups:
         lookup.asked_at = self._clock()
         ids = tracked.request.all_token_ids[: pages * self._settings.page_tokens]
         self._answers.ask(
-            partial(self._work.look_up, tracked.key, ids),
+            partial(self._work.look_up, tracked.key, ids, self._groups),
             partial(self._answered, tracked, lookup, pages),
         )
 
@@ -185,3 +200,28 @@ class Lookups:
             outcome = "unavailable" if match.failure else "miss"
         self._counts[f"lookups_{outcome}"] += 1
         self._counts["matched_tokens"] += lookup.page_count * page_tokens
+
+
+def _holds(match: Match | None, page: GroupPage) -> bool:
+    """Returns whether a match has a page of a group. The path's are counted elsewhere."""
+    if match is None or not page.group:
+        return match is not None
+    found = match.groups.get(page.group)
+    return found is not None and 0 <= page.index - found.start_page < len(found.pages)
+
+
+def _consecutive(pages: Sequence[GroupPage]) -> Iterator[Sequence[GroupPage]]:
+    """Yields the longest runs of pages that follow each other in one group."""
+    start = 0
+    for end in range(1, len(pages) + 1):
+        before = pages[end - 1]
+        if end == len(pages) or pages[end] != (before.group, before.index + 1):
+            yield pages[start:end]
+            start = end
+
+
+def _runs_of(match: Match, pages: Sequence[GroupPage]) -> tuple[DatedRun, ...]:
+    """Returns the slots of consecutive pages of one group."""
+    group, first = pages[0]
+    start, found = match.groups[group] if group else (0, match.pages)
+    return runs_between(found.dated_runs, first - start, first - start + len(pages))

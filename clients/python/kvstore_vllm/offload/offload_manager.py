@@ -17,6 +17,7 @@ from vllm.v1.kv_offload.base import (
     ReqContext,
     RequestOffloadingContext,
     ScheduleEndContext,
+    get_offload_group_idx,
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
@@ -26,11 +27,12 @@ from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.adapters import AdapterDigests
 from kvstore_vllm.identity.canonical import mixed_salt
 from kvstore_vllm.identity.request_key import RequestKey
-from kvstore_vllm.offload.lookups import Lookups
+from kvstore_vllm.offload.key_groups import KeyGroups
+from kvstore_vllm.offload.lookups import GroupPage, Lookups
 from kvstore_vllm.offload.messages import LeaseToJoin, OffloadReport, StorePages
-from kvstore_vllm.offload.publication import Publication
+from kvstore_vllm.offload.publication import Publication, Written
 from kvstore_vllm.offload.reserve import Reserve
-from kvstore_vllm.offload.store_path import Stored, StorePath, Written
+from kvstore_vllm.offload.store_path import Stored, StorePath
 from kvstore_vllm.scheduler.store_attachment import StoreAttachment
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
 from kvstore_vllm.scheduler.store_work import StoreWork
@@ -62,10 +64,12 @@ class KvstoreOffloadingManager(OffloadingManager):
         adapters: AdapterDigests,
         counts: "Counter[str]",
         *,
+        groups: KeyGroups,
         most_spare: int,
         events: bool,
     ) -> None:
         """``most_spare`` bounds the slots that are reserved ahead."""
+        self._groups = groups
         self._settings = settings
         self._attachment = attachment
         self._salt = self._base_salt = salt
@@ -78,7 +82,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         self._answers = ThreadedAnswers(THREADS)
         self._publications = ThreadedAnswers(1)
         work = StoreWork(attachment.access, settings.page_tokens, settings.lookup_timeout)
-        self._publication = Publication(attachment.access, work, settings.page_tokens)
+        self._publication = Publication(work, settings.page_tokens)
         self._reserves: dict[Any, Reserve] = {}
         self._lookups = Lookups(
             settings,
@@ -87,6 +91,7 @@ class KvstoreOffloadingManager(OffloadingManager):
             counts,
             usable=attachment.usable,
             joining=attachment.is_joining,
+            groups=groups.windows,
         )
         self._stores = StorePath(
             settings.page_tokens,
@@ -129,7 +134,8 @@ class KvstoreOffloadingManager(OffloadingManager):
         if tracked.may_store and self._attachment.usable():
             found = 0 if tracked.lookup is None else tracked.lookup.page_count
             pages = tracked.request.num_prompt_tokens // self._settings.page_tokens
-            self._reserve_of(tracked.key).want(pages - max(found, tracked.stored_pages))
+            missing = pages - max(found, tracked.stored_pages)
+            self._reserve_of(tracked.key).want(missing * len(self._groups.numbers))
         return True
 
     def allocated(self, request_id: str) -> None:
@@ -185,8 +191,8 @@ class KvstoreOffloadingManager(OffloadingManager):
         places = [self._place(key, req_context)[1] for key in keys]
         pages = [page for page in places if page is not None]
         runs: tuple[DatedRun, ...] | None = None
-        if tracked is not None and pages == list(range(pages[0], pages[0] + len(keys))):
-            runs = self._lookups.take(tracked, pages[0], pages[-1] + 1)
+        if tracked is not None and len(pages) == len(keys):
+            runs = self._lookups.take(tracked, pages)
         return self._pages(req_context.req_id, keys, runs)
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
@@ -199,7 +205,9 @@ class KvstoreOffloadingManager(OffloadingManager):
         if failed:
             self._counts["loads_failed"] += 1
         else:
-            self._counts["loaded_tokens"] += len(keys) * self._settings.page_tokens
+            places = (self._place(key, req_context)[1] for key in keys)
+            path = sum(page is not None and not page.group for page in places)
+            self._counts["loaded_tokens"] += path * self._settings.page_tokens
         self._forget_if_idle(tracked)
 
     def prepare_store(
@@ -312,13 +320,16 @@ class KvstoreOffloadingManager(OffloadingManager):
             reserve.close()
         self._attachment.close()
 
-    def _place(self, key: OffloadKey, context: ReqContext) -> tuple[Stored | None, int | None]:
+    def _place(
+        self, key: OffloadKey, context: ReqContext
+    ) -> tuple[Stored | None, GroupPage | None]:
         """Returns the request of a key, and its page; None for an end within a page."""
         tracked = self._tracked.get(context.req_id)
         position = context.get_offload_key_position(key)
-        if position is None or position % self._settings.page_tokens:
+        group = self._groups.numbers.get(get_offload_group_idx(key))
+        if position is None or group is None or position % self._settings.page_tokens:
             return tracked, None
-        return tracked, position // self._settings.page_tokens - 1
+        return tracked, GroupPage(group, position // self._settings.page_tokens - 1)
 
     def _pages(
         self, request_id: str, keys: Collection[OffloadKey], runs: tuple[DatedRun, ...] | None

@@ -5,6 +5,10 @@ from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Any
 
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
+    get_sliding_window_size_in_chunks,
+)
+from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.kv_offload.base import (
     CanonicalKVCaches,
     OffloadingCounterMetadata,
@@ -13,18 +17,19 @@ from vllm.v1.kv_offload.base import (
     OffloadingSpec,
     OffloadingWorker,
 )
-from vllm.v1.kv_offload.config import OffloadingConfig
+from vllm.v1.kv_offload.config import OffloadingConfig, OffloadingGroupConfig
 
 from kvstore_client import AddressRange, ContiguousMemory
 from kvstore_vllm.counters import METRICS
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.engine.store_access import StoreAccess, lease_name
 from kvstore_vllm.identity.adapters import AdapterDigests
-from kvstore_vllm.identity.config_factors import adapter_facts
+from kvstore_vllm.identity.config_factors import adapter_facts, part_factors
 from kvstore_vllm.identity.model import engine_salt, model_identity
 from kvstore_vllm.offload.cpu_worker import HostCopyWorker
-from kvstore_vllm.offload.handover import HANDOVERS
+from kvstore_vllm.offload.handover import HANDOVERS, Handover
 from kvstore_vllm.offload.held_copies import HeldCopies
+from kvstore_vllm.offload.key_groups import EngineGroup, KeyGroups
 from kvstore_vllm.offload.offload_manager import KvstoreOffloadingManager
 from kvstore_vllm.offload.page_row import PageRow
 from kvstore_vllm.offload.region import StoreRegion
@@ -58,7 +63,24 @@ class KvstoreOffloadingSpec(OffloadingSpec):
         self._settings = self._handed.settings.connector
         self.offload_prompt_only = not self._settings.save_output
         self.replicated_layout = config.replicated_layout
-        self.row = _row_of(config, self._handed.kv_cache_config)
+        self._groups = KeyGroups.of(
+            [
+                _group_of(each, self._handed.kv_cache_config, self.blocks_per_chunk)
+                for each in config.groups
+            ]
+        )
+        if self._groups.windows:
+            raise ValueError(
+                f"this model has {len(config.groups)} groups of layers with tables of blocks of "
+                "their own, and kvstore takes one: set --disable-hybrid-kv-cache-manager"
+            )
+        if len(config.groups) > 1 and self.blocks_per_chunk > 1:
+            raise ValueError(
+                f"this model has {len(config.groups)} groups of layers with tables of blocks of "
+                "their own, and a page is one block then: leave out block_size and "
+                "blocks_per_chunk in kv_connector_extra_config"
+            )
+        self.row = _row_of(config, self._handed, self._groups)
 
     def get_manager(self) -> OffloadingManager:
         """Returns the manager, which attaches to the store in the background."""
@@ -87,7 +109,10 @@ class KvstoreOffloadingSpec(OffloadingSpec):
             engine_salt(settings),
             AdapterDigests(adapter_facts(config.lora_config)),
             counts,
-            most_spare=STEPS_AHEAD * ceil(step_tokens / self.row.page_tokens),
+            groups=self._groups,
+            most_spare=STEPS_AHEAD
+            * ceil(step_tokens / self.row.page_tokens)
+            * len(self.config.groups),
             events=self.kv_events_config.enable_kv_cache_events,
         )
 
@@ -130,20 +155,35 @@ def _device_worker(
     return worker
 
 
-def _row_of(config: OffloadingConfig, kv_cache_config: Any) -> PageRow:  # noqa: ANN401  # vLLM's
-    groups = config.groups
-    if len(groups) != 1:
-        raise ValueError(
-            f"this model has {len(groups)} groups of layers with tables of blocks of their own, "
-            "and kvstore takes one: set --disable-hybrid-kv-cache-manager"
-        )
+def _group_of(
+    group: OffloadingGroupConfig,
+    kv_cache_config: Any,  # noqa: ANN401  # vLLM's
+    blocks_per_chunk: int,
+) -> EngineGroup:
+    of_vllm = kv_cache_config.kv_cache_groups[group.group_id]
+    key_tokens = group.tokens_per_block * blocks_per_chunk
+    spec = of_vllm.kv_cache_spec
+    return EngineGroup(
+        group.group_id,
+        key_tokens,
+        get_sliding_window_size_in_chunks(spec, key_tokens),
+        is_state=isinstance(spec, MambaSpec),
+        drafts=bool(of_vllm.is_eagle_group),
+    )
+
+
+def _row_of(config: OffloadingConfig, handed: Handover, groups: KeyGroups) -> PageRow:
     blocks_per_chunk = config.cache.blocks_per_chunk
     facts = [str(config.kv_cache_layout), str(config.parallel.tp_size), str(blocks_per_chunk)]
-    for group in groups:
-        spec = kv_cache_config.kv_cache_groups[group.group_id].kv_cache_spec
+    facts += [repr(sorted(groups.numbers.items())), repr(groups.windows)]
+    for group in config.groups:
+        spec = handed.kv_cache_config.kv_cache_groups[group.group_id].kv_cache_spec
         facts += [str(group.tokens_per_block), *group.layer_names, *_specs(spec)]
+        if isinstance(spec, MambaSpec):
+            mamba = part_factors("mamba_config", handed.vllm_config.mamba_config)
+            facts += [f"{name} {value!r}" for name, value in mamba.items()]
     return PageRow(
-        page_tokens=groups[0].tokens_per_block * blocks_per_chunk,
+        page_tokens=groups.page_tokens,
         rank_bytes=config.worker_kv_bytes_per_block * blocks_per_chunk,
         copies=1 if config.replicated_layout else config.parallel.world_size,
         facts=facts,

@@ -3,44 +3,41 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kvstore_client import PageRef, Reservation, StoreBudget
 from kvstore_client.errors import PoolExhausted, StoreError
-from kvstore_vllm.engine.store_access import StoreAccess
 from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.offload.lookups import GroupPage
 from kvstore_vllm.offload.reserve import Spare, SpareBatch
 from kvstore_vllm.scheduler.store_work import SAVE_BUDGET, TRIES_FOR_ROOM, StoreWork
 
 _logger = logging.getLogger(__name__)
 
 
-class PageInSlot(Protocol):
-    """A page, by its index on the path, in a spare slot."""
+class Written(NamedTuple):
+    """A page in a spare slot, with vLLM's key for it."""
 
-    @property
-    def page(self) -> int:
-        """The page's index."""
-
-    @property
-    def spare(self) -> Spare:
-        """Its slot."""
+    key: bytes
+    page: GroupPage
+    spare: Spare
 
 
-class PublishedRun(NamedTuple):
-    """The result for some pages: the path is in the store up to ``end_page``.
+class PublishedPages(NamedTuple):
+    """The result for some pages: the store has the path up to ``path_end``.
 
-    ``used_pages`` are those whose slots are used up.
+    ``used`` are the slots that are used up. ``own_page_count`` are the pages of the path that
+    nobody else had published.
     """
 
-    end_page: int
-    used_pages: frozenset[int]
+    path_end: int
+    used: frozenset[Spare] = frozenset()
     own_page_count: int = 0
 
 
 @dataclass(eq=False, slots=True)
-class SpareReservation:
-    """Spare slots of a plain reservation."""
+class SlotsOfCall:
+    """The spare slots of one call."""
 
     reservation: Reservation
 
@@ -59,10 +56,12 @@ class SpareReservation:
 
 
 class Publication:
-    """Reserves and publishes for one engine. Any thread may use it."""
+    """Reserves and publishes for one engine. One thread publishes; any thread may reserve.
 
-    def __init__(self, access: StoreAccess, work: StoreWork, page_tokens: int) -> None:
-        self._access = access
+    A page is published in another slot than it was written to, by a copy on the host.
+    """
+
+    def __init__(self, work: StoreWork, page_tokens: int) -> None:
         self._work = work
         self._page_tokens = page_tokens
 
@@ -82,36 +81,37 @@ class Publication:
                 continue
             except StoreError as error:
                 _logger.debug("slots_not_reserved", extra={"reason": str(error)})
-                return None
-            return SpareReservation(found)
+                break
+            return SlotsOfCall(found)
         return None
 
     def publish(
-        self, key: RequestKey, token_ids: Sequence[int], start: int, pages: Sequence[PageInSlot]
-    ) -> PublishedRun:
-        """Publishes consecutive pages from ``start`` on, the last of ``token_ids``.
+        self, key: RequestKey, token_ids: Sequence[int], pages: Sequence[Written]
+    ) -> PublishedPages:
+        """Publishes consecutive pages of the path.
 
-        Publishes nothing if the store lacks a page before ``start``.
+        ``token_ids`` end with the last of the pages. Publishes nothing if the store lacks a page
+        of the path before the first.
         """
-        end = start + len(pages)
+        namespace = self._work.open_namespace(key)
         acquired = self._work.acquire(key, token_ids, yielding=False)
-        if acquired is None:
-            return PublishedRun(0, frozenset())
+        if acquired is None or namespace is None or isinstance(namespace, StoreError):
+            return PublishedPages(0)
         with acquired:
+            start, end = pages[0].page.index, pages[-1].page.index + 1
             first = acquired.match.page_count
             if first >= end:
-                return PublishedRun(end, frozenset())
+                return PublishedPages(end)
             reservation = acquired.reservation
             if reservation is None or first < start or first + reservation.page_count < end:
-                return PublishedRun(first, frozenset())
+                return PublishedPages(first)
             session = reservation.hold.session
             for target, each in zip(reservation.pages, pages[first - start :], strict=True):
-                batch = each.spare.batch.slots
-                assert isinstance(batch, SpareReservation)
-                if batch.reservation.hold.session is not session:
-                    return PublishedRun(first, frozenset())
-                memory = self._access.memory
-                memory.page(target)[:] = memory.page(each.spare.page)
+                slots = each.spare.batch.slots
+                assert isinstance(slots, SlotsOfCall)
+                if slots.reservation.hold.session is not session:
+                    return PublishedPages(first)
+                namespace.page(target)[:] = namespace.page(each.spare.page)
             if not self._work.insert(key, token_ids, acquired, first, end):
-                return PublishedRun(first, frozenset())
-            return PublishedRun(end, frozenset(), end - first)
+                return PublishedPages(first)
+            return PublishedPages(end, frozenset(), end - first)

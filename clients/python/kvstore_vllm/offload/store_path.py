@@ -4,24 +4,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, Protocol
 
 from kvstore_vllm.identity.request_key import RequestKey
-from kvstore_vllm.offload.lookups import LookedUp
-from kvstore_vllm.offload.publication import Publication, PublishedRun
-from kvstore_vllm.offload.reserve import Reserve, Spare
+from kvstore_vllm.offload.lookups import GroupPage, LookedUp
+from kvstore_vllm.offload.publication import PublishedPages, Written
+from kvstore_vllm.offload.reserve import Reserve
 from kvstore_vllm.scheduler.store_threads import Answers
 
 # Generated pages are published together once there are so many, or as their request ends.
 PAGES_TOGETHER: Final = 8
 
 
-class Written(NamedTuple):
-    """A page in its slot, with vLLM's key for it."""
+class Publisher(Protocol):
+    """Publishes written pages, on a thread that may wait."""
 
-    key: bytes
-    page: int
-    spare: Spare
+    def publish(
+        self, key: RequestKey, token_ids: Sequence[int], pages: Sequence[Written]
+    ) -> PublishedPages:
+        """Publishes consecutive pages of the path, and pages of other groups on it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -32,7 +33,7 @@ class Stored(LookedUp):
     """
 
     copying: dict[bytes, Written] = field(default_factory=dict)
-    written: dict[int, Written] = field(default_factory=dict)
+    written: dict[GroupPage, Written] = field(default_factory=dict)
     may_store: bool = True
     deferred: bool = False
     publishing: bool = False
@@ -41,8 +42,9 @@ class Stored(LookedUp):
     @property
     def idle(self) -> bool:
         """True if the request ended, and nothing of it is left to do."""
-        open_ = self.copying or self.written or self.publishing or self.loading
-        return self.finished and not open_
+        return self.finished and not (
+            self.copying or self.written or self.publishing or self.loading
+        )
 
 
 # Returns the reserve of a key's namespace.
@@ -54,13 +56,13 @@ class StorePath:
 
     ``answers`` has one thread, so that pages are published in the order of their copies: a
     request may need another one's pages before its own. ``published`` is called with the keys of
-    pages that are in the store.
+    pages that are in the store, ``ended`` with a request that has nothing left to publish.
     """
 
     def __init__(
         self,
         page_tokens: int,
-        publication: Publication,
+        publisher: Publisher,
         answers: Answers,
         counts: "Counter[str]",
         *,
@@ -70,16 +72,19 @@ class StorePath:
         ended: Callable[[Stored], None],
     ) -> None:
         self._page_tokens = page_tokens
-        self._publication = publication
+        self._publisher = publisher
         self._answers = answers
         self._counts = counts
         self._usable = usable
         self._reserve_of = reserve_of
         self._published = published
         self._ended = ended
+        # Keys under way, of all requests.
         self._keys: set[bytes] = set()
 
-    def prepare(self, tracked: Stored, wanted: Sequence[tuple[bytes, int]]) -> list[Written] | None:
+    def prepare(
+        self, tracked: Stored, wanted: Iterable[tuple[bytes, GroupPage]]
+    ) -> list[Written] | None:
         """Returns a slot for each page to store, of vLLM's keys and their pages.
 
         Pages that the store has, or that another request copies now, are left out: vLLM does not
@@ -93,7 +98,7 @@ class StorePath:
         missing = [
             (key, page)
             for key, page in wanted
-            if page >= tracked.stored_pages and key not in self._keys
+            if key not in self._keys and (page.group or page.index >= tracked.stored_pages)
         ]
         if not missing:
             return []
@@ -105,13 +110,13 @@ class StorePath:
                 reserve.give_back(spares)
                 return None
             tracked.may_store = False
-        missing.sort(key=lambda each: each[1])
+            # The path first, without which nothing else can be published.
+            missing.sort(key=lambda each: (each[1].index, each[1].group))
         pages = [
             Written(key, page, spare) for (key, page), spare in zip(missing, spares, strict=False)
         ]
-        for each in pages:
-            tracked.copying[each.key] = each
-            self._keys.add(each.key)
+        tracked.copying.update({each.key: each for each in pages})
+        self._keys.update(each.key for each in pages)
         return pages
 
     def copied(self, tracked: Stored, keys: Iterable[bytes], *, failed: bool) -> None:
@@ -121,12 +126,11 @@ class StorePath:
             self._counts["saves_failed"] += 1
             tracked.may_store = False
             self._give_back(tracked, pages)
-        else:
-            for each in pages:
-                replaced = tracked.written.get(each.page)
-                if replaced is not None:
-                    self._give_back(tracked, [replaced])
-                tracked.written[each.page] = each
+        for each in [] if failed else pages:
+            replaced = tracked.written.get(each.page)
+            if replaced is not None:
+                self._give_back(tracked, [replaced])
+            tracked.written[each.page] = each
         self._advance(tracked)
 
     def finish(self, tracked: Stored) -> None:
@@ -137,7 +141,7 @@ class StorePath:
     def drop(self, tracked: Stored) -> list[Written]:
         """Ends all stores of a request. Returns the pages that ranks may still be writing."""
         tracked.may_store = False
-        self._give_back(tracked, tracked.written.values())
+        self._give_back(tracked, list(tracked.written.values()))
         tracked.written.clear()
         copying = list(tracked.copying.values())
         tracked.copying.clear()
@@ -145,56 +149,69 @@ class StorePath:
         return copying
 
     def _advance(self, tracked: Stored) -> None:
-        """Publishes the first run of written pages, if it is long enough or the last."""
+        """Publishes written pages that follow each other, if they are enough or the last."""
         if tracked.publishing:
             return
-        run = _first_run(tracked.written)
+        pages = _next_pages(tracked)
+        path = [each for each in pages if not each.page.group]
         prompt_pages = tracked.request.num_prompt_tokens // self._page_tokens
-        waits = tracked.copying or not tracked.finished
-        if run and waits and run[0].page >= prompt_pages and len(run) < PAGES_TOGETHER:
+        generated = bool(path) and path[0].page.index >= prompt_pages
+        if generated and not tracked.finished and len(path) < PAGES_TOGETHER:
             return
-        if not run:
+        if not pages:
+            self._give_up_rest(tracked)
             self._ended(tracked)
             return
-        for each in run:
+        for each in pages:
             del tracked.written[each.page]
         tracked.publishing = True
-        end = run[-1].page + 1
+        end = max(each.page.index for each in pages) + 1
         ids = tracked.request.all_token_ids[: end * self._page_tokens]
         self._answers.ask(
-            partial(self._publication.publish, tracked.key, ids, run[0].page, run),
-            partial(self._answered, tracked, run),
+            partial(self._publisher.publish, tracked.key, ids, pages),
+            partial(self._answered, tracked, pages, end),
         )
 
-    def _answered(self, tracked: Stored, run: list[Written], found: PublishedRun | None) -> None:
+    def _answered(
+        self, tracked: Stored, pages: list[Written], end: int, found: PublishedPages | None
+    ) -> None:
         tracked.publishing = False
-        self._keys.difference_update(each.key for each in run)
+        self._keys.difference_update(each.key for each in pages)
+        # Nobody knows about the slots of a call that broke off.
+        used = {each.spare for each in pages} if found is None else found.used
         reserve = self._reserve_of(tracked.key)
-        if found is None:
-            found = PublishedRun(0, frozenset(each.page for each in run))
-        unused = [each.spare for each in run if each.page not in found.used_pages]
-        reserve.used(each.spare for each in run if each.page in found.used_pages)
-        reserve.give_back(unused)
-        if found.end_page > run[-1].page:
-            tracked.stored_pages = max(tracked.stored_pages, found.end_page)
+        reserve.used(each.spare for each in pages if each.spare in used)
+        reserve.give_back(each.spare for each in pages if each.spare not in used)
+        if found is not None and found.path_end >= end:
+            tracked.stored_pages = max(tracked.stored_pages, end)
             self._counts["stored_tokens"] += found.own_page_count * self._page_tokens
-            self._published([each.key for each in run])
+            self._published([each.key for each in pages])
         else:
             self._counts["inserts_failed"] += 1
             tracked.may_store = False
         self._advance(tracked)
 
-    def _give_back(self, tracked: Stored, pages: Iterable[Written]) -> None:
-        pages = list(pages)
+    def _give_up_rest(self, tracked: Stored) -> None:
+        """Gives up written pages whose path will not come."""
+        if tracked.finished and not tracked.copying:
+            self._give_back(tracked, list(tracked.written.values()))
+            tracked.written.clear()
+
+    def _give_back(self, tracked: Stored, pages: Sequence[Written]) -> None:
         self._keys.difference_update(each.key for each in pages)
         self._reserve_of(tracked.key).give_back(each.spare for each in pages)
 
 
-def _first_run(written: dict[int, Written]) -> list[Written]:
-    """Returns the first consecutive pages."""
-    run: list[Written] = []
-    for page in sorted(written):
-        if run and page != run[-1].page + 1:
+def _next_pages(tracked: Stored) -> list[Written]:
+    """Returns the first run of the path's written pages, and the other groups' pages up to there.
+
+    Without written pages of the path these are on pages that the store has.
+    """
+    path: list[Written] = []
+    for page in sorted(page for page in tracked.written if not page.group):
+        if path and page.index != path[-1].page.index + 1:
             break
-        run.append(written[page])
-    return run
+        path.append(tracked.written[page])
+    end = path[-1].page.index + 1 if path else tracked.stored_pages
+    hanging = [each for page, each in tracked.written.items() if page.group and page.index < end]
+    return path + hanging
