@@ -48,9 +48,10 @@ class TransferPlanner:
         joining: Callable[[], bool] = lambda: False,
         blocks_of: Callable[[str], Sequence[int]],
         stored: Callable[[EngineRequest, int, int], None] = _tell_nobody,
+        counts: "Counter[str] | None" = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter() if counts is None else counts
         self._settings = settings
         self._answers = answers
         self._blocks_of = blocks_of
