@@ -12,6 +12,7 @@ from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.scheduler.transfer_planner import TransferPlanner
+from kvstore_vllm.step_plan import StepPlan
 from naive.request import NaiveRequest
 
 PAGE, PAGE_BYTES = 4, 4096
@@ -160,6 +161,8 @@ def test_a_store_that_hangs_is_waited_for_once(store: RunningStore) -> None:
     )
 
     def matched(*names: str) -> list[int | None]:
+        # A step of other requests, after which scheduling may wait again.
+        planner.plan(StepPlan("engine"), {"another": 1}, ())
         for name in names:
             planner.arrived(NaiveRequest(name, list(range(5000, 5016)), 16), KEY)
         return [planner.matched_tokens(name, 0) for name in names]

@@ -330,7 +330,7 @@ class Namespace:
     def fill_page_tables(self, runs: Iterable[DatedRun], part: slice = ALL_BYTES) -> None:
         """Fills this process's page tables for ``part`` of each slot of ``runs``, once a slot.
 
-        A first write of 54 MB takes 10 ms then, and 40 ms without. Call it just before the
+        With it a first write of 54 MB takes 15 ms, and 40 ms without. Call it just before the
         write, if the client does not fill page tables (``ClientConfig.fill_page_tables``).
         Does nothing for memory of a device. Raises ``KeyError`` or ``IndexError``.
         """

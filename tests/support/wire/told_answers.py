@@ -13,6 +13,8 @@ class ToldAnswers:
         # The bounds of the waits so far, in seconds, and whether answers arrive within them.
         self.waits: list[float] = []
         self.come_in_time = False
+        # Called during each wait, for example to let time pass.
+        self.while_waiting: Callable[[], None] = lambda: None
 
     @property
     def under_way(self) -> int:
@@ -47,6 +49,7 @@ class ToldAnswers:
     def deliver_until(self, met: Callable[[], bool], timeout: float) -> None:
         """Hands over what was done, and all of it if answers come in time."""
         self.waits.append(timeout)
+        self.while_waiting()
         self.deliver()
         while self.come_in_time and self.asked and not met():
             self.answer()

@@ -44,10 +44,10 @@ class ConnectorSettings:
     """Longest time, in seconds, that a request waits for the store's answer; then it is a miss."""
 
     scheduling_wait: float = 0.002
-    """Longest time, in seconds, that scheduling waits for the answer to a request, once; 0: never.
+    """Longest time, in seconds, that a step waits for answers about new requests; 0: never.
 
-    All requests of the engine wait together. Without an answer the request is left out of one
-    step, and asked about again in the next one.
+    All requests of the engine wait together, once for each new request. Without an answer the
+    new request is left out of the step, and asked about again in the next one.
     """
 
     load_async: bool = True

@@ -42,6 +42,8 @@ class LoadPath:
         self._joining = joining
         self._clock = clock
         self._planned: list[BlockTransfer] = []
+        # Seconds that the next step may still wait for answers.
+        self._wait_left = settings.scheduling_wait
         # True after a wait without an answer, until the store answers a lookup.
         self._slow = False
         # The number of loads that not every rank has ended.
@@ -77,7 +79,7 @@ class LoadPath:
     def matched_tokens(self, tracked: Tracked, computed_tokens: int) -> int | None:
         """Returns the number of loadable tokens beyond the computed ones; None if unknown yet.
 
-        Waits up to ``scheduling_wait`` for the store's answer, at most once a request.
+        Waits for the store's answer once a request, and ``scheduling_wait`` at most in a step.
         """
         if not tracked.may_load:
             return 0
@@ -110,13 +112,14 @@ class LoadPath:
         millisecond. A wait delays all requests. So none begins if the store is unusable, or
         while the lookup of an earlier wait is unanswered, since the store may hang.
         """
-        wait = self._settings.scheduling_wait
-        if not wait or tracked.waited or self._slow:
+        if self._wait_left <= 0 or tracked.waited or self._slow:
             return
         if lookup.asked_at is None or not self._usable():
             return
         tracked.waited = True
-        self._answers.deliver_until(lambda: lookup.answered, wait)
+        began = self._clock()
+        self._answers.deliver_until(lambda: lookup.answered, self._wait_left)
+        self._wait_left -= self._clock() - began
         self._slow = not lookup.answered
 
     def allocated(self, tracked: Tracked, block_ids: Sequence[int], loaded_tokens: int) -> None:
@@ -138,7 +141,8 @@ class LoadPath:
         self.open_count += 1
 
     def take_planned(self) -> list[BlockTransfer]:
-        """Returns the loads that the ranks begin in this step."""
+        """Returns the loads that the ranks begin in this step, and begins the next step."""
+        self._wait_left = self._settings.scheduling_wait
         planned, self._planned = self._planned, []
         return planned
 

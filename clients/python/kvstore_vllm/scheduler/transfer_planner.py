@@ -88,7 +88,7 @@ class TransferPlanner:
     def matched_tokens(self, request_id: str, computed_tokens: int) -> int | None:
         """Returns the number of loadable tokens beyond ``computed_tokens``; None if unknown yet.
 
-        Waits up to ``scheduling_wait`` for the store's answer, at most once a request.
+        Waits for the store's answer once a request, and ``scheduling_wait`` at most in a step.
         """
         self._answers.deliver()
         tracked = self._tracked.get(request_id)

@@ -98,6 +98,25 @@ def test_an_answer_in_time_costs_no_step() -> None:
     end(world)
 
 
+def test_a_step_waits_no_longer_for_many_requests() -> None:
+    """All waits of a step take ``scheduling_wait`` at most, and the next step may wait again."""
+    world = engine(store=stored_prompt())
+    world.answers.come_in_time = True
+
+    def pass_time() -> None:
+        world.now += SCHEDULING_WAIT * 2 / 3
+
+    world.answers.while_waiting = pass_time
+    for name in ("b", "c", "d"):
+        world.arrive(name, PROMPT)
+    assert [world.planner.matched_tokens(name, 0) for name in "bcd"] == [8, 8, None]
+    assert world.answers.waits == pytest.approx([SCHEDULING_WAIT, SCHEDULING_WAIT / 3])
+    world.step()
+    assert world.planner.matched_tokens("d", 0) == 8
+    assert world.answers.waits[2:] == [SCHEDULING_WAIT]
+    end(world)
+
+
 def test_a_store_that_hangs_is_waited_for_once() -> None:
     """Without an answer scheduling waits once, not once a request, until the store answers."""
     world = engine(store=stored_prompt())
