@@ -16,6 +16,7 @@ class EngineOptions:
     ``extra`` further settings of the connector. ``device_pages`` bounds
     vLLM's own memory in its own pages, each of PAGE_TOKENS tokens.
     ``wrong_page`` puts a fault into the connector: one page of each load is another.
+    ``late_saves`` makes it copy beside later steps, as on a GPU.
     """
 
     model: Path
@@ -26,6 +27,7 @@ class EngineOptions:
     adapters: tuple[Path, ...] = ()
     ranks: int = 1
     wrong_page: bool = False
+    late_saves: bool = False
 
     def engine_arguments(self) -> dict[str, object]:
         """Returns vLLM's arguments, for its ``EngineArgs``."""
