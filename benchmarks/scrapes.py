@@ -121,7 +121,7 @@ def lane_call(rounds: int) -> dict[str, Any]:
         untimed = stack.enter_context(HotLanes(rig.store, rig.credentials, rig.clock))
         rig.store.call_times["lane"] = CallTimes()
         timed = stack.enter_context(HotLanes(rig.store, rig.credentials, rig.clock))
-        party = Party(os.geteuid(), caller.lease_id, caller.secret, 1)
+        party = Party(os.geteuid(), caller.lease_id, caller.secret_digest, 1)
         lane = HotLane(stack.enter_context(socket.socket()), party, max_body_bytes=1 << 20)
         named = pb.Caller(lease_id=caller.lease_id, store_epoch=EPOCH)
         bodies = {

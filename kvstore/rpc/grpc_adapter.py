@@ -222,9 +222,9 @@ class _Incoming(NamedTuple):
         """The call, its sender known by the connection too. Raises CredentialRequired."""
         return Call(
             self.sender.identity(self.context),
-            secret_of(self.sender.metadata),
-            self.remaining,
+            remaining=self.remaining,
             stream=self.stream,
+            lease_secret=secret_of(self.sender.metadata),
         )
 
     @property

@@ -81,11 +81,14 @@ BUFFER_BYTES = 1 << 20
 
 
 class Party(NamedTuple):
-    """The owner of a lane: the peer's uid, and the lease and process for which it was opened."""
+    """The owner of a lane: the peer's uid, and the lease and process for which it was opened.
+
+    ``secret_digest`` is that of the lease's secret, which is hashed once for all calls of the lane.
+    """
 
     uid: int
     lease_id: bytes
-    lease_secret: bytes
+    secret_digest: bytes
     process_id: int
 
 
@@ -407,8 +410,10 @@ class HotLanes:
                 body = frame.whole_body
         if head.timeout_us:
             remaining = head.timeout_us * MICROSECONDS - (self._clock() - lane.came_at)
-        call = Call(lane.identity, lane.party.lease_secret, remaining, tokens)
-        response, failure = self._pipeline.answer(method, head.request_id, _Incoming(call, body))
+        call = Call(lane.identity, lane.party.secret_digest, remaining, tokens)
+        response, failure = self._pipeline.answer(
+            method, head.request_id, _Incoming(call, body, remaining)
+        )
         if failure is not None:
             return LaneAnswer(status=failure).SerializeToString(), b""
         return SUCCEEDED, response
@@ -429,11 +434,7 @@ class _Incoming(NamedTuple):
 
     call: Call
     body: bytes
-
-    @property
-    def remaining(self) -> float | None:
-        """The time to its deadline in seconds, which has not changed."""
-        return self.call.remaining
+    remaining: float | None
 
 
 def _methods(store: KVStore) -> list[Method]:

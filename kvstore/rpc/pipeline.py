@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from hashlib import sha256
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import grpc
@@ -80,16 +81,18 @@ class Stream(Protocol):
 class Call(NamedTuple):
     """A call as its servicer sees it.
 
-    ``remaining`` is the time to its deadline in seconds, None without one. ``tokens`` are those of
-    its sequence if they came beside the message. ``stream`` takes the answers of a method that has
-    many.
+    ``lease_secret`` is the secret that came with it. A lane's calls have ``secret_digest`` instead,
+    of the secret that opened the lane. ``remaining`` is the time to its deadline in seconds, None
+    without one. ``tokens`` are those of its sequence if they came beside the message. ``stream``
+    takes the answers of a method that has many.
     """
 
     who: Identity
-    lease_secret: bytes | None = None
+    secret_digest: bytes | None = None
     remaining: float | None = None
     tokens: bytes | None = None
     stream: Stream | None = None
+    lease_secret: bytes | None = None
 
     def caller(self, lease_id: bytes, epoch: int | None) -> Caller:
         """Returns who calls under a lease, whose secret MUST come with the call.
@@ -97,25 +100,33 @@ class Call(NamedTuple):
         Raises :class:`InvalidField` for an id or a secret that can be none. The store checks
         that they are a lease's.
         """
-        secret = self.lease_secret
-        if secret is None:
-            raise InvalidField(field=LEASE_SECRET, why="missing")
-        if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
-            fields.checked_bytes(
-                LEASE_SECRET, secret, least=MIN_SECRET_BYTES, most=MAX_SECRET_BYTES
-            )
+        digest = self.secret_digest
+        if digest is None:
+            if self.lease_secret is None:
+                raise InvalidField(field=LEASE_SECRET, why="missing")
+            digest = digest_of(self.lease_secret)
         if len(lease_id) != fields.ID_BYTES:
             fields.random_id("lease_id", lease_id)
-        return Caller(self.who, lease_id, secret, epoch)
+        return Caller(self.who, lease_id, digest, epoch)
 
     def revoker(self, lease_id: bytes, epoch: int | None) -> Caller:
         """Returns who ends a lease; an admin does so without its secret.
 
-        Without one the secret is empty, which no lease's is.
+        Without one the digest is empty, which no secret's is.
         """
-        if self.lease_secret is not None:
+        if self.lease_secret is not None or self.secret_digest is not None:
             return self.caller(lease_id, epoch)
         return Caller(self.who, fields.random_id("lease_id", lease_id), b"", epoch)
+
+
+def digest_of(secret: bytes, field: str = LEASE_SECRET) -> bytes:
+    """Returns the digest by which the core knows a lease's secret: SHA-256, 32 bytes.
+
+    Raises InvalidField for ``field`` if the length can be no secret's.
+    """
+    if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
+        fields.checked_bytes(field, secret, least=MIN_SECRET_BYTES, most=MAX_SECRET_BYTES)
+    return sha256(secret).digest()
 
 
 class Method(NamedTuple):

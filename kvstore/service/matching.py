@@ -23,7 +23,6 @@ from kvstore.service.clock import Clock
 from kvstore.service.leases import Leases
 from kvstore.service.log_budget import LogBudget
 from kvstore.service.memory.arena_growth import Growth
-from kvstore.service.page_io.disk_reader import NO_TERMS, LoadTerms
 from kvstore.service.page_io.memory_mover import Mover
 from kvstore.service.page_io.tier3 import Tier3
 from kvstore.storage.errors import CudaFailed
@@ -110,20 +109,20 @@ class Matching:
         namespace_id: bytes,
         sequence: Sequence,
         options: MatchOptions,
-        terms: LoadTerms = NO_TERMS,
+        remaining: float | None = None,
     ) -> Match:
         """Pins the longest cached prefix and returns it. A miss takes no pin.
 
-        First loads what tier 3 has beyond that, as ``terms`` allow. Pages that are found
-        corrupt leave the index and are not answered. Raises StoreDraining, besides the
-        errors of the core.
+        First loads what tier 3 has beyond that, within most of the ``remaining``
+        seconds to the call's deadline. Pages that are found corrupt leave the index and are
+        not answered. Raises StoreDraining, besides the errors of the core.
         """
         if self._leases.draining:
             raise StoreDraining
         state, on_disk = self._cache.state, 0
         has_lower = state.disk is not None or state.wanted is not None
         if has_lower:
-            on_disk = self._bring(caller, namespace_id, sequence, options, terms)
+            on_disk = self._bring(caller, namespace_id, sequence, options, remaining)
         while True:
             with self._mutex:
                 match, checks = self._cache.match_with_checks(
@@ -148,7 +147,7 @@ class Matching:
         *,
         reservation_id: int,
         total_page_count: int,
-        terms: LoadTerms = NO_TERMS,
+        remaining: float | None = None,
         yield_idle: float | None = None,
     ) -> tuple[Match, Grant | None]:
         """Matches, and reserves the rest of ``total_page_count`` pages, or None of them.
@@ -163,7 +162,7 @@ class Matching:
         state, on_disk = self._cache.state, 0
         has_lower = state.disk is not None or state.wanted is not None
         if has_lower:
-            on_disk = self._bring(caller, namespace_id, sequence, options, terms)
+            on_disk = self._bring(caller, namespace_id, sequence, options, remaining)
         while True:
             with self._mutex:
                 match, grant, checks = self._cache.acquire_with_checks(
@@ -198,7 +197,7 @@ class Matching:
         namespace_id: bytes,
         sequence: Sequence,
         options: MatchOptions,
-        terms: LoadTerms,
+        remaining: float | None,
     ) -> int:
         """Brings pages of lower tiers nearer; returns the number of tokens that tier 3 has.
 
@@ -206,7 +205,7 @@ class Matching:
         """
         on_disk = 0
         if self._cache.state.disk is not None:
-            on_disk = self._tier3.loader.load(caller, namespace_id, sequence, options, terms)
+            on_disk = self._tier3.loader.load(caller, namespace_id, sequence, options, remaining)
         if self._cache.state.tier_policy.promote:
             moves: list[Move] = []
             # An error of the call is the match's to raise: a repeated call has its answer.

@@ -1,5 +1,7 @@
 """The memory of one tier's extents, within its budget."""
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
@@ -27,6 +29,9 @@ MAX_SLOTS = 1 << 20
 # The fill of freed slots, for debugging. It is a large number in every type and never NaN, since a
 # mask multiplies by zero.
 POISON = 0xDB
+# Extents begin at multiples of this in their arena's range of addresses: the kernel's large page,
+# which memory of hugetlbfs has to be mapped at.
+OFFSET_UNIT = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,8 @@ class Arenas:
         self._mutex = Lock()
         self._extents: dict[int, Extent] = {}
         self._allocated_bytes = 0
+        # The offsets of extents in use, by arena.
+        self._offsets: defaultdict[int, set[int]] = defaultdict(set)
         self._extent_ids = count(1) if extent_ids is None else extent_ids
 
     @property
@@ -113,6 +120,7 @@ class Arenas:
         except BaseException:
             with self._mutex:
                 self._allocated_bytes -= self._taken(shape)
+                self._offsets[arena_id].discard(shape.arena_offset)
             raise
         with self._mutex:
             self._extents[shape.extent_id] = extent
@@ -126,10 +134,12 @@ class Arenas:
         """
         with self._mutex:
             extent = self._extents.pop(extent_id)
-        if extent.give_back():
-            with self._mutex:
-                self._allocated_bytes -= self._taken(extent.shape)
-        return extent.shape
+        shape, freed = extent.shape, extent.give_back()
+        with self._mutex:
+            self._offsets[shape.arena_id].discard(shape.arena_offset)
+            if freed:
+                self._allocated_bytes -= self._taken(shape)
+        return shape
 
     def describe(self, extent_ids: Iterable[int]) -> list[ExtentDescription]:
         """Returns the descriptions with which other processes map the given extents."""
@@ -181,6 +191,7 @@ class Arenas:
                 _, extent = self._extents.popitem()
                 extent.close()
             self._allocated_bytes = 0
+            self._offsets.clear()
 
     def _claim(self, arena_id: int, slot_bytes: int, max_slots: int) -> ExtentShape:
         """Takes an extent's bytes from the budget, and its id from the numbers."""
@@ -191,10 +202,19 @@ class Arenas:
                     "the budget is spent", requested_bytes=slot_bytes, available_bytes=remaining
                 )
             slot_count = min(self.slots_in_extent(slot_bytes), remaining // slot_bytes)
-            extent_id = next(self._extent_ids)
-            shape = ExtentShape(extent_id, arena_id, self.tier, slot_count, slot_bytes)
+            extent_id, offset = next(self._extent_ids), self._take_offset(arena_id, slot_bytes)
+            shape = ExtentShape(extent_id, arena_id, self.tier, slot_count, slot_bytes, offset)
             self._allocated_bytes += self._taken(shape)
             return shape
+
+    def _take_offset(self, arena_id: int, slot_bytes: int) -> int:
+        """Takes the lowest offset of an arena that no extent has, with room for a whole extent."""
+        unit = math.lcm(slot_bytes, OFFSET_UNIT)
+        longest = self.slots_in_extent(slot_bytes) * slot_bytes
+        taken = self._offsets[arena_id]
+        offset = next(each for each in count(0, -(-longest // unit) * unit) if each not in taken)
+        taken.add(offset)
+        return offset
 
     def _make(self, shape: ExtentShape) -> Extent:
         table = GenerationTable(shape.extent_id, shape.slot_count)

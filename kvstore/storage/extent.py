@@ -11,13 +11,17 @@ from kvstore.storage.slot_copies import SlotBytes
 
 
 class ExtentShape(NamedTuple):
-    """An extent's id and the layout of its bytes: slot i begins at ``i * slot_bytes``."""
+    """An extent's id and the layout of its bytes: slot i begins at ``i * slot_bytes``.
+
+    ``arena_offset`` is the byte of slot 0 if all extents of the arena lie side by side.
+    """
 
     extent_id: int
     arena_id: int
     tier: int
     slot_count: int
     slot_bytes: int
+    arena_offset: int = 0
 
     @property
     def size_bytes(self) -> int:

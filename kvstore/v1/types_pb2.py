@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16kvstore/v1/types.proto\x12\nkvstore.v1\"\xb4\x01\n\nPageLayout\x12\x13\n\x0bpage_tokens\x18\x01 \x01(\r\x12\x12\n\npage_bytes\x18\x02 \x01(\x04\x12\x1c\n\x14tensor_parallel_size\x18\x03 \x01(\r\x12(\n\x05paged\x18\x04 \x01(\x0b\x32\x17.kvstore.v1.PagedLayoutH\x00\x12*\n\x06opaque\x18\x05 \x01(\x0b\x32\x18.kvstore.v1.OpaqueLayoutH\x00\x42\t\n\x07\x63ontent\"m\n\x0bPagedLayout\x12\x13\n\x0blayer_count\x18\x01 \x01(\r\x12\x15\n\rkv_head_count\x18\x02 \x01(\r\x12\x10\n\x08head_dim\x18\x03 \x01(\r\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\x11\n\tkv_factor\x18\x05 \x01(\r\"=\n\x0cOpaqueLayout\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x18\n\x10\x64ivides_by_token\x18\x02 \x01(\x08\"e\n\x11NamespaceIdentity\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\x0c\x12\x16\n\x0e\x61\x64\x61pter_digest\x18\x02 \x01(\x0c\x12\x0c\n\x04salt\x18\x03 \x01(\x0c\x12\x14\n\x0c\x64isplay_name\x18\x04 \x01(\t\"\xbc\x01\n\x07PageRun\x12\x11\n\textent_id\x18\x01 \x01(\r\x12\x1e\n\x04tier\x18\x02 \x01(\x0e\x32\x10.kvstore.v1.Tier\x12\x18\n\x0cslot_indexes\x18\x03 \x03(\rB\x02\x10\x01\x12\x17\n\x0bgenerations\x18\x04 \x03(\x04\x42\x02\x10\x01\x12\x12\n\nslot_count\x18\x05 \x01(\r\x12\x1b\n\x13packed_slot_indexes\x18\x06 \x01(\x0c\x12\x1a\n\x12packed_generations\x18\x07 \x01(\x0c\"a\n\nSourcePage\x12\x15\n\rsource_pin_id\x18\x01 \x01(\x06\x12!\n\x04page\x18\x02 \x01(\x0b\x32\x13.kvstore.v1.PageRun\x12\x19\n\x11valid_token_count\x18\x03 \x01(\r\"d\n\tReuseHint\x12\x31\n\x0e\x65xpected_reuse\x18\x01 \x01(\x0e\x32\x19.kvstore.v1.ExpectedReuse\x12\x12\n\nhorizon_ms\x18\x02 \x01(\x04\x12\x10\n\x08priority\x18\x03 \x01(\x05\"\xc8\x02\n\x06\x45xtent\x12\x11\n\textent_id\x18\x01 \x01(\r\x12\x10\n\x08\x61rena_id\x18\x02 \x01(\r\x12\x1e\n\x04tier\x18\x03 \x01(\x0e\x32\x10.kvstore.v1.Tier\x12\x12\n\nslot_count\x18\x04 \x01(\r\x12\x12\n\nslot_bytes\x18\x05 \x01(\x04\x12\x0e\n\x06offset\x18\x06 \x01(\x04\x12&\n\x04host\x18\x07 \x01(\x0b\x32\x16.kvstore.v1.HostHandleH\x00\x12-\n\x08\x63uda_ipc\x18\x08 \x01(\x0b\x32\x19.kvstore.v1.CudaIpcHandleH\x00\x12)\n\x06vmm_fd\x18\t \x01(\x0b\x32\x17.kvstore.v1.VmmFdHandleH\x00\x12\x35\n\x10generation_table\x18\n \x01(\x0b\x32\x1b.kvstore.v1.GenerationTableB\x08\n\x06handle\"?\n\x0fGenerationTable\x12\x18\n\x10\x64\x65scriptor_index\x18\x01 \x01(\r\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\":\n\nHostHandle\x12\x18\n\x10\x64\x65scriptor_index\x18\x01 \x01(\r\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"L\n\rCudaIpcHandle\x12\x12\n\nipc_handle\x18\x01 \x01(\x0c\x12\x13\n\x0b\x64\x65vice_uuid\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"P\n\x0bVmmFdHandle\x12\x18\n\x10\x64\x65scriptor_index\x18\x01 \x01(\r\x12\x13\n\x0b\x64\x65vice_uuid\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04*@\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\n\n\x06TIER_1\x10\x01\x12\n\n\x06TIER_2\x10\x02\x12\n\n\x06TIER_3\x10\x03*j\n\rExpectedReuse\x12\x1e\n\x1a\x45XPECTED_REUSE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x45XPECTED_REUSE_CONTINUES\x10\x01\x12\x1b\n\x17\x45XPECTED_REUSE_ONE_SHOT\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16kvstore/v1/types.proto\x12\nkvstore.v1\"\xb4\x01\n\nPageLayout\x12\x13\n\x0bpage_tokens\x18\x01 \x01(\r\x12\x12\n\npage_bytes\x18\x02 \x01(\x04\x12\x1c\n\x14tensor_parallel_size\x18\x03 \x01(\r\x12(\n\x05paged\x18\x04 \x01(\x0b\x32\x17.kvstore.v1.PagedLayoutH\x00\x12*\n\x06opaque\x18\x05 \x01(\x0b\x32\x18.kvstore.v1.OpaqueLayoutH\x00\x42\t\n\x07\x63ontent\"m\n\x0bPagedLayout\x12\x13\n\x0blayer_count\x18\x01 \x01(\r\x12\x15\n\rkv_head_count\x18\x02 \x01(\r\x12\x10\n\x08head_dim\x18\x03 \x01(\r\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\x11\n\tkv_factor\x18\x05 \x01(\r\"=\n\x0cOpaqueLayout\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x18\n\x10\x64ivides_by_token\x18\x02 \x01(\x08\"e\n\x11NamespaceIdentity\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\x0c\x12\x16\n\x0e\x61\x64\x61pter_digest\x18\x02 \x01(\x0c\x12\x0c\n\x04salt\x18\x03 \x01(\x0c\x12\x14\n\x0c\x64isplay_name\x18\x04 \x01(\t\"\xbc\x01\n\x07PageRun\x12\x11\n\textent_id\x18\x01 \x01(\r\x12\x1e\n\x04tier\x18\x02 \x01(\x0e\x32\x10.kvstore.v1.Tier\x12\x18\n\x0cslot_indexes\x18\x03 \x03(\rB\x02\x10\x01\x12\x17\n\x0bgenerations\x18\x04 \x03(\x04\x42\x02\x10\x01\x12\x12\n\nslot_count\x18\x05 \x01(\r\x12\x1b\n\x13packed_slot_indexes\x18\x06 \x01(\x0c\x12\x1a\n\x12packed_generations\x18\x07 \x01(\x0c\"a\n\nSourcePage\x12\x15\n\rsource_pin_id\x18\x01 \x01(\x06\x12!\n\x04page\x18\x02 \x01(\x0b\x32\x13.kvstore.v1.PageRun\x12\x19\n\x11valid_token_count\x18\x03 \x01(\r\"d\n\tReuseHint\x12\x31\n\x0e\x65xpected_reuse\x18\x01 \x01(\x0e\x32\x19.kvstore.v1.ExpectedReuse\x12\x12\n\nhorizon_ms\x18\x02 \x01(\x04\x12\x10\n\x08priority\x18\x03 \x01(\x05\"\xf4\x02\n\x06\x45xtent\x12\x11\n\textent_id\x18\x01 \x01(\r\x12\x10\n\x08\x61rena_id\x18\x02 \x01(\r\x12\x1e\n\x04tier\x18\x03 \x01(\x0e\x32\x10.kvstore.v1.Tier\x12\x12\n\nslot_count\x18\x04 \x01(\r\x12\x12\n\nslot_bytes\x18\x05 \x01(\x04\x12\x0e\n\x06offset\x18\x06 \x01(\x04\x12&\n\x04host\x18\x07 \x01(\x0b\x32\x16.kvstore.v1.HostHandleH\x00\x12-\n\x08\x63uda_ipc\x18\x08 \x01(\x0b\x32\x19.kvstore.v1.CudaIpcHandleH\x00\x12)\n\x06vmm_fd\x18\t \x01(\x0b\x32\x17.kvstore.v1.VmmFdHandleH\x00\x12\x35\n\x10generation_table\x18\n \x01(\x0b\x32\x1b.kvstore.v1.GenerationTable\x12\x19\n\x0c\x61rena_offset\x18\x0b \x01(\x04H\x01\x88\x01\x01\x42\x08\n\x06handleB\x0f\n\r_arena_offset\"?\n\x0fGenerationTable\x12\x18\n\x10\x64\x65scriptor_index\x18\x01 \x01(\r\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\":\n\nHostHandle\x12\x18\n\x10\x64\x65scriptor_index\x18\x01 \x01(\r\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"L\n\rCudaIpcHandle\x12\x12\n\nipc_handle\x18\x01 \x01(\x0c\x12\x13\n\x0b\x64\x65vice_uuid\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"P\n\x0bVmmFdHandle\x12\x18\n\x10\x64\x65scriptor_index\x18\x01 \x01(\r\x12\x13\n\x0b\x64\x65vice_uuid\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04*@\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\n\n\x06TIER_1\x10\x01\x12\n\n\x06TIER_2\x10\x02\x12\n\n\x06TIER_3\x10\x03*j\n\rExpectedReuse\x12\x1e\n\x1a\x45XPECTED_REUSE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x45XPECTED_REUSE_CONTINUES\x10\x01\x12\x1b\n\x17\x45XPECTED_REUSE_ONE_SHOT\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,10 +35,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PAGERUN'].fields_by_name['slot_indexes']._serialized_options = b'\020\001'
   _globals['_PAGERUN'].fields_by_name['generations']._loaded_options = None
   _globals['_PAGERUN'].fields_by_name['generations']._serialized_options = b'\020\001'
-  _globals['_TIER']._serialized_start=1506
-  _globals['_TIER']._serialized_end=1570
-  _globals['_EXPECTEDREUSE']._serialized_start=1572
-  _globals['_EXPECTEDREUSE']._serialized_end=1678
+  _globals['_TIER']._serialized_start=1550
+  _globals['_TIER']._serialized_end=1614
+  _globals['_EXPECTEDREUSE']._serialized_start=1616
+  _globals['_EXPECTEDREUSE']._serialized_end=1722
   _globals['_PAGELAYOUT']._serialized_start=39
   _globals['_PAGELAYOUT']._serialized_end=219
   _globals['_PAGEDLAYOUT']._serialized_start=221
@@ -54,13 +54,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REUSEHINT']._serialized_start=788
   _globals['_REUSEHINT']._serialized_end=888
   _globals['_EXTENT']._serialized_start=891
-  _globals['_EXTENT']._serialized_end=1219
-  _globals['_GENERATIONTABLE']._serialized_start=1221
-  _globals['_GENERATIONTABLE']._serialized_end=1284
-  _globals['_HOSTHANDLE']._serialized_start=1286
-  _globals['_HOSTHANDLE']._serialized_end=1344
-  _globals['_CUDAIPCHANDLE']._serialized_start=1346
-  _globals['_CUDAIPCHANDLE']._serialized_end=1422
-  _globals['_VMMFDHANDLE']._serialized_start=1424
-  _globals['_VMMFDHANDLE']._serialized_end=1504
+  _globals['_EXTENT']._serialized_end=1263
+  _globals['_GENERATIONTABLE']._serialized_start=1265
+  _globals['_GENERATIONTABLE']._serialized_end=1328
+  _globals['_HOSTHANDLE']._serialized_start=1330
+  _globals['_HOSTHANDLE']._serialized_end=1388
+  _globals['_CUDAIPCHANDLE']._serialized_start=1390
+  _globals['_CUDAIPCHANDLE']._serialized_end=1466
+  _globals['_VMMFDHANDLE']._serialized_start=1468
+  _globals['_VMMFDHANDLE']._serialized_end=1548
 # @@protoc_insertion_point(module_scope)

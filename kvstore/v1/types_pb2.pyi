@@ -114,7 +114,7 @@ class ReuseHint(_message.Message):
     def __init__(self, expected_reuse: _Optional[_Union[ExpectedReuse, str]] = ..., horizon_ms: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class Extent(_message.Message):
-    __slots__ = ("extent_id", "arena_id", "tier", "slot_count", "slot_bytes", "offset", "host", "cuda_ipc", "vmm_fd", "generation_table")
+    __slots__ = ("extent_id", "arena_id", "tier", "slot_count", "slot_bytes", "offset", "host", "cuda_ipc", "vmm_fd", "generation_table", "arena_offset")
     EXTENT_ID_FIELD_NUMBER: _ClassVar[int]
     ARENA_ID_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +125,7 @@ class Extent(_message.Message):
     CUDA_IPC_FIELD_NUMBER: _ClassVar[int]
     VMM_FD_FIELD_NUMBER: _ClassVar[int]
     GENERATION_TABLE_FIELD_NUMBER: _ClassVar[int]
+    ARENA_OFFSET_FIELD_NUMBER: _ClassVar[int]
     extent_id: int
     arena_id: int
     tier: Tier
@@ -135,7 +136,8 @@ class Extent(_message.Message):
     cuda_ipc: CudaIpcHandle
     vmm_fd: VmmFdHandle
     generation_table: GenerationTable
-    def __init__(self, extent_id: _Optional[int] = ..., arena_id: _Optional[int] = ..., tier: _Optional[_Union[Tier, str]] = ..., slot_count: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., host: _Optional[_Union[HostHandle, _Mapping]] = ..., cuda_ipc: _Optional[_Union[CudaIpcHandle, _Mapping]] = ..., vmm_fd: _Optional[_Union[VmmFdHandle, _Mapping]] = ..., generation_table: _Optional[_Union[GenerationTable, _Mapping]] = ...) -> None: ...
+    arena_offset: int
+    def __init__(self, extent_id: _Optional[int] = ..., arena_id: _Optional[int] = ..., tier: _Optional[_Union[Tier, str]] = ..., slot_count: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., host: _Optional[_Union[HostHandle, _Mapping]] = ..., cuda_ipc: _Optional[_Union[CudaIpcHandle, _Mapping]] = ..., vmm_fd: _Optional[_Union[VmmFdHandle, _Mapping]] = ..., generation_table: _Optional[_Union[GenerationTable, _Mapping]] = ..., arena_offset: _Optional[int] = ...) -> None: ...
 
 class GenerationTable(_message.Message):
     __slots__ = ("descriptor_index", "size_bytes")

@@ -13,7 +13,7 @@ from kvstore.errors import LeaseNotFound
 from kvstore.rpc.attach.frames import LENGTH
 from kvstore_client.testing import wait_until
 from stores.store_world import IDENTITY
-from wire.attach_rig import TENANT, AttachRig, extent_ids, has_ended
+from wire.attach_rig import SECRET, TENANT, AttachRig, extent_ids, has_ended
 
 
 def test_a_peer_is_told_who_it_is(rig: AttachRig) -> None:
@@ -104,14 +104,14 @@ def test_no_secret_is_logged(rig: AttachRig) -> None:
         caller = rig.lease()
         peer = rig.connect()
         credential = peer.hello().welcome.credential
-        peer.bind(caller.lease_id, caller.secret)
+        peer.bind(caller.lease_id, SECRET)
         rig.connect().socket.sendall(LENGTH.pack(4) + b"\xff\xff\xff\xff")
         rig.world.store.revoke(caller)
         server.close()
     text = repr(lines)
     assert lines
     assert credential not in text
-    assert caller.secret.decode() not in text
+    assert SECRET.decode() not in text
     with pytest.raises(LeaseNotFound):
         rig.world.store.renew(caller)
 

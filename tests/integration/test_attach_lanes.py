@@ -7,7 +7,7 @@ from kvstore.rpc.lane import METHODS
 from kvstore.v1 import attach_pb2, lease_pb2, prefix_cache_pb2
 from stores.rpc_world import lane_answer, lane_call
 from wire.attach_peer import AttachPeer
-from wire.attach_rig import AttachRig, has_ended, reason_of
+from wire.attach_rig import SECRET, AttachRig, has_ended, reason_of
 
 RELEASE = METHODS.index("/kvstore.v1.PrefixCacheService/ReleasePins")
 RENEW = METHODS.index("/kvstore.v1.LeaseService/RenewLease")
@@ -15,7 +15,7 @@ RENEW = METHODS.index("/kvstore.v1.LeaseService/RenewLease")
 
 def ask_for_lane(peer: AttachPeer, caller: Caller) -> attach_pb2.ServerFrame:
     """Asks for a lane and returns the answer."""
-    opening = attach_pb2.OpenLane(lease_id=caller.lease_id, lease_secret=caller.secret)
+    opening = attach_pb2.OpenLane(lease_id=caller.lease_id, lease_secret=SECRET)
     peer.send(attach_pb2.ClientFrame(open_lane=opening))
     return peer.receive()[0]
 

@@ -10,7 +10,7 @@ from kvstore.core.values.slots import SlotState
 from kvstore.errors import PoolExhausted
 from kvstore.v1 import attach_pb2
 from stores.store_world import IDENTITY
-from wire.attach_rig import ADMIN, AttachRig, extent_ids, has_ended, line_of
+from wire.attach_rig import ADMIN, SECRET, AttachRig, extent_ids, has_ended, line_of
 
 
 def test_two_processes_share_pages_in_place(rig: AttachRig) -> None:
@@ -81,7 +81,7 @@ def test_a_process_that_binds_again_takes_its_older_connection_over(rig: AttachR
     newer = rig.bound(caller)
     assert has_ended(older)
     assert rig.processes(connected=True) == [os.getpid()]
-    assert newer.bind(caller.lease_id, caller.secret).bound.pid == os.getpid()
+    assert newer.bind(caller.lease_id, SECRET).bound.pid == os.getpid()
     rig.world.store.open_namespace(caller, IDENTITY, rig.world.layout)
     assert extent_ids(newer) == [1]
 
@@ -95,7 +95,7 @@ def test_a_connection_binds_anew_once_its_lease_ended(rig: AttachRig) -> None:
     assert extent_ids(peer) == [1]
     rig.world.store.revoke(first)
     assert peer.acknowledge(1).acknowledged.extent_ids == []
-    assert peer.bind(second.lease_id, second.secret).HasField("bound")
+    assert peer.bind(second.lease_id, SECRET).HasField("bound")
     rig.world.store.open_namespace(second, IDENTITY, rig.world.layout)
     assert extent_ids(peer) == [1]
     assert peer.acknowledge(1).acknowledged.extent_ids == [1]

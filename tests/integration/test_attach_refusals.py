@@ -23,7 +23,7 @@ from kvstore_client.testing import wait_until
 from processes.in_memory import count_of
 from stores.store_world import IDENTITY
 from wire.attach_peer import LIMIT, AttachPeer
-from wire.attach_rig import AttachRig, extent_ids, has_ended, reason_of
+from wire.attach_rig import SECRET, AttachRig, extent_ids, has_ended, reason_of
 
 
 def test_a_connection_has_one_lease_at_a_time(rig: AttachRig) -> None:
@@ -31,7 +31,7 @@ def test_a_connection_has_one_lease_at_a_time(rig: AttachRig) -> None:
     rig.serve()
     peer = rig.bound(rig.lease())
     other = rig.lease()
-    assert reason_of(peer.bind(other.lease_id, other.secret)) == "INVALID_FIELD"
+    assert reason_of(peer.bind(other.lease_id, SECRET)) == "INVALID_FIELD"
     assert has_ended(peer)
 
 
@@ -161,7 +161,7 @@ def test_silent_connections_shut_nobody_out(rig: AttachRig) -> None:
     # The oldest of the silent went, and no other: ten may be there, and the last one spoke.
     assert all(has_ended(each) for each in silent[:90])
     assert silent[-1].hello().HasField("welcome")
-    assert served.bind(caller.lease_id, caller.secret).HasField("bound")
+    assert served.bind(caller.lease_id, SECRET).HasField("bound")
 
 
 def test_who_went_leaves_nothing_in_memory(rig: AttachRig) -> None:

@@ -10,13 +10,13 @@ import pytest
 from google.protobuf.message import Message
 
 from kvstore.core.values.requests import Caller, Identity
+from kvstore.rpc.pipeline import digest_of
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import attach_pb2
 from stores.permission_table import FRAMES
 from stores.store_world import IDENTITY
-from wire.attach_rig import TENANT, AttachRig, extent_ids, reason_of
+from wire.attach_rig import SECRET, TENANT, AttachRig, extent_ids, reason_of
 
-SECRET = b"secret of 16 bytes and more"
 # Names of nothing.
 NO_LEASE = b"\xee" * 16
 NO_EXTENT = 1 << 30
@@ -76,7 +76,7 @@ class Frames:
 
     def _lease(self, tenant: str) -> Caller:
         fresh = self._rig.world.caller(tenant=tenant)
-        caller = Caller(Identity(tenant), fresh.lease_id, SECRET, fresh.epoch)
+        caller = fresh._replace(identity=Identity(tenant), secret_digest=digest_of(SECRET))
         self._rig.world.store.grant(caller, ttl=300.0, display_name="test", features=("hot_lane",))
         return caller
 

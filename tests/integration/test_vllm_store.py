@@ -1,14 +1,18 @@
 """The requests of a connector's threads to a real store."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from kvstore_client import Acquired, Namespace, NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore_client.testing import RunningStore, wait_until
+from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.engine.store_access import StoreAccess
 from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
 from kvstore_vllm.scheduler.store_work import StoreWork
+from kvstore_vllm.scheduler.transfer_planner import TransferPlanner
+from naive.request import NaiveRequest
 
 PAGE, PAGE_BYTES = 4, 4096
 KEY = RequestKey()
@@ -124,4 +128,57 @@ def test_without_a_store_all_is_a_miss(tmp_path: object) -> None:
     assert match is None or match.page_count == 0
     acquired = work.acquire(KEY, TOKENS, yielding=True)
     assert acquired is None or acquired.reservation is None
+    access.close()
+
+
+class NotedAnswers(ThreadedAnswers):
+    """Answers of real threads, and the bounds of the waits for them."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.waits: list[float] = []
+
+    def deliver_until(self, met: Callable[[], bool], timeout: float) -> None:
+        """Notes the bound, and waits."""
+        self.waits.append(timeout)
+        super().deliver_until(met, timeout)
+
+
+def test_a_store_that_hangs_is_waited_for_once(store: RunningStore) -> None:
+    """Requests to a hung store cost one ``scheduling_wait`` together, and none once it is known."""
+    access = StoreAccess(
+        str(store.runtime_dir), IDENTITY, LAYOUT, name="vllm tiny", call_timeout=0.5
+    )
+    assert wait_until(lambda: access.usable and access.memory.failure is None)
+    answers, settings = NotedAnswers(), PlannerSettings(page_tokens=PAGE, lookup_timeout=60.0)
+    planner = TransferPlanner(
+        settings,
+        StoreWork(access, PAGE, 60.0),
+        answers,
+        usable=lambda: access.usable,
+        blocks_of=lambda name: [] if name else (),
+    )
+
+    def matched(*names: str) -> list[int | None]:
+        for name in names:
+            planner.arrived(NaiveRequest(name, list(range(5000, 5016)), 16), KEY)
+        return [planner.matched_tokens(name, 0) for name in names]
+
+    store.suspend()
+    try:
+        # Unknown, or a miss on a machine so busy that the call timed out meanwhile.
+        assert not any(matched(*"abcde"))
+        assert not any(matched(*"fg"))
+        assert answers.waits == [settings.scheduling_wait]
+        assert wait_until(lambda: not access.usable)
+        assert matched("h") == [0]
+        assert answers.waits == [settings.scheduling_wait]
+    finally:
+        store.resume()
+    assert wait_until(lambda: access.usable)
+    matched("i")
+    assert wait_until(lambda: planner.matched_tokens("i", 0) is not None)
+    matched("j")
+    assert answers.waits == [settings.scheduling_wait] * 2
+    planner.close()
     access.close()

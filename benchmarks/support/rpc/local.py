@@ -17,6 +17,7 @@ from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller
 from kvstore.logs import configure_logging
 from kvstore.rpc.health.watchdog import Health
+from kvstore.rpc.pipeline import digest_of
 from kvstore.rpc.server import SERVICES, Sockets, add_services
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
@@ -119,7 +120,7 @@ def local_worker(tier_bytes: int) -> Iterator[tuple[Worker, TimedStore]]:
 
         ask("GrantLease", lease_pb2.GrantLeaseRequest(lease_id=LEASE_ID))
         identity = credentials.identity_of(os.geteuid())
-        caller = Caller(identity, LEASE_ID, SECRET, None)
+        caller = Caller(identity, LEASE_ID, digest_of(SECRET), None)
         real.bind(caller, process_id=PROCESS_ID, pid=os.getpid(), uid=os.geteuid())
         opened = ask(
             "OpenNamespace",

@@ -2,106 +2,192 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support import machine
+from support.vllm.processor_use import OtherWork, ServerUse
 from support.vllm.server import Completion, VllmServer
-from support.vllm.ways import ALONE, KVSTORE, VLLM_PYTHON, Way
+from support.vllm.ways import VLLM_PYTHON, WAYS, Way
 
 # Ids above those that tokenizers reserve, in every measured model.
 TOKENS = range(16, 250)
 ANSWER_TOKENS = 4
-# Seconds until computed pages are stored, which happens beside the next steps.
-SETTLING = 1.0
+# Seconds until computed pages are stored, which happens beside the next steps, and until vLLM's
+# EngineCore sleeps: it spins for one second after its last read.
+SETTLING = 1.5
 TAKEN = "vllm:external_prefix_cache_hits"
+# A request beside which other work took more cores is dropped.
+MOST_OTHER_CORES = 0.15
+# Tries for each request that is to be kept.
+TRIES = 2
+# Seconds of each look at other work.
+LOOK_SECONDS = 0.5
+# glibc would return memory after each request and fault it in again with the next one, for
+# some processes and not for others.
+ALLOCATOR = {
+    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
+    "MALLOC_TOP_PAD_": str(256 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: seconds to its first token, its server's use, and other work beside it."""
+
+    seconds: float
+    use: ServerUse
+    other_cores: float
+
+    @property
+    def clean(self) -> bool:
+        """True if other work left the machine to the benchmark."""
+        return self.other_cores <= MOST_OTHER_CORES
 
 
 @dataclass
 class Samples:
-    """One way's figures, one of each a round: seconds, tokens, bytes."""
+    """One way's requests, in their order, and what they copied: tokens and bytes."""
 
-    cold: list[float] = field(default_factory=list)
-    hit: list[float] = field(default_factory=list)
+    cold: list[Request] = field(default_factory=list)
+    hit: list[Request] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     stored_bytes: list[int] = field(default_factory=list)
     loaded_bytes: list[int] = field(default_factory=list)
     # True if the second server's answers were the first's.
     identical: bool = True
 
-    def add(self, other: "Samples") -> None:
-        """Adds the figures of another pass."""
-        self.cold += other.cold
-        self.hit += other.hit
-        self.tokens += other.tokens
-        self.stored_bytes += other.stored_bytes
-        self.loaded_bytes += other.loaded_bytes
-        self.identical &= other.identical
-
 
 @dataclass(frozen=True)
 class Setting:
-    """The servers' configuration, and the prompts: ``prompt_tokens`` each, ``rounds`` times."""
+    """The servers' configuration, and the prompts of ``prompt_tokens`` each.
+
+    In each of ``rounds`` rounds, every way's servers start once and ``requests`` clean pairs
+    of requests are kept, if other work allows it. A request waits for other work to pause,
+    ``patience`` seconds at most.
+    """
 
     model: Path
     prompt_tokens: int
     rounds: int
+    requests: int
+    patience: float
     arguments: tuple[str, ...]
     threads: int
 
 
 def measure(
-    way: Way, setting: Setting, numbers: random.Random, folder: Path, say: Callable[[str], None]
-) -> tuple[Samples, list[float]]:
-    """Measures one way in all rounds, and the load average at each. Its servers run alone."""
-    samples, loads = Samples(), []
-    count = 1 if way.name == ALONE else 2
+    names: Sequence[str],
+    setting: Setting,
+    numbers: random.Random,
+    folder: Path,
+    say: Callable[[str], None],
+) -> dict[str, Samples]:
+    """Measures ways in all rounds, in another order in each. Only one way's servers run."""
+    samples = {name: Samples() for name in names}
+    for number in range(setting.rounds):
+        order = numbers.sample(names, len(names))
+        say(f"round {number + 1} of {setting.rounds}: {', '.join(order)}")
+        for name in order:
+            with WAYS[name].start() as way:
+                _turn(way, setting, samples[name], numbers, folder, say)
+    return samples
+
+
+def _turn(
+    way: Way,
+    setting: Setting,
+    samples: Samples,
+    numbers: random.Random,
+    folder: Path,
+    say: Callable[[str], None],
+) -> None:
     with ExitStack() as stack:
         servers = [
             stack.enter_context(_server(way, setting, folder / f"{way.name}-{number}.log"))
-            for number in range(count)
+            for number in range(2)
         ]
         for server in servers:
             server.wait_healthy()
         _warm_up(servers, numbers, setting)
-        for _ in range(setting.rounds):
-            loads.append(machine.load_average())
-            _round(way, servers, samples, numbers, setting)
-        say(f"{way.name}: {setting.rounds} rounds")
-    return samples, loads
+        kept = 0
+        for _ in range(TRIES * setting.requests):
+            kept += _pair(way, servers, samples, numbers, setting, say)
+            if kept == setting.requests:
+                return
 
 
-def _round(
+def _pair(
     way: Way,
     servers: list[VllmServer],
     samples: Samples,
     numbers: random.Random,
     setting: Setting,
-) -> None:
-    """Sends the last server a new prompt, and one that the first server computed."""
-    last = servers[-1]
-    samples.cold.append(_ask(last, _prompt(numbers, setting)).first_token_seconds)
-    time.sleep(SETTLING)
-    if way.name == ALONE:
-        return
+    say: Callable[[str], None],
+) -> bool:
+    """Sends the last server a new prompt, and one that the first server computed.
+
+    Returns whether both requests are kept. Servers without a connector get the same prompts,
+    but none of them is a hit.
+    """
+    first, last = servers
+    _, cold = _measured(last, _prompt(numbers, setting), setting)
+    samples.cold.append(cold)
+    say(_line(way, "cold", cold))
     shared = _prompt(numbers, setting)
-    with _bytes(way, servers[0], "stored") as stored:
-        first = _ask(servers[0], shared)
+    with _bytes(way, first, "stored") as stored:
+        expected = _ask(first, shared)
         time.sleep(SETTLING)
     before = last.counters().get(TAKEN, 0.0)
     with _bytes(way, last, "loaded") as loaded:
-        hit = _ask(last, shared)
-        time.sleep(SETTLING)
-    samples.hit.append(hit.first_token_seconds)
-    samples.identical &= hit.tokens == first.tokens
+        answer, hit = _measured(last, shared, setting)
+    if way.transfer is None:
+        return cold.clean
+    samples.hit.append(hit)
+    say(_line(way, "hit", hit))
+    samples.identical &= answer.tokens == expected.tokens
     samples.tokens.append(round(last.counters().get(TAKEN, 0.0) - before))
     if way.files is not None:
         # The server reads the files that it wrote.
         loaded = stored
     samples.stored_bytes += stored
     samples.loaded_bytes += loaded
+    return cold.clean and hit.clean
+
+
+def _measured(
+    server: VllmServer, tokens: list[int], setting: Setting
+) -> tuple[Completion, Request]:
+    """Sends a prompt when other work pauses, and waits until its pages are stored."""
+    _await_quiet(setting.patience)
+    server.forget()
+    others, before = OtherWork(), ServerUse.of(server.session)
+    answer = server.complete(tokens, answer_tokens=ANSWER_TOKENS)
+    use = ServerUse.of(server.session).since(before)
+    time.sleep(SETTLING)
+    return answer, Request(answer.first_token_seconds, use, others.cores())
+
+
+def _await_quiet(patience: float) -> None:
+    """Waits until other work takes few cores, for ``patience`` seconds at most."""
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        others = OtherWork()
+        time.sleep(LOOK_SECONDS)
+        if others.cores() <= MOST_OTHER_CORES:
+            return
+
+
+def _line(way: Way, kind: str, request: Request) -> str:
+    use = request.use
+    return (
+        f"{way.name}, {kind}: {request.seconds * 1e3:,.0f} ms;"
+        f" EngineCore {use.engine_core_seconds:.2f} s, {use.engine_core_faults:,} page faults;"
+        f" worker {use.worker_faults:,} page faults; others {request.other_cores:.2f} cores"
+        f"{'' if request.clean else ', dropped'}"
+    )
 
 
 @contextmanager
@@ -112,11 +198,12 @@ def _bytes(way: Way, server: VllmServer, what: str) -> Iterator[list[int]]:
     def total() -> int:
         if way.files is not None:
             return sum(path.stat().st_size for path in way.files.rglob("*.safetensors"))
-        return round(server.counters().get(f"kvstore_{what}_bytes", 0.0))
+        name = (way.byte_counter or "").format(what)
+        return round(server.counters().get(name, 0.0))
 
     before = total()
     yield found
-    if way.files is not None or way.name == KVSTORE:
+    if way.files is not None or way.byte_counter is not None:
         found.append(total() - before)
 
 
@@ -143,6 +230,7 @@ def _server(way: Way, setting: Setting, log: Path) -> VllmServer:
     environment = {
         "OMP_NUM_THREADS": str(setting.threads),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        **ALLOCATOR,
         **way.environment,
     }
     arguments = [*setting.arguments, *way.arguments()]

@@ -59,6 +59,11 @@ class VllmServer:
         self._command += arguments
         self._environment = {**os.environ, **ENVIRONMENT, **(environment or {})}
 
+    @property
+    def session(self) -> int:
+        """The session of all its processes."""
+        return self._process.pid
+
     def __enter__(self) -> Self:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603  # our own arguments

@@ -5,10 +5,11 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from kvstore_client.testing import running_store, wait_until
 from support.loopback import free_ports, listens
@@ -28,13 +29,15 @@ class Way:
     """A connector in the form that servers get it. ``transfer`` is None for a server without one.
 
     ``files`` is the folder of a connector's files, ``environment`` has the variables of its
-    servers.
+    servers. ``byte_counter`` is the name of its counters of copied bytes, with ``stored`` or
+    ``loaded`` for the braces.
     """
 
     name: str
     transfer: dict[str, object] | None = None
     environment: dict[str, str] = field(default_factory=dict)
     files: Path | None = None
+    byte_counter: str | None = None
 
     def arguments(self) -> list[str]:
         """Returns the arguments of a server's command line."""
@@ -45,14 +48,9 @@ class Way:
 
 
 @contextmanager
-def way_of(name: str) -> Iterator[Way]:
-    """Runs what a way needs beside vLLM. Raises ``RuntimeError`` if that does not start."""
-    starts = {KVSTORE: _kvstore, LMCACHE: _lmcache, EXAMPLE: _example}
-    if name not in starts:
-        yield Way(name)
-        return
-    with starts[name]() as way:
-        yield way
+def _alone() -> Iterator[Way]:
+    """Yields vLLM without a connector."""
+    yield Way(ALONE)
 
 
 @contextmanager
@@ -65,7 +63,7 @@ def _kvstore() -> Iterator[Way]:
             "kv_connector_module_path": "kvstore_vllm",
             "kv_connector_extra_config": {"runtime_dir": str(store.runtime_dir)},
         }
-        yield Way(KVSTORE, transfer, {"PYTHONPATH": path})
+        yield Way(KVSTORE, transfer, {"PYTHONPATH": path}, byte_counter="kvstore_{}_bytes")
 
 
 @contextmanager
@@ -116,6 +114,13 @@ def _lmcache() -> Iterator[Way]:
         yield Way(LMCACHE, transfer, environment)
 
 
+def _lmcache_missing() -> str:
+    """Returns why LMCache cannot run here, or nothing if it can."""
+    if LMCACHE_FOLDER.exists():
+        return ""
+    return "not set up: run benchmarks/peers/lmcache_vllm_environment.py"
+
+
 def _stop(process: "subprocess.Popen[bytes]") -> None:
     process.send_signal(signal.SIGTERM)
     try:
@@ -123,3 +128,23 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+class WayStart(NamedTuple):
+    """The start of a way. ``missing`` returns why it cannot run here, or nothing if it can.
+
+    ``start`` runs what the way needs beside vLLM until its ``with`` ends. Raises
+    ``RuntimeError`` if that does not start.
+    """
+
+    start: Callable[[], AbstractContextManager[Way]]
+    missing: Callable[[], str] = str
+
+
+# In the order of the tables. A further way is one more line.
+WAYS = {
+    ALONE: WayStart(_alone),
+    KVSTORE: WayStart(_kvstore),
+    LMCACHE: WayStart(_lmcache, _lmcache_missing),
+    EXAMPLE: WayStart(_example),
+}

@@ -8,8 +8,10 @@ from kvstore_client.admin import Admin, connect_admin, connect_remote_admin
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.calls.event_watch import EventWatch, History
 from kvstore_client.client import Client
-from kvstore_client.config import ClientConfig
+from kvstore_client.config import ClientConfig, ContiguousMemory
+from kvstore_client.kv_cache_groups import GroupInsert, GroupPages, GroupWindow
 from kvstore_client.match import InFlight, Match, Source
+from kvstore_client.memory.address_range import AddressRange, RangeExtent
 from kvstore_client.namespace import Namespace
 from kvstore_client.namespace_key import NamespaceIdentity
 from kvstore_client.page_layout import OpaqueContent, PagedContent, PageLayout
@@ -17,14 +19,20 @@ from kvstore_client.page_runs import DatedRun, PageRef, Pages, SlotRun
 from kvstore_client.remote_store import RemoteStore
 from kvstore_client.reservation import Acquired, Inserted, Reservation, ReuseHint, grow_reservations
 from kvstore_client.runtime_dir import default_runtime_dir
+from kvstore_client.spare_slots import SpareSlots
 
 __all__ = [
     "Acquired",
+    "AddressRange",
     "Admin",
     "Client",
     "ClientConfig",
+    "ContiguousMemory",
     "DatedRun",
     "EventWatch",
+    "GroupInsert",
+    "GroupPages",
+    "GroupWindow",
     "History",
     "InFlight",
     "Inserted",
@@ -36,11 +44,13 @@ __all__ = [
     "PageRef",
     "PagedContent",
     "Pages",
+    "RangeExtent",
     "RemoteStore",
     "Reservation",
     "ReuseHint",
     "SlotRun",
     "Source",
+    "SpareSlots",
     "StoreBudget",
     "connect_admin",
     "connect_remote_admin",

@@ -29,6 +29,41 @@ def declared_cuda_mps(default_pipes: Path = DEFAULT_MPS_PIPES) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ContiguousMemory:
+    """Options of :attr:`ClientConfig.contiguous_memory`.
+
+    Each callback gets the address and the size in bytes of an extent's memory. Raises
+    ``ValueError`` if ``reserved_bytes`` is below one.
+    """
+
+    reserved_bytes: int | None = None
+    """Bytes of addresses to reserve for each arena, which cost no memory.
+
+    None: four times the machine's memory, and at least 1 TiB. An extent beyond them is not
+    mapped, so the store grants this client no slots in it.
+    """
+
+    mapped: Callable[[int, int], None] | None = None
+    """Called after an extent is mapped and before the store grants slots in it.
+
+    A place to register the memory with a device. The client's thread that maps extents calls it
+    and maps no other extent meanwhile. If it raises, the extent is not used.
+    """
+
+    before_unmap: Callable[[int, int], None] | None = None
+    """Called once before an extent for which ``mapped`` returned is unmapped.
+
+    The thread that drops the last view of the extent calls it: one of the client's if the program
+    has none. Nothing holds pages of the extent by then. It must not use the client. An error
+    is logged, and the extent is unmapped. It is not called as the process ends.
+    """
+
+    def __post_init__(self) -> None:
+        if self.reserved_bytes is not None and self.reserved_bytes < 1:
+            raise ValueError(f"reserved_bytes is {self.reserved_bytes}: set at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClientConfig:
     """Settings of one client; all times in seconds.
 
@@ -120,11 +155,29 @@ class ClientConfig:
     all pages. False: for none.
     """
 
+    contiguous_memory: ContiguousMemory | None = None
+    """Maps all host extents of an arena side by side, in one range of addresses.
+
+    A page's address is then ``base + row * row_bytes``, with its row from
+    ``Namespace.address_range``. None: each extent is mapped anywhere. The store must be of a
+    version that states ``Extent.arena_offset``. With an older one namespaces stay closed, and
+    ``Namespace.failure`` says so. Memory of a device is mapped as without it.
+    """
+
     hot_lane: bool = True
     """True if calls of the request path use lanes of the attach socket, if the store has them.
 
     The calls and answers are the same, in a third to half of the time. A call uses gRPC if the
     store is older, if more than four threads call at the same time, or after a lane broke.
+    """
+
+    fill_page_tables: bool = True
+    """True if the client fills this process's page tables for new memory, in the background.
+
+    The first use of a page then causes no page faults. Set False in a process that uses few
+    pages or none, such as the scheduler of an engine whose ranks are other processes, and in one
+    whose computation the background work would delay. Such a process can call
+    :meth:`Namespace.fill_page_tables` before it writes.
     """
 
     cuda_mps: bool = field(default_factory=declared_cuda_mps)

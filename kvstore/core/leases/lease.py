@@ -1,14 +1,13 @@
 """A lease: the membership of a worker, and everything that it owns."""
 
 from enum import Enum
-from hashlib import sha256
 from hmac import compare_digest
 from typing import NamedTuple
 
 from kvstore.core.leases.holds import Hold, Pin, Reservation, SourcePin
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace
-from kvstore.core.pool.pages import release
+from kvstore.core.pool.pages import let_go, release
 from kvstore.core.pool.tenant import Tenant, TombstonesOf
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.limits import Limits
@@ -95,13 +94,13 @@ class Lease:
         self.pin_tombstones = TombstonesOf(owner.tombstones, (number, "pin"))
         self.reservation_tombstones = TombstonesOf(owner.tombstones, (number, "reservation"))
         self.counters = Counters()
-        self._secret_digest = sha256(caller.secret).digest()
+        self._secret_digest = caller.secret_digest
         self._hold_number = 0
         self._max_holds = limits.max_holds_per_lease
 
     def knows(self, caller: Caller) -> bool:
         """Returns True if tenant and secret are this lease's, in constant time."""
-        same = compare_digest(self._secret_digest, sha256(caller.secret).digest())
+        same = compare_digest(self._secret_digest, caller.secret_digest)
         return same and caller.identity.tenant == self.tenant
 
     @property
@@ -148,6 +147,8 @@ class Lease:
         del self.pins[pin.hold_id]
         self.owner.hold_count -= 1
         release(pin.anchors)
+        if pin.group_anchors:
+            let_go(pin.group_anchors)
 
     def add_reservation(self, reservation: Reservation) -> None:
         """Adds a reservation."""
@@ -213,7 +214,7 @@ class Lease:
 
     def unpublished_count(self) -> int:
         """Returns how many slots are reserved, or in quarantine, under this lease."""
-        return sum(each.published.count(0) for each in self.reservations.values())
+        return sum(each.own_count for each in self.reservations.values())
 
     def change(self, change: str) -> LeaseChange:
         """Returns a change, with the counts of what the lease holds now."""

@@ -10,7 +10,7 @@ from kvstore.errors import FeatureUnsupported, InvalidField, NotAttached, PeerRe
 from kvstore.rpc.attach.frames import MAX_DESCRIPTORS
 from kvstore.rpc.attach.peer import Peer
 from kvstore.rpc.lane import FEATURE, HotLanes, Party
-from kvstore.rpc.pipeline import MAX_SECRET_BYTES, MIN_SECRET_BYTES
+from kvstore.rpc.pipeline import digest_of
 from kvstore.rpc.wire import fields
 from kvstore.rpc.wire.report import exported_extents
 from kvstore.service.attached_processes import Process, Processes
@@ -166,7 +166,7 @@ class AttachSession:
         process = self._processes.find(self._peer.pid, self._peer.pidfd, caller.lease_id)
         if process is None:
             raise NotAttached(lease_id=caller.lease_id.hex())
-        party = Party(self._peer.uid, caller.lease_id, wanted.lease_secret, process.process_id)
+        party = Party(self._peer.uid, caller.lease_id, caller.secret_digest, process.process_id)
         self._lanes.require_room(party)
         self.party = party
         opened = attach_pb2.LaneOpened(methods=self._lanes.methods)
@@ -175,11 +175,8 @@ class AttachSession:
     def _caller_of(self, name: str, frame: attach_pb2.Bind | attach_pb2.OpenLane) -> Caller:
         """Returns the caller under the lease that a frame names."""
         lease_id = fields.random_id(f"{name}.lease_id", frame.lease_id)
-        least, most = MIN_SECRET_BYTES, MAX_SECRET_BYTES
-        secret = fields.checked_bytes(
-            f"{name}.lease_secret", frame.lease_secret, least=least, most=most
-        )
-        return Caller(self._credentials.identity_of(self._peer.uid), lease_id, secret, None)
+        digest = digest_of(frame.lease_secret, f"{name}.lease_secret")
+        return Caller(self._credentials.identity_of(self._peer.uid), lease_id, digest, None)
 
     def _is_bound_to_another(self, lease_id: bytes) -> bool:
         """Returns whether the process is bound, under another lease that has not ended."""

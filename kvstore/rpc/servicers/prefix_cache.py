@@ -7,6 +7,8 @@ from kvstore.v1 import prefix_cache_pb2 as pb
 
 # The feature of a server whose answers report prefills in flight, to which acquires may yield.
 IN_FLIGHT = "in_flight"
+# The feature of a server that keeps pages of KV cache groups, and moves slots with an insert.
+KV_CACHE_GROUPS = "kv_cache_groups"
 
 
 class PrefixCacheServicer:
@@ -24,8 +26,8 @@ class PrefixCacheServicer:
             call.caller(request.caller.lease_id, request.caller.store_epoch),
             request.namespace_id,
             convert.sequence_of(request.sequence, call.tokens),
-            convert.options_of(request),
-            convert.terms_of(request, call.remaining),
+            convert.group_options_of(request, self._store.limits),
+            call.remaining,
         )
         response = pb.MatchPrefixResponse()
         convert.fill_match(response.match, match, request.caller)
@@ -37,6 +39,8 @@ class PrefixCacheServicer:
             call.who,
             request.namespace_id,
             request.tokens,
+            convert.windows_of(request, self._store.limits),
+            request.group_start_page,
         )
         return convert.peek_message(peeked)
 
@@ -63,7 +67,7 @@ class PrefixCacheServicer:
             convert.options_of(request),
             reservation_id=request.reservation_id or fields.missing_id("reservation_id"),
             total_page_count=request.total_page_count,
-            terms=convert.terms_of(request, call.remaining),
+            remaining=call.remaining,
             yield_idle=convert.yield_idle_of(request),
         )
         response = pb.AcquirePrefixResponse()
@@ -82,8 +86,11 @@ class PrefixCacheServicer:
             next_token=next_token,
             checksums=request.page_checksums,
             hint=convert.hint_of(request),
+            moves=convert.moves_of(request, self._store.limits),
         )
         response = pb.InsertPrefixResponse(published_page_count=inserted.published_page_count)
+        for group, positions in inserted.groups:
+            response.groups.add(group=group, published_positions=positions)
         for run in inserted.runs:
             convert.fill_run(response.runs.add(), run, request.caller)
         return response

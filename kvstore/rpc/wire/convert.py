@@ -10,6 +10,8 @@ from math import inf
 from kvstore.core import (
     ExpectedReuse,
     Grant,
+    GroupInsert,
+    GroupWindow,
     InFlight,
     Limits,
     Match,
@@ -20,12 +22,12 @@ from kvstore.core import (
     ReservationRequest,
     ReuseHint,
     Sequence,
+    SlotMoves,
 )
 from kvstore.core.values.layout import OpaqueContent, PagedContent
 from kvstore.core.values.runs import Run
 from kvstore.errors import FeatureUnsupported, InvalidField, LimitExceeded
 from kvstore.rpc.wire import fields
-from kvstore.service.page_io.disk_reader import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
 
@@ -70,15 +72,41 @@ def options_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> Matc
     return MatchOptions(pin_id, source_pin_id, message.accept_next_token, speed)
 
 
-def terms_of(
-    message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest, remaining: float | None
-) -> LoadTerms:
-    """Returns how long a match may wait for tier 3, and the speed of the engine that asks.
+def windows_of(
+    message: pb.MatchPrefixRequest | pb.PeekPrefixRequest, limits: Limits
+) -> tuple[GroupWindow, ...]:
+    """Returns the windows of the KV cache groups that a match needs."""
+    fields.require_batch(message.groups, limits)
+    return tuple(GroupWindow(each.group, each.page_count) for each in message.groups)
 
-    ``remaining`` is the time to the call's deadline in seconds, None without one.
-    """
-    wait = inf if remaining is None else remaining
-    return LoadTerms(wait, message.prefill_tokens_per_second)
+
+def group_options_of(message: pb.MatchPrefixRequest, limits: Limits) -> MatchOptions:
+    """Returns how a match is asked for, with its KV cache groups."""
+    options = options_of(message)
+    if not message.groups:
+        return options
+    return options._replace(
+        groups=windows_of(message, limits), group_start_page=message.group_start_page
+    )
+
+
+def moves_of(message: pb.InsertPrefixRequest, limits: Limits) -> SlotMoves | None:
+    """Returns the slots that an insert takes from another reservation, or None."""
+    if not message.slots_reservation_id:
+        if message.slot_offsets or message.group_pages:
+            fields.missing_id("slots_reservation_id")
+        return None
+    fields.require_batch(message.group_pages, limits)
+    groups = [
+        GroupInsert(
+            each.group,
+            tuple(each.page_positions),
+            tuple(each.slot_offsets),
+            tuple(each.page_checksums),
+        )
+        for each in message.group_pages
+    ]
+    return SlotMoves(message.slots_reservation_id, tuple(message.slot_offsets), groups)
 
 
 def yield_idle_of(message: pb.AcquirePrefixRequest) -> float | None:
@@ -180,6 +208,10 @@ def fill_match(message: pb.PrefixMatch, match: Match, caller: pb.Caller) -> None
     message.tier_3_token_count = match.tier_3_token_count
     if match.in_flight is not None:
         message.in_flight.CopyFrom(_in_flight_message(match.in_flight))
+    for held in match.groups:
+        group = message.groups.add(group=held.group, start_page=held.start_page)
+        for run in held.runs:
+            fill_run(group.runs.add(), run, caller)
 
 
 def fill_grant(message: pb.ReservationGrant, grant: Grant, caller: pb.Caller) -> None:

@@ -44,6 +44,7 @@ def extent_message(extent: ExtentDescription) -> types_pb2.Extent:
         slot_count=extent.shape.slot_count,
         slot_bytes=extent.shape.slot_bytes,
         offset=extent.offset,
+        arena_offset=extent.shape.arena_offset,
     )
     match extent.export:
         case HostExport(size_bytes=size_bytes):

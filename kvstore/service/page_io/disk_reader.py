@@ -7,7 +7,6 @@ import mmap
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from itertools import takewhile
-from math import inf
 from threading import BoundedSemaphore, Event, Lock
 from typing import NamedTuple
 
@@ -27,20 +26,6 @@ from kvstore.storage.memory_tiers import Tiers
 from kvstore.storage.slab.header import PageKey
 from kvstore.storage.slab.reader import PageRead, ReadAnswer
 from kvstore.storage.slab.slab import Slab
-
-
-class LoadTerms(NamedTuple):
-    """The terms of a load: ``seconds`` are left until the call's deadline.
-
-    ``prefill_tokens_per_second`` is the engine's prefill rate; 0 if not stated.
-    """
-
-    seconds: float = inf
-    prefill_tokens_per_second: int = 0
-
-
-NO_TERMS = LoadTerms()
-
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -103,19 +88,20 @@ class Loader:
         namespace_id: bytes,
         sequence: Sequence,
         options: MatchOptions,
-        terms: LoadTerms,
+        remaining: float | None,
     ) -> int:
         """Loads a sequence's pages that only tier 3 has to tier 1, if that is worth it.
 
         Returns how many tokens tier 3 has, with those before them; 0 if it has none beyond the
-        index. Waits as long as ``terms`` allow; a longer load finishes without the caller. Errors
-        in the call are left to the match, which may have been answered before.
+        index. A call with ``remaining`` seconds to its deadline waits for most of them; a longer
+        load finishes without it. Errors in the call are left to the match, which may have been
+        answered before.
         """
         slab = self._disk.usable()
         if slab is None or not slab.page_count:
             return 0
         try:
-            return self._load(slab, caller, namespace_id, sequence, options, terms)
+            return self._load(slab, caller, namespace_id, sequence, options, remaining)
         except KVStoreError:
             return 0
 
@@ -126,7 +112,7 @@ class Loader:
         namespace_id: bytes,
         sequence: Sequence,
         options: MatchOptions,
-        terms: LoadTerms,
+        remaining: float | None,
     ) -> int:
         with self._mutex:
             located = self._cache.locate(caller, namespace_id, sequence, options)
@@ -135,7 +121,8 @@ class Loader:
         count = self._disk.leading(located.namespace_digest, digests)
         if not count:
             return 0
-        if self._worth_loading(slab, layout, count, terms) and self._places.acquire(blocking=False):
+        speed = options.prefill_tokens_per_second
+        if self._worth_loading(slab, layout, count, speed) and self._places.acquire(blocking=False):
             most = max(slab.reading_room // layout.page_bytes, 1)
             try:
                 with tracing.span("load", pages=min(count, most)):
@@ -143,16 +130,16 @@ class Loader:
                         slab, caller, namespace_id, sequence, min(count, most), located
                     )
                     if ended is not None:
-                        ended.wait(None if terms.seconds == inf else terms.seconds * (1 - RESERVE))
+                        ended.wait(None if remaining is None else remaining * (1 - RESERVE))
             finally:
                 self._places.release()
         return (located.end + count) * layout.page_tokens
 
-    def _worth_loading(self, slab: Slab, layout: PageLayout, count: int, terms: LoadTerms) -> bool:
+    def _worth_loading(self, slab: Slab, layout: PageLayout, count: int, speed: int) -> bool:
         with self._deciding:
             worth = self._decision.worth_loading(
                 Wanted(count * layout.page_bytes, count * layout.page_tokens),
-                prefill_tokens_per_second=terms.prefill_tokens_per_second,
+                prefill_tokens_per_second=speed,
                 queued_bytes=slab.reading_bytes,
                 now=self._clock(),
             )

@@ -16,6 +16,7 @@ from wire.told_answers import ToldAnswers
 
 NOTHING = 0  # vLLM's block of nothing, which nobody is given
 LOOKUP_TIMEOUT = 1.0
+SCHEDULING_WAIT = 0.003
 
 
 class NaiveEngine:
@@ -31,6 +32,7 @@ class NaiveEngine:
         ranks: int = 1,
         lag: int = 0,
         chunk: int = 6,
+        scheduling_wait: float = SCHEDULING_WAIT,
         saves_beside: bool = False,
     ) -> None:
         self.store, self.page, self.chunk, self.lag = store, store.page_tokens, chunk, lag
@@ -41,6 +43,7 @@ class NaiveEngine:
             page_tokens=self.page,
             rank_count=ranks,
             lookup_timeout=LOOKUP_TIMEOUT,
+            scheduling_wait=scheduling_wait,
             load_async=load_async,
             save_output=save_output,
         )

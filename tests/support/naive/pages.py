@@ -114,10 +114,12 @@ class NaivePages:
         self.down = False
         self.someone_else_saves = False
 
-    def look_up(self, key: object, token_ids: Sequence[int]) -> NaiveMatch | None:
-        """Pins the longest prefix."""
+    def look_up(self, key: object, token_ids: Sequence[int]) -> NaiveMatch:
+        """Pins the longest prefix; a store that is down pins nothing."""
         del key
-        return None if self.down else self._match(tuple(token_ids))
+        if self.down:
+            return NaiveMatch(self, failure="the store is down")
+        return self._match(tuple(token_ids))
 
     def acquire(
         self, key: object, token_ids: Sequence[int], *, yielding: bool

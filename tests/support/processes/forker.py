@@ -141,12 +141,15 @@ def main() -> None:
     # The programs' own folder takes the place of this file's.
     sys.path[0] = str(Path.cwd())
     before = dict(os.environ)
+    # Of what is imported nearly everything stays.
+    gc.disable()
     for name in sys.argv[2:]:
         import_module(name)
     changed = {name: each for name, each in os.environ.items() if before.get(name) != each}
     SET_BY_IMPORTS.update(changed)
     gc.collect()
     gc.freeze()
+    gc.enable()
     serve(connection)
 
 

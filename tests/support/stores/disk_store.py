@@ -6,7 +6,6 @@ from pathlib import Path
 from threading import Event, Thread
 
 from kvstore.core.values.requests import Match, MatchOptions
-from kvstore.service.page_io.disk_reader import NO_TERMS, LoadTerms
 from kvstore.service.page_io.disk_slab import Disk
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.slab.layout import ALIGNMENT
@@ -85,12 +84,15 @@ class DiskStore(Tiered):
         peeked = self.world.store.peek(caller.identity, self.namespace_id, tokens)
         return peeked.tier_3_token_count // layout.page_tokens
 
-    def ask(self, number: int, terms: LoadTerms = NO_TERMS) -> Match:
-        """Matches a sequence, with the terms of a call, and releases it."""
+    def ask(self, number: int, remaining: float | None = None, speed: int = 0) -> Match:
+        """Matches a sequence, with a call's deadline and prefill speed, and releases it."""
         pin_id = next(self._ids)
         store = self.world.store
-        options = MatchOptions(pin_id)
-        match = store.match(self.caller, self.namespace_id, self.sequence(number), options, terms)
+        options, sequence = (
+            MatchOptions(pin_id, prefill_tokens_per_second=speed),
+            self.sequence(number),
+        )
+        match = store.match(self.caller, self.namespace_id, sequence, options, remaining)
         store.release(self.caller, [pin_id])
         return match
 

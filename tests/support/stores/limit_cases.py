@@ -7,6 +7,7 @@ import grpc
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller
 from kvstore.errors import KVStoreError
+from kvstore.rpc.pipeline import digest_of
 from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
 from stores.rpc_world import Refused, Worker, watch
 
@@ -132,7 +133,7 @@ def max_holds_per_lease(worker: Worker, size: int) -> object:
 def max_processes_per_lease(worker: Worker, size: int) -> object:
     """Attaches so many processes, of which the worker has one."""
     identity = worker.server.credentials.identity_of(worker.uid)
-    caller = Caller(identity, worker.lease_id, worker.secret, None)
+    caller = Caller(identity, worker.lease_id, digest_of(worker.secret), None)
     try:
         for number in range(1, size):
             worker.server.store.bind(caller, process_id=100 + number, pid=1, uid=worker.uid)

@@ -16,6 +16,7 @@ from grpc_status import rpc_status
 
 from kvstore.rpc.lane import METHODS as LANE_METHODS
 from kvstore.rpc.lane import Party
+from kvstore.rpc.pipeline import digest_of
 from kvstore.v1 import named_pin_pb2, prefix_cache_pb2, store_pb2
 from stores.permission_table import CACHED, NAMED_PIN, OK, PERMISSIONS, Names
 from stores.rpc_world import Server, Worker, lane_call
@@ -100,7 +101,7 @@ class Stage:
     def _call_over_lane(self, path: str, names: Names, uid: int, secret: bytes) -> Outcome:
         near, far = socket.socketpair()
         assert self.server.lanes is not None
-        self.server.lanes.take(far, Party(uid, names.lease_id, secret, 1))
+        self.server.lanes.take(far, Party(uid, names.lease_id, digest_of(secret), 1))
         body = PERMISSIONS[path].build(names).SerializeToString()
         with near:
             answer, body = lane_call(near, LANE_METHODS.index(f"/{path}"), body)

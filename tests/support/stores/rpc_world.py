@@ -17,6 +17,7 @@ from grpc_status import rpc_status
 from kvstore.core.values.requests import Caller
 from kvstore.rpc.health.watchdog import Health
 from kvstore.rpc.lane import LENGTHS, METHODS, HotLanes, Party
+from kvstore.rpc.pipeline import digest_of
 from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import (
@@ -81,7 +82,8 @@ class Server:
             self, uid, number, number.to_bytes(16), f"a secret of worker {number:4}".encode()
         )
         worker.grant()
-        caller = Caller(self.credentials.identity_of(uid), worker.lease_id, worker.secret, None)
+        identity, digest = self.credentials.identity_of(uid), digest_of(worker.secret)
+        caller = Caller(identity, worker.lease_id, digest, None)
         self.store.bind(caller, process_id=number, pid=number, uid=uid)
         return worker
 
@@ -116,7 +118,7 @@ class Worker:
     def _ask_over_lane(self, lanes: HotLanes, path: str, request: Any) -> Any:  # noqa: ANN401
         """Opens a lane for one call."""
         near, far = socket.socketpair()
-        lanes.take(far, Party(self.uid, self.lease_id, self.secret, self.number))
+        lanes.take(far, party_of(self))
         with near:
             answer, body = lane_call(near, METHODS.index(path), request.SerializeToString())
         if answer.HasField("status"):
@@ -230,7 +232,7 @@ def watch(
 
 def party_of(worker: Worker) -> Party:
     """Returns whose lanes a worker's are."""
-    return Party(worker.uid, worker.lease_id, worker.secret, worker.number)
+    return Party(worker.uid, worker.lease_id, digest_of(worker.secret), worker.number)
 
 
 def nothing(worker: Worker) -> bytes:

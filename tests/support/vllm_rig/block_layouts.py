@@ -13,7 +13,7 @@ import torch
 
 from kvstore_client import DatedRun, PageRef
 from kvstore_client.memory.cuda.host_registration import host_registrar
-from kvstore_client.memory.host_extent import REQUIRED_SEALS, map_memory
+from kvstore_client.memory.shared_memory import REQUIRED_SEALS, map_memory
 from kvstore_vllm.blocks.block_copier import Plane, planes_of
 from kvstore_vllm.blocks.block_geometry import pieces_of
 from kvstore_vllm.step_plan import BlockTransfer
@@ -83,10 +83,16 @@ class Slots:
 
     tensor: torch.Tensor
     recycled_pages: list[PageRef] = field(default_factory=list)
+    filled: list[slice] = field(default_factory=list)
 
     def extent_tensor(self, extent_id: int) -> torch.Tensor:
         """Returns the extent; there is one."""
         return {0: self.tensor}[extent_id]
+
+    def fill_page_tables(self, runs: object, part: slice) -> None:
+        """Notes the part of each slot that is about to be written."""
+        del runs
+        self.filled.append(part)
 
     def recycled(self, runs: object) -> list[PageRef]:
         """Returns nothing: the test has no other worker."""

@@ -82,12 +82,13 @@ class PlannerWorld:
         self.engine.now += LOOKUP_TIMEOUT
 
     def change(self, number: int) -> None:
-        """The store goes, somebody else saves, a copy fails, or a load within a step."""
+        """The store goes, is quick, somebody else saves, a copy fails, or a load within a step."""
         self.engine.usable = number % 7 > 0
         self.engine.joining = number % 14 == 0
         self.store.down = number % 7 == 1
         self.store.someone_else_saves = number % 7 == 2
         self.engine.fail_next_loads = int(number % 7 > 3)
+        self.engine.answers.come_in_time = number % 3 == 0
 
     def reset(self, number: int) -> None:
         """Other weights are loaded, say: nothing of before is to be used."""

@@ -12,6 +12,7 @@ from google.rpc import error_details_pb2, status_pb2
 from kvstore.core.values.requests import Caller, Identity
 from kvstore.rpc.attach.server import MAX_CONNECTIONS, PATIENCE, AttachServer
 from kvstore.rpc.lane import FEATURE, HotLanes
+from kvstore.rpc.pipeline import digest_of
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import attach_pb2
@@ -22,6 +23,8 @@ from wire.attach_peer import LIMIT, AttachPeer
 PEER = Path(attach_peer.__file__)
 ADMIN = Identity("uid-0", admin=True)
 TENANT = f"uid-{os.getuid()}"
+# The secret of all leases.
+SECRET = b"secret of 16 bytes and more"
 
 
 class AttachRig:
@@ -63,8 +66,7 @@ class AttachRig:
     def lease(self) -> Caller:
         """Grants a lease to this process's tenant."""
         caller = self.world.caller(tenant=TENANT)
-        secret = b"secret of 16 bytes and more"
-        caller = Caller(caller.identity, caller.lease_id, secret, caller.epoch)
+        caller = caller._replace(secret_digest=digest_of(SECRET))
         self.world.store.grant(caller, ttl=300.0, display_name="test", features=(FEATURE,))
         return caller
 
@@ -83,7 +85,7 @@ class AttachRig:
         """Returns a connection of this process that is bound to a lease."""
         peer = self.connect()
         assert peer.hello().HasField("welcome")
-        assert peer.bind(caller.lease_id, caller.secret).HasField("bound")
+        assert peer.bind(caller.lease_id, SECRET).HasField("bound")
         return peer
 
     def spawn(self, caller: Caller) -> subprocess.Popen[str]:
@@ -95,7 +97,7 @@ class AttachRig:
     def start(self, caller: Caller, *program: str) -> subprocess.Popen[str]:
         """Starts a program of Python that can import the peer; its arguments name a lease."""
         child = subprocess.Popen(
-            [sys.executable, *program, str(self.path), caller.lease_id.hex(), caller.secret.hex()],
+            [sys.executable, *program, str(self.path), caller.lease_id.hex(), SECRET.hex()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

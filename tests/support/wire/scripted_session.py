@@ -10,7 +10,7 @@ from kvstore.v1 import attach_pb2, lease_pb2, prefix_cache_pb2, store_pb2, types
 from kvstore_client.config import ClientConfig
 from kvstore_client.lifecycle.attach_attempt import Attempt
 from kvstore_client.lifecycle.session import Session
-from kvstore_client.memory.host_extent import REQUIRED_SEALS
+from kvstore_client.memory.shared_memory import REQUIRED_SEALS
 from kvstore_client.namespace_key import NamespaceIdentity, NamespaceKey
 from kvstore_client.page_layout import OpaqueContent, PageLayout
 from kvstore_client.runtime_dir import RuntimeDir

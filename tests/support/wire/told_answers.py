@@ -10,6 +10,9 @@ class ToldAnswers:
     def __init__(self) -> None:
         self.asked: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self._done: list[Callable[[], None]] = []
+        # The bounds of the waits so far, in seconds, and whether answers arrive within them.
+        self.waits: list[float] = []
+        self.come_in_time = False
 
     @property
     def under_way(self) -> int:
@@ -40,6 +43,14 @@ class ToldAnswers:
 
     def wait(self, timeout: float) -> None:
         """Does not."""
+
+    def deliver_until(self, met: Callable[[], bool], timeout: float) -> None:
+        """Hands over what was done, and all of it if answers come in time."""
+        self.waits.append(timeout)
+        self.deliver()
+        while self.come_in_time and self.asked and not met():
+            self.answer()
+            self.deliver()
 
     def close(self) -> None:
         """Does what is left."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore_client.config import ClientConfig, declared_cuda_mps
+from kvstore_client.config import ClientConfig, ContiguousMemory, declared_cuda_mps
 
 
 def test_the_defaults_are_valid() -> None:
@@ -58,3 +58,11 @@ def test_cuda_mps_is_seen_by_the_daemon_s_pipe(
     assert not declared_cuda_mps(tmp_path)
     os.mkfifo(tmp_path / "control")
     assert declared_cuda_mps(tmp_path)
+
+
+def test_a_range_of_no_addresses_is_refused() -> None:
+    """Contiguous memory is off by default, and needs addresses."""
+    assert ClientConfig().contiguous_memory is None
+    assert ContiguousMemory().reserved_bytes is None
+    with pytest.raises(ValueError, match="reserved_bytes is 0: set at least 1"):
+        ContiguousMemory(reserved_bytes=0)

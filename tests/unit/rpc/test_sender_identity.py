@@ -7,7 +7,7 @@ import pytest
 
 from kvstore.core import Caller, Identity
 from kvstore.errors import CredentialRequired, InvalidField
-from kvstore.rpc.pipeline import LEASE_SECRET, Call
+from kvstore.rpc.pipeline import LEASE_SECRET, Call, digest_of
 from kvstore.rpc.sender_identity import (
     Metadata,
     Sender,
@@ -48,14 +48,14 @@ def test_what_is_not_one_credential_is_refused(metadata: Metadata) -> None:
 
 def call_with(*secrets: bytes) -> Call:
     """Returns a call that came with some secrets."""
-    return Call(WHO, secret_of([(LEASE_SECRET, each) for each in secrets]))
+    return Call(WHO, lease_secret=secret_of([(LEASE_SECRET, each) for each in secrets]))
 
 
 def test_a_secret_has_bounds() -> None:
-    """Secrets of 16 to 64 bytes are taken."""
+    """Secrets of 16 to 64 bytes are taken. The core gets their digests, and never a secret."""
     for length in (16, 64):
         caller = call_with(bytes(length)).caller(LEASE_ID, 3)
-        assert caller == Caller(WHO, LEASE_ID, bytes(length), 3)
+        assert caller == Caller(WHO, LEASE_ID, sha256(bytes(length)).digest(), 3)
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [15], [65], [16, 16]])
@@ -67,9 +67,10 @@ def test_other_secrets_are_refused(lengths: list[int]) -> None:
 
 
 def test_a_lease_may_be_revoked_without_a_secret() -> None:
-    """Then the secret is empty, which no lease has; one that can be none is refused."""
+    """Then the digest is empty, which no secret has; one that can be none is refused."""
     assert call_with().revoker(LEASE_ID, None) == Caller(WHO, LEASE_ID, b"", None)
-    assert call_with(bytes(16)).revoker(LEASE_ID, None) == Caller(WHO, LEASE_ID, bytes(16), None)
+    with_secret = Caller(WHO, LEASE_ID, digest_of(bytes(16)), None)
+    assert call_with(bytes(16)).revoker(LEASE_ID, None) == with_secret
     for secrets in ((bytes(15),), (bytes(16), bytes(16))):
         with pytest.raises(InvalidField):
             call_with(*secrets).revoker(LEASE_ID, None)

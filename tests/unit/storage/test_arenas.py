@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvstore.storage.arenas import POISON, Arenas
+from kvstore.storage.arenas import OFFSET_UNIT, POISON, Arenas
 from kvstore.storage.errors import BudgetExhausted, NotEnoughMemory
 from kvstore.storage.host.host_memory import HostMemory
 
@@ -148,3 +148,60 @@ def test_closing_gives_everything_back(arenas: Arenas) -> None:
     arenas.allocate(1, SLOT)
     arenas.close()
     assert arenas.allocated_bytes == 0
+
+
+def offset_of(arenas: Arenas, arena_id: int, slot_bytes: int = SLOT) -> int:
+    """Allocates an extent and returns its place in its arena's range of addresses."""
+    return arenas.allocate(arena_id, slot_bytes).shape.arena_offset
+
+
+def test_extents_of_an_arena_lie_side_by_side(arenas: Arenas) -> None:
+    """Each arena counts its offsets from 0, and every extent has room for the largest one."""
+    assert [offset_of(arenas, each) for each in (1, 2, 1)] == [0, 0, OFFSET_UNIT]
+
+
+@pytest.mark.parametrize(
+    ("slot_bytes", "extent_bytes", "stride"),
+    [
+        (SLOT, 4 * SLOT, 2 << 20),
+        (SLOT, (2 << 20) + SLOT, 4 << 20),
+        # Whole slots and whole large pages: 9 x 16 KiB, and no common factor.
+        (9 << 14, 3 * (9 << 14), 9 * (2 << 20)),
+        (1001, 4000, 1001 * (2 << 20)),
+        # A slot larger than an extent has one of its own.
+        (3 << 20, SLOT, 6 << 20),
+    ],
+)
+def test_offsets_are_whole_slots_and_whole_large_pages(
+    slot_bytes: int, extent_bytes: int, stride: int
+) -> None:
+    """The stride is the least that keeps slots and large pages whole, and extents apart."""
+    budget = 2 * max(extent_bytes, slot_bytes)
+    sizes = Arenas(budget_bytes=budget, extent_bytes=extent_bytes, source=HostMemory())
+    with closing(sizes) as arenas:
+        shapes = [arenas.allocate(1, slot_bytes, max_slots=1).shape for _ in range(2)]
+    assert [each.arena_offset for each in shapes] == [0, stride]
+    assert stride % slot_bytes == stride % OFFSET_UNIT == 0
+    assert stride >= min(extent_bytes, budget // 2) // slot_bytes * slot_bytes
+
+
+def test_the_offset_of_a_destroyed_extent_is_used_again(arenas: Arenas) -> None:
+    """The lowest free offset is taken, so an arena's range never grows beyond its extents."""
+    first, second = (arenas.allocate(1, SLOT).shape for _ in range(2))
+    arenas.destroy(first.extent_id)
+    assert offset_of(arenas, 1) == first.arena_offset
+    arenas.destroy(second.extent_id)
+    assert offset_of(arenas, 1) == second.arena_offset
+
+
+def test_a_failed_allocation_gives_its_offset_back(tmp_path: Path) -> None:
+    """The extent after a refusal begins where the refused one would have begun."""
+    (tmp_path / "proc").mkdir()
+    meminfo = tmp_path / "proc/meminfo"
+    meminfo.write_text("MemAvailable: 0 kB\n", encoding="utf-8")
+    sizes = Arenas(budget_bytes=10 * SLOT, extent_bytes=SLOT, source=HostMemory(tmp_path))
+    with closing(sizes) as arenas:
+        with pytest.raises(NotEnoughMemory):
+            arenas.allocate(1, SLOT)
+        meminfo.unlink()
+        assert offset_of(arenas, 1) == 0

@@ -26,9 +26,12 @@ PAGE_TOKENS = 16
 SLOTS = 64
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def threads() -> None:
-    """Uses one thread, because more would compete with each other and with other tests."""
+    """Uses one thread, because more would compete with each other and with other tests.
+
+    A command that an earlier test ran may have set another number.
+    """
     use_threads(1)
 
 

@@ -61,6 +61,9 @@ class Lane:
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        # The same connection, with the timeouts of receives. A timeout on the socket that sends
+        # would poll before each send.
+        self._receiver = self._socket.dup()
         self._numbers: dict[str, int] = {}
         # By method and timeout: most calls repeat an earlier pair.
         self._heads: dict[tuple[str, float], bytes] = {}
@@ -179,6 +182,7 @@ class Lane:
     def close(self) -> None:
         """Closes the lane. Can be repeated."""
         self._socket.close()
+        self._receiver.close()
 
     def _answer(self, kind: str, deadline: Deadline) -> attach_pb2.ServerFrame:
         self._socket.settimeout(deadline.remaining())
@@ -243,11 +247,9 @@ class Lane:
 
     def _chunk(self, most: int, deadline: Deadline) -> bytes:
         """Returns the next received bytes, at least one."""
-        # Rounded up, so that an answer at the deadline is not missed.
-        if not self._poll.poll(math.ceil(deadline.remaining() * MILLISECONDS)):
-            raise TimeoutError
-        # The socket's own timeout would restart with each signal.
-        data = self._socket.recv(most, AT_ONCE)
+        # Python's timeout of a socket goes on after a signal. The kernel's would restart.
+        self._receiver.settimeout(deadline.remaining())
+        data = self._receiver.recv(most)
         if not data:
             raise EOFError("the store hung up")
         return data

@@ -33,6 +33,7 @@ from kvstore_client.errors import (
 from kvstore_client.lifecycle.joined_lease import SharedLease
 from kvstore_client.lifecycle.lease_keeper import LeaseKeeper, LeaseTerm
 from kvstore_client.lifecycle.release_sender import ReleaseSender
+from kvstore_client.memory.address_range import ArenaRanges
 from kvstore_client.memory.cuda.host_registration import host_registrar
 from kvstore_client.memory.extent_table import ExtentTable
 from kvstore_client.memory.mapped_extent import checksums_of
@@ -119,6 +120,7 @@ class Session:
         # Releases pins and reservations without waiting for the store.
         self.give_back = sender.give_back
         device = config.host_memory_device
+        contiguous = config.contiguous_memory
         self.extents = ExtentTable(
             monitor,
             numbers,
@@ -126,6 +128,8 @@ class Session:
             self.store_epoch,
             config.wait_for_device,
             None if device is None else host_registrar(device).register,
+            None if contiguous is None else ArenaRanges(contiguous),
+            populates=config.fill_page_tables,
         )
         self._breaker = ProbingBreaker(
             CircuitBreaker(

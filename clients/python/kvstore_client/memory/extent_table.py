@@ -5,6 +5,7 @@ from threading import Condition
 
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import DeviceUnavailable, StoreError
+from kvstore_client.memory.address_range import AddressRange, ArenaRanges
 from kvstore_client.memory.cuda.cuda_extent import CudaExtent
 from kvstore_client.memory.host_extent import HostExtent, Register
 from kvstore_client.memory.mapped_extent import MappedExtent, UntrustedExtent
@@ -20,20 +21,21 @@ def map_extent(
     unmapped: Callable[[int], None],
     wait: Callable[[], None] | None = None,
     register: Register | None = None,
+    ranges: ArenaRanges | None = None,
 ) -> MappedExtent:
     """Maps an extent of a store, and its generations.
 
     ``descriptors`` came with the extent and stay the caller's. ``unmapped`` is called with the
     extent's id after it is unmapped, at any point of the program: it MUST NOT wait. Memory of a
     device is unmapped after ``wait``, by default once the whole device is done. Host memory is
-    registered by ``register``.
+    registered by ``register``, and mapped into the range of its arena if ``ranges`` are given.
 
     Raises :class:`UntrustedExtent`, ``OSError`` for host memory that cannot be mapped, and
     ``DeviceUnavailable`` for other memory. Raises ``StoreUnavailable`` if the caller has to drop an
     earlier store's views first.
     """
     generations = map_generations(extent, descriptors)
-    mapped = _map(extent, descriptors, store_epoch, unmapped, wait, register)
+    mapped = _map(extent, descriptors, store_epoch, unmapped, wait, register, ranges)
     mapped.generations = generations
     return mapped
 
@@ -45,6 +47,7 @@ def _map(
     unmapped: Callable[[int], None],
     wait: Callable[[], None] | None,
     register: Register | None,
+    ranges: ArenaRanges | None,
 ) -> MappedExtent:
     kind = extent.WhichOneof("handle")
     if kind == "cuda_ipc":
@@ -53,7 +56,9 @@ def _map(
         raise DeviceUnavailable(f"this client cannot map memory by {kind or 'no handle'}")
     if extent.host.descriptor_index >= len(descriptors):
         raise UntrustedExtent(f"extent {extent.extent_id} came without its descriptor")
-    return HostExtent(extent, descriptors[extent.host.descriptor_index], unmapped, register)
+    address_range = None if ranges is None else ranges.of(extent)
+    descriptor = descriptors[extent.host.descriptor_index]
+    return HostExtent(extent, descriptor, unmapped, register=register, address_range=address_range)
 
 
 # The most preparations, of a few MiB each: 16 GiB of memory. Its page tables, charged to this
@@ -89,11 +94,15 @@ class ExtentTable:
         store_epoch: int,
         wait: Callable[[], None] | None = None,
         register: Register | None = None,
+        ranges: ArenaRanges | None = None,
+        *,
+        populates: bool = True,
     ) -> None:
-        """Uses ``wait`` to wait for all work on a device's extents before one is unmapped.
+        """Uses ``wait``, ``register`` and ``ranges`` as :func:`map_extent` does.
 
-        Registers extents of host memory by ``register`` as it maps them.
+        Without ``populates``, :meth:`populate` has nothing to prepare.
         """
+        self._ranges = ranges
         self._monitor = monitor
         self._numbers = numbers
         self._store_epoch = store_epoch
@@ -108,6 +117,7 @@ class ExtentTable:
         # The next byte to prepare, by extents that are not fully prepared for their first use.
         self._fresh: dict[int, int] = {}
         self._preparations = 0
+        self._populates = populates
         self._closed = False
         self._number = next(numbers)
 
@@ -135,12 +145,14 @@ class ExtentTable:
             unmapped=self._lingering.end,
             wait=self._wait,
             register=self._register,
+            ranges=self._ranges,
         )
         with self._monitor:
             if self._closed:
                 return False
             self._mapped[extent.extent_id] = mapped
-            self._fresh[extent.extent_id] = 0
+            if self._populates:
+                self._fresh[extent.extent_id] = 0
             self._refused.pop(extent.extent_id, None)
             self._changed()
         return True
@@ -253,6 +265,10 @@ class ExtentTable:
         """Returns an arena's extents by id, in the order of their mapping."""
         with self._monitor:
             return {key: each for key, each in self._mapped.items() if each.arena_id == arena_id}
+
+    def range_of(self, arena_id: int) -> AddressRange | None:
+        """Returns an arena's range of addresses, or None without ranges or a host extent."""
+        return None if self._ranges is None else self._ranges.get(arena_id)
 
     def _changed(self) -> None:
         self._number = next(self._numbers)

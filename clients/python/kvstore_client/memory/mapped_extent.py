@@ -73,6 +73,13 @@ class MappedExtent(ABC):
         del begin
         return None
 
+    def fill(self, slots: Iterable[int], part: slice) -> None:
+        """Fills this process's page tables for ``part`` of each slot's bytes, once a slot.
+
+        Memory of a device has none. Raises ``IndexError`` for a slot that does not exist.
+        """
+        del slots, part
+
     @abstractmethod
     def _bytes(self) -> "torch.Tensor":
         """Returns all slots as one row of uint8 that keeps the memory mapped."""

@@ -7,8 +7,8 @@ from operator import itemgetter
 from threading import Lock
 
 from kvstore.v1 import types_pb2
-from kvstore_client.memory.host_extent import UntrustedMemory, check_memory, map_memory
 from kvstore_client.memory.mapped_extent import FindExtent, UntrustedExtent
+from kvstore_client.memory.shared_memory import UntrustedMemory, check_memory, map_memory
 from kvstore_client.page_runs import GENERATION_BYTES, DatedRun, PageRef, Pages
 
 

@@ -126,6 +126,8 @@ class BlockCopier:
         self._planes = planes
         self.rank_bytes = sum(plane.block_bytes for plane in planes)
         self._begin = rank * self.rank_bytes
+        # This rank's bytes of each slot.
+        self.part = slice(self._begin, self._begin + self.rank_bytes)
         self.device = planes[0].blocks.device
 
     def load(self, memory: ExtentTensors, transfer: BlockTransfer, *, beside: bool = False) -> int:

@@ -59,7 +59,9 @@ class DescriptorCopier:
         self._submit = submit
         self.rank_bytes = sum(plane.block_bytes for plane in planes)
         self.device = planes[0].blocks.device
-        self._begin = rank * self.rank_bytes
+        begin = rank * self.rank_bytes
+        # This rank's bytes of each slot.
+        self.part = slice(begin, begin + self.rank_bytes)
         self._block_count = min(plane.blocks.shape[0] for plane in planes)
         # One row a part of a block, in page order: a page's parts follow one another in its slot.
         addresses, strides, sizes = [], [], []
@@ -72,7 +74,7 @@ class DescriptorCopier:
         self._addresses = np.asarray(addresses, np.int64)
         self._strides = np.asarray(strides, np.int64)
         self._sizes = np.asarray(sizes, np.int64)
-        self._offsets = self._begin + np.cumsum(self._sizes) - self._sizes
+        self._offsets = begin + np.cumsum(self._sizes) - self._sizes
 
     def load(self, memory: ExtentTensors, transfer: BlockTransfer, *, beside: bool = False) -> int:
         """Begins to copy slots into blocks; returns the bytes. Raises as :meth:`descriptors`.
@@ -122,7 +124,7 @@ class DescriptorCopier:
             slots = np.asarray(run, np.int64)
             _require_within(slots, extent.shape[0], "slot")
             slot_bytes, width = extent.stride()
-            if width != 1 or self._begin + self.rank_bytes > extent.shape[1]:
+            if width != 1 or self.part.stop > extent.shape[1]:
                 raise IndexError(f"a page of {tuple(extent.shape)} bytes has no part of this rank")
             begin, end = end, end + len(slots)
             found[begin:end] = extent.data_ptr() + slots * slot_bytes

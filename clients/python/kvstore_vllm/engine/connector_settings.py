@@ -12,11 +12,14 @@ class PlannerSettings:
     page_tokens: int
     rank_count: int = 1
     lookup_timeout: float = 0.25
+    scheduling_wait: float = 0.002
     load_async: bool = True
     save_output: bool = True
 
 
 LONGEST_LOOKUP_TIMEOUT = 60.0
+# All requests of an engine wait together, so a longer wait would cost more than an empty step.
+LONGEST_SCHEDULING_WAIT = 0.1
 # Bytes of a digest, and the longest name, that a store takes by default.
 DIGEST_BYTES = range(16, 65)
 LONGEST_NAME = 256
@@ -39,6 +42,13 @@ class ConnectorSettings:
 
     lookup_timeout: float = 0.25
     """Longest time, in seconds, that a request waits for the store's answer; then it is a miss."""
+
+    scheduling_wait: float = 0.002
+    """Longest time, in seconds, that scheduling waits for the answer to a request, once; 0: never.
+
+    All requests of the engine wait together. Without an answer the request is left out of one
+    step, and asked about again in the next one.
+    """
 
     load_async: bool = True
     """Says whether loads run beside the engine's steps. Else a step waits for its loads."""
@@ -73,6 +83,11 @@ class ConnectorSettings:
             raise ValueError(
                 f"lookup_timeout is more than 0 and at most {LONGEST_LOOKUP_TIMEOUT:g} seconds, "
                 f"not {self.lookup_timeout}"
+            )
+        if not 0 <= self.scheduling_wait <= LONGEST_SCHEDULING_WAIT:
+            raise ValueError(
+                f"scheduling_wait is from 0 to {LONGEST_SCHEDULING_WAIT:g} seconds, "
+                f"not {self.scheduling_wait}"
             )
         if not 0 <= self.fault_load_fraction <= 1:
             raise ValueError(f"fault_load_fraction is from 0 to 1, not {self.fault_load_fraction}")

@@ -6,7 +6,14 @@ from threading import Lock
 from typing import Final
 from uuid import UUID
 
-from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, PageLayout
+from kvstore_client import (
+    Client,
+    ClientConfig,
+    ContiguousMemory,
+    Namespace,
+    NamespaceIdentity,
+    PageLayout,
+)
 from kvstore_client.errors import StoreError
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_vllm.engine.connector_settings import LONGEST_NAME
@@ -67,13 +74,21 @@ class StoreAccess:
         name: str,
         call_timeout: float,
         device: int | None = None,
+        contiguous_memory: ContiguousMemory | None = None,
     ) -> None:
-        """``name`` is the lease's; ``device`` is the GPU of a rank in this process."""
+        """``name`` is the lease's, and ``contiguous_memory`` the client's setting.
+
+        ``device`` is the GPU of a rank in this process.
+        """
+        # A scheduler touches no pages, apart from checksums of saved ones. A rank in its process
+        # fills the page tables of the slots that it writes.
         config = ClientConfig(
             call_timeout=call_timeout,
             display_name=name,
             wait_for_device=copies_are_done,
             host_memory_device=device,
+            fill_page_tables=False,
+            contiguous_memory=contiguous_memory,
         )
         self.layout = layout
         self._folder = RuntimeDir(runtime_dir).path

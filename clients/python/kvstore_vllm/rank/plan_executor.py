@@ -28,6 +28,9 @@ CUDA: Final = "cuda"
 class MappedPages(ExtentTensors, Protocol):
     """The store's memory in this process."""
 
+    def fill_page_tables(self, runs: Sequence[DatedRun], part: slice) -> None:
+        """Fills this process's page tables for ``part`` of each slot, before it is written."""
+
     def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
         """Returns the pages whose slots were reused since ``runs`` named them."""
 
@@ -38,6 +41,10 @@ class Copier(Protocol):
     @property
     def device(self) -> torch.device:
         """The device of the blocks."""
+
+    @property
+    def part(self) -> slice:
+        """The rank's bytes of each slot."""
 
     def load(self, memory: ExtentTensors, transfer: BlockTransfer, *, beside: bool = False) -> int:
         """Begins to copy slots into blocks; returns the bytes."""
@@ -266,6 +273,8 @@ class PlanExecutor:
         try:
             # It keeps the memory mapped until the copies are complete.
             held = _Held(memory)
+            if not to_blocks:
+                memory.fill_page_tables(transfer.runs, self._copier.part)
             timed = direction.stream.run(ready, partial(copy, held, transfer))
             recycled = memory.recycled(transfer.runs)
         except Exception:

@@ -3,33 +3,25 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from threading import Thread
-from typing import Any, Final
+from typing import Any
 
 import torch
 
-from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
+from kvstore_client import Namespace
 from kvstore_vllm.blocks.block_copier import BlockCopier, planes_of
 from kvstore_vllm.blocks.descriptor_copier import DescriptorCopier, Submit
 from kvstore_vllm.blocks.engine_layout import layout_of
 from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
-from kvstore_vllm.engine.store_access import ENGINES_HERE, copies_are_done
 from kvstore_vllm.rank.plan_executor import CUDA, Copier, PlanExecutor
+from kvstore_vllm.rank.rank_memory import RankMemory
 from kvstore_vllm.step_plan import StepPlan, WorkerReport
 
 _logger = logging.getLogger(__name__)
 
-# Seconds that a step without work waits, while requests wait for this rank to reach the store.
-JOIN_WAIT: Final = 0.01
-
 
 class RankRole:
-    """Reaches the store's memory through the scheduler half's client, or joins its lease.
-
-    The rank's thread uses it. A plan with another lease belongs to a new session: the rank
-    joins that one and leaves the old one.
-    """
+    """Carries out plans at one rank. The rank's thread uses it."""
 
     def __init__(
         self,
@@ -47,15 +39,15 @@ class RankRole:
         self._loads_early = False
         self._begun: StepPlan | None = None
         self._report = WorkerReport()
-        self._lease: bytes | None = None
-        self._client: Client | None = None
-        self._memory: Namespace | None = None
-        self._told = False
         self._none: Counter[str] = Counter()
         # The device that vLLM has selected for this rank.
         on_gpu = vllm_config.device_config.device_type == CUDA
-        self._device = torch.cuda.current_device() if on_gpu else None
-        ENGINES_HERE.note_rank(facts.engine_id, self._device)
+        self._memory = RankMemory(
+            settings.runtime_dir,
+            facts.engine_id,
+            settings.lookup_timeout,
+            device=torch.cuda.current_device() if on_gpu else None,
+        )
 
     def register(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
         """Stores the memory of the blocks; logs an error if its layout is not the scheduler's."""
@@ -113,10 +105,7 @@ class RankRole:
         report, self._report = self._report, WorkerReport()
         if self._executor is not None:
             report.add(self._executor.take_report())
-        if self._memory is not None and not self._told and self._memory.failure is None:
-            self._told = True
-            assert self._lease is not None
-            report.joined[self._lease] += 1
+        report.joined.update(self._memory.take_joined())
         return report
 
     @property
@@ -128,31 +117,11 @@ class RankRole:
         """Waits for transfers under way, and leaves the lease."""
         if self._executor is not None:
             self._executor.close()
-        if self._client is not None:
-            self._client.close()
+        self._memory.close()
 
     def _mapped(self, plan: StepPlan) -> Namespace | None:
         """Returns the store's memory as far as it is mapped here."""
-        access = ENGINES_HERE.get(plan.engine_id)
-        if access is not None:
-            return access.memory
-        if plan.lease is not None and plan.lease != self._lease:
-            assert plan.identity is not None
-            self._join(plan.lease, plan.identity)
-        if plan.idle and self._memory is not None and not self._told:
-            self._memory.wait_open(JOIN_WAIT)
-        return self._memory
-
-    def _join(self, lease: bytes, identity: NamespaceIdentity) -> None:
-        if self._client is not None:
-            # Joining waits for a store that may be absent, and the step would wait for nothing.
-            Thread(target=self._client.close, name="kvstore-vllm-leave", daemon=True).start()
-        config = ClientConfig(
-            call_timeout=self._settings.lookup_timeout,
-            wait_for_device=copies_are_done,
-            host_memory_device=self._device,
+        self._memory.follow(
+            plan.lease, plan.identity, lambda: layout_of(self._facts.layout), idle=plan.idle
         )
-        self._lease, self._told = lease, False
-        self._client = Client(self._settings.runtime_dir, config, join=lease)
-        self._client.start()
-        self._memory = self._client.namespace(identity, layout_of(self._facts.layout))
+        return self._memory.mapped

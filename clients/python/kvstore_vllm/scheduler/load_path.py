@@ -42,6 +42,8 @@ class LoadPath:
         self._joining = joining
         self._clock = clock
         self._planned: list[BlockTransfer] = []
+        # True after a wait without an answer, until the store answers a lookup.
+        self._slow = False
         # The number of loads that not every rank has ended.
         self.open_count = 0
 
@@ -73,7 +75,10 @@ class LoadPath:
         )
 
     def matched_tokens(self, tracked: Tracked, computed_tokens: int) -> int | None:
-        """Returns the number of loadable tokens beyond the computed ones; None if unknown yet."""
+        """Returns the number of loadable tokens beyond the computed ones; None if unknown yet.
+
+        Waits up to ``scheduling_wait`` for the store's answer, at most once a request.
+        """
         if not tracked.may_load:
             return 0
         if tracked.lookup is None:
@@ -82,6 +87,8 @@ class LoadPath:
         assert lookup is not None
         if not lookup.answered and lookup.asked_at is None:
             self._ask(tracked, lookup)
+        if not lookup.answered:
+            self._await_answer(tracked, lookup)
         if not lookup.answered:
             asked_at = lookup.asked_at
             if asked_at is None or self._clock() - asked_at < self._settings.lookup_timeout:
@@ -95,6 +102,22 @@ class LoadPath:
             most = tracked.request.num_tokens - 1
             tokens = min(tokens, most - most % self._settings.page_tokens)
         return max(0, tokens - computed_tokens)
+
+    def _await_answer(self, tracked: Tracked, lookup: RequestLookup) -> None:
+        """Waits for the store's answer, unless a wait is pointless.
+
+        "Unknown yet" costs the request a step, and the answer usually takes less than one
+        millisecond. A wait delays all requests. So none begins if the store is unusable, or
+        while the lookup of an earlier wait is unanswered, since the store may hang.
+        """
+        wait = self._settings.scheduling_wait
+        if not wait or tracked.waited or self._slow:
+            return
+        if lookup.asked_at is None or not self._usable():
+            return
+        tracked.waited = True
+        self._answers.deliver_until(lambda: lookup.answered, wait)
+        self._slow = not lookup.answered
 
     def allocated(self, tracked: Tracked, block_ids: Sequence[int], loaded_tokens: int) -> None:
         """Plans the load of the offered tokens into blocks, or releases the match."""
@@ -124,6 +147,8 @@ class LoadPath:
     ) -> None:
         if match is None:
             match = Match()
+        elif match.failure is None:
+            self._slow = False
         if lookup.given_up:
             match.release()
             return

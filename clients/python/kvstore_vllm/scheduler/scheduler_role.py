@@ -1,12 +1,11 @@
 """The connector's part in vLLM's scheduler: the client of the store, and the planner."""
 
-import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from kvstore_vllm.blocks.engine_layout import layout_of
-from kvstore_vllm.counters import note_attached
 from kvstore_vllm.engine.connector_settings import ConnectorSettings, PlannerSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
 from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess, lease_name
@@ -15,19 +14,15 @@ from kvstore_vllm.identity.canonical import mixed_salt
 from kvstore_vllm.identity.config_factors import adapter_facts
 from kvstore_vllm.identity.model import engine_salt, model_identity
 from kvstore_vllm.identity.request_key import RequestKey
-from kvstore_vllm.scheduler.rank_joining import Joining
+from kvstore_vllm.scheduler.store_attachment import StoreAttachment
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.scheduler.transfer_planner import TransferPlanner
 from kvstore_vllm.step_plan import StepPlan, WorkerReport
 
-_logger = logging.getLogger(__name__)
-
 # A client has as many lanes.
 THREADS: Final = 4
 SALT_BYTES: Final = 16
-# Seconds that a step waits if it computes nothing while the store or ranks are about to join.
-ATTACH_WAIT: Final = 0.001
 
 
 def _no_blocks(request_id: str) -> Sequence[int]:
@@ -55,7 +50,7 @@ class SchedulerRole:
         # Sent to the ranks, because their configuration changes when the model is loaded.
         layout = layout_of(facts.layout)
         self._identity = identity = model_identity(vllm_config, settings, layout=layout)
-        self._access = StoreAccess(
+        access = StoreAccess(
             settings.runtime_dir,
             identity,
             layout,
@@ -65,26 +60,25 @@ class SchedulerRole:
         )
         self._base_salt = engine_salt(settings)
         self._adapters = AdapterDigests(adapter_facts(vllm_config.lora_config))
-        # Ranks of other processes join the lease. A rank of this process uses the client itself.
-        self._joining = Joining(0 if ENGINES_HERE.has_rank(facts.engine_id) else facts.rank_count)
-        self._disagrees = False
-        self._was_usable: bool | None = None
-        ENGINES_HERE.put(facts.engine_id, self._access)
+        counts: Counter[str] = Counter()
+        self._attachment = StoreAttachment(access, facts.engine_id, facts.rank_count, counts)
         half_settings = PlannerSettings(
             page_tokens=facts.page_tokens,
             rank_count=facts.rank_count,
             lookup_timeout=settings.lookup_timeout,
+            scheduling_wait=settings.scheduling_wait,
             load_async=settings.load_async,
             save_output=settings.save_output,
         )
         self.planner = TransferPlanner(
             half_settings,
-            StoreWork(self._access, facts.page_tokens, settings.lookup_timeout),
+            StoreWork(access, facts.page_tokens, settings.lookup_timeout),
             ThreadedAnswers(THREADS),
-            usable=self._usable,
-            joining=self._is_joining,
+            usable=self._attachment.usable,
+            joining=self._attachment.is_joining,
             blocks_of=self._blocks_of,
             stored=stored,
+            counts=counts,
         )
 
     def arrived(self, request: Any) -> None:  # noqa: ANN401  # a Request
@@ -100,21 +94,17 @@ class SchedulerRole:
     def plan(self, scheduled: Mapping[str, int], preempted: Collection[str]) -> StepPlan:
         """Returns the plan of a step."""
         plan = StepPlan(self._facts.engine_id, load_async=self._settings.load_async)
-        if self._joining.tells_ranks:
-            plan.lease, plan.identity = self._access.share_lease(), self._identity
-            self._joining.shared(plan.lease)
-        self._say_whether_usable()
-        if not scheduled and self._is_joining():
-            self._access.memory.wait_open(ATTACH_WAIT)
+        if self._attachment.tells_ranks:
+            plan.lease, plan.identity = self._attachment.share(), self._identity
+        self._attachment.begin_step(idle=not scheduled)
         self.planner.plan(plan, scheduled, preempted)
         return plan
 
     def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
         """Takes the ranks' results, and which ranks joined the lease."""
-        self._joining.came(report.joined)
-        if report.disagrees and not self._disagrees:
-            self._disagrees = True
-            _logger.error("kvstore_turned_off", extra={"reason": "a rank's blocks lie otherwise"})
+        self._attachment.joined(report.joined)
+        if report.disagrees:
+            self._attachment.turn_off("a rank's blocks lie otherwise")
         self.planner.reported(report, invalid_blocks)
 
     def reset(self) -> bool:
@@ -125,40 +115,7 @@ class SchedulerRole:
     def close(self) -> None:
         """Releases everything, including the lease."""
         self.planner.close()
-        self._access.close()
-        ENGINES_HERE.remove(self._facts.engine_id)
+        self._attachment.close()
 
     def _blocks_of(self, request_id: str) -> Sequence[int]:
         return self.blocks_of(request_id)
-
-    def _usable(self) -> bool:
-        """Returns whether the store answers and every rank has joined the lease."""
-        if self._disagrees or not self._access.usable:
-            return False
-        return self._joining.complete(self._lease)
-
-    def _is_joining(self) -> bool:
-        """Returns whether the store or ranks are still about to join."""
-        if self._disagrees:
-            return False
-        # In this order: if the store is attached between the two calls, it answers in the second.
-        tried = self._access.tried
-        return self._joining.waits(answers=self._access.usable, tried=tried, lease=self._lease)
-
-    @property
-    def _lease(self) -> bytes | None:
-        """The lease that the ranks join; None if they share the client or no lease exists."""
-        return self._access.share_lease() if self._joining.tells_ranks else None
-
-    def _say_whether_usable(self) -> None:
-        """Logs each change of whether the store is used."""
-        usable = self._usable()
-        if usable == self._was_usable or self._is_joining():
-            return
-        self._was_usable = usable
-        note_attached(self.planner.counts, attached=usable)
-        facts = self._access.facts()
-        if usable:
-            _logger.info("kvstore_used", extra=facts)
-        else:
-            _logger.warning("kvstore_not_used", extra=facts)

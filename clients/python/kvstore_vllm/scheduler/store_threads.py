@@ -1,6 +1,7 @@
 """Threads that call the store, and a queue that returns their answers to one thread."""
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,9 @@ class Answers(Protocol):
 
     def wait(self, timeout: float) -> None:
         """Waits until an answer is available, for ``timeout`` seconds at most."""
+
+    def deliver_until(self, met: Callable[[], bool], timeout: float) -> None:
+        """Delivers answers as they arrive, until ``met()``, for ``timeout`` seconds at most."""
 
     def close(self) -> None:
         """Waits for the work under way, delivers its answers, and takes no more work."""
@@ -67,6 +71,14 @@ class ThreadedAnswers:
         """Waits until an answer is available. Does not wait if none is under way."""
         with self._news:
             self._news.wait_for(lambda: self._done or not self._under_way, timeout)
+
+    def deliver_until(self, met: Callable[[], bool], timeout: float) -> None:
+        """Delivers answers as they arrive, until ``met()``, for ``timeout`` seconds at most."""
+        until = time.monotonic() + timeout
+        self.deliver()
+        while self._under_way and not met() and (left := until - time.monotonic()) > 0:
+            self.wait(left)
+            self.deliver()
 
     def close(self) -> None:
         """Waits for the work under way, whose calls have deadlines, and delivers its answers."""

@@ -86,6 +86,8 @@ class Tracked:
     may_load: bool = True
     may_save: bool = True
     lookup: RequestLookup | None = None
+    # Scheduling has waited for an answer about this request, and does not wait again.
+    waited: bool = False
     save: Save | None = None
     prompt_asked: bool = False
     # The number of pages from the beginning that the store is known to have had.

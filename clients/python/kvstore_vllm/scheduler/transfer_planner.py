@@ -26,10 +26,10 @@ def _tell_nobody(request: EngineRequest, start_page: int, end_page: int) -> None
 class TransferPlanner:
     """Plans the transfers of requests, from their arrival to their end.
 
-    No call waits for the store. Threads call it, and each call here first delivers their
-    answers. Pins and slots of a request are released as soon as no rank reads or writes them,
-    however the request ends. The planner uses none of vLLM's own types. Only the scheduler's
-    thread uses it.
+    Threads call the store, and each call here first delivers their answers. The only waits
+    for answers are short: :meth:`matched_tokens` and :meth:`plan` name their bounds. Pins and
+    slots of a request are released as soon as no rank reads or writes them, however the
+    request ends. The planner uses none of vLLM's own types. Only the scheduler's thread uses it.
 
     - ``usable`` returns whether the store answers and every rank reaches it. If not, each
       lookup is a miss at once.
@@ -48,9 +48,10 @@ class TransferPlanner:
         joining: Callable[[], bool] = lambda: False,
         blocks_of: Callable[[str], Sequence[int]],
         stored: Callable[[EngineRequest, int, int], None] = _tell_nobody,
+        counts: "Counter[str] | None" = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter() if counts is None else counts
         self._settings = settings
         self._answers = answers
         self._blocks_of = blocks_of
@@ -85,7 +86,10 @@ class TransferPlanner:
             self._loads.look_up(tracked)
 
     def matched_tokens(self, request_id: str, computed_tokens: int) -> int | None:
-        """Returns the number of loadable tokens beyond ``computed_tokens``; None if unknown yet."""
+        """Returns the number of loadable tokens beyond ``computed_tokens``; None if unknown yet.
+
+        Waits up to ``scheduling_wait`` for the store's answer, at most once a request.
+        """
         self._answers.deliver()
         tracked = self._tracked.get(request_id)
         return 0 if tracked is None else self._loads.matched_tokens(tracked, computed_tokens)

@@ -16,7 +16,8 @@ from kvstore_client import errors
 from kvstore_client.calls.attach_connection import AttachConnection
 from kvstore_client.calls.deadlines import Deadline
 from kvstore_client.memory.extent_table import ExtentTable
-from kvstore_client.memory.host_extent import POPULATED_BYTES, REQUIRED_SEALS
+from kvstore_client.memory.host_extent import POPULATED_BYTES
+from kvstore_client.memory.shared_memory import REQUIRED_SEALS
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
 from processes.open_descriptors import open_descriptors

@@ -99,7 +99,7 @@ def test_signals_put_off_no_deadline(rig: LaneRig) -> None:
     rig.store.answer(late)
 
     def strike() -> None:
-        while not over.wait(0.01):
+        while not over.wait(0.001):
             signal.pthread_kill(here, signal.SIGUSR1)
 
     striker = Thread(target=strike)
@@ -177,7 +177,8 @@ def test_a_forked_child_has_no_lanes(rig: LaneRig) -> None:
     [lane] = rig.lanes._idle
     child = os.fork()
     if child == 0:
-        os._exit(0 if lane._socket.fileno() == -1 else 1)
+        ends = lane._socket, lane._receiver
+        os._exit(0 if all(each.fileno() == -1 for each in ends) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert rig.call() == b"parent"
 

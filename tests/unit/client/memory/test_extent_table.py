@@ -8,11 +8,14 @@ from threading import Condition, Thread
 import pytest
 
 from kvstore.v1 import types_pb2
+from kvstore_client.config import ContiguousMemory
 from kvstore_client.errors import DeviceUnavailable
 from kvstore_client.memory import extent_table
+from kvstore_client.memory.address_range import UNIT, ArenaRanges
 from kvstore_client.memory.extent_table import ExtentTable
-from kvstore_client.memory.host_extent import REQUIRED_SEALS, HostExtent
+from kvstore_client.memory.host_extent import HostExtent
 from kvstore_client.memory.mapped_extent import UntrustedExtent
+from kvstore_client.memory.shared_memory import REQUIRED_SEALS
 from wire.scripted_store import sealed_memfd
 
 
@@ -231,3 +234,53 @@ def test_what_is_given_up_while_it_is_prepared_is_unmapped(
     del extent
     assert not table.populate()
     assert gone == [1]
+
+
+def test_nothing_is_prepared_if_told_so(memory: int) -> None:
+    """A table that does not populate has nothing to prepare."""
+    table = ExtentTable(
+        Condition(), itertools.count(1), lambda _: None, store_epoch=5, populates=False
+    )
+    assert table.add(described(1), [memory])
+    assert not table.populate()
+    table.close()
+
+
+def test_extents_are_mapped_into_the_range_of_their_arena(memory: int, gone: list[int]) -> None:
+    """With ranges an arena's extents lie side by side, until they are given up."""
+    ranges = ArenaRanges(ContiguousMemory(reserved_bytes=2 * UNIT))
+    table = ExtentTable(Condition(), itertools.count(1), gone.append, 5, ranges=ranges)
+    assert table.range_of(1) is None
+    for number in (0, 1, 2):
+        extent = described(number + 1)
+        extent.arena_offset = number * UNIT
+        if number < 2:
+            assert table.add(extent, [memory])
+        else:
+            with pytest.raises(OSError, match="reserved_bytes"):
+                table.add(extent, [memory])
+    arena = table.range_of(1)
+    assert arena is not None
+    assert [each.first_row for each in arena.extents.values()] == [0, UNIT // 64]
+    table.populate()
+    assert table.retire([1]) == []
+    assert (gone, list(arena.extents)) == ([1], [2])
+    table.close()
+    assert (gone, arena.extents) == ([1, 2], {})
+
+
+def test_without_ranges_extents_are_anywhere(table: ExtentTable, memory: int) -> None:
+    """A table without ranges maps an extent wherever the kernel has room."""
+    extent = described(1)
+    extent.arena_offset = 0
+    assert table.add(extent, [memory])
+    assert table.range_of(1) is None
+
+
+def test_an_extent_without_a_place_is_not_mapped(memory: int, gone: list[int]) -> None:
+    """With ranges, an extent of a store that states no places cannot be mapped."""
+    ranges = ArenaRanges(ContiguousMemory(reserved_bytes=UNIT))
+    table = ExtentTable(Condition(), itertools.count(1), gone.append, 5, ranges=ranges)
+    with pytest.raises(OSError, match="too old"):
+        table.add(described(1), [memory])
+    assert (table.get(1), table.range_of(1)) == (None, None)

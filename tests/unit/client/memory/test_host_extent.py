@@ -11,13 +11,16 @@ import pytest
 import torch
 
 from kvstore.v1 import types_pb2
-from kvstore_client.memory.host_extent import POPULATED_BYTES, REQUIRED_SEALS, HostExtent
+from kvstore_client.memory import host_extent
+from kvstore_client.memory.host_extent import POPULATED_BYTES, HostExtent
 from kvstore_client.memory.mapped_extent import UntrustedExtent
+from kvstore_client.memory.shared_memory import REQUIRED_SEALS
 from kvstore_client.page_layout import OpaqueContent, PagedContent, PageLayout
 from processes.open_descriptors import open_descriptors
+from processes.resident_bytes import resident_bytes
 from wire.scripted_store import sealed_memfd as any_memfd
 
-PAGE = mmap.PAGESIZE
+PAGE, MIB = mmap.PAGESIZE, 1 << 20
 # What other tests mapped may be there still, for a thread of theirs or the collector.
 NAME = "kvstore-host-extent"
 
@@ -86,6 +89,48 @@ def test_memory_that_was_populated_is_touched_without_a_fault() -> None:
     assert not any(touched.view())
     assert faults_of_touching(touched.view()) < slots // 10
     assert faults_of_touching(untouched.view()) > slots // 10
+
+
+@pytest.fixture
+def large() -> HostExtent:
+    """Provides 40 slots of 1 MiB, in memory that is allocated and not yet in page tables."""
+    extent_of = described(40, MIB)
+    descriptor = sealed_memfd(extent_of.host.size_bytes, REQUIRED_SEALS)
+    os.posix_fallocate(descriptor, 0, extent_of.host.size_bytes)
+    extent = HostExtent(extent_of, descriptor)
+    os.close(descriptor)
+    return extent
+
+
+def test_slots_are_filled_before_they_are_written(large: HostExtent) -> None:
+    """Writes into slots that were filled cause no page faults, and other slots are not filled."""
+    large.fill([30, 2, 3, *range(9, 18)], slice(None))
+    # The kernel also maps up to 64 KiB around.
+    assert resident_bytes(NAME) in range(12 * MIB, 13 * MIB)
+    assert not any(large.slot(2))
+    for slot in (2, 3, 9, 17, 30):
+        assert faults_of_touching(large.slot(slot)) < 10
+    assert faults_of_touching(large.slot(20)) > 200
+    with pytest.raises(IndexError):
+        large.fill([40], slice(None))
+
+
+def test_a_part_of_each_slot_is_filled(large: HostExtent) -> None:
+    """Only the given bytes of each slot are filled."""
+    large.fill([4, 5], slice(MIB // 4, MIB // 2))
+    assert resident_bytes(NAME) in range(MIB // 2, MIB)
+    assert faults_of_touching(large.slot(5)[MIB // 4 : MIB // 2]) < 10
+
+
+def test_a_slot_is_filled_once(large: HostExtent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second call for a slot does not ask the kernel again, because that takes time too."""
+    filled: list[int] = []
+    monkeypatch.setattr(host_extent, "populate", lambda view: filled.append(len(view)))
+    large.fill(range(5), slice(None))
+    large.fill(range(6), slice(None))
+    large.fill(range(6), slice(None))
+    assert sum(filled) == 6 * MIB
+    assert max(filled) <= POPULATED_BYTES
 
 
 def test_slots_are_the_memory_of_all_who_map_it(memory: int) -> None:

@@ -10,9 +10,9 @@ import pytest
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import PageRecycled
 from kvstore_client.memory.extent_table import ExtentTable
-from kvstore_client.memory.host_extent import REQUIRED_SEALS
 from kvstore_client.memory.mapped_extent import UntrustedExtent
 from kvstore_client.memory.page_generations import PageGenerations, map_generations
+from kvstore_client.memory.shared_memory import REQUIRED_SEALS
 from kvstore_client.page_runs import PageRef
 from wire.packed_runs import packed, unchanged
 from wire.scripted_store import sealed_memfd

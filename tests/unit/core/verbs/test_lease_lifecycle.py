@@ -128,7 +128,7 @@ def test_no_one_else_ends_a_lease() -> None:
     """Another secret is told that there is no such lease; another tenant as of an unknown one."""
     members = make_members()
     with pytest.raises(LeaseNotFound):
-        members.revoke(CALLER._replace(secret=b"guess"), 101.0)
+        members.revoke(CALLER._replace(secret_digest=b"guess"), 101.0)
     assert members.revoke(CALLER._replace(identity=Identity("b")), 101.0) == []
     assert members.table.find(CALLER).state is LeaseState.ACTIVE
 

@@ -47,7 +47,7 @@ def test_binding_needs_the_secret_and_not_the_epoch() -> None:
     world.cache.bind(caller, process_id=50, pid=1, uid=1)
     assert 50 in world.worker.lease.processes
     with pytest.raises(LeaseNotFound):
-        world.cache.bind(caller._replace(secret=b"guess"), process_id=51, pid=1, uid=1)
+        world.cache.bind(caller._replace(secret_digest=b"guess"), process_id=51, pid=1, uid=1)
 
 
 def test_an_expired_lease_takes_no_more_processes() -> None:

@@ -52,6 +52,14 @@ def test_a_lane_carries_one_call_after_another(server: Server, open_lane: OpenLa
         assert reason(lane_call(lane, method, nothing(worker))[0]) == expected
 
 
+def test_a_lane_s_secret_opens_no_other_lease(server: Server, open_lane: OpenLane) -> None:
+    """A call that names a lease of another secret is refused, also right after one that is not."""
+    worker, other = server.worker(), server.worker()
+    lane = open_lane(worker)
+    for named, expected in ((worker, "OK"), (other, "LEASE_NOT_FOUND")) * 2:
+        assert reason(lane_call(lane, RELEASE, nothing(named))[0]) == expected
+
+
 def test_a_call_in_pieces_is_a_call(server: Server, open_lane: OpenLane) -> None:
     """A call is answered even if its bytes arrive one by one."""
     worker = server.worker()

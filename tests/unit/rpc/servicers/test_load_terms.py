@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from kvstore.core import MatchOptions
 from kvstore.core.pool.disk_state import DiskState
-from kvstore.service.page_io.disk_reader import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
 from stores.rpc_world import Server, tokens
 
@@ -21,11 +21,11 @@ def test_what_a_call_says_of_loads_reaches_the_store(
     monkeypatch.setattr(server.store._cache.state, "disk", DiskState())
     worker = server.worker()
     namespace_id = worker.open_namespace()
-    heard: list[LoadTerms] = []
+    heard: list[tuple[MatchOptions, float]] = []
     load = server.store.tier3.loader.load
 
     def listen(*asked: Any) -> int:  # noqa: ANN401 - whatever it takes
-        heard.append(asked[-1])
+        heard.append(asked[-2:])
         return load(*asked)
 
     monkeypatch.setattr(server.store.tier3.loader, "load", listen)
@@ -38,5 +38,5 @@ def test_what_a_call_says_of_loads_reaches_the_store(
     )
     worker.ask(worker.prefix_cache.MatchPrefix, request)
     worker.acquire(namespace_id, PROMPT, pin_id=3, prefill_tokens_per_second=8)
-    assert [each.prefill_tokens_per_second for each in heard] == [7, 8]
-    assert all(0 < each.seconds < 60 for each in heard)
+    assert [options.prefill_tokens_per_second for options, _ in heard] == [7, 8]
+    assert all(0 < remaining < 60 for _, remaining in heard)

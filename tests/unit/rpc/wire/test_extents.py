@@ -8,11 +8,14 @@ from kvstore.storage.extent import ExtentShape
 from kvstore.v1 import types_pb2
 
 HANDLE, UUID = bytes(range(64)), bytes(range(16))
+OFFSET = 25 * (2 << 20)
 
 
 def described(extent_id: int, export: HostExport | CudaIpcExport) -> ExtentDescription:
     """Returns an extent that begins 64 bytes into its memory."""
-    shape = ExtentShape(extent_id, arena_id=2, tier=1, slot_count=3, slot_bytes=100)
+    shape = ExtentShape(
+        extent_id, arena_id=2, tier=1, slot_count=3, slot_bytes=100, arena_offset=OFFSET
+    )
     return ExtentDescription(shape, 64, export)
 
 
@@ -29,7 +32,13 @@ def on_device(extent_id: int) -> ExtentDescription:
 def told(extent_id: int) -> types_pb2.Extent:
     """Returns the fields that an extent's message has for every kind of memory."""
     return types_pb2.Extent(
-        extent_id=extent_id, arena_id=2, tier="TIER_1", slot_count=3, slot_bytes=100, offset=64
+        extent_id=extent_id,
+        arena_id=2,
+        tier="TIER_1",
+        slot_count=3,
+        slot_bytes=100,
+        offset=64,
+        arena_offset=OFFSET,
     )
 
 
@@ -72,3 +81,10 @@ def test_a_device_s_extent_is_exported_by_its_handle() -> None:
         types_pb2.CudaIpcHandle(ipc_handle=HANDLE, device_uuid=UUID, size_bytes=2 << 20)
     )
     assert (message, descriptors) == (wanted, ())
+
+
+def test_the_first_extent_s_offset_is_stated() -> None:
+    """An extent at the start of its arena says so. A client tells this from an older server."""
+    first = on_host(7)
+    message = extent_message(replace(first, shape=first.shape._replace(arena_offset=0)))
+    assert message.HasField("arena_offset")

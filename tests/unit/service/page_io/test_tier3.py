@@ -10,7 +10,7 @@ from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.values.requests import Identity, MatchOptions, ReservationRequest, Sequence
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import NamespaceNotFound, PinNotFound
-from kvstore.service.page_io.disk_reader import MOST_WAITING, LoadTerms
+from kvstore.service.page_io.disk_reader import MOST_WAITING
 from kvstore.service.page_io.disk_slab import Disk, DiskState
 from kvstore.storage.errors import SlabInUse
 from kvstore.storage.slab.policy import SecondTouch
@@ -53,13 +53,13 @@ def test_what_is_slower_to_load_than_to_compute_is_a_miss(stores: DiskStores) ->
     store.write(0)
     store.write(1)
     later = stores.reopen(store)
-    assert page_count(later.ask(0, LoadTerms(LIMIT, FASTEST))) == PAGES
-    missed = later.ask(1, LoadTerms(LIMIT, FASTEST))
+    assert page_count(later.ask(0, LIMIT, FASTEST)) == PAGES
+    missed = later.ask(1, LIMIT, FASTEST)
     assert (page_count(missed), missed.tier_3_token_count) == (0, 8)
     use = later.world.store.tier3.use()
     assert use.declined_count == 1
     assert use.bandwidth > 0
-    assert page_count(later.ask(1, LoadTerms(LIMIT))) == PAGES
+    assert page_count(later.ask(1, LIMIT)) == PAGES
 
 
 def test_a_load_outlives_its_caller(stores: DiskStores) -> None:
@@ -68,7 +68,7 @@ def test_a_load_outlives_its_caller(stores: DiskStores) -> None:
     store.write(0)
     later = stores.reopen(store)
     later.slab.closed = True
-    missed = later.ask(0, LoadTerms(0.001))
+    missed = later.ask(0, 0.001)
     assert (page_count(missed), missed.tier_3_token_count) == (0, 8)
     assert later.world.cache.namespaces[later.namespace_id].arena.counts[SlotState.MOVING] == PAGES
     waiting, found = in_background(later, 0)

@@ -22,6 +22,7 @@ def test_what_is_set_is_read() -> None:
         {
             "runtime_dir": "/run/kvstore",
             "lookup_timeout": 1,
+            "scheduling_wait": 0,
             "load_async": False,
             "model_digest": "ab" * 32,
             "salt": "blue",
@@ -29,6 +30,7 @@ def test_what_is_set_is_read() -> None:
     )
     assert settings.runtime_dir == "/run/kvstore"
     assert settings.lookup_timeout == 1.0
+    assert settings.scheduling_wait == 0
     assert not settings.load_async
     assert settings.model_digest == "ab" * 32
     assert settings.salt == "blue"
@@ -42,6 +44,8 @@ def test_what_is_set_is_read() -> None:
         ({"lookup_timeout": True}, "lookup_timeout.*float"),
         ({"lookup_timeout": 0}, "lookup_timeout"),
         ({"lookup_timeout": float("nan")}, "lookup_timeout"),
+        ({"scheduling_wait": 0.2}, "scheduling_wait.*0.1"),
+        ({"scheduling_wait": -0.001}, "scheduling_wait"),
         ({"load_async": 1}, "load_async.*bool"),
         ({"runtime_dir": 3}, "runtime_dir"),
         ({"fault_load_fraction": 1.5}, "fault_load_fraction"),

@@ -34,10 +34,15 @@ class Memory:
 
     slots: torch.Tensor = field(default_factory=lambda: torch.ones((4, BLOCK), dtype=torch.uint8))
     given_away: list[PageRef] = field(default_factory=list)
+    filled: list[tuple[object, slice]] = field(default_factory=list)
 
     def extent_tensor(self, extent_id: int) -> torch.Tensor:
         """Returns the only extent."""
         return {0: self.slots}[extent_id]
+
+    def fill_page_tables(self, runs: Sequence[DatedRun], part: slice) -> None:
+        """Notes the slots, and the part of each, that are about to be written."""
+        self.filled.append((runs, part))
 
     def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
         """Returns the pages that were recycled."""
@@ -93,6 +98,13 @@ def test_loads_and_saves_are_copied_and_reported(rig: Rig) -> None:
     assert not rig.executor.take_report()
     assert rig.executor.counts["load_bytes"] == 2 * BLOCK
     assert rig.executor.counts["save_bytes"] == BLOCK
+
+
+def test_slots_are_filled_before_a_save(rig: Rig) -> None:
+    """A save fills page tables for the rank's part of the slots that it writes; a load does not."""
+    plan = rig.plan()
+    rig.run(plan, rig.memory)
+    assert rig.memory.filled == [(plan.saves[0].runs, slice(0, BLOCK))]
 
 
 def test_a_load_within_the_step_is_complete_and_tells_no_request(rig: Rig) -> None:
@@ -201,6 +213,9 @@ class OneUse:
         assert self.memory is not None
         memory, self.memory = self.memory, None
         return memory.extent_tensor(extent_id)
+
+    def fill_page_tables(self, runs: Sequence[DatedRun], part: slice) -> None:
+        """Does nothing."""
 
     def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
         """Returns no pages."""

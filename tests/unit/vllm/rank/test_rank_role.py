@@ -79,7 +79,7 @@ def test_loads_begin_before_the_forward_of_a_cpu(
     blocks = torch.zeros((BLOCKS, LAYER_BYTES), dtype=torch.uint8)
     memory = slots(BLOCKS, LAYER_BYTES, "cpu")
     memory.tensor.fill_(7)
-    monkeypatch.setattr(ENGINES_HERE, "get", {"engine": SimpleNamespace(memory=memory)}.get)
+    monkeypatch.setattr(ENGINES_HERE, "get", lambda _: SimpleNamespace(memory=memory))
     side = rank({"a": blocks}, zeroes_blocks=zeroes_blocks)
     plan = StepPlan("engine", loads=[transfer(LOAD, range(1, 3))])
     side.prepare(plan)

@@ -1,8 +1,8 @@
-"""The scheduler half's lookups, and the time that a request waits for them."""
+"""The scheduler half's lookups, and the time that requests and steps wait for them."""
 
 import pytest
 
-from naive.engine import LOOKUP_TIMEOUT
+from naive.engine import LOOKUP_TIMEOUT, SCHEDULING_WAIT, NaiveEngine
 from naive.pages import NaivePages
 from naive.runs import PAGE, PROMPT, engine, run, settle
 
@@ -66,3 +66,107 @@ def test_a_request_waits_for_ranks_that_are_about_to_reach_the_store(come: str) 
         world.step()
     world.finish(world.requests["b"])
     settle(world)
+
+
+def stored_prompt() -> NaivePages:
+    """A store that has all whole pages of ``PROMPT``."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT)
+    return store
+
+
+def end(world: NaiveEngine) -> None:
+    """Ends all loads and requests, and checks that nothing is left held."""
+    for _ in range(3):
+        world.answers.answer_all()
+        world.step()
+    for name in list(world.loading):
+        world.end_load(name, ok=True)
+    world.step()
+    for request in list(world.requests.values()):
+        world.finish(request)
+    settle(world)
+
+
+def test_an_answer_in_time_costs_no_step() -> None:
+    """A lookup that is answered during the wait is a hit in the request's first step."""
+    world = engine(store=stored_prompt())
+    world.answers.come_in_time = True
+    world.arrive("b", PROMPT)
+    assert world.planner.matched_tokens("b", 0) == len(PROMPT) // PAGE * PAGE
+    assert world.answers.waits == [SCHEDULING_WAIT]
+    end(world)
+
+
+def test_a_store_that_hangs_is_waited_for_once() -> None:
+    """Without an answer scheduling waits once, not once a request, until the store answers."""
+    world = engine(store=stored_prompt())
+    for name in ("b", "c", "d"):
+        world.arrive(name, PROMPT)
+    for _ in range(3):
+        world.step()
+    assert len(world.waiting) == 3
+    assert world.answers.waits == [SCHEDULING_WAIT]
+    world.now = LOOKUP_TIMEOUT
+    world.step()
+    assert world.answers.waits == [SCHEDULING_WAIT]
+    assert world.planner.counts["lookups_timeout"] == 3
+    world.arrive("e", PROMPT)
+    world.step()
+    assert world.answers.waits == [SCHEDULING_WAIT]
+    world.answers.answer_all()
+    world.arrive("f", PROMPT)
+    world.step()
+    assert world.answers.waits == [SCHEDULING_WAIT] * 2
+    end(world)
+
+
+def test_a_failed_call_is_no_answer() -> None:
+    """After a wait in vain the next one needs an answer of the store, not a failed call."""
+    world = engine(store=stored_prompt())
+    world.store.down = True
+    world.arrive("b", PROMPT)
+    world.step()
+    world.answers.answer_all()
+    world.arrive("c", PROMPT)
+    world.step()
+    assert world.answers.waits == [SCHEDULING_WAIT]
+    assert world.planner.counts["lookups_unavailable"] == 1
+    end(world)
+
+
+def test_a_request_is_waited_for_once() -> None:
+    """A request whose blocks were taken away is looked up again without another wait."""
+    world = engine(store=stored_prompt())
+    world.answers.come_in_time = True
+    world.arrive("b", PROMPT)
+    world.step()
+    world.end_load("b", ok=True)
+    for _ in range(2):
+        world.step()
+    world.preempt(world.requests["b"])
+    for _ in range(2):
+        world.step()
+    assert world.answers.waits == [SCHEDULING_WAIT]
+    end(world)
+
+
+def test_a_store_known_to_be_gone_is_not_waited_for() -> None:
+    """A lookup under way to a store that became unusable is not waited for."""
+    world = engine(store=stored_prompt())
+    world.arrive("b", PROMPT)
+    world.usable = False
+    world.step()
+    assert world.waiting
+    assert world.answers.waits == []
+    end(world)
+
+
+def test_the_wait_can_be_turned_off() -> None:
+    """A ``scheduling_wait`` of zero seconds never waits."""
+    world = engine(store=stored_prompt(), scheduling_wait=0.0)
+    world.arrive("b", PROMPT)
+    world.step()
+    assert world.waiting
+    assert world.answers.waits == []
+    end(world)

@@ -18,7 +18,7 @@ from kvstore_client.memory.cuda import host_registration
 from kvstore_client.memory.cuda.cuda_driver import CudaDriver
 from kvstore_client.memory.cuda.host_registration import HostRegistrar, slots_per_piece
 from kvstore_client.memory.extent_table import ExtentTable
-from kvstore_client.memory.host_extent import REQUIRED_SEALS
+from kvstore_client.memory.shared_memory import REQUIRED_SEALS
 from wire.scripted_store import sealed_memfd
 
 PAGE = mmap.PAGESIZE
