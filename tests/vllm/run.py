@@ -84,6 +84,9 @@ def narrowness(here: World) -> None:
         here.engine("narrow", tight, device_pages=DEVICE_PAGES) as engine,
     ):
         narrow(here, tight, engine)
+    if here.offloads:
+        # Its copies always run beside steps.
+        return
     with (
         store(here.folder / "late", "--tier1-bytes", "64MiB") as shared,
         here.engine("late", shared, device_pages=DEVICE_PAGES, late_saves=True) as engine,
