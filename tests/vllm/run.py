@@ -19,7 +19,7 @@ from cases.adapters import adapters
 from cases.deaths import absent, hung, killed
 from cases.failing import SHARE, failing_loads, wrong_page
 from cases.hybrids import hybrids
-from cases.narrow import DEVICE_PAGES, STORE_BYTES, narrow
+from cases.narrow import DEVICE_PAGES, STORE_BYTES, narrow, preempted
 from cases.ranks import ranks
 from cases.servers import servers
 from cases.sharing import first_engine, second_engine
@@ -84,6 +84,14 @@ def narrowness(here: World) -> None:
         here.engine("narrow", tight, device_pages=DEVICE_PAGES) as engine,
     ):
         narrow(here, tight, engine)
+    if here.offloads:
+        # Its copies always run beside steps.
+        return
+    with (
+        store(here.folder / "late", "--tier1-bytes", "64MiB") as shared,
+        here.engine("late", shared, device_pages=DEVICE_PAGES, late_saves=True) as engine,
+    ):
+        preempted(here, shared, engine, "preempted, with copies beside later steps")
 
 
 def served(here: World) -> None:

@@ -30,7 +30,12 @@ def narrow(world: World, store: Store, engine: Engine) -> None:
         world.check(case, engine, FIRST)
         case.require(case.loaded == wholes(FIRST), f"loaded {case.loaded} once stored anew")
         case.note = f"{evicted} pages were evicted"
-    with world.case("preempted", store) as case:
+    preempted(world, store, engine, "preempted")
+
+
+def preempted(world: World, store: Store, engine: Engine, name: str) -> None:
+    """More requests than fit into vLLM, twice."""
+    with world.case(name, store) as case:
         counts = world.check(case, engine, CROWD)
         again = world.check(case, engine, CROWD)
         times = round(counts.get("vllm:num_preemptions") + again.get("vllm:num_preemptions"))

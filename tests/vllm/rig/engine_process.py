@@ -19,6 +19,7 @@ from kvstore_vllm.blocks.block_copier import BlockCopier, ExtentTensors
 from kvstore_vllm.offload.cpu_worker import HostCopyWorker
 from kvstore_vllm.step_plan import BlockTransfer
 from rig.answer import Answer, Counts
+from rig.late_saves import save_late
 from rig.options import EngineOptions
 from rig.prompts import Prompt
 
@@ -42,6 +43,8 @@ def serve(connection: Connection, options: EngineOptions, log: Path) -> None:
     _write_to(log)
     if options.wrong_page:
         _lose_a_page()
+    if options.late_saves:
+        save_late()
     arguments = EngineArgs(**options.engine_arguments())
     engine = LLMEngine.from_engine_args(arguments)
     connection.send(READY)

@@ -20,6 +20,7 @@ class EngineOptions:
     ``connector`` its name, and ``extra`` further settings of it. ``device_pages`` bounds
     vLLM's own memory in its own pages, each of PAGE_TOKENS tokens.
     ``wrong_page`` puts a fault into the connector: one page of each load is another.
+    ``late_saves`` makes it copy beside later steps, as on a GPU.
     """
 
     model: Path
@@ -30,6 +31,7 @@ class EngineOptions:
     adapters: tuple[Path, ...] = ()
     ranks: int = 1
     wrong_page: bool = False
+    late_saves: bool = False
     connector: str = OWN
 
     def engine_arguments(self) -> dict[str, object]:
