@@ -336,7 +336,8 @@ def name_a_group_page_as_tokens(machine: MachineState, data: st.DataObject, grou
     if known.start == 0:
         bad = Sequence(page, position)
         machine.refused(errors.InvalidField, machine.cache.insert, lease, reservation_id, bad)
-    tokens = machine.sequence(data, []) + page + machine.page(0)
+    marked = sorted(filter(is_marker_page(machine), machine.model.cached))
+    tokens = data.draw(st.sampled_from([page, *marked])) + machine.page(0)
     path = machine.model.longest(tokens, len(tokens) // machine.model.width)
     peeked = machine.cache.peek(OWNER, machine.namespace_id, tokens, machine.now)
     assert peeked.page_count == len(path)

@@ -37,7 +37,7 @@ GROUP_MUTANTS = [
         "group-page-stays-pinned",
         "kvstore.core.leases.lease",
         "Lease.drop_pin",
-        "let_go(pin.group_anchors)",
+        "release_groups(pin.group_anchors)",
         "pass",
     ),
     Mutant(
