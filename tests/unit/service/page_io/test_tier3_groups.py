@@ -14,7 +14,6 @@ from kvstore.core.values.requests import (
     SlotMoves,
 )
 from kvstore.core.values.slots import SlotState
-from kvstore.service.page_io.disk_reader import NO_TERMS, LoadTerms
 from stores.disk_store import LIMIT, PAGES, DiskStore, DiskStores, page_count
 
 SPARE, TARGET = 5001, 5002
@@ -54,13 +53,13 @@ def write(store: DiskStore, groups: dict[int, list[int]]) -> None:
     store.settle()
 
 
-def match(store: DiskStore, windows: dict[int, int], terms: LoadTerms = NO_TERMS) -> Match:
+def match(store: DiskStore, windows: dict[int, int], remaining: float | None = None) -> Match:
     """Matches with windows, compares every byte, and releases it."""
     pin_id = next(store._ids)
     asked = tuple(GroupWindow(*each) for each in windows.items())
     options = MatchOptions(pin_id, groups=asked)
     sequence = store.sequence(0)
-    found = store.world.store.match(store.caller, store.namespace_id, sequence, options, terms)
+    found = store.world.store.match(store.caller, store.namespace_id, sequence, options, remaining)
     every = [(0, 0, found.runs), *((e.group, e.start_page, e.runs) for e in found.groups)]
     for group, start, runs in every:
         slots = [run.extent_id << 32 | index for run in runs for index in run.indexes]
@@ -103,10 +102,10 @@ def test_a_read_of_windows_outlives_its_caller(stores: DiskStores) -> None:
     later = stores.reopen(store)
     assert page_count(match(later, {})) == 2
     later.slab.closed = True
-    assert page_count(match(later, {1: 1}, LoadTerms(0.001))) == 0
+    assert page_count(match(later, {1: 1}, 0.001)) == 0
     assert len(later.world.cache.group_reads) == 1
     later.slab.let_go()
-    assert page_count(match(later, {1: 1}, LoadTerms(LIMIT))) == 2
+    assert page_count(match(later, {1: 1}, LIMIT)) == 2
     assert not later.world.cache.group_reads
 
 
@@ -120,7 +119,7 @@ def test_what_is_removed_while_it_is_read_does_not_return(
     later = stores.reopen(store)
     assert page_count(match(later, {})) == 2
     later.slab.closed = True
-    match(later, {1: 1}, LoadTerms(0.001))
+    match(later, {1: 1}, 0.001)
     tokens = later.sequence(0).tokens[: (PAGES if whole else 2 * PAGES) * 8]
     later.world.store.evict_prefix(later.caller.identity, later.namespace_id, tokens)
     later.slab.let_go()
