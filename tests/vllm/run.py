@@ -21,6 +21,7 @@ from cases.failing import SHARE, failing_loads, wrong_page
 from cases.narrow import DEVICE_PAGES, STORE_BYTES, narrow
 from cases.ranks import ranks
 from cases.servers import servers
+from cases.setups import SETUPS
 from cases.sharing import first_engine, second_engine
 from rig.engine import prepare
 from rig.models import save_adapter, save_model
@@ -30,7 +31,7 @@ from rig.table import Table
 from rig.world import World, world
 
 CACHE = Path(sys.prefix) / "cache"
-GROUPS = ("sharing", "failing", "narrow", "deaths", "adapters", "ranks", "servers")
+GROUPS = ("sharing", "failing", "narrow", "deaths", "adapters", "ranks", "servers", *SETUPS)
 
 
 def sharing(here: World, *, small: bool) -> None:
@@ -128,6 +129,9 @@ def run(wanted: list[str], folder: Path, table: Table, *, small: bool) -> None:
         options = replace(qwen3, ranks=2)
         with table.group("ranks"), world(folder, options, table) as here:
             halved(here)
+    for name in wanted:
+        if name in SETUPS:
+            SETUPS[name](folder, table)
 
 
 def main() -> int:

@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -238,3 +240,10 @@ class KvstoreConnector(KVConnectorBase_V1):
         metadata = self._get_connector_metadata()
         assert isinstance(metadata, PlanMetadata)
         return metadata.plan
+
+
+# vLLM's MultiConnector finds the class of each connector's counts by its registered name alone.
+with suppress(ValueError):  # It is registered already.
+    KVConnectorFactory.register_connector(
+        KvstoreConnector.__name__, __name__, KvstoreConnector.__name__
+    )

@@ -9,18 +9,18 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
-from inference_worker.model.tiny import TINY_MODELS
+from rig.architectures import build
 
 ADAPTER_RANK = 8
 # Large enough that an adapter changes answers.
 ADAPTER_DEVIATION = 0.3
 
 
-def save_model(name: str, folder: Path) -> Path:
-    """Saves a tiny model, ``qwen3`` or ``llama``, with the tokenizer that vLLM's server needs."""
+def save_model(name: str, folder: Path, *, seed: int | None = None) -> Path:
+    """Saves a tiny model of an architecture, with the tokenizer that vLLM's server needs."""
     # Written in less time than a bar takes to read.
     disable_progress_bar()
-    TINY_MODELS[name]().save_pretrained(folder)
+    build(name, seed=seed).save_pretrained(folder)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     bytewise = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

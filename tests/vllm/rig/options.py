@@ -16,6 +16,7 @@ class EngineOptions:
     ``extra`` further settings of the connector. ``device_pages`` bounds
     vLLM's own memory in its own pages, each of PAGE_TOKENS tokens.
     ``wrong_page`` puts a fault into the connector: one page of each load is another.
+    ``arguments`` are further arguments of vLLM's, in place of those here.
     """
 
     model: Path
@@ -23,6 +24,7 @@ class EngineOptions:
     extra: dict[str, object] = field(default_factory=dict)
     local_prefix_cache: bool = False
     device_pages: int | None = None
+    arguments: dict[str, object] = field(default_factory=dict)
     adapters: tuple[Path, ...] = ()
     ranks: int = 1
     wrong_page: bool = False
@@ -54,7 +56,7 @@ class EngineOptions:
             }
         if self.runtime_dir is not None:
             arguments["kv_transfer_config"] = self.transfer_config()
-        return arguments
+        return arguments | self.arguments
 
     def transfer_config(self) -> dict[str, object]:
         """Returns the one flag that a user gives, as ``--kv-transfer-config``'s JSON."""
