@@ -23,6 +23,7 @@ from cases.ranks import ranks
 from cases.servers import servers
 from cases.setups import SETUPS
 from cases.sharing import first_engine, second_engine
+from cases.weights import weights
 from rig.engine import prepare
 from rig.models import save_adapter, save_model
 from rig.options import EngineOptions
@@ -31,7 +32,9 @@ from rig.table import Table
 from rig.world import World, world
 
 CACHE = Path(sys.prefix) / "cache"
-GROUPS = ("sharing", "failing", "narrow", "deaths", "adapters", "ranks", "servers", *SETUPS)
+GROUPS = ("sharing", "failing", "narrow", "deaths", "adapters", "ranks", "servers")
+# Groups with models of their own, each with what it needs of engines without a connector.
+OWN_MODELS: dict[str, Callable[[Path, Table], None]] = {**SETUPS, "weights": weights}
 
 
 def sharing(here: World, *, small: bool) -> None:
@@ -130,19 +133,21 @@ def run(wanted: list[str], folder: Path, table: Table, *, small: bool) -> None:
         with table.group("ranks"), world(folder, options, table) as here:
             halved(here)
     for name in wanted:
-        if name in SETUPS:
-            SETUPS[name](folder, table)
+        if name in OWN_MODELS:
+            OWN_MODELS[name](folder, table)
 
 
 def main() -> int:
     """Runs the cases, and returns 0 only if all are right."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="cold, hit, partial, two engines")
-    parser.add_argument("--only", choices=GROUPS, action="append", help="these groups of cases")
+    parser.add_argument(
+        "--only", choices=[*GROUPS, *OWN_MODELS], action="append", help="these groups of cases"
+    )
     parser.add_argument("--keep", type=Path, help="a new folder for the logs, which is kept")
     parser.add_argument("--json", type=Path, help="a file for all cases")
     arguments = parser.parse_args()
-    wanted = arguments.only or (["sharing"] if arguments.small else list(GROUPS))
+    wanted = arguments.only or (["sharing"] if arguments.small else [*GROUPS, *OWN_MODELS])
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     table = Table()

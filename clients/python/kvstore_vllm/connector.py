@@ -21,6 +21,7 @@ from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
 from kvstore_vllm.engine.log import log_with
 from kvstore_vllm.rank.rank_role import RankRole
+from kvstore_vllm.rank.weight_changes import WeightChanges
 from kvstore_vllm.scheduler.scheduler_role import SchedulerRole
 from kvstore_vllm.step_plan import StepPlan, WorkerReport
 from kvstore_vllm.stored_events import StoredEvents
@@ -84,7 +85,9 @@ class KvstoreConnector(KVConnectorBase_V1):
         if role is KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerRole(vllm_config, settings, facts, self._events.stored)
         else:
-            self._rank = RankRole(vllm_config, settings, facts)
+            weights = WeightChanges()
+            weights.watch(vllm_config)
+            self._rank = RankRole(vllm_config, settings, facts, weights)
 
     @property
     def requires_kv_delivery(self) -> bool:
