@@ -32,7 +32,7 @@ class Sequence(_message.Message):
     def __init__(self, tokens: _Optional[bytes] = ..., position: _Optional[int] = ..., base_pin_id: _Optional[int] = ..., base_reservation_id: _Optional[int] = ...) -> None: ...
 
 class MatchPrefixRequest(_message.Message):
-    __slots__ = ("caller", "namespace_id", "sequence", "pin_id", "source_pin_id", "accept_next_token", "prefill_tokens_per_second")
+    __slots__ = ("caller", "namespace_id", "sequence", "pin_id", "source_pin_id", "accept_next_token", "prefill_tokens_per_second", "groups", "group_start_page")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,8 @@ class MatchPrefixRequest(_message.Message):
     SOURCE_PIN_ID_FIELD_NUMBER: _ClassVar[int]
     ACCEPT_NEXT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     PREFILL_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_START_PAGE_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     namespace_id: bytes
     sequence: Sequence
@@ -47,7 +49,17 @@ class MatchPrefixRequest(_message.Message):
     source_pin_id: int
     accept_next_token: bool
     prefill_tokens_per_second: int
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pin_id: _Optional[int] = ..., source_pin_id: _Optional[int] = ..., accept_next_token: _Optional[bool] = ..., prefill_tokens_per_second: _Optional[int] = ...) -> None: ...
+    groups: _containers.RepeatedCompositeFieldContainer[GroupWindow]
+    group_start_page: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pin_id: _Optional[int] = ..., source_pin_id: _Optional[int] = ..., accept_next_token: _Optional[bool] = ..., prefill_tokens_per_second: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupWindow, _Mapping]]] = ..., group_start_page: _Optional[int] = ...) -> None: ...
+
+class GroupWindow(_message.Message):
+    __slots__ = ("group", "page_count")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    page_count: int
+    def __init__(self, group: _Optional[int] = ..., page_count: _Optional[int] = ...) -> None: ...
 
 class MatchPrefixResponse(_message.Message):
     __slots__ = ("match",)
@@ -56,20 +68,32 @@ class MatchPrefixResponse(_message.Message):
     def __init__(self, match: _Optional[_Union[PrefixMatch, _Mapping]] = ...) -> None: ...
 
 class PrefixMatch(_message.Message):
-    __slots__ = ("matched_token_count", "runs", "source", "next_token", "tier_3_token_count", "in_flight")
+    __slots__ = ("matched_token_count", "runs", "source", "next_token", "tier_3_token_count", "in_flight", "groups")
     MATCHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     NEXT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     TIER_3_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     matched_token_count: int
     runs: _containers.RepeatedCompositeFieldContainer[_types_pb2.PageRun]
     source: _types_pb2.SourcePage
     next_token: int
     tier_3_token_count: int
     in_flight: InFlight
-    def __init__(self, matched_token_count: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., source: _Optional[_Union[_types_pb2.SourcePage, _Mapping]] = ..., next_token: _Optional[int] = ..., tier_3_token_count: _Optional[int] = ..., in_flight: _Optional[_Union[InFlight, _Mapping]] = ...) -> None: ...
+    groups: _containers.RepeatedCompositeFieldContainer[GroupPages]
+    def __init__(self, matched_token_count: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., source: _Optional[_Union[_types_pb2.SourcePage, _Mapping]] = ..., next_token: _Optional[int] = ..., tier_3_token_count: _Optional[int] = ..., in_flight: _Optional[_Union[InFlight, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupPages, _Mapping]]] = ...) -> None: ...
+
+class GroupPages(_message.Message):
+    __slots__ = ("group", "start_page", "runs")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    START_PAGE_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    start_page: int
+    runs: _containers.RepeatedCompositeFieldContainer[_types_pb2.PageRun]
+    def __init__(self, group: _Optional[int] = ..., start_page: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ...) -> None: ...
 
 class InFlight(_message.Message):
     __slots__ = ("token_count", "inserted_token_count", "idle_ms")
@@ -82,12 +106,16 @@ class InFlight(_message.Message):
     def __init__(self, token_count: _Optional[int] = ..., inserted_token_count: _Optional[int] = ..., idle_ms: _Optional[int] = ...) -> None: ...
 
 class PeekPrefixRequest(_message.Message):
-    __slots__ = ("namespace_id", "tokens")
+    __slots__ = ("namespace_id", "tokens", "groups", "group_start_page")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_START_PAGE_FIELD_NUMBER: _ClassVar[int]
     namespace_id: bytes
     tokens: bytes
-    def __init__(self, namespace_id: _Optional[bytes] = ..., tokens: _Optional[bytes] = ...) -> None: ...
+    groups: _containers.RepeatedCompositeFieldContainer[GroupWindow]
+    group_start_page: int
+    def __init__(self, namespace_id: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupWindow, _Mapping]]] = ..., group_start_page: _Optional[int] = ...) -> None: ...
 
 class PeekPrefixResponse(_message.Message):
     __slots__ = ("matched_token_count", "tiers", "source_token_count", "tier_3_token_count", "in_flight")
@@ -182,28 +210,56 @@ class AcquirePrefixResponse(_message.Message):
     def __init__(self, match: _Optional[_Union[PrefixMatch, _Mapping]] = ..., grant: _Optional[_Union[ReservationGrant, _Mapping]] = ...) -> None: ...
 
 class InsertPrefixRequest(_message.Message):
-    __slots__ = ("caller", "reservation_id", "sequence", "next_token", "hint", "page_checksums")
+    __slots__ = ("caller", "reservation_id", "sequence", "next_token", "hint", "page_checksums", "slots_reservation_id", "slot_offsets", "group_pages")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     RESERVATION_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     NEXT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     PAGE_CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_RESERVATION_ID_FIELD_NUMBER: _ClassVar[int]
+    SLOT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_PAGES_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     reservation_id: int
     sequence: Sequence
     next_token: int
     hint: _types_pb2.ReuseHint
     page_checksums: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., reservation_id: _Optional[int] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., next_token: _Optional[int] = ..., hint: _Optional[_Union[_types_pb2.ReuseHint, _Mapping]] = ..., page_checksums: _Optional[_Iterable[int]] = ...) -> None: ...
+    slots_reservation_id: int
+    slot_offsets: _containers.RepeatedScalarFieldContainer[int]
+    group_pages: _containers.RepeatedCompositeFieldContainer[GroupInsert]
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., reservation_id: _Optional[int] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., next_token: _Optional[int] = ..., hint: _Optional[_Union[_types_pb2.ReuseHint, _Mapping]] = ..., page_checksums: _Optional[_Iterable[int]] = ..., slots_reservation_id: _Optional[int] = ..., slot_offsets: _Optional[_Iterable[int]] = ..., group_pages: _Optional[_Iterable[_Union[GroupInsert, _Mapping]]] = ...) -> None: ...
+
+class GroupInsert(_message.Message):
+    __slots__ = ("group", "page_positions", "slot_offsets", "page_checksums")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PAGE_POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    SLOT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    PAGE_CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    page_positions: _containers.RepeatedScalarFieldContainer[int]
+    slot_offsets: _containers.RepeatedScalarFieldContainer[int]
+    page_checksums: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, group: _Optional[int] = ..., page_positions: _Optional[_Iterable[int]] = ..., slot_offsets: _Optional[_Iterable[int]] = ..., page_checksums: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class InsertPrefixResponse(_message.Message):
-    __slots__ = ("runs", "published_page_count")
+    __slots__ = ("runs", "published_page_count", "groups")
     RUNS_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     runs: _containers.RepeatedCompositeFieldContainer[_types_pb2.PageRun]
     published_page_count: int
-    def __init__(self, runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., published_page_count: _Optional[int] = ...) -> None: ...
+    groups: _containers.RepeatedCompositeFieldContainer[GroupInserted]
+    def __init__(self, runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., published_page_count: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupInserted, _Mapping]]] = ...) -> None: ...
+
+class GroupInserted(_message.Message):
+    __slots__ = ("group", "published_positions")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    published_positions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, group: _Optional[int] = ..., published_positions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReleasePinsRequest(_message.Message):
     __slots__ = ("caller", "pin_ids")

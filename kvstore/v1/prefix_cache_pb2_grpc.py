@@ -128,6 +128,9 @@ class PrefixCacheServiceServicer:
         only if a load is faster than computing, and as far as the call's deadline leaves
         time.
 
+        With `groups` the match ends at the deepest page at which every group has all the
+        pages that the caller needs. The pin holds these pages too.
+
         Idempotent: the same pin id answers the pin that the first call took.
 
         Errors (besides the common ones):
@@ -201,6 +204,11 @@ class PrefixCacheServiceServicer:
         first, that page stays and the answer names it. The caller's duplicate stays reserved
         until the reservation is aborted. From its first insert on a reservation also pins
         the path through its last inserted page. A published slot is immutable.
+
+        With `slots_reservation_id`, slots of another reservation move into this one, as the
+        slots of the sequence's last pages. So a caller may reserve slots before it knows the
+        sequences that it will write. `group_pages` publishes pages of further KV cache
+        groups under the path.
 
         The last page may be partial; nothing follows it in this reservation. If a cached
         page begins with it, the answer names that page. A page that is published later and

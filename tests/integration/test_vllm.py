@@ -25,4 +25,4 @@ def test_two_vllm_engines_share_a_prefix() -> None:
     command = [ENVIRONMENT / "bin" / "python", FOLDER / "run.py", "--small"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "4 cases, 0 wrong" in ended.stdout
+    assert "8 cases, 0 wrong" in ended.stdout

@@ -9,24 +9,25 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 from cases.adapters import adapters
+from cases.attempts import attempts
 from cases.deaths import absent, hung, killed
 from cases.failing import SHARE, failing_loads, wrong_page
 from cases.narrow import DEVICE_PAGES, STORE_BYTES, narrow
 from cases.ranks import ranks
-from cases.servers import servers
+from cases.servers import replicas, servers
 from cases.setups import SETUPS
 from cases.sharing import first_engine, second_engine
 from cases.weights import weights
 from rig.engine import prepare
 from rig.models import save_adapter, save_model
-from rig.options import EngineOptions
+from rig.options import CONNECTORS, EngineOptions
 from rig.store import store
 from rig.table import Table
 from rig.world import World, world
@@ -34,7 +35,12 @@ from rig.world import World, world
 CACHE = Path(sys.prefix) / "cache"
 GROUPS = ("sharing", "failing", "narrow", "deaths", "adapters", "ranks", "servers")
 # Groups with models of their own, each with what it needs of engines without a connector.
-OWN_MODELS: dict[str, Callable[[Path, Table], None]] = {**SETUPS, "weights": weights}
+OWN_MODELS: dict[str, Callable[[Path, Table, Sequence[str]], None]] = {
+    **SETUPS,
+    "weights": weights,
+    "replicas": replicas,
+    "attempts": attempts,
+}
 
 
 def sharing(here: World, *, small: bool) -> None:
@@ -43,7 +49,7 @@ def sharing(here: World, *, small: bool) -> None:
         shared = stack.enter_context(store(here.folder / "shared", "--tier1-bytes", "512MiB"))
         first = stack.enter_context(here.engine("first", shared))
         first_engine(here, shared, first, small=small)
-        loads = {"load_async": False}
+        loads = {} if here.offloads else {"load_async": False}
         second = stack.enter_context(
             here.engine("second", shared, local_prefix_cache=True, extra=loads)
         )
@@ -55,6 +61,9 @@ def failing(here: World) -> None:
     with store(here.folder / "failing", "--tier1-bytes", "512MiB") as shared:
         for load_async, name in ((True, "asynchronous"), (False, "synchronous")):
             extra = {"fault_load_fraction": SHARE, "load_async": load_async}
+            if here.offloads:
+                # Its loads are always beside the steps; here both kinds of local cache.
+                del extra["load_async"]
             with here.engine(
                 f"failing-{name}", shared, extra=extra, local_prefix_cache=load_async
             ) as engine:
@@ -107,8 +116,10 @@ def halved(here: World) -> None:
         ranks(here, shared, engine)
 
 
-def run(wanted: list[str], folder: Path, table: Table, *, small: bool) -> None:
-    """Runs groups of cases, each with what it needs of engines without a connector."""
+def run(
+    wanted: list[str], folder: Path, table: Table, *, small: bool, connectors: Sequence[str]
+) -> None:
+    """Runs groups of cases with each connector, and with engines without one."""
     qwen3 = EngineOptions(save_model("qwen3", folder / "qwen3"))
     groups: dict[str, Callable[[World], None]] = {
         "sharing": partial(sharing, small=small),
@@ -117,24 +128,27 @@ def run(wanted: list[str], folder: Path, table: Table, *, small: bool) -> None:
         "deaths": deaths,
         "servers": served,
     }
-    with table.group("Qwen3"), world(folder, qwen3, table) as here:
-        for name in wanted:
-            if name in groups:
-                with table.group(name):
-                    groups[name](here)
+    with table.group("Qwen3"), world(folder, qwen3, table) as plain:
+        for here in map(plain.with_connector, connectors):
+            for name in wanted:
+                if name in groups:
+                    with table.group(name):
+                        groups[name](here)
     if "adapters" in wanted:
         llama = save_model("llama", folder / "llama")
         both = tuple(save_adapter(llama, folder / f"adapter-{n}", n) for n in (1, 2))
         options = EngineOptions(llama, adapters=both)
-        with table.group("adapters"), world(folder, options, table) as here:
-            adapted(here)
+        with table.group("adapters"), world(folder, options, table) as plain:
+            for connector in connectors:
+                adapted(plain.with_connector(connector))
     if "ranks" in wanted:
         options = replace(qwen3, ranks=2)
-        with table.group("ranks"), world(folder, options, table) as here:
-            halved(here)
+        with table.group("ranks"), world(folder, options, table) as plain:
+            for connector in connectors:
+                halved(plain.with_connector(connector))
     for name in wanted:
         if name in OWN_MODELS:
-            OWN_MODELS[name](folder, table)
+            OWN_MODELS[name](folder, table, connectors)
 
 
 def main() -> int:
@@ -144,6 +158,7 @@ def main() -> int:
     parser.add_argument(
         "--only", choices=[*GROUPS, *OWN_MODELS], action="append", help="these groups of cases"
     )
+    parser.add_argument("--connector", choices=CONNECTORS, action="append", help="these alone")
     parser.add_argument("--keep", type=Path, help="a new folder for the logs, which is kept")
     parser.add_argument("--json", type=Path, help="a file for all cases")
     arguments = parser.parse_args()
@@ -158,7 +173,8 @@ def main() -> int:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kv-vllm-")))
         folder.mkdir(parents=True, exist_ok=True)
         prepare(CACHE, folder / "imports.log")
-        run(wanted, folder, table, small=arguments.small)
+        connectors = arguments.connector or CONNECTORS
+        run(wanted, folder, table, small=arguments.small, connectors=connectors)
     if arguments.json:
         found = [asdict(case) for case in table.cases]
         arguments.json.write_text(json.dumps(found), encoding="utf-8")

@@ -9,6 +9,7 @@ from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.calls.event_watch import EventWatch, History
 from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig, ContiguousMemory
+from kvstore_client.kv_cache_groups import GroupInsert, GroupPages, GroupWindow
 from kvstore_client.match import InFlight, Match, Source
 from kvstore_client.memory.address_range import AddressRange, RangeExtent
 from kvstore_client.namespace import Namespace
@@ -18,6 +19,7 @@ from kvstore_client.page_runs import DatedRun, PageRef, Pages, SlotRun
 from kvstore_client.remote_store import RemoteStore
 from kvstore_client.reservation import Acquired, Inserted, Reservation, ReuseHint, grow_reservations
 from kvstore_client.runtime_dir import default_runtime_dir
+from kvstore_client.spare_slots import SpareSlots
 
 __all__ = [
     "Acquired",
@@ -28,6 +30,9 @@ __all__ = [
     "ContiguousMemory",
     "DatedRun",
     "EventWatch",
+    "GroupInsert",
+    "GroupPages",
+    "GroupWindow",
     "History",
     "InFlight",
     "Inserted",
@@ -45,6 +50,7 @@ __all__ = [
     "ReuseHint",
     "SlotRun",
     "Source",
+    "SpareSlots",
     "StoreBudget",
     "connect_admin",
     "connect_remote_admin",

@@ -1,11 +1,14 @@
 """The cached prefix of a sequence, pinned."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Self
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.errors import StoreError
 from kvstore_client.held_pages import HeldPages, Hold
+from kvstore_client.kv_cache_groups import GroupPages
 from kvstore_client.page_runs import PageRef, Pages
 
 
@@ -34,6 +37,7 @@ class Source(HeldPages):
 
 
 MILLISECOND = 1e-3
+NO_GROUPS: Mapping[int, GroupPages] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,8 @@ class Match(HeldPages):
     Use ``pages`` in place, for ``token_count`` tokens. ``source``, if set, is a page to copy:
     it has the tokens that follow within a page. ``next_token`` is set if the whole sequence
     was found. It is the argmax of what follows; once the source is copied, nothing is left to
-    compute.
+    compute. ``groups`` has the pages of the groups that were asked for, which end where the
+    match ends.
 
     Use it as a context manager, or call :meth:`release`. Both wait for the
     device first and release the source too. Its pages MUST NOT be written. A miss
@@ -85,6 +90,7 @@ class Match(HeldPages):
         source: Source | None = None,
         next_token: int | None = None,
         in_flight: InFlight | None = None,
+        groups: Mapping[int, GroupPages] = NO_GROUPS,
     ) -> None:
         self.pages = Pages() if pages is None else pages
         self.token_count = token_count
@@ -92,6 +98,7 @@ class Match(HeldPages):
         self.source = source
         self.next_token = next_token
         self.in_flight = in_flight
+        self.groups = groups
         self.hold = hold
 
     @property

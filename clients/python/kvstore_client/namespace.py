@@ -1,6 +1,6 @@
 """A namespace for the client's life, through restarts of the store."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from types import MappingProxyType
@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 from kvstore.v1 import prefix_cache_pb2, types_pb2
 from kvstore_client.calls.circuit_breaker import ProbeSample
 from kvstore_client.calls.deadlines import StoreBudget
-from kvstore_client.errors import NamespaceNotFound, StoreError, StoreUnavailable
-from kvstore_client.held_pages import Hold
+from kvstore_client.errors import (
+    FeatureUnsupported,
+    NamespaceNotFound,
+    StoreError,
+    StoreUnavailable,
+)
+from kvstore_client.held_pages import Hold, end_holds
+from kvstore_client.kv_cache_groups import GroupWindow, pages_of_groups, window_messages
 from kvstore_client.lifecycle.session import OpenedNamespace, Session
 from kvstore_client.lifecycle.store_connector import Connector
 from kvstore_client.match import InFlight, Match, Source
@@ -22,6 +28,7 @@ from kvstore_client.packed_tokens import Tokens, pack_tokens
 from kvstore_client.page_layout import PageLayout
 from kvstore_client.page_runs import DatedRun, PageRef, Pages
 from kvstore_client.reservation import Acquired, Reservation
+from kvstore_client.spare_slots import SpareSlots
 
 if TYPE_CHECKING:
     import torch
@@ -111,19 +118,33 @@ class Namespace:
         tokens: Tokens,
         *,
         accept_next_token: bool = False,
+        groups: Sequence[GroupWindow] = (),
+        group_start_page: int = 0,
         budget: StoreBudget | None = None,
     ) -> Match:
         """Pins the longest cached prefix of ``tokens``, less than all of them.
 
         With ``accept_next_token`` it pins all of them if their next token is stored. Set it
-        only if you decode greedily, without processor, penalty or grammar. A failure of the
-        store is a miss with ``Match.failure``. Raises ``ValueError`` for invalid tokens.
+        only if you decode greedily, without processor, penalty or grammar.
+
+        With ``groups`` it ends at the deepest page at which each group has all pages of its
+        window. ``Match.groups`` has these pages, under the same pin. The caller has the pages
+        of these groups before ``group_start_page``. Such a match has no source and no next token.
+
+        A failure of the store is a miss with ``Match.failure``. So is a server that does not
+        know groups (``FeatureUnsupported``). Raises ``ValueError`` for invalid tokens or groups.
         """
         packed = pack_tokens(tokens)
+        windows = window_messages(groups)
         try:
             session = self._connector.require_session()
             return self._match(
-                session, packed, budget or self.new_budget(), accept_next_token=accept_next_token
+                session,
+                packed,
+                budget or self.new_budget(),
+                accept_next_token=accept_next_token,
+                windows=windows,
+                group_start_page=group_start_page,
             )
         except StoreError as error:
             return Match(failure=error.with_traceback(None))
@@ -170,8 +191,19 @@ class Namespace:
         """
         session = self._connector.require_session()
         opened = self._opened(session)
-        reservation_id = session.take_id()
         budget = budget or self.new_budget()
+        grant, hold = self._reserve(session, opened, start_page, page_count, budget)
+        return Reservation(hold, opened, grant, budget)
+
+    def _reserve(
+        self,
+        session: Session,
+        opened: OpenedNamespace,
+        start_page: int,
+        page_count: int,
+        budget: StoreBudget,
+    ) -> tuple[prefix_cache_pb2.ReservationGrant, Hold]:
+        reservation_id = session.take_id()
         request = prefix_cache_pb2.ReservationRequest(
             reservation_id=reservation_id, start_page=start_page, page_count=page_count
         )
@@ -184,15 +216,47 @@ class Namespace:
                 session.note_namespace(self._key, None)
                 raise
             session.require_mapped(Pages(grant.runs))
+            return grant, Hold(session, reservation_ids=(reservation_id,))
+
+    def reserve_spare(self, page_count: int, *, budget: StoreBudget | None = None) -> SpareSlots:
+        """Reserves ``page_count`` slots for pages that are not known yet, all or none.
+
+        Inserts publish them anywhere in the namespace. Raises ``StoreError``: ``PoolExhausted``,
+        ``StoreUnavailable`` and others.
+        """
+        session = self._connector.require_session()
+        opened = self._opened(session)
+        grant, hold = self._reserve(session, opened, 0, page_count, budget or self.new_budget())
+        return SpareSlots(hold, opened, grant)
+
+    def new_reservation(self, *, start_page: int, budget: StoreBudget | None = None) -> Reservation:
+        """Returns a reservation without slots, which makes no call until its first insert.
+
+        Its inserts take slots from a ``SpareSlots``, for pages from ``start_page`` on. Raises
+        ``StoreError`` if the store is not in use now.
+        """
+        session = self._connector.require_session()
+        opened = self._opened(session)
+        reservation_id = session.take_id()
+        budget = budget or self.new_budget()
+        with session.request(budget):
             hold = Hold(session, reservation_ids=(reservation_id,))
+        grant = prefix_cache_pb2.ReservationGrant(start_page=start_page)
         return Reservation(hold, opened, grant, budget)
 
-    def peek(self, tokens: Tokens) -> int:
+    def peek(
+        self,
+        tokens: Tokens,
+        *,
+        groups: Sequence[GroupWindow] = (),
+        group_start_page: int = 0,
+    ) -> int:
         """Returns how many tokens a match would find, source included; 0 if the store fails.
 
-        Has no effect on the cache. Raises ``ValueError`` for invalid tokens.
+        ``groups`` and ``group_start_page`` are those of :meth:`match`. An older server ignores
+        them. Has no effect on the cache. Raises ``ValueError`` for invalid tokens or groups.
         """
-        answer = self._peek(tokens)
+        answer = self._peek(tokens, groups, group_start_page)
         return answer.matched_token_count + answer.source_token_count
 
     def peek_in_flight(self, tokens: Tokens) -> InFlight | None:
@@ -291,13 +355,23 @@ class Namespace:
             return [PageRef(run.extent_id, slot) for run in named for slot in run.slot_indexes]
         return PageGenerations(named).recycled(session.extents.get)
 
-    def _peek(self, tokens: Tokens) -> prefix_cache_pb2.PeekPrefixResponse:
+    def _peek(
+        self, tokens: Tokens, groups: Sequence[GroupWindow] = (), group_start_page: int = 0
+    ) -> prefix_cache_pb2.PeekPrefixResponse:
         packed = pack_tokens(tokens)
+        windows = window_messages(groups)
         try:
             session = self._connector.require_session()
             namespace_id = self._opened(session).namespace_id
             with session.request(self.new_budget()) as asking:
-                return asking.ask(session.lease.peek, namespace_id, packed, asking.remaining())
+                return asking.ask(
+                    session.lease.peek,
+                    namespace_id,
+                    packed,
+                    asking.remaining(),
+                    windows=windows,
+                    group_start_page=group_start_page,
+                )
         except NamespaceNotFound:
             session.note_namespace(self._key, None)
             return prefix_cache_pb2.PeekPrefixResponse()
@@ -305,7 +379,14 @@ class Namespace:
             return prefix_cache_pb2.PeekPrefixResponse()
 
     def _match(
-        self, session: Session, packed: bytes, budget: StoreBudget, *, accept_next_token: bool
+        self,
+        session: Session,
+        packed: bytes,
+        budget: StoreBudget,
+        *,
+        accept_next_token: bool,
+        windows: Sequence[prefix_cache_pb2.GroupWindow],
+        group_start_page: int,
     ) -> Match:
         opened = self._opened(session)
         pin_ids = session.take_id(), session.take_id()
@@ -320,11 +401,17 @@ class Namespace:
                     asking.remaining(),
                     accept_next_token=accept_next_token,
                     prefill_tokens_per_second=self._stated_speed(),
+                    windows=windows,
+                    group_start_page=group_start_page,
                 )
             except NamespaceNotFound:
                 session.note_namespace(self._key, None)
                 raise
-            return self._pinned(session, pin_ids, match)
+            pinned = self._pinned(session, pin_ids, match)
+        if pinned.hold is not None and len(match.groups) < len(windows):
+            end_holds(*pinned.holds)
+            raise FeatureUnsupported("this server does not know KV cache groups")
+        return pinned
 
     def _acquire(
         self,
@@ -386,13 +473,18 @@ class Namespace:
             [page] = session.require_mapped(Pages([match.source.page]))
             hold = Hold(session, pin_ids=(source_pin_id,), runs=[match.source.page])
             source = Source(hold, page, match.source.valid_token_count)
+        groups = pages_of_groups(match)
+        for each in groups.values():
+            session.require_mapped(each.pages)
+        every = [*match.runs, *(run for each in match.groups for run in each.runs)]
         return Match(
-            Hold(session, pin_ids=(pin_id,), runs=match.runs),
+            Hold(session, pin_ids=(pin_id,), runs=every),
             pages,
             match.matched_token_count,
             source=source,
             next_token=match.next_token if match.HasField("next_token") else None,
             in_flight=in_flight,
+            groups=groups,
         )
 
     def _extent(self, extent_id: int) -> MappedExtent:

@@ -1,18 +1,22 @@
 """Slots that this process may write."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Self
 
 from kvstore.v1 import prefix_cache_pb2, types_pb2
 from kvstore_client.calls.deadlines import StoreBudget, shared_budget
 from kvstore_client.errors import PageRecycled, StoreError
 from kvstore_client.held_pages import HeldPages, Hold, end_holds, require_current
+from kvstore_client.kv_cache_groups import GroupInsert
 from kvstore_client.lifecycle.session import OpenedNamespace, Session
 from kvstore_client.match import InFlight, Match
 from kvstore_client.memory.mapped_extent import NO_CHECKSUM
 from kvstore_client.memory.page_generations import PageGenerations
 from kvstore_client.packed_tokens import TOKEN_BYTES, Tokens, pack_tokens
 from kvstore_client.page_runs import Pages
+from kvstore_client.spare_slots import SpareSlots
 
 MILLISECONDS = 1000
 # The values of ``expected_reuse`` in the protocol.
@@ -67,7 +71,7 @@ class Reservation:
 
     Slot k is for the sequence's page ``start_page + k``. Write a page, then :meth:`insert`
     it. From then on the page is immutable, and the whole path through the last inserted page
-    stays unchanged until :meth:`abort`.
+    stays unchanged until :meth:`abort`. An insert may add slots from a ``SpareSlots``.
 
     As a context manager it aborts at the end, after it waited for the device. Inserted pages
     stay in the store. All its calls are charged to the ``budget`` of the request that made it.
@@ -83,14 +87,14 @@ class Reservation:
     ) -> None:
         self.hold = hold
         self.start_page = grant.start_page
-        self.pages = Pages(grant.runs)
-        hold.generations = PageGenerations(grant.runs)
+        self._take_runs(grant.runs)
         hold.slotless = not self.pages
         self.budget = budget
         self._namespace = namespace
         # The number of pages from the sequence's beginning through the last inserted one.
         self._inserted_end = 0
         self._bases: set[Hold] = set()
+        self._published_groups: dict[int, set[int]] = {}
 
     @property
     def reservation_id(self) -> int:
@@ -101,6 +105,14 @@ class Reservation:
     def page_count(self) -> int:
         """The number of slots."""
         return len(self.pages)
+
+    @property
+    def published_groups(self) -> Mapping[int, AbstractSet[int]]:
+        """The positions of the group pages that its inserts published, by group.
+
+        All others that its inserts named were cached already.
+        """
+        return MappingProxyType(self._published_groups)
 
     @property
     def growth_group(self) -> Hashable:
@@ -125,6 +137,9 @@ class Reservation:
         base: "Match | Reservation | None" = None,
         next_token: int | None = None,
         hint: ReuseHint | None = None,
+        spare: SpareSlots | None = None,
+        slot_offsets: Sequence[int] = (),
+        group_pages: Iterable[GroupInsert] = (),
     ) -> Inserted:
         """Publishes the pages of ``tokens``, which begin ``position`` tokens into the sequence.
 
@@ -136,11 +151,19 @@ class Reservation:
         - ``next_token`` is stored at the end of ``tokens``. It is the argmax of what follows
           them, never a sample.
         - ``hint`` tells the expected reuse of these pages. It only orders evictions.
+        - ``slot_offsets`` of ``spare`` are the slots of the last pages of ``tokens``, for which
+          this reservation has none yet. They become this reservation's next slots.
+        - ``group_pages`` are pages of further KV cache groups, each in a slot of ``spare``. Their
+          positions are of whole pages that this reservation has inserted, this call included,
+          or of ``base`` if it inserts none. ``tokens`` may be empty.
+
+        No insert may name an offset of ``spare`` again until a refill, whether it succeeded or
+        failed. A page that was cached already keeps its slot reserved until :meth:`abort`.
 
         Waits for the device first. Then it compares the generations of this reservation's
         pages and of every base's pages, so that nothing computed from reused pages is
         published. Can be repeated, also with fewer tokens, to store a next token at an end
-        within the inserted pages.
+        within the inserted pages. A repeated call names no ``slot_offsets``.
 
         Raises ``StoreError``; nothing is published then, except perhaps after
         ``StoreUnavailable``. Raises ``PageRecycled`` if the store reused a page that was read
@@ -162,15 +185,65 @@ class Reservation:
                 request.sequence.base_pin_id = base.pin_id
         elif base is not None:
             request.sequence.base_reservation_id = base.reservation_id
-        require_current(self.hold, *self._bases)
+        groups = list(group_pages)
         first, end = self._pages_of(position, len(request.sequence.tokens) // TOKEN_BYTES)
-        request.page_checksums.extend(self._checksums(first, end))
+        runs = self._runs
+        if spare is not None:
+            runs = self._name_slots(request, spare, slot_offsets, groups)
+        elif slot_offsets or groups:
+            raise ValueError("only spare slots have offsets")
+        require_current(self.hold, *self._bases)
+        request.page_checksums.extend(self._checksums(Pages(runs), first, end))
         with session.request(self.budget) as asking:
             inserted = asking.ask(session.lease.insert, request, asking.remaining())
+        self._take_runs(runs)
         self._inserted_end = max(self._inserted_end, end)
         # Not required to be mapped: another worker's page may be in an extent unmapped here.
         pages = Pages(inserted.runs)
+        for each in inserted.groups:
+            self._published_groups.setdefault(each.group, set()).update(each.published_positions)
         return Inserted(pages, inserted.published_page_count)
+
+    def _name_slots(
+        self,
+        request: prefix_cache_pb2.InsertPrefixRequest,
+        spare: SpareSlots,
+        slot_offsets: Sequence[int],
+        groups: Sequence[GroupInsert],
+    ) -> list[types_pb2.PageRun]:
+        """Names slots of ``spare`` in a request; returns this reservation's slots after it.
+
+        Waits for the device. Raises ``ValueError``, or ``PageRecycled`` if a slot was reused.
+        """
+        if (spare.session, spare.namespace_id) != (self.hold.session, self._namespace.namespace_id):
+            raise ValueError("the spare slots are of another namespace or session")
+        moved = spare.runs(slot_offsets)
+        named = [spare.runs(each.slot_offsets) for each in groups]
+        offsets = [*slot_offsets, *(offset for each in groups for offset in each.slot_offsets)]
+        if len(set(offsets)) < len(offsets):
+            raise ValueError("an offset is named twice")
+        self.hold.session.wait_for_device()
+        every = PageGenerations([*moved, *(run for each in named for run in each)])
+        recycled = every.recycled(self.hold.session.extents.get)
+        if recycled:
+            raise PageRecycled(recycled)
+        request.slots_reservation_id = spare.reservation_id
+        request.slot_offsets.extend(slot_offsets)
+        for group, runs in zip(groups, named, strict=True):
+            request.group_pages.add(
+                group=group.group,
+                page_positions=group.page_positions,
+                slot_offsets=group.slot_offsets,
+                page_checksums=self.hold.session.checksums_of(Pages(runs)),
+            )
+        spare.name(offsets, self.hold)
+        return [*self._runs, *moved]
+
+    def _take_runs(self, runs: Iterable[types_pb2.PageRun]) -> None:
+        """Records all slots that the reservation has, in page order."""
+        self._runs = list(runs)
+        self.pages = Pages(self._runs)
+        self.hold.generations = PageGenerations(self._runs)
 
     def _growth(self, page_count: int) -> prefix_cache_pb2.ReservationRequest:
         """Returns the request for ``page_count`` slots in total."""
@@ -180,8 +253,8 @@ class Reservation:
 
     def _grown(self, grant: prefix_cache_pb2.ReservationGrant) -> None:
         """Takes the granted slots, which are all that the reservation now has."""
-        self.pages = self.hold.session.require_mapped(Pages(grant.runs))
-        self.hold.generations = PageGenerations(grant.runs)
+        self.hold.session.require_mapped(Pages(grant.runs))
+        self._take_runs(grant.runs)
 
     def abort(self) -> None:
         """Waits for the device, then gives the slots back. Can be repeated.
@@ -197,13 +270,14 @@ class Reservation:
         page_tokens = self._namespace.page_tokens
         return position // page_tokens, -(-(position + token_count) // page_tokens)
 
-    def _checksums(self, first: int, end: int) -> list[int]:
+    def _checksums(self, pages: Pages, first: int, end: int) -> list[int]:
         """Returns the checksums of pages ``first`` to ``end``, without those inserted before.
 
-        Returns none if a page is not this reservation's: the store refuses such an insert.
+        ``pages`` are those that this reservation has. Returns none if it lacks one: the store
+        refuses such an insert.
         """
         fresh = max(first, self._inserted_end)
-        slots = self.pages[max(fresh - self.start_page, 0) : max(end - self.start_page, 0)]
+        slots = pages[max(fresh - self.start_page, 0) : max(end - self.start_page, 0)]
         if first < self.start_page or len(slots) < end - fresh:
             return []
         checksums = self.hold.session.checksums_of(slots)

@@ -65,7 +65,7 @@ class ConnectorPromMetrics(KVConnectorPromMetrics):
         per_engine_labelvalues: dict[int, list[object]],
     ) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
-        _forget_earlier()
+        forget_metrics()
         counter = metric_types[PrometheusCounter]
         metrics = {
             name: counter(name, meaning, [*labelnames, label] if label else labelnames)
@@ -101,7 +101,7 @@ class ConnectorPromMetrics(KVConnectorPromMetrics):
             self._attached[engine_idx].set(int(IS_ATTACHED in transfer_stats_data))
 
 
-def _forget_earlier() -> None:
+def forget_metrics() -> None:
     """Unregisters these metrics, so that a second engine of a process can register them.
 
     vLLM does the same with its own metrics.

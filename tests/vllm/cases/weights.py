@@ -1,6 +1,6 @@
 """An engine whose weights are exchanged while it runs, and one that sleeps."""
 
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
 
 from rig.engine import Engine
@@ -19,20 +19,29 @@ OWN_PROCESS: dict[str, object] = {"distributed_executor_backend": "mp"}
 SLEEP_LEVELS = (0, 1, 2)
 
 
-def weights(folder: Path, table: Table) -> None:
+def weights(folder: Path, table: Table, connectors: Sequence[str]) -> None:
     """Weights that change in a running engine, and engines that sleep."""
     before = save_model("qwen3", folder / "weights-before")
     after = save_model("qwen3", folder / "weights-after", seed=1)
-    with ExitStack() as stack:
-        stack.enter_context(table.group("weights"))
-        here = stack.enter_context(world(folder, EngineOptions(before), table))
-        shared = stack.enter_context(store(folder / "weights-store", "--tier1-bytes", "256MiB"))
-        engine = stack.enter_context(
-            here.engine("exchanged", shared, local_prefix_cache=True, arguments=OWN_PROCESS)
-        )
-        other = stack.enter_context(Engine("reference-after", EngineOptions(after), folder))
-        _exchanged(here, shared, engine, Reference(other), after)
-        unchanged = stack.enter_context(here.engine("unchanged", shared, local_prefix_cache=True))
+    with (
+        table.group("weights"),
+        world(folder, EngineOptions(before), table) as plain,
+        Engine("reference-after", EngineOptions(after), folder) as other,
+    ):
+        for here in map(plain.with_connector, connectors):
+            with table.group("weights"):
+                _of_connector(here, Reference(other), after)
+
+
+def _of_connector(here: World, after: Reference, weights: Path) -> None:
+    with (
+        store(here.folder / "weights-store", "--tier1-bytes", "256MiB") as shared,
+        here.engine(
+            "exchanged", shared, local_prefix_cache=True, arguments=OWN_PROCESS
+        ) as exchanged,
+        here.engine("unchanged", shared, local_prefix_cache=True) as unchanged,
+    ):
+        _exchanged(here, shared, exchanged, after, weights)
         _not_shared(here, shared, unchanged)
         _sleeps(here, shared, unchanged)
 

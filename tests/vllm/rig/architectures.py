@@ -122,15 +122,6 @@ def _qwen3_next() -> PretrainedConfig:
     )
 
 
-def _qwen3_5() -> PretrainedConfig:
-    return _config(
-        "Qwen3_5ForCausalLM",
-        transformers.Qwen3_5TextConfig,
-        **DELTA,
-        layer_types=["linear_attention", FULL] * 2,
-    )
-
-
 def _bamba() -> PretrainedConfig:
     return _config(
         "BambaForCausalLM", transformers.BambaConfig, **MAMBA2, attn_layer_indices=[1, 3]
@@ -146,24 +137,6 @@ def _granite4() -> PretrainedConfig:
         num_experts_per_tok=0,
         shared_intermediate_size=256,
         layer_types=["mamba", "attention"] * 2,
-    )
-
-
-def _falcon_h1() -> PretrainedConfig:
-    return _config("FalconH1ForCausalLM", transformers.FalconH1Config, **MAMBA2, mamba_d_ssm=256)
-
-
-def _nemotron_h() -> PretrainedConfig:
-    return _config(
-        "NemotronHForCausalLM",
-        transformers.NemotronHConfig,
-        num_hidden_layers=None,
-        layers_block_type=["mamba", "mlp", "attention", "mlp"],
-        mamba_num_heads=8,
-        mamba_head_dim=32,
-        n_groups=1,
-        ssm_state_size=16,
-        expand=2,
     )
 
 
@@ -220,7 +193,6 @@ ARCHITECTURES: Final[Mapping[str, Callable[[], PretrainedConfig]]] = MappingProx
     {
         "bamba": _bamba,
         "deepseek-v2": _deepseek_v2,
-        "falcon-h1": _falcon_h1,
         "gemma3": _gemma3,
         "gemma4": _gemma4,
         "gpt-oss": _gpt_oss,
@@ -229,9 +201,7 @@ ARCHITECTURES: Final[Mapping[str, Callable[[], PretrainedConfig]]] = MappingProx
         "lfm2": _lfm2,
         "llama": _llama,
         "mimo": _mimo,
-        "nemotron-h": _nemotron_h,
         "qwen3": _qwen3,
         "qwen3-next": _qwen3_next,
-        "qwen3.5": _qwen3_5,
     }
 )

@@ -12,8 +12,11 @@ from vllm import SamplingParams, TokensPrompt
 from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.kv_offload.base import GPULoadStoreSpec
+from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 
 from kvstore_vllm.blocks.block_copier import BlockCopier, ExtentTensors
+from kvstore_vllm.offload.cpu_worker import HostCopyWorker
 from kvstore_vllm.step_plan import BlockTransfer
 from rig.answer import Answer, Call, Counts
 from rig.options import EngineOptions
@@ -83,6 +86,15 @@ def _lose_a_page() -> None:
         return copied
 
     BlockCopier.load = wrong  # type: ignore[method-assign]
+    submit_load = HostCopyWorker.submit_load
+
+    def wrong_row(
+        self: HostCopyWorker, job_id: int, src_spec: CPULoadStoreSpec, dst_spec: GPULoadStoreSpec
+    ) -> bool:
+        src_spec.block_ids[:1] = src_spec.block_ids[1:2]
+        return submit_load(self, job_id, src_spec, dst_spec)
+
+    HostCopyWorker.submit_load = wrong_row  # type: ignore[method-assign, assignment]
 
 
 def _run(engine: LLMEngine, options: EngineOptions, asked: list[Prompt]) -> list[Answer]:

@@ -4,6 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PAGE_TOKENS = 32
+# The two connectors that cases run with.
+OWN = "KvstoreConnector"
+OFFLOADING = "KvstoreOffloadingConnector"
+CONNECTORS = (OWN, OFFLOADING)
 LONGEST = 2_048
 MIB = 1 << 20
 
@@ -13,7 +17,7 @@ class EngineOptions:
     """A model, and what of vLLM's settings cases differ in.
 
     ``runtime_dir`` is the store's, None for an engine without a connector;
-    ``extra`` further settings of the connector. ``device_pages`` bounds
+    ``connector`` its name, and ``extra`` further settings of it. ``device_pages`` bounds
     vLLM's own memory in its own pages, each of PAGE_TOKENS tokens.
     ``wrong_page`` puts a fault into the connector: one page of each load is another.
     ``arguments`` are further arguments of vLLM's, in place of those here.
@@ -28,6 +32,7 @@ class EngineOptions:
     adapters: tuple[Path, ...] = ()
     ranks: int = 1
     wrong_page: bool = False
+    connector: str = OWN
 
     def engine_arguments(self) -> dict[str, object]:
         """Returns vLLM's arguments, for its ``EngineArgs``."""
@@ -61,7 +66,7 @@ class EngineOptions:
     def transfer_config(self) -> dict[str, object]:
         """Returns the one flag that a user gives, as ``--kv-transfer-config``'s JSON."""
         return {
-            "kv_connector": "KvstoreConnector",
+            "kv_connector": self.connector,
             "kv_connector_module_path": "kvstore_vllm",
             "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rig.case import SHOWN, Case
 
-HEADINGS = f"{'case':<44} {'identical':<9} {'tokens loaded':>13} {'time':>7}"
+HEADINGS = f"{'case':<56} {'identical':<9} {'tokens loaded':>13} {'time':>7}"
 
 
 class Table:
@@ -50,7 +50,7 @@ class Table:
         identical = {None: "-", True: "yes", False: "NO"}[case.identical]
         mark = "  WRONG" if case.wrong else f"  {case.note}".rstrip()
         print(
-            f"{case.name:<44} {identical:<9} {case.loaded:>13,} {case.seconds:>6.1f}s{mark}",
+            f"{case.name:<56} {identical:<9} {case.loaded:>13,} {case.seconds:>6.1f}s{mark}",
             flush=True,
         )
         for line in case.wrong:

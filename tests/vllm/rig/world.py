@@ -8,7 +8,7 @@ from pathlib import Path
 from rig.answer import Answer, Counts
 from rig.case import Case
 from rig.engine import Engine
-from rig.options import PAGE_TOKENS, EngineOptions
+from rig.options import OFFLOADING, PAGE_TOKENS, EngineOptions
 from rig.prompts import Prompt
 from rig.reference import Reference
 from rig.store import Store
@@ -24,6 +24,17 @@ class World:
     reference: Reference
     table: Table
 
+    def with_connector(self, connector: str) -> "World":
+        """Returns the same model's cases with a connector, in a folder of their own."""
+        folder = self.folder / connector
+        folder.mkdir(exist_ok=True)
+        return replace(self, folder=folder, options=replace(self.options, connector=connector))
+
+    @property
+    def offloads(self) -> bool:
+        """Returns whether the connector is vLLM's own, over the store."""
+        return self.options.connector == OFFLOADING
+
     @contextmanager
     def engine(self, name: str, store: Store, **changes: object) -> Iterator[Engine]:
         """Runs an engine with a connector to a store; ``changes`` are of its options."""
@@ -34,7 +45,7 @@ class World:
     @contextmanager
     def case(self, name: str, *stores: Store) -> Iterator[Case]:
         """Runs a case; at its end these stores hold nothing of it."""
-        with self.table.case(name) as case:
+        with self.table.case(f"offloading: {name}" if self.offloads else name) as case:
             yield case
             for each in stores:
                 held = each.held()

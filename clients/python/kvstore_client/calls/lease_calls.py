@@ -33,8 +33,13 @@ class LeaseCalls:
         *,
         accept_next_token: bool = False,
         prefill_tokens_per_second: int = 0,
+        windows: Sequence[prefix_cache_pb2.GroupWindow] = (),
+        group_start_page: int = 0,
     ) -> prefix_cache_pb2.PrefixMatch:
-        """Matches a sequence under the ids of a pin and of a source page's pin."""
+        """Matches a sequence under the ids of a pin and of a source page's pin.
+
+        ``windows`` are the pages that the match needs of further KV cache groups.
+        """
         pin_id, source_pin_id = pin_ids
         request = prefix_cache_pb2.MatchPrefixRequest(
             caller=self._caller,
@@ -44,6 +49,8 @@ class LeaseCalls:
             source_pin_id=source_pin_id,
             accept_next_token=accept_next_token,
             prefill_tokens_per_second=prefill_tokens_per_second,
+            groups=windows,
+            group_start_page=group_start_page,
         )
         fault_point("match.before")
         response: prefix_cache_pb2.MatchPrefixResponse = self._calls.call(
@@ -121,10 +128,21 @@ class LeaseCalls:
         return response
 
     def peek(
-        self, namespace_id: bytes, tokens: bytes, timeout: float
+        self,
+        namespace_id: bytes,
+        tokens: bytes,
+        timeout: float,
+        *,
+        windows: Sequence[prefix_cache_pb2.GroupWindow] = (),
+        group_start_page: int = 0,
     ) -> prefix_cache_pb2.PeekPrefixResponse:
         """Returns the result that a match would have."""
-        request = prefix_cache_pb2.PeekPrefixRequest(namespace_id=namespace_id, tokens=tokens)
+        request = prefix_cache_pb2.PeekPrefixRequest(
+            namespace_id=namespace_id,
+            tokens=tokens,
+            groups=windows,
+            group_start_page=group_start_page,
+        )
         response: prefix_cache_pb2.PeekPrefixResponse = self._calls.call(
             self._calls.prefix_cache.PeekPrefix, request, timeout
         )

@@ -6,7 +6,14 @@ from threading import Lock
 from typing import Final
 from uuid import UUID
 
-from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, PageLayout
+from kvstore_client import (
+    Client,
+    ClientConfig,
+    ContiguousMemory,
+    Namespace,
+    NamespaceIdentity,
+    PageLayout,
+)
 from kvstore_client.errors import StoreError
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_vllm.engine.connector_settings import LONGEST_NAME
@@ -66,10 +73,14 @@ class StoreAccess:
         *,
         name: str,
         call_timeout: float,
+        contiguous_memory: ContiguousMemory | None = None,
     ) -> None:
-        """``name`` is the lease's."""
+        """``name`` is the lease's, ``contiguous_memory`` the client's setting."""
         config = ClientConfig(
-            call_timeout=call_timeout, display_name=name, wait_for_device=copies_are_done
+            call_timeout=call_timeout,
+            display_name=name,
+            wait_for_device=copies_are_done,
+            contiguous_memory=contiguous_memory,
         )
         self.layout = layout
         self._folder = RuntimeDir(runtime_dir).path

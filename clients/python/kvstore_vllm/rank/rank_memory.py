@@ -5,7 +5,14 @@ from collections.abc import Callable
 from threading import Thread
 from typing import Final
 
-from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, PageLayout
+from kvstore_client import (
+    Client,
+    ClientConfig,
+    ContiguousMemory,
+    Namespace,
+    NamespaceIdentity,
+    PageLayout,
+)
 from kvstore_vllm.engine.store_access import ENGINES_HERE, copies_are_done
 
 # Seconds that a step without work waits, while requests wait for this rank to reach the store.
@@ -19,10 +26,18 @@ class RankMemory:
     Another lease belongs to a new session: the rank joins that one and leaves the old one.
     """
 
-    def __init__(self, runtime_dir: str | None, engine_id: str, call_timeout: float) -> None:
+    def __init__(
+        self,
+        runtime_dir: str | None,
+        engine_id: str,
+        call_timeout: float,
+        contiguous_memory: ContiguousMemory | None = None,
+    ) -> None:
+        """``contiguous_memory`` is the setting of a client that joins a lease."""
         self._runtime_dir = runtime_dir
         self._engine_id = engine_id
         self._call_timeout = call_timeout
+        self._contiguous_memory = contiguous_memory
         self._lease: bytes | None = None
         self._client: Client | None = None
         self._joined: Namespace | None = None
@@ -72,7 +87,11 @@ class RankMemory:
         if self._client is not None:
             # Joining waits for a store that may be absent, and the step would wait for nothing.
             Thread(target=self._client.close, name="kvstore-vllm-leave", daemon=True).start()
-        config = ClientConfig(call_timeout=self._call_timeout, wait_for_device=copies_are_done)
+        config = ClientConfig(
+            call_timeout=self._call_timeout,
+            wait_for_device=copies_are_done,
+            contiguous_memory=self._contiguous_memory,
+        )
         self._lease, self._told = lease, False
         self._client = Client(self._runtime_dir, config, join=lease)
         self._client.start()

@@ -105,7 +105,9 @@ class SchedulerRole:
 
     def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
         """Takes the ranks' results, and which ranks joined the lease."""
-        self._attachment.reported(report)
+        self._attachment.joined(report.joined)
+        if report.disagrees:
+            self._attachment.turn_off("a rank's blocks lie otherwise")
         if report.weight_changes > self._weight_changes:
             self._weight_changes = report.weight_changes
             _logger.warning("weights_changed", extra={"change_count": self._weight_changes})

@@ -2,12 +2,12 @@
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from kvstore_vllm.counters import note_attached
 from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess
 from kvstore_vllm.scheduler.rank_joining import Joining
-from kvstore_vllm.step_plan import WorkerReport
 
 _logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class StoreAttachment:
         self._engine_id = engine_id
         self._counts = counts
         self._joining = Joining(0 if ENGINES_HERE.has_rank(engine_id) else rank_count)
-        self._disagrees = False
+        self._off = False
         self._was_usable: bool | None = None
         ENGINES_HERE.put(engine_id, access)
 
@@ -44,22 +44,25 @@ class StoreAttachment:
         self._joining.shared(lease)
         return lease
 
-    def reported(self, report: WorkerReport) -> None:
-        """Takes which ranks joined the lease, and whether one disagrees on the layout."""
-        self._joining.came(report.joined)
-        if report.disagrees and not self._disagrees:
-            self._disagrees = True
-            _logger.error("kvstore_turned_off", extra={"reason": "a rank's blocks lie otherwise"})
+    def joined(self, counts: Mapping[bytes, int]) -> None:
+        """Takes how many ranks newly joined each lease."""
+        self._joining.came(counts)
+
+    def turn_off(self, reason: str) -> None:
+        """Uses the store no more, for example if a rank disagrees on the layout of pages."""
+        if not self._off:
+            self._off = True
+            _logger.error("kvstore_turned_off", extra={"reason": reason})
 
     def usable(self) -> bool:
         """Returns whether the store answers and every rank has joined the lease."""
-        if self._disagrees or not self.access.usable:
+        if self._off or not self.access.usable:
             return False
         return self._joining.complete(self._lease)
 
     def is_joining(self) -> bool:
         """Returns whether the store or ranks are still about to join."""
-        if self._disagrees:
+        if self._off:
             return False
         # In this order: if the store is attached between the two calls, it answers in the second.
         tried = self.access.tried

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from kvstore_client import Acquired, Match, Namespace, StoreBudget
+from kvstore_client import Acquired, GroupWindow, Match, Namespace, StoreBudget
 from kvstore_client.errors import PoolExhausted, StoreError, StoreUnavailable
 from kvstore_client.packed_tokens import TOKEN_BYTES, pack_tokens
 from kvstore_vllm.identity.adapters import UndigestableAdapter
@@ -37,15 +37,22 @@ class StoreWork:
         self._page_tokens = page_tokens
         self._timeout = timeout
 
-    def look_up(self, key: RequestKey, token_ids: Sequence[int]) -> Match | None:
-        """Matches the whole pages of ``token_ids``; None if the request's adapter has no digest."""
-        namespace = self._namespace(key)
+    def look_up(
+        self, key: RequestKey, token_ids: Sequence[int], groups: Sequence[GroupWindow] = ()
+    ) -> Match | None:
+        """Matches the whole pages of ``token_ids``, and the windows of ``groups``.
+
+        Returns None if the request's adapter has no digest.
+        """
+        namespace = self.open_namespace(key)
         if namespace is None:
             return None
         if isinstance(namespace, StoreError):
             return Match(failure=namespace)
         return namespace.match(
-            self._packed(key, token_ids) + ONE_MORE, budget=StoreBudget(self._timeout)
+            self.packed(key, token_ids) + ONE_MORE,
+            groups=groups,
+            budget=StoreBudget(self._timeout),
         )
 
     def acquire(
@@ -57,13 +64,13 @@ class StoreWork:
         possible. With ``yielding`` it pins and reserves nothing if another engine saves more of
         them.
         """
-        namespace = self._namespace(key)
+        namespace = self.open_namespace(key)
         if namespace is None or isinstance(namespace, StoreError):
             return None
         budget = StoreBudget(SAVE_BUDGET)
         page_count = len(token_ids) // self._page_tokens
         acquired = namespace.acquire(
-            self._packed(key, token_ids) + ONE_MORE,
+            self.packed(key, token_ids) + ONE_MORE,
             total_page_count=page_count,
             yield_to_in_flight=yielding,
             yield_idle=IDLE_BEFORE_TAKEOVER,
@@ -95,7 +102,7 @@ class StoreWork:
         reservation = acquired.reservation
         assert reservation is not None
         first = start * self._page_tokens
-        packed = self._packed(key, token_ids[: end * self._page_tokens])[first * TOKEN_BYTES :]
+        packed = self.packed(key, token_ids[: end * self._page_tokens])[first * TOKEN_BYTES :]
         base = acquired.match if start == reservation.start_page else None
         try:
             reservation.insert(packed, position=first, base=base)
@@ -104,7 +111,7 @@ class StoreWork:
             return False
         return True
 
-    def _namespace(self, key: RequestKey) -> Namespace | StoreError | None:
+    def open_namespace(self, key: RequestKey) -> Namespace | StoreError | None:
         """Returns a key's namespace, the error of its opening, or None without a digest.
 
         A request has no digest if its adapter cannot be read.
@@ -125,6 +132,7 @@ class StoreWork:
         _logger.debug("namespace_not_open", extra={"reason": str(failure)})
         return failure
 
-    def _packed(self, key: RequestKey, token_ids: Sequence[int]) -> bytes:
+    def packed(self, key: RequestKey, token_ids: Sequence[int]) -> bytes:
+        """Returns the whole pages of ``token_ids`` as the store is asked for them."""
         count = len(token_ids) // self._page_tokens * self._page_tokens
         return pack_tokens(key.tokens(token_ids, count))

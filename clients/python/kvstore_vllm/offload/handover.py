@@ -1,0 +1,57 @@
+"""The configuration of an engine, from the connector to vLLM's specification."""
+
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kvstore_vllm.offload.device_pinning import DevicePinning
+from kvstore_vllm.offload.offload_settings import OffloadSettings
+from kvstore_vllm.rank.rank_memory import RankMemory
+
+
+@dataclass(frozen=True)
+class Handover:
+    """The configuration of an engine, on its way from the connector to the specification.
+
+    ``memory`` is the rank's, None in the scheduler. ``pinning`` is that of a rank in this process.
+    """
+
+    vllm_config: Any
+    kv_cache_config: Any
+    settings: OffloadSettings
+    memory: RankMemory | None = None
+    pinning: DevicePinning | None = None
+
+
+class Handovers:
+    """Handovers by the engine's id. vLLM makes the specification while it makes the connector."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Handover] = {}
+        self._pinnings: dict[tuple[int, str], DevicePinning] = {}
+
+    def note_rank(self, engine_id: str, pinning: DevicePinning) -> None:
+        """Notes a rank of this process, whose device the scheduler's client registers with."""
+        self._pinnings[os.getpid(), engine_id] = pinning
+
+    def pinning(self, engine_id: str) -> DevicePinning | None:
+        """Returns the pinning of an engine's rank in this process, or None without one."""
+        return self._pinnings.get((os.getpid(), engine_id))
+
+    def put(self, engine_id: str, handover: Handover) -> None:
+        """Leaves a handover for the specification that is made next."""
+        self._waiting[engine_id] = handover
+
+    def take(self, engine_id: str) -> Handover:
+        """Takes an engine's handover; raises ``ValueError`` if another connector makes it."""
+        found = self._waiting.pop(engine_id, None)
+        if found is None:
+            raise ValueError(
+                "KvstoreOffloadingSpec works with kvstore's connector only: set "
+                '"kv_connector": "KvstoreOffloadingConnector" and '
+                '"kv_connector_module_path": "kvstore_vllm" in the kv-transfer-config'
+            )
+        return found
+
+
+HANDOVERS: Final = Handovers()

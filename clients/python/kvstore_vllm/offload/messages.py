@@ -1,0 +1,76 @@
+"""The messages between the scheduler and the ranks, in vLLM's own envelopes."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
+    OffloadingConnectorMetadata,
+    OffloadingWorkerMetadata,
+)
+from vllm.v1.kv_offload.base import LoadStoreSpec
+
+from kvstore_client import DatedRun, NamespaceIdentity, PageLayout
+
+
+@dataclass
+class StorePages(LoadStoreSpec):
+    """Pages of the store that ranks copy from or to, in the order of vLLM's keys.
+
+    ``number`` names the copy in reports of failures. None for ``runs``: the pages are not held,
+    so nothing is copied and the copy fails.
+    """
+
+    number: int
+    request_id: str
+    runs: Sequence[DatedRun] | None
+
+
+@dataclass
+class LeaseToJoin:
+    """The data by which a rank of another process joins the lease. ``lease`` is secret."""
+
+    lease: bytes
+    identity: NamespaceIdentity
+    layout: PageLayout
+
+
+@dataclass
+class OffloadStep(OffloadingConnectorMetadata):
+    """A step of vLLM's connector, and the ranks' way to the store.
+
+    ``reset_count`` counts resets of the cache. ``idle`` is True if the step computes nothing.
+    """
+
+    join: LeaseToJoin | None = None
+    reset_count: int = 0
+    idle: bool = False
+
+
+@dataclass
+class OffloadReport(OffloadingWorkerMetadata):
+    """The report of vLLM's worker at one rank, or several ranks' reports summed up.
+
+    ``failed`` are the numbers of copies that failed at one rank or more. ``joined`` counts the
+    ranks that joined each lease, and ``flushed`` those whose copies before a reset have ended.
+    ``faults`` counts loads that failed on purpose, in tests.
+    """
+
+    failed: set[int] = field(default_factory=set)
+    joined: Counter[bytes] = field(default_factory=Counter)
+    flushed: Counter[int] = field(default_factory=Counter)
+    faults: int = 0
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> "OffloadReport":
+        """Returns this report and another rank's as one."""
+        assert isinstance(other, OffloadReport)
+        base = super().aggregate(other)
+        return OffloadReport(
+            base.completed_jobs,
+            base.transfer_stats,
+            self.failed | other.failed,
+            self.joined + other.joined,
+            self.flushed + other.flushed,
+            self.faults + other.faults,
+        )

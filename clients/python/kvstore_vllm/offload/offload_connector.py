@@ -1,0 +1,197 @@
+"""vLLM's OffloadingConnector with a store in the place of memory of its own."""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+from vllm.version import __version__ as vllm_version
+
+from kvstore_vllm.connector_stats import forget_metrics
+from kvstore_vllm.engine.engine_facts import RECOMPUTE
+from kvstore_vllm.engine.log import log_with
+from kvstore_vllm.offload.device_pinning import DevicePinning
+from kvstore_vllm.offload.handover import HANDOVERS, Handover
+from kvstore_vllm.offload.held_copies import HeldCopies
+from kvstore_vllm.offload.messages import OffloadReport, OffloadStep
+from kvstore_vllm.offload.offload_manager import KvstoreOffloadingManager
+from kvstore_vllm.offload.offload_settings import OffloadSettings
+from kvstore_vllm.rank.rank_memory import RankMemory
+from kvstore_vllm.versions import require_supported
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+require_supported(vllm_version)
+
+SPEC = {"spec_name": "KvstoreOffloadingSpec", "spec_module_path": "kvstore_vllm"}
+
+
+class KvstoreOffloadingConnector(OffloadingConnector):
+    """vLLM's connector, whose copies go straight between blocks and the store's memory.
+
+    vLLM makes one instance in the scheduler and one at each rank. Raises ``ValueError`` if the
+    store cannot serve the engine; the message names the setting to change. A store that is
+    absent, slow, stopped or restarted is a miss, never an error.
+    """
+
+    def __init__(
+        self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"
+    ) -> None:
+        log_with(logging.getLogger("vllm"))
+        transfer = vllm_config.kv_transfer_config
+        if transfer.kv_load_failure_policy != RECOMPUTE:
+            raise ValueError(
+                'set "kv_load_failure_policy": "recompute" in the kv-transfer-config: with '
+                f"{transfer.kv_load_failure_policy!r} a load that fails fails its request"
+            )
+        settings = OffloadSettings.read(transfer.kv_connector_extra_config)
+        engine_id = str(transfer.engine_id)
+        self._memory: RankMemory | None = None
+        pinning = HANDOVERS.pinning(engine_id)
+        if role is KVConnectorRole.WORKER:
+            shared, pinning = settings.connector, DevicePinning()
+            self._memory = RankMemory(
+                shared.runtime_dir, engine_id, shared.lookup_timeout, pinning.options()
+            )
+            HANDOVERS.note_rank(engine_id, pinning)
+        HANDOVERS.put(
+            engine_id, Handover(vllm_config, kv_cache_config, settings, self._memory, pinning)
+        )
+        _name_spec(vllm_config)
+        super().__init__(vllm_config, role, kv_cache_config)
+        self._reset_count = 0
+        self._report = OffloadReport()
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
+        """Returns the layout that the operator asks for, else that of vLLM's connector."""
+        extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+        wanted = OffloadSettings.read(extra).kv_cache_layout
+        return wanted or super().get_required_kvcache_layout(vllm_config)
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: "VllmConfig", *arguments: Any) -> Any:  # noqa: ANN401
+        """Returns the metrics of an API server's engines."""
+        forget_metrics()
+        _name_spec(vllm_config)
+        return super().build_prom_metrics(vllm_config, *arguments)
+
+    # Methods in the scheduler.
+
+    @property
+    def _manager(self) -> KvstoreOffloadingManager:
+        manager = self.scheduler.manager
+        assert isinstance(manager, KvstoreOffloadingManager)
+        return manager
+
+    def on_new_request(self, request: "Request") -> None:
+        """Begins a request's lookup."""
+        self._manager.arrived(request)
+        super().on_new_request(request)
+
+    def get_num_new_matched_tokens(
+        self, request: "Request", num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Returns the number of loadable tokens; None while the lookup is under way."""
+        if not self._manager.is_known(request.request_id):
+            return None, False
+        found: tuple[int | None, bool] = super().get_num_new_matched_tokens(
+            request, num_computed_tokens
+        )
+        return found
+
+    def update_state_after_alloc(
+        self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int
+    ) -> None:
+        """Plans the load, or releases the pages if there is none."""
+        super().update_state_after_alloc(request, blocks, num_external_tokens)
+        self._manager.allocated(request.request_id)
+
+    def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> KVConnectorMetadata:
+        """Returns the step's copies for the ranks."""
+        idle = not scheduler_output.num_scheduled_tokens
+        manager = self._manager
+        manager.begin_step(idle=idle)
+        meta = super().build_connector_meta(scheduler_output)
+        return OffloadStep(
+            meta.load_jobs,
+            meta.store_jobs,
+            meta.jobs_to_flush,
+            join=manager.join(),
+            reset_count=manager.reset_count,
+            idle=idle,
+        )
+
+    def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
+        """Takes the ranks' results."""
+        report = connector_output.kv_connector_worker_meta
+        if not isinstance(report, OffloadReport):
+            report = OffloadReport()
+        self._manager.reported(report, connector_output.failed_recving)
+        super().update_connector_output(connector_output)
+
+    # Methods at a rank.
+
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        """Ends the copies that the scheduler wants to have ended before the step."""
+        super().handle_preemptions(kv_connector_metadata)
+        assert isinstance(kv_connector_metadata, OffloadStep)
+        if kv_connector_metadata.reset_count != self._reset_count:
+            self._reset_count = kv_connector_metadata.reset_count
+            self._report.flushed[self._reset_count] += 1
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """Takes a step's plan, and joins its lease."""
+        super().bind_connector_metadata(connector_metadata)
+        assert isinstance(connector_metadata, OffloadStep)
+        join = connector_metadata.join
+        if self._memory is not None and join is not None:
+            idle = connector_metadata.idle
+            self._memory.follow(join.lease, join.identity, lambda: join.layout, idle=idle)
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        """Returns the ended copies, and the requests whose loads failed."""
+        results = super().get_transfer_results(finished_req_ids)
+        copies = None if self.connector_worker is None else self.connector_worker.worker
+        if isinstance(copies, HeldCopies):
+            failed = copies.take_failed()
+            self._report.failed |= failed.numbers
+            self._report.faults += failed.faults
+            results.failed_recving |= failed.request_ids
+        return results
+
+    def build_connector_worker_meta(self) -> OffloadReport | None:
+        """Returns the results since the last step."""
+        meta = super().build_connector_worker_meta()
+        report, self._report = self._report, OffloadReport()
+        if self._memory is not None:
+            report.joined += self._memory.take_joined()
+        if meta is not None:
+            report.completed_jobs = meta.completed_jobs
+            report.transfer_stats = meta.transfer_stats
+        says = report.completed_jobs or report.failed or report.joined or report.flushed
+        return report if says else None
+
+    def shutdown(self) -> None:
+        """Releases everything."""
+        super().shutdown()
+        if self._memory is not None:
+            self._memory.close()
+
+
+def _name_spec(vllm_config: "VllmConfig") -> None:
+    """Names the specification to vLLM, so that operators need not; raises for another one."""
+    extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+    for name, value in SPEC.items():
+        if extra.setdefault(name, value) != value:
+            raise ValueError(f"{name} is {extra[name]!r}: leave it out, or set {value!r}")

@@ -1,0 +1,47 @@
+"""The operator's settings of an engine with vLLM's OffloadingConnector."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Self
+
+from kvstore_vllm.engine.connector_settings import ConnectorSettings
+
+# Keys of `kv_connector_extra_config` that vLLM reads itself.
+OF_VLLM: Final = frozenset(
+    {"spec_name", "spec_module_path", "block_size", "blocks_per_chunk", "self_describing_kv_events"}
+)
+LAYOUT: Final = "kv_cache_layout"
+# Settings of the other connector that say nothing here: loads always run beside the steps.
+UNUSED: Final = frozenset({"load_async"})
+
+
+@dataclass(frozen=True)
+class OffloadSettings:
+    """Settings of one engine; each has a default.
+
+    ``connector`` has those that both connectors share. Raises ``ValueError`` for an invalid
+    value, and names it.
+    """
+
+    connector: ConnectorSettings
+    kv_cache_layout: str = ""
+    """The layout to ask vLLM for, such as ``BLNHC``; empty: the one that vLLM's connector takes."""
+
+    @classmethod
+    def read(cls, extra: Mapping[str, object]) -> Self:
+        """Reads vLLM's ``kv_connector_extra_config``; raises ``ValueError`` for an unknown key."""
+        shared = {each.name for each in fields(ConnectorSettings)} - UNUSED
+        known = shared | OF_VLLM | {LAYOUT}
+        unknown = sorted(set(extra) - known)
+        if unknown:
+            raise ValueError(
+                f"kv_connector_extra_config has {', '.join(unknown)}, which kvstore does not "
+                f"know; it knows {', '.join(sorted(known))}"
+            )
+        layout = extra.get(LAYOUT, "")
+        if not isinstance(layout, str):
+            raise ValueError(  # noqa: TRY004  # a setting's value
+                f"{LAYOUT} in kv_connector_extra_config is {layout!r}, which is no str"
+            )
+        chosen: dict[str, Any] = {key: extra[key] for key in shared & set(extra)}
+        return cls(ConnectorSettings.read(chosen), layout)

@@ -1,0 +1,196 @@
+"""vLLM's OffloadingSpec over a store: makes the manager, and each rank's worker."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import ceil
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
+    get_sliding_window_size_in_chunks,
+)
+from vllm.v1.kv_cache_interface import MambaSpec
+from vllm.v1.kv_offload.base import (
+    CanonicalKVCaches,
+    OffloadingCounterMetadata,
+    OffloadingManager,
+    OffloadingMetricMetadata,
+    OffloadingSpec,
+    OffloadingWorker,
+)
+from vllm.v1.kv_offload.config import OffloadingConfig, OffloadingGroupConfig
+
+from kvstore_client import AddressRange, ContiguousMemory
+from kvstore_vllm.counters import METRICS
+from kvstore_vllm.engine.connector_settings import PlannerSettings
+from kvstore_vllm.engine.store_access import StoreAccess, lease_name
+from kvstore_vllm.identity.adapters import AdapterDigests
+from kvstore_vllm.identity.config_factors import adapter_facts, part_factors
+from kvstore_vllm.identity.model import engine_salt, model_identity
+from kvstore_vllm.offload.cpu_worker import HostCopyWorker
+from kvstore_vllm.offload.handover import HANDOVERS, Handover
+from kvstore_vllm.offload.held_copies import HeldCopies
+from kvstore_vllm.offload.key_groups import EngineGroup, KeyGroups
+from kvstore_vllm.offload.offload_manager import KvstoreOffloadingManager
+from kvstore_vllm.offload.page_row import PageRow
+from kvstore_vllm.offload.region import StoreRegion
+from kvstore_vllm.scheduler.store_attachment import StoreAttachment
+
+# Steps whose blocks fit into the slots that are reserved ahead.
+STEPS_AHEAD = 2
+
+
+class KvstoreOffloadingSpec(OffloadingSpec):
+    """vLLM's way to the store, for ``KvstoreOffloadingConnector``.
+
+    vLLM makes one in the scheduler and one at each rank. Raises ``ValueError`` for an engine that
+    the store cannot serve; the message names the setting to change.
+    """
+
+    @classmethod
+    def build_metric_definitions(
+        cls, extra_config: dict[str, Any]
+    ) -> dict[str, OffloadingMetricMetadata]:
+        """Returns the counters of the store's connectors."""
+        del extra_config
+        return {
+            name: OffloadingCounterMetadata(meaning, (label,) if label else ())
+            for name, (meaning, label) in METRICS.items()
+        }
+
+    def __init__(self, config: OffloadingConfig) -> None:
+        super().__init__(config)
+        self._handed = HANDOVERS.take(config.engine_id)
+        self._settings = self._handed.settings.connector
+        self.offload_prompt_only = not self._settings.save_output
+        self.replicated_layout = config.replicated_layout
+        self._groups = KeyGroups.of(
+            [
+                _group_of(each, self._handed.kv_cache_config, self.blocks_per_chunk)
+                for each in config.groups
+            ]
+        )
+        if self._groups.windows:
+            raise ValueError(
+                f"this model has {len(config.groups)} groups of layers with tables of blocks of "
+                "their own, and kvstore takes one: set --disable-hybrid-kv-cache-manager"
+            )
+        if len(config.groups) > 1 and self.blocks_per_chunk > 1:
+            raise ValueError(
+                f"this model has {len(config.groups)} groups of layers with tables of blocks of "
+                "their own, and a page is one block then: leave out block_size and "
+                "blocks_per_chunk in kv_connector_extra_config"
+            )
+        self.row = _row_of(config, self._handed, self._groups)
+
+    def get_manager(self) -> OffloadingManager:
+        """Returns the manager, which attaches to the store in the background."""
+        config, settings, pinning = self._handed.vllm_config, self._settings, self._handed.pinning
+        layout = self.row.layout
+        identity = model_identity(config, settings, layout=layout)
+        access = StoreAccess(
+            settings.runtime_dir,
+            identity,
+            layout,
+            name=lease_name(identity.display_name, self.config.engine_id),
+            call_timeout=settings.lookup_timeout,
+            contiguous_memory=ContiguousMemory() if pinning is None else pinning.options(),
+        )
+        counts: Counter[str] = Counter()
+        rank_count = self.config.parallel.world_size
+        step_tokens = config.scheduler_config.max_num_batched_tokens
+        return KvstoreOffloadingManager(
+            PlannerSettings(
+                page_tokens=self.row.page_tokens,
+                rank_count=rank_count,
+                lookup_timeout=settings.lookup_timeout,
+                save_output=settings.save_output,
+            ),
+            StoreAttachment(access, self.config.engine_id, rank_count, counts),
+            engine_salt(settings),
+            AdapterDigests(adapter_facts(config.lora_config)),
+            counts,
+            groups=self._groups,
+            most_spare=STEPS_AHEAD
+            * ceil(step_tokens / self.row.page_tokens)
+            * len(self.config.groups),
+            events=self.kv_events_config.enable_kv_cache_events,
+        )
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """Returns the worker of one rank. Raises ``ValueError`` if its blocks do not fit a page."""
+        found = sum(each.page_size_bytes for each in kv_caches.tensors) * self.blocks_per_chunk
+        if found > self.row.rank_bytes:
+            raise ValueError(
+                f"a block of this rank has {found} bytes, and a page has {self.row.rank_bytes}"
+            )
+        memory, pinning = self._handed.memory, self._handed.pinning
+        assert memory is not None
+        assert pinning is not None
+        pinning.device = kv_caches.tensors[0].tensor.device
+        rank = 0 if self.replicated_layout else self.config.parallel.rank
+        begin = self.row.begin(rank)
+        on_host = pinning.device.type == "cpu"
+
+        def make(addresses: AddressRange) -> OffloadingWorker:
+            region = StoreRegion(addresses, rank, begin)
+            if on_host:
+                return HostCopyWorker(kv_caches, self.blocks_per_chunk, region)
+            return _device_worker(kv_caches, self.blocks_per_chunk, region)
+
+        return HeldCopies(memory, make, fault_fraction=self._settings.fault_load_fraction)
+
+
+def _device_worker(
+    kv_caches: CanonicalKVCaches, blocks_per_chunk: int, region: StoreRegion
+) -> OffloadingWorker:
+    # Only a build for a device has what it imports.
+    from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker  # noqa: PLC0415
+
+    worker: OffloadingWorker = CPUOffloadingWorker(
+        kv_caches=kv_caches,
+        blocks_per_chunk=blocks_per_chunk,
+        num_cpu_chunks=0,
+        mmap_region=region,
+    )
+    return worker
+
+
+def _group_of(
+    group: OffloadingGroupConfig,
+    kv_cache_config: Any,  # noqa: ANN401  # vLLM's
+    blocks_per_chunk: int,
+) -> EngineGroup:
+    of_vllm = kv_cache_config.kv_cache_groups[group.group_id]
+    key_tokens = group.tokens_per_block * blocks_per_chunk
+    spec = of_vllm.kv_cache_spec
+    return EngineGroup(
+        group.group_id,
+        key_tokens,
+        get_sliding_window_size_in_chunks(spec, key_tokens),
+        is_state=isinstance(spec, MambaSpec),
+        drafts=bool(of_vllm.is_eagle_group),
+    )
+
+
+def _row_of(config: OffloadingConfig, handed: Handover, groups: KeyGroups) -> PageRow:
+    blocks_per_chunk = config.cache.blocks_per_chunk
+    facts = [str(config.kv_cache_layout), str(config.parallel.tp_size), str(blocks_per_chunk)]
+    facts += [repr(sorted(groups.numbers.items())), repr(groups.windows)]
+    for group in config.groups:
+        spec = handed.kv_cache_config.kv_cache_groups[group.group_id].kv_cache_spec
+        facts += [str(group.tokens_per_block), *group.layer_names, *_specs(spec)]
+        if isinstance(spec, MambaSpec):
+            mamba = part_factors("mamba_config", handed.vllm_config.mamba_config)
+            facts += [f"{name} {value!r}" for name, value in mamba.items()]
+    return PageRow(
+        page_tokens=groups.page_tokens,
+        rank_bytes=config.worker_kv_bytes_per_block * blocks_per_chunk,
+        copies=1 if config.replicated_layout else config.parallel.world_size,
+        facts=facts,
+    )
+
+
+def _specs(spec: Any) -> Iterator[str]:  # noqa: ANN401  # a KVCacheSpec
+    """Yields the description of each layer's cache, or of all."""
+    by_layer: Mapping[str, Any] | None = getattr(spec, "kv_cache_specs", None)
+    yield from map(repr, [spec] if by_layer is None else by_layer.values())
