@@ -18,19 +18,23 @@ from pathlib import Path
 from cases.adapters import adapters
 from cases.deaths import absent, hung, killed
 from cases.failing import SHARE, failing_loads, wrong_page
+from cases.hybrids import hybrids
 from cases.narrow import DEVICE_PAGES, STORE_BYTES, narrow
 from cases.ranks import ranks
 from cases.servers import servers
 from cases.sharing import first_engine, second_engine
 from rig.engine import prepare
 from rig.models import save_adapter, save_model
-from rig.options import CONNECTORS, EngineOptions
+from rig.options import CONNECTORS, OFFLOADING, EngineOptions
 from rig.store import store
 from rig.table import Table
 from rig.world import World, world
 
 CACHE = Path(sys.prefix) / "cache"
-GROUPS = ("sharing", "failing", "narrow", "deaths", "adapters", "ranks", "servers")
+GROUPS = (
+    *("sharing", "failing", "narrow", "deaths", "adapters", "ranks", "servers"),
+    "hybrids",
+)
 
 
 def sharing(here: World, *, small: bool) -> None:
@@ -106,6 +110,16 @@ def halved(here: World) -> None:
         ranks(here, shared, engine)
 
 
+def hybrid(here: World) -> None:
+    """Two engines of a model with sliding windows, in vLLM's hybrid memory."""
+    with (
+        store(here.folder / "hybrid", "--tier1-bytes", "512MiB") as shared,
+        here.engine("hybrid-first", shared) as first,
+        here.engine("hybrid-second", shared, local_prefix_cache=True) as second,
+    ):
+        hybrids(here, shared, first, second)
+
+
 def run(
     wanted: list[str], folder: Path, table: Table, *, small: bool, connectors: Sequence[str]
 ) -> None:
@@ -131,6 +145,11 @@ def run(
         with table.group("adapters"), world(folder, options, table) as plain:
             for connector in connectors:
                 adapted(plain.with_connector(connector))
+    # The other connector takes no groups.
+    if "hybrids" in wanted and OFFLOADING in connectors:
+        options = EngineOptions(save_model("gemma3", folder / "gemma3"))
+        with table.group("hybrids"), world(folder, options, table) as plain:
+            hybrid(plain.with_connector(OFFLOADING))
     if "ranks" in wanted:
         options = replace(qwen3, ranks=2)
         with table.group("ranks"), world(folder, options, table) as plain:

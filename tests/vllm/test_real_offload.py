@@ -52,10 +52,11 @@ RANK_BYTES = LAYER_BYTES * LAYERS
 ROW_BYTES = RANK_BYTES * RANKS
 IDENTITY = NamespaceIdentity(b"a model of thirty-two bytes at mo", display_name="tiny")
 LAYOUT = PageLayout(PAGE, ROW_BYTES, OpaqueContent(b"rows"))
+OTHERS = NamespaceIdentity(b"another of thirty-two bytes at mo", display_name="other")
 OTHER = PageLayout(PAGE, 2 * ROW_BYTES, OpaqueContent(b"other rows"))
 # Four extents of sixteen pages.
 STORE = ("--tier1-bytes", str(64 * ROW_BYTES), "--extent-bytes", str(16 * ROW_BYTES))
-TIMEOUT = 1.0
+TIMEOUT = 3.0
 LIMIT = 20.0
 ENGINES = count()
 
@@ -382,7 +383,7 @@ def test_held_pages_survive_eviction_and_extents_that_go(
         engine.save(Asked(f"other {number}", prompt(number, 8)), range(8, 16))
     before = extent_count(store)
     access = StoreAccess(
-        str(store.runtime_dir), IDENTITY, OTHER, name="another layout", call_timeout=TIMEOUT
+        str(store.runtime_dir), OTHERS, OTHER, name="another layout", call_timeout=TIMEOUT
     )
     try:
         assert wait_until(lambda: access.usable and access.memory.failure is None, LIMIT)

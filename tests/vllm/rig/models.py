@@ -17,7 +17,7 @@ ADAPTER_DEVIATION = 0.3
 
 
 def save_model(name: str, folder: Path) -> Path:
-    """Saves a tiny model, ``qwen3`` or ``llama``, with the tokenizer that vLLM's server needs."""
+    """Saves a tiny model, such as ``qwen3``, with the tokenizer that vLLM's server needs."""
     # Written in less time than a bar takes to read.
     disable_progress_bar()
     TINY_MODELS[name]().save_pretrained(folder)
