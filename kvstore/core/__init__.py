@@ -10,6 +10,8 @@ from kvstore.core.values.requests import (
     Caller,
     ExpectedReuse,
     Grant,
+    GroupInsert,
+    GroupWindow,
     Identity,
     InFlight,
     Inserted,
@@ -21,6 +23,7 @@ from kvstore.core.values.requests import (
     ReservationRequest,
     ReuseHint,
     Sequence,
+    SlotMoves,
     Source,
 )
 
@@ -28,6 +31,8 @@ __all__ = [
     "Caller",
     "ExpectedReuse",
     "Grant",
+    "GroupInsert",
+    "GroupWindow",
     "Identity",
     "InFlight",
     "Inserted",
@@ -45,5 +50,6 @@ __all__ = [
     "ReservationRequest",
     "ReuseHint",
     "Sequence",
+    "SlotMoves",
     "Source",
 ]

@@ -145,7 +145,7 @@ def oldest(ages: Iterable[float | None]) -> float | None:
 def _hold(hold: Pin | SourcePin | Reservation, now: float) -> HoldStats:
     reserved = announced = 0
     if isinstance(hold, Reservation):
-        reserved = hold.published.count(0)
+        reserved = hold.own_count
         if hold.prefill is not None:
             announced = hold.prefill.end * hold.namespace.layout.page_tokens
     return HoldStats(

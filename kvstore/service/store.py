@@ -16,6 +16,7 @@ import structlog
 from kvstore.core import (
     Caller,
     Grant,
+    GroupWindow,
     Identity,
     Inserted,
     Limits,
@@ -28,6 +29,7 @@ from kvstore.core import (
     ReservationRequest,
     ReuseHint,
     Sequence,
+    SlotMoves,
 )
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace
@@ -268,10 +270,22 @@ class KVStore:
 
     # The request path.
 
-    def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Peeked:
-        """Returns what a match would cover, and what tier 3 has. Changes nothing."""
+    def peek(
+        self,
+        identity: Identity,
+        namespace_id: bytes,
+        tokens: bytes,
+        groups: tuple[GroupWindow, ...] = (),
+        group_start_page: int = 0,
+    ) -> Peeked:
+        """Returns what a match would cover, and what tier 3 has. Changes nothing.
+
+        ``groups`` and ``group_start_page`` are those of ``MatchOptions``.
+        """
         with self._mutex:
-            peeked = self._cache.peek(identity, namespace_id, tokens, self._clock())
+            peeked = self._cache.peek(
+                identity, namespace_id, tokens, self._clock(), groups, group_start_page
+            )
         tier_3 = self.tier3.leading_tokens(identity, namespace_id, tokens)
         return replace(peeked, tier_3_token_count=tier_3)
 
@@ -298,8 +312,12 @@ class KVStore:
         next_token: int | None = None,
         checksums: Items[int] = (),
         hint: ReuseHint | None = None,
+        moves: SlotMoves | None = None,
     ) -> Inserted:
-        """Publishes the next pages of a reservation. Pages inserted before are answered again."""
+        """Publishes the next pages of a reservation. Pages inserted before are answered again.
+
+        ``moves`` brings slots of another reservation, and pages of KV cache groups.
+        """
         with self._mutex:
             inserted = self._cache.insert(
                 caller,
@@ -309,6 +327,7 @@ class KVStore:
                 next_token=next_token,
                 checksums=checksums,
                 hint=hint,
+                moves=moves,
             )
             state = self._cache.state
             if state.wanted is not None:

@@ -23,8 +23,14 @@ SHARE = 0.16
         (cache_machine.HashedPages, SHARE / 3),
         (cache_machine.TwoTiers, SHARE),
         (cache_machine.TwoTiersOfHashedPages, SHARE / 3),
+        (cache_machine.GroupedPages, SHARE),
+        (cache_machine.HashedGroupedPages, SHARE / 3),
+        (cache_machine.GroupedPagesInTwoTiers, SHARE),
     ],
-    ids=["page-1", "page-2", "page-16", "hash", "two-tiers", "two-tiers-hash"],
+    ids=[
+        *("page-1", "page-2", "page-16", "hash", "two-tiers", "two-tiers-hash"),
+        *("groups", "groups-hash", "groups-two-tiers"),
+    ],
 )
 def test_cache_is_the_naive_model(
     machine: type[cache_machine.CacheMachine],

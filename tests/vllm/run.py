@@ -19,6 +19,7 @@ from cases.adapters import adapters
 from cases.attempts import attempts
 from cases.deaths import absent, hung, killed
 from cases.failing import SHARE, failing_loads, wrong_page
+from cases.hybrids import hybrids
 from cases.narrow import DEVICE_PAGES, STORE_BYTES, narrow
 from cases.ranks import ranks
 from cases.servers import replicas, servers
@@ -27,13 +28,16 @@ from cases.sharing import first_engine, second_engine
 from cases.weights import weights
 from rig.engine import prepare
 from rig.models import save_adapter, save_model
-from rig.options import CONNECTORS, EngineOptions
+from rig.options import CONNECTORS, OFFLOADING, EngineOptions
 from rig.store import store
 from rig.table import Table
 from rig.world import World, world
 
 CACHE = Path(sys.prefix) / "cache"
-GROUPS = ("sharing", "failing", "narrow", "deaths", "adapters", "ranks", "servers")
+GROUPS = (
+    *("sharing", "failing", "narrow", "deaths", "adapters", "ranks", "servers"),
+    "hybrids",
+)
 # Groups with models of their own, each with what it needs of engines without a connector.
 OWN_MODELS: dict[str, Callable[[Path, Table, Sequence[str]], None]] = {
     **SETUPS,
@@ -116,6 +120,16 @@ def halved(here: World) -> None:
         ranks(here, shared, engine)
 
 
+def hybrid(here: World) -> None:
+    """Two engines of a model with sliding windows, in vLLM's hybrid memory."""
+    with (
+        store(here.folder / "hybrid", "--tier1-bytes", "512MiB") as shared,
+        here.engine("hybrid-first", shared) as first,
+        here.engine("hybrid-second", shared, local_prefix_cache=True) as second,
+    ):
+        hybrids(here, shared, first, second)
+
+
 def run(
     wanted: list[str], folder: Path, table: Table, *, small: bool, connectors: Sequence[str]
 ) -> None:
@@ -128,12 +142,13 @@ def run(
         "deaths": deaths,
         "servers": served,
     }
-    with table.group("Qwen3"), world(folder, qwen3, table) as plain:
-        for here in map(plain.with_connector, connectors):
-            for name in wanted:
-                if name in groups:
-                    with table.group(name):
-                        groups[name](here)
+    if not groups.keys().isdisjoint(wanted):
+        with table.group("Qwen3"), world(folder, qwen3, table) as plain:
+            for here in map(plain.with_connector, connectors):
+                for name in wanted:
+                    if name in groups:
+                        with table.group(name):
+                            groups[name](here)
     if "adapters" in wanted:
         llama = save_model("llama", folder / "llama")
         both = tuple(save_adapter(llama, folder / f"adapter-{n}", n) for n in (1, 2))
@@ -141,6 +156,11 @@ def run(
         with table.group("adapters"), world(folder, options, table) as plain:
             for connector in connectors:
                 adapted(plain.with_connector(connector))
+    # The other connector takes no groups.
+    if "hybrids" in wanted and OFFLOADING in connectors:
+        options = EngineOptions(save_model("gemma3", folder / "gemma3"))
+        with table.group("hybrids"), world(folder, options, table) as plain:
+            hybrid(plain.with_connector(OFFLOADING))
     if "ranks" in wanted:
         options = replace(qwen3, ranks=2)
         with table.group("ranks"), world(folder, options, table) as plain:

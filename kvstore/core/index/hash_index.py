@@ -11,7 +11,8 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 from kvstore.core.index.node import Node, Position, Tree
-from kvstore.core.index.radix import RadixIndex
+from kvstore.core.index.radix import RadixIndex, end_of_path
+from kvstore.core.values.group_pages import is_group_page
 from kvstore.core.values.slots import Slots
 
 DIGEST_BYTES = 16
@@ -42,7 +43,8 @@ class HashIndex(RadixIndex):
     def descend(self, at: Position, tokens: bytes, pages: int) -> Position:
         """Returns how far the first ``pages`` pages of ``tokens`` are cached below ``at``.
 
-        Changes nothing. Costs a digest and a look for each page. ``at`` MUST be in the tree.
+        Changes nothing. Never ends with a page of a KV cache group. Costs a digest and a look for
+        each page. ``at`` MUST be in the tree.
         """
         node, width = at.node, self.width
         digest = self._digests[node.number]
@@ -55,7 +57,7 @@ class HashIndex(RadixIndex):
             if found is None:
                 break
             node = found
-        return Position(node, len(node.slots))
+        return end_of_path(node) if is_group_page(node.edge) else Position(node, len(node.slots))
 
     def extend(self, at: Position, tokens: bytes, slots: Slots) -> Position:
         """Adds pages with ``slots`` and ``tokens`` after ``at`` and returns their end.

@@ -18,6 +18,7 @@ from itertools import islice
 from kvstore.core.index.children import NO_CHILDREN
 from kvstore.core.index.node import Node, Position, Tree
 from kvstore.core.index.usage import cut_uses, divide_uses, join_uses
+from kvstore.core.values.group_pages import MARK, is_group_page
 from kvstore.core.values.slots import Slots
 from kvstore.core.values.tokens import TOKEN_BYTES, common_pages, common_tokens
 
@@ -41,7 +42,8 @@ class RadixIndex:
     def descend(self, at: Position, tokens: bytes, pages: int) -> Position:
         """Returns how far the first ``pages`` pages of ``tokens`` are cached below ``at``.
 
-        Changes nothing. Costs a memcmp over the prompt, and a step for each node.
+        Changes nothing. Never ends with a page of a KV cache group. Costs a memcmp over the prompt,
+        and a step for each node.
         """
         node, depth = at
         width = self.width
@@ -63,14 +65,18 @@ class RadixIndex:
                 continue
             depth = common_pages(node.edge, 0, tokens, cursor, end, width)
             break
+        if node.edge.startswith(MARK):
+            return end_of_path(node)
         return _new_tuple(Position, (node, depth))
 
     def nearest(self, at: Position, tokens: bytes) -> tuple[Position, int] | None:
         """Returns the page after ``at`` that agrees longest with ``tokens``, and for how many.
 
         The page is given by its end; ``tokens`` are at most a page's. Returns None if not one
-        token agrees. Costs a bisection of the children.
+        token agrees. Never returns a page of a KV cache group. Costs a bisection of the children.
         """
+        if is_group_page(tokens):
+            return None
         node, depth = at
         if depth < len(node.slots):
             start = depth * self.width
@@ -91,14 +97,14 @@ class RadixIndex:
 
         Adds whole pages, or one partial page. The first of them MUST NOT be cached below ``at``,
         nor begin with a page there, nor may a page there begin with it. Splits the node that
-        ``at`` is inside of. A leaf grows in place.
+        ``at`` is inside of. A leaf grows in place, except by a page of a KV cache group.
         """
         node, depth = at
         if depth < len(node.slots):
             node = self.split(node, depth)
         self.page_count += len(slots)
         grows = node.parent is not None and not (node.children or node.missing)
-        if grows and len(tokens) >= self.width:
+        if grows and len(tokens) >= self.width and not is_group_page(tokens):
             node.edge += tokens
             node.add_pages(slots)
             return Position(node, len(node.slots))
@@ -254,6 +260,13 @@ def _unhook(node: Node, width: int) -> None:
         parent.next_tokens.forget(node.start, page, parent.children.has_begun_by)
 
 
+def end_of_path(group_page: Node) -> Position:
+    """Returns the place on the path that a page of a KV cache group belongs to."""
+    above = group_page.parent
+    assert above is not None  # it is a child
+    return Position(above, len(above.slots))
+
+
 def ancestor(at: Position, depth: int) -> Position:
     """Returns the place on ``at``'s path that is ``depth`` pages from the beginning.
 
@@ -302,13 +315,13 @@ def continuation(node: Node) -> Node | None:
 
     Merges a node with its only child once no hold needs the split: a hold may end in the middle
     of the merged node, and its holder must find its place. A child with copies in tier 1 stays
-    apart from a node that lacks some, since a node's copies are of its first pages. Uses do not
-    keep nodes apart (``usage.py``).
+    apart from a node that lacks some, since a node's copies are of its first pages. A page of a
+    KV cache group is a node of its own. Uses do not keep nodes apart (``usage.py``).
     """
     if node.parent is None or node.detached or len(node.children) != 1 or _is_held(node):
         return None
     [child] = node.children.values()
-    whole = len(child.edge) >= node.tree.width
+    whole = len(child.edge) >= node.tree.width and not is_group_page(child.edge)
     follows = not (node.missing and child.copy_count)
     return child if whole and follows and not _is_held(child) else None
 

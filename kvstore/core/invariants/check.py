@@ -21,6 +21,7 @@ from kvstore.core.pool.namespace import namespace_of
 from kvstore.core.pool.placement import FIRST
 from kvstore.core.pool.tenant import Tenant
 from kvstore.core.values.counters import Counters
+from kvstore.core.values.group_pages import is_group_page
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, SlotState
 
 
@@ -117,6 +118,11 @@ def _every_anchor(hold: Hold) -> Iterator[Anchor]:
             below = anchor.other.end < anchor.end and anchor.other.tier != anchor.tier
             invariant(below, "a hold's other anchor is above, in the other tier", hold.hold_id)
             yield anchor.other
+    for anchor in hold.group_anchors:
+        of_group = anchor.pages == 1 and is_group_page(anchor.node.edge)
+        invariant(of_group, "a hold of a group's page is on such a page", hold.hold_id)
+        invariant(anchor.other is None, "a group's page is held in one tier", hold.hold_id)
+        yield anchor
 
 
 def _check_named_pins(cache: PrefixCache) -> None:
@@ -131,7 +137,7 @@ def _check_named_pins(cache: PrefixCache) -> None:
 def _detached_nodes(holds: list[Hold]) -> list[Node]:
     tops: dict[int, Node] = {}
     for hold in holds:
-        for anchor in hold.anchors:
+        for anchor in (*hold.anchors, *hold.group_anchors):
             node = anchor.node
             while node.parent is not None:
                 node = node.parent

@@ -10,6 +10,7 @@ from kvstore.core.invariants.invariant import invariant
 from kvstore.core.leases.holds import Reservation
 from kvstore.core.leases.lease import LeaseState
 from kvstore.core.pool.namespace import Namespace
+from kvstore.core.values.group_pages import group_marker, group_of, is_group_page
 
 
 def check_tree(index: Index) -> None:
@@ -34,6 +35,7 @@ def check_tree(index: Index) -> None:
         partial = 0 < len(node.edge) < index.width and len(node.slots) == 1
         invariant(whole or partial, "an edge has its pages' tokens", node.number)
         invariant(whole or not node.children, "nothing continues a partial page", node.number)
+        _check_group(node, parent, index.width)
         invariant(not node.detached, "a page in the index is not detached", node.number)
         _check_copies(node, parent)
     for node in (index.root, *nodes):
@@ -42,6 +44,19 @@ def check_tree(index: Index) -> None:
         check_counts(node)
     pages = sum(len(node.slots) for node in nodes)
     invariant(pages == index.page_count, "the index counts its pages", pages, index.page_count)
+
+
+def _check_group(node: Node, parent: Node, width: int) -> None:
+    """Raises ``InvariantBroken`` unless a page of a KV cache group is a leaf below a path."""
+    pages = range(0, len(node.edge), width)
+    marked = [start for start in pages if is_group_page(node.edge[start:])]
+    if not marked:
+        return
+    invariant(len(node.slots) == 1, "a group's page is a node of its own", node.number)
+    invariant(not node.children, "nothing continues a group's page", node.number)
+    invariant(bool(parent.slots), "a group's page belongs to a page of a path", node.number)
+    same = group_marker(group_of(node.edge), width) == node.edge
+    invariant(same, "a group's page has its group's marker", node.number)
 
 
 def _check_copies(node: Node, parent: Node) -> None:

@@ -7,9 +7,11 @@ on the removed part and gets more on what remains above.
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Items
+from typing import NamedTuple
 
-from kvstore.core.index.node import Anchor, Position
+from kvstore.core.index.node import Anchor, Node, Position
 from kvstore.core.index.radix import ancestor, path_slots, path_tokens
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import Tiers, end_of_other, slots_in, tier_at
@@ -23,10 +25,19 @@ class Hold:
     """A hold on a path. ``anchors`` are its ends, the deepest first.
 
     ``number`` counts its lease's holds as they are taken, and is zero before that. ``tiers``
-    says which copy of each page is held: the one that was handed out.
+    says which copy of each page is held: the one that was handed out. ``group_anchors`` are on
+    pages of KV cache groups, which belong to pages of the path.
     """
 
-    __slots__ = ("anchors", "hold_id", "namespace", "number", "taken_at", "tiers")
+    __slots__ = (
+        "anchors",
+        "group_anchors",
+        "hold_id",
+        "namespace",
+        "number",
+        "taken_at",
+        "tiers",
+    )
 
     def __init__(self, hold_id: int, namespace: Namespace, now: float, tiers: Tiers = None) -> None:
         self.hold_id = hold_id
@@ -35,6 +46,7 @@ class Hold:
         self.namespace = namespace
         self.taken_at = now
         self.anchors: list[Anchor] = []
+        self.group_anchors: list[Anchor] = []
 
     @property
     def held_end(self) -> int:
@@ -61,7 +73,8 @@ class Hold:
         """The number of pages on its path that are out of the index and wait for holds to end."""
         starts = [each.end for each in self.anchors[1:]] + [0]
         ends = zip(self.anchors, starts, strict=False)
-        return sum(each.end - start for each, start in ends if each.node.detached)
+        on_path = sum(each.end - start for each, start in ends if each.node.detached)
+        return on_path + sum(each.node.detached for each in self.group_anchors)
 
     def position_at(self, depth: int) -> Position:
         """Returns the place on the held path ``depth`` pages from the beginning.
@@ -151,14 +164,23 @@ class Unanswered:
         self.reservation_id: int | None = None
 
 
+class HeldGroup(NamedTuple):
+    """The pages of a KV cache group that a pin holds: ``page_count`` of them in prefix order."""
+
+    group: int
+    start_page: int
+    page_count: int
+
+
 class Pin(Hold):
     """A hold on a matched path. ``fingerprint`` tells a repeated call from a reused id.
 
-    ``source_id`` and ``next_token`` are the other parts of the match's answer. A match without
-    a page to use in place has no anchor. ``unanswered`` is set until the answer is given.
+    ``source_id``, ``next_token`` and ``groups`` are the other parts of the match's answer. The
+    group anchors are those of ``groups``, one after the other. A match without a page to use in
+    place has no anchor. ``unanswered`` is set until the answer is given.
     """
 
-    __slots__ = ("fingerprint", "next_token", "source_id", "unanswered")
+    __slots__ = ("fingerprint", "groups", "next_token", "source_id", "unanswered")
 
     def __init__(
         self,
@@ -174,8 +196,32 @@ class Pin(Hold):
         self.source_id: int | None = None
         self.next_token: int | None = None
         self.unanswered: Unanswered | None = None
+        self.groups: tuple[HeldGroup, ...] = ()
         if at.pages:
             self.stand_at(at)
+
+    @property
+    def page_count(self) -> int:
+        """The number of pages that its holder uses, those of groups included."""
+        return self.held_end + len(self.group_anchors)
+
+    @property
+    def token_count(self) -> int:
+        """The number of the sequence's tokens in the pages of its path."""
+        return self.held_end * self.namespace.layout.page_tokens
+
+    def hold_group(self, group: int, start_page: int, pages: Items[tuple[Node, int]]) -> None:
+        """Adds the pages of a group, each in a tier, to the hold."""
+        self.groups += (HeldGroup(group, start_page, len(pages)),)
+        self.group_anchors += [Anchor(self, node, 1, tier) for node, tier in pages]
+
+    def group_slots(self) -> Iterator[tuple[HeldGroup, Slots]]:
+        """Yields each group with the slots of its pages."""
+        start = 0
+        for each in self.groups:
+            anchors = self.group_anchors[start : start + each.page_count]
+            yield each, array("Q", [anchor.copies.slots[0] for anchor in anchors])
+            start += each.page_count
 
 
 class SourcePin(Hold):
@@ -225,14 +271,19 @@ class Reservation(Hold):
     """Slots that one worker may write, for pages from ``start_page`` on.
 
     The first ``inserted`` of them went through an insert. Slot k of those belongs to the index
-    if ``published[k]`` is set. Otherwise it is a duplicate, and stays reserved. After an insert
-    the reservation also holds the path through its last inserted page. ``tail_token_count``
-    tokens of that page were inserted; zero means all. ``whole_end`` counts whole pages from the
-    sequence's beginning through the last one inserted. ``prefill`` is what it announced to
-    others, or None.
+    if ``published[k]`` is set. Otherwise it is a duplicate, and stays reserved. A later slot with
+    ``published[k]`` set moved to another reservation. After an insert the reservation also
+    holds the path through its last inserted page. ``tail_token_count`` tokens of that page were
+    inserted; zero means all. ``whole_end`` counts whole pages from the sequence's beginning
+    through the last one inserted. ``prefill`` is what it announced to others, or None.
+
+    ``group_pages`` are the pages of KV cache groups that went through an insert, by group and
+    position, and True for those that were published. The slots of the others are ``duplicates``.
     """
 
     __slots__ = (
+        "duplicates",
+        "group_pages",
         "inserted",
         "prefill",
         "published",
@@ -251,6 +302,8 @@ class Reservation(Hold):
         self.inserted = 0
         self.tail_token_count = 0
         self.prefill: Prefill | None = None
+        self.group_pages: dict[tuple[int, int], bool] = {}
+        self.duplicates: Slots = array("Q")
 
     @property
     def covered_end(self) -> int:
@@ -266,15 +319,48 @@ class Reservation(Hold):
         """Returns the tokens from the sequence's beginning through the last one inserted."""
         return self.whole_end * page_tokens + self.tail_token_count
 
+    @property
+    def reserved_end(self) -> int:
+        """Pages from the sequence's beginning through its last slot."""
+        return self.start_page + len(self.reserved)
+
+    @property
+    def moved_count(self) -> int:
+        """The number of its slots that moved to other reservations."""
+        return self.published.count(1, self.inserted)
+
+    @property
+    def own_count(self) -> int:
+        """The number of slots that are still the reservation's own."""
+        return self.published.count(0) + len(self.duplicates)
+
     def unpublished(self) -> Slots:
         """Returns the slots that are still the reservation's own."""
         pairs = zip(self.reserved, self.published, strict=True)
-        return array("Q", [slot for slot, published in pairs if not published])
+        own = [slot for slot, published in pairs if not published]
+        return array("Q", own) + self.duplicates
 
-    def grow(self, slots: Iterable[int]) -> None:
-        """Adds slots."""
-        self.reserved.extend(slots)
+    def grow(self, slots: Slots) -> None:
+        """Adds slots, first in place of those that moved."""
+        taken = 0
+        while taken < len(slots):
+            place = self.published.find(1, self.inserted)
+            if place < 0:
+                break
+            self.reserved[place] = slots[taken]
+            self.published[place] = 0
+            taken += 1
+        self.reserved.extend(slots[taken:])
         self.published.extend(bytes(len(self.reserved) - len(self.published)))
+
+    def has_at(self, offset: int) -> bool:
+        """Returns True if the slot at an offset is its own and went through no insert."""
+        return self.inserted <= offset < len(self.reserved) and not self.published[offset]
+
+    def move_out(self, offset: int) -> int:
+        """Removes the slot at an offset and returns it, which is another reservation's from now."""
+        self.published[offset] = 1
+        return self.reserved[offset]
 
     def drop_prefill(self) -> None:
         """Withdraws the announcement of what it was to compute."""

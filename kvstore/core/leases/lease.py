@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kvstore.core.leases.holds import Hold, Pin, Reservation, SourcePin
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace
-from kvstore.core.pool.pages import release
+from kvstore.core.pool.pages import let_go, release
 from kvstore.core.pool.tenant import Tenant, TombstonesOf
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.limits import Limits
@@ -148,6 +148,8 @@ class Lease:
         del self.pins[pin.hold_id]
         self.owner.hold_count -= 1
         release(pin.anchors)
+        if pin.group_anchors:
+            let_go(pin.group_anchors)
 
     def add_reservation(self, reservation: Reservation) -> None:
         """Adds a reservation."""
@@ -213,7 +215,7 @@ class Lease:
 
     def unpublished_count(self) -> int:
         """Returns how many slots are reserved, or in quarantine, under this lease."""
-        return sum(each.published.count(0) for each in self.reservations.values())
+        return sum(each.own_count for each in self.reservations.values())
 
     def change(self, change: str) -> LeaseChange:
         """Returns a change, with the counts of what the lease holds now."""

@@ -12,12 +12,13 @@ from kvstore.core.eviction.protocol import Leaf, Victim
 from kvstore.core.index.children import NO_CHILDREN
 from kvstore.core.index.node import Anchor, AnyCopies, Node, Position
 from kvstore.core.index.path_hashes import hashes_to, remember
-from kvstore.core.index.radix import subtree, trim
+from kvstore.core.index.radix import end_of_path, subtree, trim
 from kvstore.core.index.usage import begin_pages, inherit_uses
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.placement import FIRST, LOWER
 from kvstore.core.values.event_log import Cause, PagesChange, PagesEvent
+from kvstore.core.values.group_pages import is_group_page
 from kvstore.core.values.requests import NO_HINT, Hint, Removed
 from kvstore.core.values.slots import CACHED, RESERVED, Slots, SlotState
 
@@ -206,11 +207,15 @@ def _anchors(node: Node) -> list[Anchor]:
 def remove_corrupt(at: Position) -> Removed:
     """Removes the page that ends at ``at`` and everything below it, as :func:`remove` does.
 
-    Next tokens within the page go too, even if another page begins with the same tokens: they
-    may have been computed on this page.
+    With a page of a KV cache group it removes the pages of the path after it: they may have been
+    computed on it. Next tokens within the page go too, even if another page begins with the same
+    tokens: they may have been computed on this page.
     """
     top = at.node
     namespace = namespace_of(top)
+    if is_group_page(top.edge):
+        end = end_of_path(top)
+        return remove(top, Cause.CORRUPT).plus(remove_below(end))
     if at.pages > 1:
         namespace.index.split(top, at.pages - 1)
     above, page = top.parent, top.edge[: namespace.width]
@@ -218,6 +223,18 @@ def remove_corrupt(at: Position) -> Removed:
     removed = remove(top, Cause.CORRUPT)
     if above.next_tokens is not None:
         above.next_tokens.forget(top.start, page, NO_CHILDREN.has_begun_by)
+    namespace.index.compact(above)
+    return removed
+
+
+def remove_below(at: Position) -> Removed:
+    """Removes the pages that continue the path after ``at`` as corrupt. Pages of groups stay."""
+    namespace, removed = namespace_of(at.node), Removed(0, 0)
+    is_inside = at.pages < len(at.node.slots)
+    above = namespace.index.split(at.node, at.pages) if is_inside else at.node
+    for child in list(above.children.values()):
+        if not is_group_page(child.edge):
+            removed = removed.plus(remove(child, Cause.CORRUPT))
     namespace.index.compact(above)
     return removed
 

@@ -18,6 +18,7 @@ from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.pages import evict, nominate, publish, release
 from kvstore.core.pool.placement import nearest
 from kvstore.core.values.event_log import Cause
+from kvstore.core.values.group_pages import path_bytes
 from kvstore.core.values.requests import NO_HINT, Caller, MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
 from kvstore.core.values.tokens import TOKEN_BYTES
@@ -137,8 +138,10 @@ class DiskReads:
         if options is not None:
             lease.require_pins_alive(options)
             count = 0 if options.pin_id in lease.pins else count
-        digests = hashes_to(at, sequence.tokens[begin : begin + max(count, 0) * width])
-        return Located(namespace.digest, at.depth, max(count, 0), digests)
+        wanted = sequence.tokens[max(begin, 0) : max(begin, 0) + max(count, 0) * width]
+        count = path_bytes(wanted, width) // width
+        digests = hashes_to(at, wanted[: count * width])
+        return Located(namespace.digest, at.depth, count, digests)
 
     def begin_read(
         self,

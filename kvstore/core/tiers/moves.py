@@ -22,7 +22,8 @@ from kvstore.core.pool.tier_policy import WritePolicy
 from kvstore.core.values.event_log import Cause, PagesChange
 from kvstore.core.values.requests import Caller, MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
-from kvstore.core.verbs.lookup import longest
+from kvstore.core.verbs.group_windows import require_windows
+from kvstore.core.verbs.lookup import find
 
 
 class Transfer(NamedTuple):
@@ -198,15 +199,11 @@ class Moves:
         moves: list[Move] = []
         if self._state.wanted is not None and self._state.wanted.policy.promote:
             self._state.length(sequence.tokens, sequence.position)
-            found = longest(
-                lease,
-                namespace,
-                sequence,
-                wants_source=options.source_pin_id is not None,
-                wants_next_token=options.accept_next_token,
-                anywhere=True,
-            )
+            require_windows(namespace, options.groups)
+            found = find(lease, namespace, sequence, options, anywhere=True)
             self._begin(found.last, FIRST, moves, found.last.depth)
+            for node, _ in (page for group in found.groups for page in group.pages):
+                self._begin(Position(node, 1), FIRST, moves, 1)
         return moves
 
     def finish_moves(self, moves: Iterable[Move], *, copied: bool = True) -> int:

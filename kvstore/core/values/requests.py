@@ -1,5 +1,6 @@
 """Requests to the core and its answers, as plain data."""
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf
@@ -81,18 +82,54 @@ class Sequence(NamedTuple):
     base_reservation_id: int | None = None
 
 
+class GroupWindow(NamedTuple):
+    """The pages of a KV cache group that a match needs: the last ``page_count`` before its end.
+
+    Zero means all.
+    """
+
+    group: int
+    page_count: int
+
+
 class MatchOptions(NamedTuple):
     """The options of a match: the pins to take, and the kinds of answer that are allowed.
 
     Without ``source_pin_id`` the match looks for no source page. ``prefill_tokens_per_second``
     is the caller's own speed, or 0 if it states none. Counters use it; it does not make two
-    matches different.
+    matches different. ``groups`` are what it needs of further KV cache groups, from page
+    ``group_start_page`` on.
     """
 
     pin_id: int
     source_pin_id: int | None = None
     accept_next_token: bool = False
     prefill_tokens_per_second: int = 0
+    groups: tuple[GroupWindow, ...] = ()
+    group_start_page: int = 0
+
+
+class GroupInsert(NamedTuple):
+    """Pages of a KV cache group to publish: their positions on the path, slots and checksums.
+
+    Each slot is an offset in another reservation. ``checksums`` is as long, or empty.
+    """
+
+    group: int
+    page_positions: Items[int]
+    slot_offsets: Items[int]
+    checksums: Items[int] = ()
+
+
+class SlotMoves(NamedTuple):
+    """Slots of reservation ``reservation_id`` that an insert moves to its own reservation.
+
+    ``offsets`` are for the last pages of the sequence, and those of ``groups`` for their pages.
+    """
+
+    reservation_id: int
+    offsets: Items[int] = ()
+    groups: Items[GroupInsert] = ()
 
 
 class ReservationRequest(NamedTuple):
@@ -133,11 +170,19 @@ class InFlight(NamedTuple):
     idle: float
 
 
+class GroupPages(NamedTuple):
+    """The pages of a KV cache group from page ``start_page`` of the sequence on."""
+
+    group: int
+    start_page: int
+    runs: tuple[Run, ...]
+
+
 class Match(NamedTuple):
     """The longest cached prefix. Without runs and source it is a miss, or pinned nothing.
 
     The core leaves ``tier_3_token_count`` at zero: it is the number of tokens after the runs
-    that the disk has.
+    that the disk has. ``groups`` are in the order of the request.
     """
 
     matched_token_count: int
@@ -146,6 +191,7 @@ class Match(NamedTuple):
     next_token: int | None = None
     tier_3_token_count: int = 0
     in_flight: InFlight | None = None
+    groups: tuple[GroupPages, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -180,11 +226,13 @@ class Grant(NamedTuple):
 class Inserted:
     """The pages that the index holds for an insert.
 
-    ``published_page_count`` of them are the caller's own slots.
+    ``published_page_count`` of them are the caller's own slots. ``groups`` are pairs of a
+    group and the positions of its pages that were published, in the order of the request.
     """
 
     runs: tuple[Run, ...]
     published_page_count: int
+    groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True)

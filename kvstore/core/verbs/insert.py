@@ -5,15 +5,33 @@ from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
-from kvstore.core.leases.holds import Reservation, covered_position
+from kvstore.core.leases.holds import Hold, Reservation, covered_position
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.pages import publish
 from kvstore.core.pool.placement import joined, nearest
-from kvstore.core.values.requests import NO_HINT, Caller, Hint, Inserted, ReuseHint, Sequence
+from kvstore.core.values.group_pages import require_sequence
+from kvstore.core.values.requests import (
+    NO_HINT,
+    Caller,
+    GroupInsert,
+    Hint,
+    Inserted,
+    ReuseHint,
+    Sequence,
+    SlotMoves,
+)
 from kvstore.core.values.runs import runs_of
 from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.core.verbs.lookup import whole_tokens
 from kvstore.core.verbs.reclaim import Reclaiming
+from kvstore.core.verbs.slot_moves import (
+    GroupPublishing,
+    PlannedMoves,
+    move_slots,
+    plan_moves,
+    require_parents,
+    reservation_for,
+)
 from kvstore.errors import (
     IdReused,
     InsertExceedsReservation,
@@ -40,6 +58,7 @@ class Inserting:
     def __init__(self, state: CacheState, reclaiming: Reclaiming) -> None:
         self._state = state
         self._reclaiming = reclaiming
+        self._groups = GroupPublishing(state, reclaiming)
 
     def insert(
         self,
@@ -51,40 +70,74 @@ class Inserting:
         next_token: int | None = None,
         checksums: Items[int] = (),
         hint: ReuseHint | None = None,
+        moves: SlotMoves | None = None,
     ) -> Inserted:
         """Publishes the next pages of a reservation. Pages inserted before are answered again.
 
         The last page may be partial; then nothing may follow it. ``next_token`` is stored at
         the end of ``sequence``. ``checksums`` has one entry for each page of ``sequence``,
         zero for none, or is empty. The store keeps those of pages that it publishes now.
-        ``hint`` is what the caller expects of these pages.
+        ``hint`` is what the caller expects of these pages. ``moves`` are slots of another
+        reservation, for the last of these pages and for pages of KV cache groups. With them
+        the reservation is made if it does not exist.
         """
         lease = self._state.member(caller)
-        reservation = lease.reservation(reservation_id)
+        reservation = reservation_for(lease, reservation_id, sequence, moves, now)
         namespace = reservation.namespace
         length = self._state.length(sequence.tokens, sequence.position)
-        first, end = insert_range(reservation, sequence, length)
-        if checksums and len(checksums) != end - first:
-            why = f"{end - first} pages are inserted"
-            value = f"{len(checksums)} checksums"
-            raise InvalidField(field="page_checksums", value=value, why=why)
+        plan = plan_moves(lease, reservation, moves, -(-length // namespace.layout.page_tokens))
+        first, end = insert_range(reservation, sequence, length, len(plan.offsets))
+        require_checksums(checksums, end - first)
         known = reservation.token_end(namespace.layout.page_tokens) - sequence.position
         cut = min(max(known, 0) * TOKEN_BYTES, len(sequence.tokens))
         if cut:
             start = sequence.position * TOKEN_BYTES
             if reservation.tokens()[start : start + cut] != sequence.tokens[:cut]:
                 raise IdReused(id=reservation_id)
-        if cut < len(sequence.tokens):
-            if reservation.tail_token_count:
-                raise IdReused(id=reservation_id)
+        is_new = cut < len(sequence.tokens)
+        if is_new:
+            require_new(lease, reservation, sequence, cut)
+        elif next_token is not None:
+            require_covered(lease, reservation, sequence, length)
+        if plan.pages:
+            covered = length // namespace.layout.page_tokens if is_new else None
+            base = base_of(lease, reservation, sequence)
+            require_parents(namespace, base, covered, plan.pages)
+        # From here on nothing is refused.
+        if moves is not None and reservation_id not in lease.reservations:
+            lease.add_reservation(reservation)
+        move_slots(reservation, plan)
+        expected = NO_HINT if hint is None else hint.at(now)
+        if is_new:
             fresh = checksums[reservation.whole_end - first :]
-            expected = NO_HINT if hint is None else hint.at(now)
             self._publish(lease, reservation, sequence, cut, fresh, expected, now)
+        if plan.pages:
+            self._publish_groups(lease, reservation, sequence, plan, expected, now)
         if next_token is not None:
             store_next_token(lease, reservation, sequence, next_token)
         flags = reservation.published[first - reservation.start_page : end - reservation.start_page]
         runs = runs_of(reservation.slots()[first:end], namespace.extents)
-        return Inserted(runs, sum(flags))
+        groups = () if moves is None else published_groups(reservation, moves.groups)
+        return Inserted(runs, sum(flags), groups)
+
+    def _publish_groups(
+        self,
+        lease: Lease,
+        reservation: Reservation,
+        sequence: Sequence,
+        plan: PlannedMoves,
+        hint: Hint,
+        now: float,
+    ) -> None:
+        """Publishes pages of groups under the path, now that it is as far as it gets."""
+        namespace = reservation.namespace
+        namespace.arena.policy.now = self._state.events.now = now
+        base = base_of(lease, reservation, sequence)
+        inserted, duplicates, returned = self._groups.publish(reservation, base, plan, hint)
+        for counters in (self._state.counters, namespace.counters, lease.counters):
+            counters.inserted_page_count += inserted
+            counters.duplicate_page_count += duplicates
+            counters.returned_page_count += returned
 
     def _publish(
         self,
@@ -116,10 +169,24 @@ class Inserting:
             counters.returned_page_count += published.returned
 
 
-def insert_range(reservation: Reservation, sequence: Sequence, length: int) -> tuple[int, int]:
+def published_groups(
+    reservation: Reservation, groups: Items[GroupInsert]
+) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Returns each group with the positions of its pages that were published."""
+    published = reservation.group_pages
+    return tuple(
+        (group, tuple(each for each in positions if published[group, each]))
+        for group, positions, _, _ in groups
+    )
+
+
+def insert_range(
+    reservation: Reservation, sequence: Sequence, length: int, moving: int = 0
+) -> tuple[int, int]:
     """Returns the first page of an insert, and the page after its last.
 
-    ``length`` is that of the whole sequence, in tokens. Raises InvalidField,
+    ``length`` is that of the whole sequence, in tokens. The insert brings ``moving`` slots, which
+    the reservation does not have yet. Raises InvalidField,
     InsertExceedsReservation or ParentNotCovered. Raises NamespaceNotFound if the
     reservation's namespace was deleted.
     """
@@ -130,7 +197,10 @@ def insert_range(reservation: Reservation, sequence: Sequence, length: int) -> t
     if length % layout.page_tokens and not layout.divides_by_token:
         raise InvalidField(field="tokens", value=length, why="not in whole pages")
     end = -(-length // layout.page_tokens)
-    reserved_end = reservation.start_page + len(reservation.reserved)
+    reserved_end = reservation.reserved_end + moving
+    lost = reservation.published.find(1, reservation.inserted)
+    if lost >= 0:
+        reserved_end = reservation.start_page + lost
     if first < reservation.start_page or end > reserved_end:
         raise InsertExceedsReservation(
             page_position=first, page_count=end - first, reserved_end=reserved_end
@@ -138,6 +208,57 @@ def insert_range(reservation: Reservation, sequence: Sequence, length: int) -> t
     if first > reservation.whole_end:
         raise ParentNotCovered(page_position=first, covered=reservation.whole_end)
     return first, end
+
+
+def require_checksums(checksums: Items[int], page_count: int) -> None:
+    """Raises InvalidField unless there is a checksum for each page, or none at all."""
+    if checksums and len(checksums) != page_count:
+        why = f"{page_count} pages are inserted"
+        value = f"{len(checksums)} checksums"
+        raise InvalidField(field="page_checksums", value=value, why=why)
+
+
+def require_new(lease: Lease, reservation: Reservation, sequence: Sequence, cut: int) -> None:
+    """Raises unless a sequence's pages from byte ``cut`` on may follow the inserted ones.
+
+    Raises IdReused, InvalidField, ParentNotCovered or ParentDetached, besides the errors of
+    ``Lease.base_of``.
+    """
+    if reservation.tail_token_count:
+        raise IdReused(id=reservation.hold_id)
+    require_sequence(sequence.tokens[cut:], reservation.namespace.width)
+    parent_of(reservation, base_of(lease, reservation, sequence))
+
+
+def require_covered(
+    lease: Lease, reservation: Reservation, sequence: Sequence, length: int
+) -> None:
+    """Raises ParentNotCovered unless the whole pages of ``length`` tokens are held.
+
+    Also raises the errors of ``Lease.base_of``.
+    """
+    base = base_of(lease, reservation, sequence)
+    page_tokens = reservation.namespace.layout.page_tokens
+    covered_position(reservation.namespace, base, length // page_tokens)
+
+
+def base_of(lease: Lease, reservation: Reservation, sequence: Sequence) -> Hold | None:
+    """Returns the hold of the path that an insert continues: after the first its reservation.
+
+    Raises the errors of ``Lease.base_of``.
+    """
+    return reservation if reservation.inserted else lease.base_of(reservation.namespace, sequence)
+
+
+def parent_of(reservation: Reservation, base: Hold | None) -> Position:
+    """Returns the place after which the next page of a reservation is published.
+
+    ``base`` holds the path there. Raises ParentNotCovered or ParentDetached.
+    """
+    parent = covered_position(reservation.namespace, base, reservation.whole_end)
+    if parent.node.detached:
+        raise ParentDetached(page_position=reservation.whole_end)
+    return parent
 
 
 def publish_next(
@@ -156,11 +277,9 @@ def publish_next(
     """
     namespace = reservation.namespace
     index = namespace.index
-    base = reservation if reservation.inserted else lease.base_of(namespace, sequence)
+    base = base_of(lease, reservation, sequence)
     begun = reservation.whole_end
-    parent = covered_position(namespace, base, begun)
-    if parent.node.detached:
-        raise ParentDetached(page_position=begun)
+    parent = parent_of(reservation, base)
     pages, rest = divmod(len(tokens), index.width)
     slots = reservation.reserved[reservation.inserted :]
     at = index.descend(parent, tokens, pages)
@@ -243,7 +362,7 @@ def store_next_token(
     namespace = reservation.namespace
     length = sequence.position * TOKEN_BYTES + len(sequence.tokens)
     depth, rest = divmod(length, namespace.width)
-    base = reservation if reservation.inserted else lease.base_of(namespace, sequence)
+    base = base_of(lease, reservation, sequence)
     at = covered_position(namespace, base, depth)
     last = reservation.position_at(depth + 1) if rest else at
     if length and not last.node.detached:

@@ -8,16 +8,18 @@ from kvstore.core.leases.holds import Hold, covered_position
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import FIRST, Tiers, extended, nearest, nearest_usable
-from kvstore.core.values.requests import InFlight, Sequence
+from kvstore.core.values.requests import InFlight, MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS
 from kvstore.core.values.tokens import TOKEN_BYTES
+from kvstore.core.verbs.group_windows import FoundGroup, fit, tier_for
 
 
 class Found(NamedTuple):
     """The cached part of a sequence: whole pages through ``at``, and what lies beyond.
 
     ``source`` is the end of the page to copy from, of which ``valid_token_count`` tokens
-    belong to the sequence. ``tiers`` are those of all pages through the last.
+    belong to the sequence. ``tiers`` are those of all pages through the last. ``groups`` are the
+    pages of KV cache groups that were asked for.
     """
 
     at: Position
@@ -25,6 +27,7 @@ class Found(NamedTuple):
     valid_token_count: int = 0
     next_token: int | None = None
     tiers: Tiers = None
+    groups: tuple[FoundGroup, ...] = ()
 
     @property
     def last(self) -> Position:
@@ -88,6 +91,41 @@ def longest(
         return Found(at, None, 0, None, tiers)
     rest = rest_of(namespace, depth, sequence, length - 1)
     return _with_source(reader, namespace, at, tiers, rest)
+
+
+def find(
+    lease: Lease,
+    namespace: Namespace,
+    sequence: Sequence,
+    options: MatchOptions,
+    *,
+    anywhere: bool = False,
+) -> Found:
+    """Returns what a match with some options finds, as :func:`longest` does.
+
+    With groups it ends at the deepest page where each group has its whole window, without a
+    source page and without a next token.
+    """
+    if not options.groups:
+        return longest(
+            lease,
+            namespace,
+            sequence,
+            wants_source=options.source_pin_id is not None,
+            wants_next_token=options.accept_next_token,
+            anywhere=anywhere,
+        )
+    found = longest(
+        lease,
+        namespace,
+        sequence,
+        wants_source=False,
+        wants_next_token=False,
+        anywhere=anywhere,
+    )
+    tier_of = tier_for(None if anywhere else lease, namespace)
+    at, groups = fit(namespace, found.at, options.groups, options.group_start_page, tier_of)
+    return found._replace(at=at, groups=groups)
 
 
 def cached_end(lease: Lease, namespace: Namespace, sequence: Sequence, pages: int) -> Position:

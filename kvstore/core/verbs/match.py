@@ -7,14 +7,24 @@ from math import inf
 from typing import TypeAlias
 
 from kvstore.core.cache_state import CacheState
+from kvstore.core.index.node import Position
 from kvstore.core.leases.holds import Pin, SourcePin, Unanswered
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.counters import Lookup, count_lookup
-from kvstore.core.values.requests import Caller, InFlight, Match, MatchOptions, Sequence, Source
+from kvstore.core.values.requests import (
+    Caller,
+    GroupPages,
+    InFlight,
+    Match,
+    MatchOptions,
+    Sequence,
+    Source,
+)
 from kvstore.core.values.runs import runs_of
 from kvstore.core.values.tokens import TOKEN_BYTES
-from kvstore.core.verbs.lookup import Found, in_flight_beyond, longest
+from kvstore.core.verbs.group_windows import FoundGroup, require_windows
+from kvstore.core.verbs.lookup import Found, find, in_flight_beyond
 from kvstore.core.verbs.verify import Inspection, inspection_of
 from kvstore.errors import IdReused, Tombstoned
 
@@ -84,13 +94,9 @@ class Matching:
         if source_pin_id == pin_id or source_pin_id in lease.pins:
             raise IdReused(id=source_pin_id)
         asked = self._state.length(sequence.tokens, sequence.position)
-        found = longest(
-            lease,
-            namespace,
-            sequence,
-            wants_source=source_pin_id is not None,
-            wants_next_token=options.accept_next_token,
-        )
+        if options.groups:
+            require_windows(namespace, options.groups)
+        found = find(lease, namespace, sequence, options)
         in_flight = None
         if namespace.prefills.by_page:
             idle = inf if yield_idle is None else yield_idle
@@ -146,6 +152,8 @@ class Matching:
         pin = Pin(options.pin_id, namespace, found.at, fingerprint, now, found.tiers)
         lease.add_pin(pin)
         pin.next_token = found.next_token
+        for each in found.groups:
+            self._pin_group(pin, each)
         if found.source is not None:
             source_pin_id, valid = options.source_pin_id, found.valid_token_count
             assert source_pin_id is not None  # without one, no source is looked for
@@ -154,15 +162,29 @@ class Matching:
             lease.add_pin(source)
         return pin
 
+    def _pin_group(self, pin: Pin, found: FoundGroup) -> None:
+        """Uses and pins the pages of a group."""
+        state = self._state
+        group, start_page, pages = found
+        pin.hold_group(group, start_page, pages)
+        for depth, (node, tier) in enumerate(pages, start=start_page + 1):
+            end = Position(node, 1)
+            state.touch(end, hits=1)
+            if state.wanted is not None:
+                state.wanted.matched(end, ((depth + 1, tier),))
+            if state.disk is not None:
+                state.disk.touched(end, depth)
+
 
 def _inspection(
     lease: Lease, pin: Pin, depth: int, options: MatchOptions, pick: Pick | None
 ) -> Inspection | None:
     """Returns the inspection of the pages that ``pick`` chooses, or None without any to read.
 
-    ``depth`` is the number of pages to use in place.
+    ``depth`` is the number of pages of its path.
     """
-    chosen = pick(depth + (pin.source_id in lease.pins)) if pick is not None else ()
+    count = depth + (pin.source_id in lease.pins) + len(pin.group_anchors)
+    chosen = pick(count) if pick is not None else ()
     return inspection_of(lease, pin, options, chosen) if chosen else None
 
 
@@ -198,7 +220,11 @@ def match_of(lease: Lease, pin: Pin, in_flight: InFlight | None = None) -> Match
         source = Source(held.hold_id, page, held.valid_token_count)
     runs = runs_of(slots, extents)
     matched = len(slots) * namespace.layout.page_tokens
-    return Match(matched, runs, source, pin.next_token, 0, in_flight)
+    groups = tuple(
+        GroupPages(held.group, held.start_page, runs_of(own, extents))
+        for held, own in pin.group_slots()
+    )
+    return Match(matched, runs, source, pin.next_token, 0, in_flight, groups)
 
 
 def fingerprint_of(
@@ -221,6 +247,8 @@ def fingerprint_of(
             options.pin_id,
             options.source_pin_id,
             options.accept_next_token,
+            options.groups,
+            options.group_start_page,
             len(sequence.tokens),
             rest,
         )

@@ -16,8 +16,16 @@ from kvstore.core.pool.tenant import Tenant
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.event_log import Cause, NamespaceEvent, NamespaceStep
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout
-from kvstore.core.values.requests import Caller, Identity, Peeked, Removed, Sequence
+from kvstore.core.values.requests import (
+    Caller,
+    GroupWindow,
+    Identity,
+    Peeked,
+    Removed,
+    Sequence,
+)
 from kvstore.core.values.slots import ExtentSlots, Generations
+from kvstore.core.verbs.group_windows import fit, require_windows, tier_for
 from kvstore.core.verbs.lookup import in_flight_beyond, matchable_pages, rest_of
 from kvstore.errors import InvalidField
 
@@ -116,14 +124,28 @@ class Namespaces:
         arena = self._state.arenas[arena_id]
         arena.add_extent(ExtentSlots(extent_id, slot_count, generations, arena.tier))
 
-    def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes, now: float) -> Peeked:
-        """Returns what a match would cover. Has no effect at all."""
+    def peek(
+        self,
+        identity: Identity,
+        namespace_id: bytes,
+        tokens: bytes,
+        now: float,
+        groups: tuple[GroupWindow, ...] = (),
+        group_start_page: int = 0,
+    ) -> Peeked:
+        """Returns what a match would cover. Has no effect at all.
+
+        ``groups`` and ``group_start_page`` are those of ``MatchOptions``.
+        """
         namespace = self._state.namespace(identity, namespace_id)
         index, layout = namespace.index, namespace.layout
         length = self._state.length(tokens, 0)
         pages = matchable_pages(length, layout.page_tokens)
         at = index.descend(Position(index.root, 0), tokens, pages)
-        rest = rest_of(namespace, at.depth, Sequence(tokens), length - 1)
+        if groups:
+            require_windows(namespace, groups)
+            at, _ = fit(namespace, at, groups, group_start_page, tier_for(None, namespace))
+        rest = b"" if groups else rest_of(namespace, at.depth, Sequence(tokens), length - 1)
         found = index.nearest(at, rest) if rest and layout.divides_by_token else None
         matched, copied = at.depth * layout.page_tokens, found[1] if found else 0
         return Peeked(

@@ -164,7 +164,7 @@ class Reserving:
             return request.page_count
         if existing.namespace is not namespace or existing.start_page != request.start_page:
             raise IdReused(id=reservation_id)
-        return max(request.page_count - len(existing.reserved), 0)
+        return max(request.page_count - len(existing.reserved), 0) + existing.moved_count
 
     def _take(self, lease: Lease, namespace: Namespace, count: int, now: float) -> Slots:
         """Returns ``count`` slots, now reserved. Evicts only if the lease can use the slots."""

@@ -13,13 +13,15 @@ from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.children import NO_CHILDREN
-from kvstore.core.index.node import Node, Position
+from kvstore.core.index.node import Anchor, Node, Position
 from kvstore.core.index.path_hashes import hash_at
+from kvstore.core.index.radix import end_of_path
 from kvstore.core.leases.holds import Hold, Pin
 from kvstore.core.leases.lease import Lease
-from kvstore.core.pool.namespace import namespace_of
-from kvstore.core.pool.pages import remove_corrupt
+from kvstore.core.pool.namespace import Namespace, namespace_of
+from kvstore.core.pool.pages import remove_below, remove_corrupt
 from kvstore.core.values.event_log import Cause
+from kvstore.core.values.group_pages import is_group_page
 from kvstore.core.values.requests import MatchOptions
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, NO_CHECKSUM
 from kvstore.errors import LeaseNotFound, PageCorrupt
@@ -83,14 +85,12 @@ class Verifying:
         found = [page for page in corrupt if _place_of(page) is not None]
         for page in corrupt:
             if page not in found:
-                _forget_next_tokens(lease, inspection.pin, page)
-                self._forbid(lease, inspection.pin, page)
+                self._forget(lease, inspection.pin, page)
         # From the top, since a page leaves with everything below it.
         for page in sorted(found, key=lambda each: each.end):
             at = _place_of(page)
             if at is not None:
-                if self._state.disk is not None:
-                    self._state.disk.remove(namespace, hash_at(at))
+                self._remove_from_disk(namespace, at)
                 self._state.count_removed(namespace, remove_corrupt(at), Cause.CORRUPT)
         for counters in every:
             counters.corrupt_page_count += len(found)
@@ -118,7 +118,9 @@ class Verifying:
                 raise PageCorrupt(page_position=corrupt[0].page_position)
             return True
         source = lease.pins.get(pin.source_id or 0)
-        anchors = pin.anchors if source is None else [*pin.anchors, *source.anchors]
+        anchors = [*pin.anchors, *pin.group_anchors]
+        if source is not None:
+            anchors += source.anchors
         if True not in [anchor.node.detached for anchor in anchors]:
             self._state.count_answer(lease, pin)
             return True
@@ -144,16 +146,43 @@ class Verifying:
         if reservation is not None:
             lease.drop_reservation(reservation)
 
-    def _forbid(self, lease: Lease, pin: Pin, page: PageCheck) -> None:
-        """Records that nothing computed on a page that left the index may return from the disk.
+    def _remove_from_disk(self, namespace: Namespace, at: Position) -> None:
+        """Records that a corrupt page may not return from the disk, nor anything after it.
+
+        With a page of a KV cache group goes the page of the path that it belongs to.
+        """
+        if self._state.disk is None:
+            return
+        if is_group_page(at.node.edge):
+            at = end_of_path(at.node)
+            namespace.losses += 1
+        self._state.disk.remove(namespace, hash_at(at))
+
+    def _forget(self, lease: Lease, pin: Pin, page: PageCheck) -> None:
+        """Drops what was computed on a corrupt page that left the index, as far as it is known.
 
         Pages of the same tokens that were inserted and kept since then leave the disk with it.
         """
-        hold = _hold_of(lease, pin, page)
-        if self._state.disk is not None and hold is not None:
-            width = pin.namespace.index.width
-            pin.namespace.losses += 1
-            self._state.disk.remove_prefix(pin.namespace, hold.tokens()[: page.end * width])
+        namespace, width = pin.namespace, pin.namespace.index.width
+        if is_group_page(page.node.edge):
+            hold: Hold | None = pin
+            end = page.end - 1
+            self._remove_path_after(pin, end)
+        else:
+            hold, end = _hold_of(lease, pin, page), page.end
+            _forget_next_tokens(lease, pin, page)
+        if self._state.disk is not None and hold is not None and hold.held_end >= end:
+            namespace.losses += 1
+            self._state.disk.remove_prefix(namespace, hold.tokens()[: end * width])
+
+    def _remove_path_after(self, pin: Pin, end: int) -> None:
+        """Removes the pages that continue the first ``end`` pages of a pinned path."""
+        namespace = pin.namespace
+        at = Position(namespace.index.root, 0)
+        if not namespace.deleted and pin.held_end >= end:
+            at = namespace.index.descend(at, pin.tokens(), end)
+        if end and at.depth == end:
+            self._state.count_removed(namespace, remove_below(at), Cause.CORRUPT)
 
 
 def inspection_of(
@@ -161,14 +190,20 @@ def inspection_of(
 ) -> Inspection | None:
     """Returns the inspection of the chosen pages of a match, or None if none has a checksum.
 
-    ``chosen`` are numbers, in rising order, of the pages in place followed by the source page.
+    ``chosen`` are numbers, in rising order, of the pages in place, followed by the source page
+    or by the pages of groups.
     """
     source = None if pin.source_id is None else lease.pins.get(pin.source_id)
     ends = [each + 1 for each in chosen]
+    beyond = bisect_right(ends, pin.held_end)
+    others = ends[beyond:]
+    del ends[beyond:]
     pages: list[PageCheck] = []
-    if source is not None and ends[-1] > pin.held_end:
-        ends.pop()
+    if source is not None and others:
         pages += _checks_of(source, [source.held_end])
+    elif others:
+        anchors = [pin.group_anchors[end - pin.held_end - 1] for end in others]
+        pages += _checks_at(pin, anchors)
     pages += _checks_of(pin, ends)
     return Inspection(lease, pin, options, pages) if pages else None
 
@@ -190,6 +225,17 @@ def _checks_of(hold: Hold, ends: list[int]) -> list[PageCheck]:
                 checks += _checks_in(hold, node, chosen)
             node = node.parent
     return checks
+
+
+def _checks_at(hold: Hold, anchors: Items[Anchor]) -> Iterator[PageCheck]:
+    """Yields the checks of pages of groups, each held by an anchor."""
+    for anchor in anchors:
+        slot, node = anchor.copies.slots[0], anchor.node
+        extent = hold.namespace.extents[slot >> INDEX_BITS]
+        index = slot & INDEX_MASK
+        checksum = extent.checksums[index]
+        if checksum != NO_CHECKSUM:
+            yield PageCheck(slot, extent.generations[index], checksum, node.start + 1, node)
 
 
 def _checks_in(hold: Hold, node: Node, ends: list[int]) -> Iterator[PageCheck]:

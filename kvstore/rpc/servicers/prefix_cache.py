@@ -7,6 +7,8 @@ from kvstore.v1 import prefix_cache_pb2 as pb
 
 # The feature of a server whose answers report prefills in flight, to which acquires may yield.
 IN_FLIGHT = "in_flight"
+# The feature of a server that keeps pages of KV cache groups, and moves slots with an insert.
+KV_CACHE_GROUPS = "kv_cache_groups"
 
 
 class PrefixCacheServicer:
@@ -24,7 +26,7 @@ class PrefixCacheServicer:
             call.caller(request.caller.lease_id, request.caller.store_epoch),
             request.namespace_id,
             convert.sequence_of(request.sequence, call.tokens),
-            convert.options_of(request),
+            convert.group_options_of(request, self._store.limits),
             convert.terms_of(request, call.remaining),
         )
         response = pb.MatchPrefixResponse()
@@ -37,6 +39,8 @@ class PrefixCacheServicer:
             call.who,
             request.namespace_id,
             request.tokens,
+            convert.windows_of(request, self._store.limits),
+            request.group_start_page,
         )
         return convert.peek_message(peeked)
 
@@ -82,8 +86,11 @@ class PrefixCacheServicer:
             next_token=next_token,
             checksums=request.page_checksums,
             hint=convert.hint_of(request),
+            moves=convert.moves_of(request, self._store.limits),
         )
         response = pb.InsertPrefixResponse(published_page_count=inserted.published_page_count)
+        for group, positions in inserted.groups:
+            response.groups.add(group=group, published_positions=positions)
         for run in inserted.runs:
             convert.fill_run(response.runs.add(), run, request.caller)
         return response

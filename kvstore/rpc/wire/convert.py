@@ -10,6 +10,8 @@ from math import inf
 from kvstore.core import (
     ExpectedReuse,
     Grant,
+    GroupInsert,
+    GroupWindow,
     InFlight,
     Limits,
     Match,
@@ -20,6 +22,7 @@ from kvstore.core import (
     ReservationRequest,
     ReuseHint,
     Sequence,
+    SlotMoves,
 )
 from kvstore.core.values.layout import OpaqueContent, PagedContent
 from kvstore.core.values.runs import Run
@@ -68,6 +71,43 @@ def options_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> Matc
     source_pin_id = message.source_pin_id or None
     speed = message.prefill_tokens_per_second
     return MatchOptions(pin_id, source_pin_id, message.accept_next_token, speed)
+
+
+def windows_of(
+    message: pb.MatchPrefixRequest | pb.PeekPrefixRequest, limits: Limits
+) -> tuple[GroupWindow, ...]:
+    """Returns the windows of the KV cache groups that a match needs."""
+    fields.require_batch(message.groups, limits)
+    return tuple(GroupWindow(each.group, each.page_count) for each in message.groups)
+
+
+def group_options_of(message: pb.MatchPrefixRequest, limits: Limits) -> MatchOptions:
+    """Returns how a match is asked for, with its KV cache groups."""
+    options = options_of(message)
+    if not message.groups:
+        return options
+    return options._replace(
+        groups=windows_of(message, limits), group_start_page=message.group_start_page
+    )
+
+
+def moves_of(message: pb.InsertPrefixRequest, limits: Limits) -> SlotMoves | None:
+    """Returns the slots that an insert takes from another reservation, or None."""
+    if not message.slots_reservation_id:
+        if message.slot_offsets or message.group_pages:
+            fields.missing_id("slots_reservation_id")
+        return None
+    fields.require_batch(message.group_pages, limits)
+    groups = [
+        GroupInsert(
+            each.group,
+            tuple(each.page_positions),
+            tuple(each.slot_offsets),
+            tuple(each.page_checksums),
+        )
+        for each in message.group_pages
+    ]
+    return SlotMoves(message.slots_reservation_id, tuple(message.slot_offsets), groups)
 
 
 def terms_of(
@@ -180,6 +220,10 @@ def fill_match(message: pb.PrefixMatch, match: Match, caller: pb.Caller) -> None
     message.tier_3_token_count = match.tier_3_token_count
     if match.in_flight is not None:
         message.in_flight.CopyFrom(_in_flight_message(match.in_flight))
+    for held in match.groups:
+        group = message.groups.add(group=held.group, start_page=held.start_page)
+        for run in held.runs:
+            fill_run(group.runs.add(), run, caller)
 
 
 def fill_grant(message: pb.ReservationGrant, grant: Grant, caller: pb.Caller) -> None:

@@ -26,12 +26,15 @@ from kvstore.core.values.limits import Limits, Quotas, QuotaTable
 from kvstore.core.values.requests import (
     Caller,
     Grant,
+    GroupInsert,
+    GroupWindow,
     Identity,
     Inserted,
     Match,
     MatchOptions,
     ReservationRequest,
     Sequence,
+    SlotMoves,
 )
 from kvstore.core.values.runs import Run
 from kvstore.core.values.slots import ExtentSlots, SlotState
@@ -279,14 +282,49 @@ class Worker:
         page: int = 0,
         *,
         checksums: Items[int] = (),
+        moves: SlotMoves | None = None,
         **base: int,
     ) -> Inserted:
         """Inserts ``letters`` as the pages from ``page`` on."""
         page_tokens = self.world.page_tokens
         sequence = Sequence(paged(letters, page_tokens), page * page_tokens, **base)
         return self.cache.insert(
-            self.caller, reservation_id, sequence, self.world.now, checksums=checksums
+            self.caller,
+            reservation_id,
+            sequence,
+            self.world.now,
+            checksums=checksums,
+            moves=moves,
         )
+
+    def match_groups(
+        self, letters: str, pin_id: int, groups: dict[int, int], start_page: int = 0
+    ) -> Match:
+        """Match ``letters`` with the windows of some groups, by group."""
+        windows = tuple(GroupWindow(*each) for each in groups.items())
+        options = MatchOptions(pin_id, groups=windows, group_start_page=start_page)
+        sequence = self.sequence(letters)
+        return self.cache.match(self.caller, NAMESPACE_ID, sequence, options, self.world.now)
+
+    def publish_groups(self, letters: str, **pages: str) -> None:
+        """Cache a sequence, and pages of groups: ``g1="1.1"`` is those of its page 0 and 2.
+
+        Holds nothing of them afterwards.
+        """
+        spare, reservation = next(self._ids), next(self._ids)
+        groups = [
+            (int(name[1:]), [page for page, mark in enumerate(marks) if mark == "1"])
+            for name, marks in pages.items()
+        ]
+        self.reserve(spare, len(letters) + sum(len(positions) for _, positions in groups))
+        offsets = iter(range(len(letters), 1 << 30))
+        inserts = [
+            GroupInsert(group, positions, [next(offsets) for _ in positions])
+            for group, positions in groups
+        ]
+        moves = SlotMoves(spare, range(len(letters)), inserts)
+        self.insert(reservation, letters, moves=moves)
+        self.abort(reservation, spare)
 
     def release(self, *pin_ids: int) -> None:
         """Releases pins."""

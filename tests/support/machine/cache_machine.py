@@ -16,6 +16,7 @@ from machine import (
     disk_writes,
     events,
     extents,
+    group_pages,
     inserts,
     leases,
     matches,
@@ -145,6 +146,30 @@ class CacheMachine(MachineState):
             for path in lease.holds():
                 for prefix, slot in path:
                     assert self.model.memory[slot] == prefix, "a held page was written over"
+
+
+class GroupedPages(CacheMachine):
+    """Pages of KV cache groups too."""
+
+    policy = "auto"
+    slot_count = 16
+    insert_from_spare = group_pages.insert_from_spare
+    match_groups = group_pages.match_groups
+    evict_a_group_page = group_pages.evict_a_group_page
+    name_a_group_page_as_tokens = group_pages.name_a_group_page_as_tokens
+
+
+class HashedGroupedPages(GroupedPages):
+    """Pages of KV cache groups, found by their digests."""
+
+    index = HashIndex
+
+
+class GroupedPagesInTwoTiers(GroupedPages):
+    """Pages of KV cache groups in two tiers."""
+
+    policy = "lru"
+    tier_count = 2
 
 
 class TwoTiers(CacheMachine):

@@ -17,6 +17,7 @@ from machine.state import COUNTS, OWNER, PAGES, SELDOM, MachineState
 from naive.copies import FIRST, Path
 from naive.disk import ModelDiskRead
 from naive.holds import ModelLease
+from naive.model import is_marker
 
 # What happens while pages are read.
 MEANWHILE = st.sampled_from(
@@ -33,13 +34,15 @@ def load(machine: MachineState, data: st.DataObject, pages: list[int], meanwhile
     lease = machine.member(data)
     if lease is None:
         return
-    known = sorted({b"", *machine.model.disk.prefixes, *whole(machine)})
+    width = machine.model.width
+    on_disk = {each for each in machine.model.disk.prefixes if not is_marker(each[-width:])}
+    known = sorted({b"", *on_disk, *whole(machine)})
     if meanwhile == "its path retires":
         known = whole(machine) or known
     tokens = data.draw(st.sampled_from(known)) + machine.tokens(pages)
     if meanwhile == "its path retires" and machine.cache.state.wanted is not None:
         copy_down(machine, tokens)
-    sequence, width = Sequence(tokens), machine.model.width
+    sequence = Sequence(tokens)
     caller = machine.caller(lease)
     located = machine.cache.locate(caller, machine.namespace_id, sequence)
     path = machine.model.longest(tokens, len(tokens) // width)

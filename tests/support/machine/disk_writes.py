@@ -68,8 +68,8 @@ def keep_what_was_touched(
 
 
 def whole(machine: MachineState) -> list[bytes]:
-    """Returns the cached whole pages."""
-    return sorted(each for each in machine.model.cached if len(each) % machine.model.width == 0)
+    """Returns the cached whole pages of paths."""
+    return sorted(each for each in machine.model.paths() if len(each) % machine.model.width == 0)
 
 
 def plan(machine: MachineState, data: st.DataObject, most: int) -> set[bytes]:

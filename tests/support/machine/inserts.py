@@ -45,7 +45,7 @@ def insert_into(
     """
     known = lease.reservations[reservation_id]
     width, first = machine.model.width, known.start + known.inserted
-    tokens = tokens[: (known.start + len(known.slots)) * width]
+    tokens = tokens[: (known.start + known.slot_end) * width]
     pages = machine.model.pages_of(tokens)
     if len(pages) <= first:
         return
@@ -191,7 +191,7 @@ def insert_badly(machine: MachineState, data: st.DataObject) -> None:
     start = known.start * machine.page_tokens
     too_long = Sequence(machine.tokens([0] * (len(known.slots) + 1)), start)
     machine.refused(errors.InsertExceedsReservation, insert, lease, reservation_id, too_long)
-    if known.start + known.inserted + 1 < end:
+    if known.start + known.inserted + 1 < end and not known.moved:
         ahead = (known.start + known.inserted + 1) * machine.page_tokens
         sequence = Sequence(machine.tokens([0]), ahead)
         machine.refused(errors.ParentNotCovered, insert, lease, reservation_id, sequence)

@@ -17,6 +17,7 @@ def reserve_and_check(
     have = {r.reservation_id: lease.reservations.get(r.reservation_id) for r in requests}
     missing = [
         max(r.page_count - (len(known.slots) if known else 0), 0)
+        + (len(known.moved) if known else 0)
         for r in requests
         for known in [have[r.reservation_id]]
     ]

@@ -122,7 +122,7 @@ class MachineState(RuleBasedStateMachine):
         self, data: st.DataObject, pages: list[int], tail: tuple[int, int] = (0, 0)
     ) -> bytes:
         """Returns pages that continue something cached, or nothing."""
-        known = data.draw(st.sampled_from([b"", *sorted(self.model.cached)]))
+        known = data.draw(st.sampled_from([b"", *sorted(self.model.paths())]))
         return known[: len(known) // self.model.width * self.model.width] + self.tokens(pages, tail)
 
     def options(self, data: st.DataObject) -> MatchOptions:
@@ -266,14 +266,18 @@ class MachineState(RuleBasedStateMachine):
         if known is None:
             known = ModelReservation(start, [], [])
         assert known.start == start
-        assert slots[: len(known.slots)] == known.slots, "granted slots changed"
-        fresh = slots[len(known.slots) :]
+        there = [k for k in range(len(known.slots)) if k not in known.moved]
+        kept = [known.slots[k] for k in there]
+        assert [slots[k] for k in there] == kept, "granted slots changed"
+        places = [k for k in range(len(slots)) if k >= len(known.slots) or k in known.moved]
+        fresh = [slots[k] for k in places]
         assert set(fresh) <= self.model.free_slots(), "a slot in use was granted"
         assert {slot[0] for slot in fresh} <= lease.usable(self.model.lasting)
         generations = [each for run in grant.runs for each in run.generations]
-        granted = set(zip(fresh, generations[len(known.slots) :], strict=True))
+        granted = {(slots[k], generations[k]) for k in places}
         assert not granted & self.granted, "a slot came back under its old generation"
         self.granted |= granted
-        known.slots += fresh
-        known.own += [True] * len(fresh)
+        known.slots = slots
+        known.own = [k in places or known.own[k] for k in range(len(slots))]
+        known.moved.clear()
         lease.reservations[reservation_id] = known

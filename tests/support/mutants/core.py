@@ -127,7 +127,7 @@ MUTANTS = [
     Mutant(
         "insert-under-a-detached-path",
         "kvstore.core.verbs.insert",
-        "publish_next",
+        "parent_of",
         "parent.node.detached",
         "False",
     ),

@@ -21,6 +21,7 @@ class ModelPin(ModelHold):
     sequence: Sequence
     options: MatchOptions
     match: Match
+    groups: list[ModelHold] = field(default_factory=list)
 
 
 @dataclass
@@ -45,6 +46,8 @@ class ModelReservation:
     ``tokens`` are all of the sequence through what was inserted, of which the last
     page may be partial. ``announced`` are the whole pages that others know to be coming,
     below the pin ``pin_id``, from the beginning; ``advanced_at`` is when it last got on.
+    ``moved`` are offsets whose slots went to another reservation. ``group_pages`` are those that
+    it inserted, by group and position; the slots of those that were there are ``duplicates``.
     """
 
     start: int
@@ -57,6 +60,20 @@ class ModelReservation:
     announced: bytes = b""
     pin_id: int = 0
     advanced_at: float = 0.0
+    moved: set[int] = field(default_factory=set)
+    duplicates: list[Slot] = field(default_factory=list)
+    group_pages: dict[tuple[int, int], bool] = field(default_factory=dict)
+
+    @property
+    def slot_end(self) -> int:
+        """The offset of the first slot that moved, or the number of slots."""
+        return min(self.moved, default=len(self.slots))
+
+    def move_out(self, offset: int) -> None:
+        """Gives the slot at an offset to another reservation."""
+        self.own[offset] = False
+        self.moved.add(offset)
+        self.announced = b""
 
     def advance(self, *, goes_on: bool, now: float) -> None:
         """Notes an insert; it is no prefill any more where that was not what is announced."""
@@ -67,7 +84,8 @@ class ModelReservation:
 
     def unpublished(self) -> list[Slot]:
         """Returns the slots that are still the reservation's own."""
-        return [slot for slot, own in zip(self.slots, self.own, strict=True) if own]
+        own = [slot for slot, own in zip(self.slots, self.own, strict=True) if own]
+        return own + self.duplicates
 
 
 @dataclass
@@ -88,7 +106,8 @@ class ModelLease:
 
     def every_hold(self) -> list[Held]:
         """Returns all that it holds."""
-        return [*self.pins.values(), *self.sources.values(), *self.reservations.values()]
+        groups = [hold for pin in self.pins.values() for hold in pin.groups]
+        return [*self.pins.values(), *self.sources.values(), *self.reservations.values(), *groups]
 
     def holds(self) -> list[Path]:
         """Returns all paths that it holds."""

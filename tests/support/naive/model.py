@@ -17,6 +17,18 @@ from naive.copies import FIRST, LOWER, Copies, Held, Path, Slot
 from naive.disk import Disk
 from naive.holds import Expected, ModelLease, ModelNamedPin
 
+MARK = b"\xff" * 4
+
+
+def marker(group: int, width: int) -> bytes:
+    """Returns the tokens that stand for a page of a group."""
+    return MARK + group.to_bytes(4, "little") + b"\xff" * (width - 8)
+
+
+def is_marker(page: bytes) -> bool:
+    """Returns whether a page's tokens stand for a page of a group."""
+    return page.startswith(MARK)
+
 
 @dataclass
 class Model(Copies):
@@ -90,7 +102,7 @@ class Model(Copies):
         """
         usable = lease.usable(self.lasting)
         tokens = above + sequence.tokens
-        path = self._usable_path(path[: len(tokens) // self.width], usable)
+        path = self.usable_path(path[: len(tokens) // self.width], usable)
         depth = len(tokens) // self.width
         tail = tokens[depth * self.width :]
         if options.accept_next_token and tokens in self.next_tokens and len(path) == depth:
@@ -108,7 +120,7 @@ class Model(Copies):
         rest = tokens[start : min(start + self.width, len(tokens) - 4)]
         return self._sourced(path, tokens[:start], rest, usable)
 
-    def _usable_path(self, path: Path, usable: set[int]) -> Path:
+    def usable_path(self, path: Path, usable: set[int]) -> Path:
         """Returns a path as far as the nearest copies in some extents go."""
         found: Path = []
         for prefix, _ in path:
@@ -147,14 +159,40 @@ class Model(Copies):
         self.first[prefix] = slot
         self.published.add(prefix)
 
+    def paths(self) -> list[bytes]:
+        """Returns the cached pages of paths, and not those of groups."""
+        width = self.width
+        ends = ((each, len(each) % width or width) for each in self.cached)
+        return [each for each, last in ends if not is_marker(each[-last:])]
+
     def longest(self, tokens: bytes, pages: int) -> Path:
         """Returns the cached path of at most ``pages`` pages."""
         path: Path = []
         for prefix in self.prefixes(tokens)[:pages]:
-            if prefix not in self.cached:
+            if prefix not in self.cached or is_marker(prefix[-self.width :]):
                 break
             path.append((prefix, self.cached[prefix]))
         return path
+
+    def fit(
+        self, path: Path, windows: dict[int, int], start: int, extents: set[int]
+    ) -> tuple[Path, dict[int, Path]]:
+        """Returns the longest part of a path at whose end each group has its whole window.
+
+        And the pages of these windows: each in the nearest copy in some extents.
+        """
+        for end in range(len(path), 0, -1):
+            found: dict[int, Path] = {}
+            for group, count in windows.items():
+                first = max(end - count if count else 0, min(start, end))
+                pages = [prefix + marker(group, self.width) for prefix, _ in path[first:end]]
+                slots = [(page, self.usable_copy(page, extents)) for page in pages]
+                found[group] = [(page, slot) for page, slot in slots if slot is not None]
+                if len(found[group]) < end - first:
+                    break
+            else:
+                return path[:end], found
+        return [], {}
 
     def every_hold(self) -> list[Held]:
         """Returns all holds of leases, and what is under way between the tiers."""

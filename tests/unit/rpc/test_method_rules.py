@@ -73,6 +73,7 @@ def test_a_message_in_a_request_is_required_or_optional() -> None:
         if each.message_type is not None
     }
     optional = {("ttl", False), ("hint", False), ("reservations", True)}
+    optional |= {("groups", True), ("group_pages", True)}
     assert parts == {(name, False) for name in REQUIRED} | optional
 
 

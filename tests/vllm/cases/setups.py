@@ -74,7 +74,7 @@ def windows(folder: Path, table: Table, connectors: Sequence[str]) -> None:
     vLLM keeps their windows alone with its own connector, and whole prefixes with the other one.
     """
     for name in ("gemma3", "gemma4", "gpt-oss"):
-        options = EngineOptions(save_model(name, folder / name))
+        options = EngineOptions(save_model(name, folder / f"windows-{name}"))
         _run(options, [Setup(f"sliding windows: {name}")], folder, table, connectors)
 
 

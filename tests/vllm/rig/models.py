@@ -17,7 +17,7 @@ ADAPTER_DEVIATION = 0.3
 
 
 def save_model(name: str, folder: Path, *, seed: int | None = None) -> Path:
-    """Saves a tiny model of an architecture, with the tokenizer that vLLM's server needs."""
+    """Saves a tiny model, such as ``qwen3``, with the tokenizer that vLLM's server needs."""
     # Written in less time than a bar takes to read.
     disable_progress_bar()
     build(name, seed=seed).save_pretrained(folder)

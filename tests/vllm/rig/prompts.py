@@ -21,6 +21,10 @@ class Prompt:
         """Returns a prompt that goes on with another's tokens."""
         return replace(self, tokens=self.tokens + more.tokens)
 
+    def aborted(self, after: int | None) -> "Prompt":
+        """Returns the request that is aborted after so many tokens of its answer."""
+        return replace(self, abort_after=after)
+
     def head(self, count: int) -> "Prompt":
         """Returns the prompt of its first tokens."""
         return replace(self, tokens=self.tokens[:count])

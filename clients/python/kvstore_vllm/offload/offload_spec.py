@@ -69,11 +69,6 @@ class KvstoreOffloadingSpec(OffloadingSpec):
                 for each in config.groups
             ]
         )
-        if self._groups.windows:
-            raise ValueError(
-                f"this model has {len(config.groups)} groups of layers with tables of blocks of "
-                "their own, and kvstore takes one: set --disable-hybrid-kv-cache-manager"
-            )
         if len(config.groups) > 1 and self.blocks_per_chunk > 1:
             raise ValueError(
                 f"this model has {len(config.groups)} groups of layers with tables of blocks of "

@@ -1,5 +1,6 @@
 """Stores: from a slot for each computed block until its page is in the store."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from kvstore_vllm.scheduler.store_threads import Answers
 
 # Generated pages are published together once there are so many, or as their request ends.
 PAGES_TOGETHER: Final = 8
+# Seconds in which vLLM asks again for the slots of a request.
+LONGEST_DEFERRAL: Final = 0.25
 
 
 class Publisher(Protocol):
@@ -35,7 +38,7 @@ class Stored(LookedUp):
     copying: dict[bytes, Written] = field(default_factory=dict)
     written: dict[GroupPage, Written] = field(default_factory=dict)
     may_store: bool = True
-    deferred: bool = False
+    deferred_at: float | None = None
     publishing: bool = False
     finished: bool = False
 
@@ -70,7 +73,9 @@ class StorePath:
         reserve_of: ReserveOf,
         published: Callable[[list[bytes]], None],
         ended: Callable[[Stored], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._page_tokens = page_tokens
         self._publisher = publisher
         self._answers = answers
@@ -90,7 +95,8 @@ class StorePath:
         Pages that the store has, or that another request copies now, are left out: vLLM does not
         ask for them again. So are those for which no slot is free, and then all later ones of
         the request, which could not be published without them. Returns None if slots are under
-        way, at most once a request: vLLM asks again in the next step, and logs it.
+        way: vLLM then asks again in the next step, and logs a warning. It does so for a request
+        only for ``LONGEST_DEFERRAL``.
         """
         if not tracked.may_store or not self._usable():
             tracked.may_store = False
@@ -105,8 +111,7 @@ class StorePath:
         reserve = self._reserve_of(tracked.key)
         spares = reserve.take(len(missing))
         if len(spares) < len(missing):
-            if reserve.is_coming and not tracked.deferred:
-                tracked.deferred = True
+            if reserve.is_coming and self._defers(tracked):
                 reserve.give_back(spares)
                 return None
             tracked.may_store = False
@@ -147,6 +152,13 @@ class StorePath:
         tracked.copying.clear()
         self._keys.difference_update(each.key for each in copying)
         return copying
+
+    def _defers(self, tracked: Stored) -> bool:
+        """Returns whether a request may wait for slots."""
+        now = self._clock()
+        if tracked.deferred_at is None:
+            tracked.deferred_at = now
+        return now - tracked.deferred_at < LONGEST_DEFERRAL
 
     def _advance(self, tracked: Stored) -> None:
         """Publishes written pages that follow each other, if they are enough or the last."""

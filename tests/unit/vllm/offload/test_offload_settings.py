@@ -1,0 +1,28 @@
+"""The settings of an engine with vLLM's OffloadingConnector."""
+
+import pytest
+
+from kvstore_vllm.offload.offload_settings import OffloadSettings
+
+
+def test_settings_are_those_of_both_connectors_and_of_vllm() -> None:
+    """Shared settings are read; the keys that vLLM reads itself are left to it."""
+    extra = {"runtime_dir": "/run/kvstore", "kv_cache_layout": "BLNHC", "spec_name": "a spec"}
+    settings = OffloadSettings.read(extra | {"blocks_per_chunk": 2})
+    assert settings.connector.runtime_dir == "/run/kvstore"
+    assert settings.kv_cache_layout == "BLNHC"
+
+
+@pytest.mark.parametrize(
+    ("extra", "named"),
+    [
+        ({"cpu_bytes_to_use": 1 << 30}, "cpu_bytes_to_use"),
+        ({"load_async": False}, "load_async"),
+        ({"kv_cache_layout": 1}, "kv_cache_layout"),
+        ({"lookup_timeout": 0.0}, "lookup_timeout"),
+    ],
+)
+def test_other_settings_are_refused(extra: dict[str, object], named: str) -> None:
+    """A setting that is unknown, meaningless or invalid is named."""
+    with pytest.raises(ValueError, match=named):
+        OffloadSettings.read(extra)

@@ -1,0 +1,485 @@
+"""The offloading manager and its ranks with vLLM's own types, on a real store.
+
+Between a hit and its copy everything happens to the store that can. vLLM asserts that each copy
+succeeds, so a copy that cannot be made is reported otherwise, and no page is ever another's.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+from vllm.v1.kv_offload.base import (
+    CanonicalKVCacheRef,
+    CanonicalKVCaches,
+    CanonicalKVCacheTensor,
+    GPULoadStoreSpec,
+    LookupResult,
+    OffloadKey,
+    ReqContext,
+    make_offload_key,
+)
+
+from kvstore_client import (
+    AddressRange,
+    ContiguousMemory,
+    DatedRun,
+    NamespaceIdentity,
+    OpaqueContent,
+    PageLayout,
+)
+from kvstore_client.admin import connect_admin
+from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_vllm.engine.connector_settings import PlannerSettings
+from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess
+from kvstore_vllm.identity.adapters import AdapterDigests
+from kvstore_vllm.offload.cpu_worker import HostCopyWorker
+from kvstore_vllm.offload.held_copies import HeldCopies
+from kvstore_vllm.offload.key_groups import EngineGroup, KeyGroups
+from kvstore_vllm.offload.messages import OffloadReport, StorePages
+from kvstore_vllm.offload.offload_manager import KvstoreOffloadingManager
+from kvstore_vllm.offload.region import StoreRegion
+from kvstore_vllm.rank.rank_memory import RankMemory
+from kvstore_vllm.scheduler.store_attachment import StoreAttachment
+
+PAGE, LAYER_BYTES, LAYERS, RANKS, BLOCKS = 4, 1024, 2, 2, 64
+RANK_BYTES = LAYER_BYTES * LAYERS
+ROW_BYTES = RANK_BYTES * RANKS
+IDENTITY = NamespaceIdentity(b"a model of thirty-two bytes at mo", display_name="tiny")
+LAYOUT = PageLayout(PAGE, ROW_BYTES, OpaqueContent(b"rows"))
+OTHERS = NamespaceIdentity(b"another of thirty-two bytes at mo", display_name="other")
+OTHER = PageLayout(PAGE, 2 * ROW_BYTES, OpaqueContent(b"other rows"))
+# Four extents of sixteen pages.
+STORE = ("--tier1-bytes", str(64 * ROW_BYTES), "--extent-bytes", str(16 * ROW_BYTES))
+TIMEOUT = 3.0
+LIMIT = 20.0
+ENGINES = count()
+
+
+@dataclass
+class Asked:
+    """The fields of vLLM's ``Request`` that are read."""
+
+    request_id: str
+    all_token_ids: Sequence[int]
+    cache_salt: str | None = None
+    lora_request: None = None
+    mm_features: Sequence[Any] = ()
+    prompt_embeds: None = None
+    resumable: bool = False
+    skip_reading_prefix_cache: bool = False
+
+    @property
+    def prompt_token_ids(self) -> Sequence[int]:
+        """All of them."""
+        return self.all_token_ids
+
+    @property
+    def num_tokens(self) -> int:
+        """How many there are."""
+        return len(self.all_token_ids)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """How many are the prompt's."""
+        return len(self.all_token_ids)
+
+    @property
+    def page_count(self) -> int:
+        """How many whole pages there are."""
+        return len(self.all_token_ids) // PAGE
+
+
+class Rank:
+    """One rank's blocks, and vLLM's worker over them."""
+
+    def __init__(self, engine_id: str, rank: int) -> None:
+        self.blocks = torch.randint(0, 255, (LAYERS, BLOCKS, LAYER_BYTES), dtype=torch.uint8)
+        layers = [CanonicalKVCacheTensor(b.view(torch.int8), LAYER_BYTES) for b in self.blocks]
+        refs = [CanonicalKVCacheRef(number, LAYER_BYTES) for number in range(LAYERS)]
+        caches = CanonicalKVCaches(layers, [refs])
+
+        def make(addresses: AddressRange) -> HostCopyWorker:
+            return HostCopyWorker(caches, 1, StoreRegion(addresses, rank, rank * RANK_BYTES))
+
+        self.copies = HeldCopies(RankMemory(None, engine_id, TIMEOUT), make)
+
+
+@dataclass
+class Engine:
+    """A manager and its ranks in one process, and vLLM's connector as far as it matters here."""
+
+    store: RunningStore
+    engine_id: str = field(default_factory=lambda: f"engine {next(ENGINES)}")
+    jobs: "count[int]" = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        self.ranks = [Rank(self.engine_id, number) for number in range(RANKS)]
+        self.access = StoreAccess(
+            str(self.store.runtime_dir),
+            IDENTITY,
+            LAYOUT,
+            name="vllm tiny",
+            call_timeout=TIMEOUT,
+            contiguous_memory=ContiguousMemory(),
+        )
+        self.counts: Counter[str] = Counter()
+        self.manager = KvstoreOffloadingManager(
+            PlannerSettings(page_tokens=PAGE, rank_count=RANKS, lookup_timeout=TIMEOUT),
+            StoreAttachment(self.access, self.engine_id, RANKS, self.counts),
+            b"",
+            AdapterDigests(),
+            self.counts,
+            groups=KeyGroups.of([EngineGroup(0, PAGE, None)]),
+            most_spare=16,
+            events=True,
+        )
+        assert wait_until(lambda: self.access.usable and self.access.memory.failure is None)
+
+    def arrive(self, asked: Asked) -> tuple[list[OffloadKey], ReqContext]:
+        """Begins a request; returns vLLM's keys for its pages."""
+        context = ReqContext(asked.request_id)
+        keys = []
+        for number in range(1, asked.page_count + 1):
+            digest = repr(asked.all_token_ids[: number * PAGE]).encode()[-28:].rjust(32)
+            keys.append(make_offload_key(digest, 0))
+            context.set_offload_key_position(keys[-1], number * PAGE)
+        self.manager.arrived(asked)
+        self.manager.on_new_request(context)
+        return keys, context
+
+    def hits(self, keys: Sequence[OffloadKey], context: ReqContext) -> int:
+        """Waits for the answer as vLLM does; returns how many pages are loadable."""
+        assert wait_until(lambda: self.manager.is_known(context.req_id), LIMIT)
+        found = [self.manager.lookup(key, context) for key in keys]
+        return found.index(LookupResult.MISS) if LookupResult.MISS in found else len(found)
+
+    def save(self, asked: Asked, blocks: Sequence[int]) -> None:
+        """Computes a request into blocks, and stores its pages."""
+        keys, context = self.arrive(asked)
+        start = self.hits(keys, context)
+        self.manager.allocated(asked.request_id)
+        stored = self.prepare(keys[start:], context)
+        if stored.keys_to_store:
+            places = [blocks[keys.index(key)] for key in stored.keys_to_store]
+            self.copy(places, stored.store_spec, load=False)
+            self.manager.complete_store(set(stored.keys_to_store), context)
+        self.end(context)
+
+    def prepare(self, keys: Sequence[OffloadKey], context: ReqContext) -> Any:  # noqa: ANN401
+        """Asks for slots as vLLM does: again in the next step, if they are under way."""
+        stored = None
+        while stored is None:
+            self.manager.begin_step(idle=True)
+            stored = self.manager.prepare_store(keys, context)
+        return stored
+
+    def copy(self, blocks: Sequence[int], pages: StorePages, *, load: bool) -> set[str]:
+        """Copies at both ranks, and reports; returns the requests whose loads failed."""
+        job = next(self.jobs)
+        spec = GPULoadStoreSpec(list(blocks), [len(blocks)], [0])
+        report, requests = OffloadReport(), set()
+        for rank in self.ranks:
+            if load:
+                assert rank.copies.submit_load(job, pages, spec)
+            else:
+                assert rank.copies.submit_store(job, spec, pages)
+            [ended] = rank.copies.get_finished()
+            assert ended.success
+            failed = rank.copies.take_failed()
+            requests |= failed.request_ids
+            report = report.aggregate(OffloadReport(failed=failed.numbers))
+        self.manager.reported(report, requests)
+        return requests
+
+    def load(self, keys: Sequence[OffloadKey], context: ReqContext, blocks: Sequence[int]) -> bool:
+        """Loads pages into blocks; returns whether that succeeded."""
+        pages = self.manager.prepare_load(keys, context)
+        self.manager.allocated(context.req_id)
+        failed = self.copy(blocks, pages, load=True)
+        self.manager.complete_load(set(keys), context)
+        return not failed
+
+    def end(self, context: ReqContext) -> None:
+        """Ends a request, and steps until nothing of it is left."""
+        self.manager.on_request_finished(context)
+
+        def idle() -> bool:
+            self.manager.begin_step(idle=True)
+            self.manager.on_schedule_end(None)  # type: ignore[arg-type]
+            return not self.manager.has_pending_work()
+
+        assert wait_until(idle, LIMIT)
+
+    def same(self, blocks: Sequence[int], others: Sequence[int]) -> bool:
+        """Returns whether blocks have the bytes of others, at each rank."""
+        return all(
+            torch.equal(rank.blocks[:, list(blocks)], rank.blocks[:, list(others)])
+            for rank in self.ranks
+        )
+
+    def close(self) -> None:
+        """Ends the engine."""
+        for rank in self.ranks:
+            rank.copies.shutdown()
+        self.manager.shutdown()
+        ENGINES_HERE.remove(self.engine_id)
+
+
+def prompt(number: int, pages: int) -> list[int]:
+    """Returns the tokens of a prompt that shares nothing with others, and one token more."""
+    return [number * 1_000 + each for each in range(pages * PAGE + 1)]
+
+
+@pytest.fixture
+def store() -> Iterator[RunningStore]:
+    """Provides a store of four extents."""
+    with running_store(*STORE) as running:
+        yield running
+
+
+@pytest.fixture
+def engine(store: RunningStore) -> Iterator[Engine]:
+    """Provides an engine of two ranks."""
+    made = Engine(store)
+    with ExitStack() as stack:
+        stack.callback(made.close)
+        yield made
+
+
+def holds(store: RunningStore) -> tuple[int, int]:
+    """Returns the numbers of pins and reservations in a store."""
+    with connect_admin(store.runtime_dir) as admin:
+        stats = admin.stats()
+    return stats.pin_count, stats.reservation_count
+
+
+def hit(engine: Engine, number: int = 1) -> tuple[list[OffloadKey], ReqContext]:
+    """Stores eight pages from blocks 0 to 7, and looks them up for another request."""
+    engine.save(Asked(f"first {number}", prompt(number, 8)), range(8))
+    keys, context = engine.arrive(Asked(f"second {number}", prompt(number, 8)))
+    assert engine.hits(keys, context) == 8
+    return keys, context
+
+
+def test_pages_come_back_as_they_were(engine: Engine, store: RunningStore) -> None:
+    """Both ranks get their own bytes back, events name the keys, and nothing stays held."""
+    keys, context = hit(engine)
+    [event] = engine.manager.take_events()
+    assert sorted(event.keys) == sorted(keys)
+    assert engine.load(keys[2:], context, range(40, 46))
+    assert engine.same(range(2, 8), range(40, 46))
+    engine.end(context)
+    assert wait_until(lambda: holds(store) == (0, 0), LIMIT)
+    assert engine.counts["loaded_tokens"] == 6 * PAGE
+
+
+def test_another_engine_gets_them(engine: Engine, store: RunningStore) -> None:
+    """A page is found by its tokens, whoever stored it; a page that parts is not."""
+    engine.save(Asked("first", prompt(1, 8)), range(8))
+    other = Engine(store)
+    try:
+        tokens = [*prompt(1, 5)[:-1], *prompt(2, 3)]
+        keys, context = other.arrive(Asked("second", tokens))
+        assert other.hits(keys, context) == 5
+        assert other.load(keys[:5], context, range(5))
+        assert torch.equal(other.ranks[1].blocks[:, :5], engine.ranks[1].blocks[:, :5])
+        other.end(context)
+    finally:
+        other.close()
+
+
+def test_what_is_not_loaded_is_given_back(engine: Engine, store: RunningStore) -> None:
+    """A request that ends, or gets blocks without a load, holds nothing any more."""
+    _, context = hit(engine)
+    assert holds(store)[0] == 1
+    engine.end(context)
+    assert wait_until(lambda: holds(store) == (0, 0), LIMIT)
+    keys, context = engine.arrive(Asked("third", prompt(1, 8)))
+    assert engine.hits(keys, context) == 8
+    engine.manager.allocated("third")
+    assert wait_until(lambda: holds(store)[0] == 0, LIMIT)
+    engine.end(context)
+
+
+def test_a_store_killed_after_the_hit(engine: Engine, store: RunningStore) -> None:
+    """Held pages stay mapped: the copy is right, or it is reported; later requests miss."""
+    keys, context = hit(engine)
+    store.kill()
+    if engine.load(keys, context, range(40, 48)):
+        assert engine.same(range(8), range(40, 48))
+    engine.end(context)
+    keys, context = engine.arrive(Asked("later", prompt(1, 8)))
+    assert engine.hits(keys, context) == 0
+    assert not engine.prepare(keys, context).keys_to_store
+    engine.end(context)
+    store.start()
+    assert wait_until(lambda: engine.access.usable and not engine.access.memory.failure, LIMIT)
+    keys, context = hit(engine, 2)
+    assert engine.load(keys, context, range(40, 48))
+    assert engine.same(range(8), range(40, 48))
+    engine.end(context)
+
+
+def test_a_store_killed_and_started_before_the_copies(engine: Engine, store: RunningStore) -> None:
+    """Slots and pages of the earlier session are neither written nor read in the new one."""
+    keys, context = hit(engine)
+    fresh, writing = engine.arrive(Asked("writing", prompt(3, 4)))
+    assert engine.hits(fresh, writing) == 0
+    stored = engine.prepare(fresh, writing)
+    assert len(stored.keys_to_store) == 4
+    pages = engine.manager.prepare_load(keys, context)
+    engine.manager.allocated(context.req_id)
+    store.restart()
+    if not engine.copy(range(40, 48), pages, load=True):
+        assert engine.same(range(8), range(40, 48))
+    engine.manager.complete_load(set(keys), context)
+    engine.end(context)
+    engine.copy(range(4), stored.store_spec, load=False)
+    engine.manager.complete_store(set(stored.keys_to_store), writing)
+    engine.end(writing)
+    assert wait_until(lambda: engine.access.usable and not engine.access.memory.failure, LIMIT)
+    for number in (1, 3):
+        asked = Asked(f"after {number}", prompt(number, 4))
+        keys, context = engine.arrive(asked)
+        assert engine.hits(keys, context) == 0
+        engine.end(context)
+
+
+def test_a_store_that_hangs_costs_a_request_its_timeout(
+    engine: Engine, store: RunningStore
+) -> None:
+    """A stopped store is a miss in bounded time, and a copy of what was held goes on."""
+    keys, context = hit(engine)
+    late, waiting = engine.arrive(Asked("late", prompt(1, 8)))
+    store.suspend()
+    try:
+        assert engine.load(keys, context, range(40, 48))
+        assert engine.same(range(8), range(40, 48))
+        other, asking = engine.arrive(Asked("asking", prompt(1, 8)))
+        began = time.monotonic()
+        engine.hits(late, waiting)
+        assert engine.hits(other, asking) == 0
+        assert not engine.prepare(other, asking).keys_to_store
+        assert time.monotonic() - began < 3 * TIMEOUT
+    finally:
+        store.resume()
+    for each in (context, waiting, asking):
+        engine.end(each)
+    assert wait_until(lambda: holds(store) == (0, 0), LIMIT)
+
+
+def test_held_pages_survive_eviction_and_extents_that_go(
+    engine: Engine, store: RunningStore
+) -> None:
+    """Other pages push everything out, and another layout takes extents; the hit stays right."""
+    keys, context = hit(engine)
+    for number in range(2, 12):
+        engine.save(Asked(f"other {number}", prompt(number, 8)), range(8, 16))
+    before = extent_count(store)
+    access = StoreAccess(
+        str(store.runtime_dir), OTHERS, OTHER, name="another layout", call_timeout=TIMEOUT
+    )
+    try:
+        assert wait_until(lambda: access.usable and access.memory.failure is None, LIMIT)
+        with access.memory.acquire(prompt(1, 8), total_page_count=8) as acquired:
+            assert wait_until(lambda: extent_count(store) < before, LIMIT)
+            assert engine.load(keys, context, range(40, 48))
+            assert engine.same(range(8), range(40, 48))
+            assert acquired.failure is None
+    finally:
+        access.close()
+    engine.end(context)
+    lost, again = engine.arrive(Asked("lost", prompt(2, 8)))
+    assert engine.hits(lost, again) == 0
+    engine.end(again)
+
+
+def extent_count(store: RunningStore) -> int:
+    """Returns how many extents have rows of the engine's size."""
+    with connect_admin(store.runtime_dir) as admin:
+        arenas = admin.stats().arenas
+    return sum(each.extent_count for each in arenas if each.slot_bytes == ROW_BYTES)
+
+
+def test_pages_that_are_not_mapped_are_never_copied(engine: Engine) -> None:
+    """An unknown extent, a slot that no extent has, and pages that are not held all fail."""
+    before = engine.ranks[0].blocks.clone()
+    [extent_id] = list(engine.access.memory.extents)[:1] or [0]
+    runs = [(DatedRun(99, [0]),), (DatedRun(extent_id, [1 << 20]),), None]
+    for number, each in enumerate(runs):
+        pages = StorePages(1_000 + number, "a request", each)
+        assert engine.copy([3], pages, load=True) == {"a request"}
+        assert not engine.copy([3], pages, load=False)
+    assert torch.equal(before, engine.ranks[0].blocks)
+
+
+def test_a_failed_load_is_computed_and_not_tried_again(engine: Engine) -> None:
+    """After one failure the request's pages are misses, and their holds are released."""
+    keys, context = hit(engine)
+    for rank in engine.ranks:
+        rank.copies._fault_fraction = 1.0
+    assert not engine.load(keys, context, range(40, 48))
+    assert engine.counts["loads_failed"] == 1
+    assert engine.hits(keys, context) == 0
+    engine.end(context)
+
+
+def test_a_failed_save_is_not_published(engine: Engine) -> None:
+    """If one rank could not write, no engine ever finds the page."""
+    keys, context = engine.arrive(Asked("first", prompt(1, 8)))
+    engine.hits(keys, context)
+    stored = engine.prepare(keys, context)
+    number = stored.store_spec.number
+    engine.manager.reported(OffloadReport(failed={number}), set())
+    engine.manager.complete_store(set(stored.keys_to_store), context)
+    engine.end(context)
+    keys, context = engine.arrive(Asked("second", prompt(1, 8)))
+    assert engine.hits(keys, context) == 0
+    engine.end(context)
+
+
+def test_after_a_reset_nothing_older_hits(engine: Engine, store: RunningStore) -> None:
+    """What ranks still copy is held until they flushed; what was stored before is never found."""
+    keys, context = hit(engine)
+    pages = engine.manager.prepare_load(keys, context)
+    fresh, writing = engine.arrive(Asked("writing", prompt(3, 4)))
+    engine.hits(fresh, writing)
+    stored = engine.prepare(fresh, writing)
+    engine.manager.reset_cache()
+    assert holds(store)[0] == 1
+    assert not engine.copy(range(40, 48), pages, load=True)
+    assert engine.same(range(8), range(40, 48))
+    engine.copy(range(4), stored.store_spec, load=False)
+    flushed = OffloadReport(flushed=Counter({engine.manager.reset_count: 1}))
+    engine.manager.reported(flushed, set())
+    assert engine.manager.has_pending_work()
+    engine.manager.reported(flushed, set())
+    engine.manager.on_request_finished(context)
+    engine.end(writing)
+    assert wait_until(lambda: holds(store) == (0, 0), LIMIT)
+    for number in (1, 3):
+        keys, context = engine.arrive(Asked(f"after {number}", prompt(number, 4)))
+        assert engine.hits(keys, context) == 0
+        engine.end(context)
+
+
+def test_a_dry_store_keeps_the_beginning(engine: Engine) -> None:
+    """Where slots lack, the first pages are stored, and vLLM is never told to ask for the rest."""
+    asked = Asked("long", prompt(1, 30))
+    keys, context = engine.arrive(asked)
+    engine.hits(keys, context)
+    stored = engine.prepare(keys, context)
+    assert stored.keys_to_store == keys[:16]
+    engine.copy(range(16), stored.store_spec, load=False)
+    engine.manager.complete_store(set(stored.keys_to_store), context)
+    assert engine.prepare(keys[16:], context).keys_to_store == []
+    engine.end(context)
+    keys, context = engine.arrive(Asked("again", prompt(1, 30)))
+    assert engine.hits(keys, context) == 16
+    engine.end(context)
