@@ -130,11 +130,16 @@ def hybrid(here: World) -> None:
         hybrids(here, shared, first, second)
 
 
-def run(
-    wanted: list[str], folder: Path, table: Table, *, small: bool, connectors: Sequence[str]
+def dense(
+    wanted: list[str],
+    model: EngineOptions,
+    folder: Path,
+    table: Table,
+    *,
+    small: bool,
+    connectors: Sequence[str],
 ) -> None:
-    """Runs groups of cases with each connector, and with engines without one."""
-    qwen3 = EngineOptions(save_model("qwen3", folder / "qwen3"))
+    """Runs groups of cases that share one engine without a connector."""
     groups: dict[str, Callable[[World], None]] = {
         "sharing": partial(sharing, small=small),
         "failing": failing,
@@ -142,13 +147,22 @@ def run(
         "deaths": deaths,
         "servers": served,
     }
-    if not groups.keys().isdisjoint(wanted):
-        with table.group("Qwen3"), world(folder, qwen3, table) as plain:
-            for here in map(plain.with_connector, connectors):
-                for name in wanted:
-                    if name in groups:
-                        with table.group(name):
-                            groups[name](here)
+    names = [name for name in wanted if name in groups]
+    if not names:
+        return
+    with table.group("Qwen3"), world(folder, model, table) as plain:
+        for here in map(plain.with_connector, connectors):
+            for name in names:
+                with table.group(name):
+                    groups[name](here)
+
+
+def run(
+    wanted: list[str], folder: Path, table: Table, *, small: bool, connectors: Sequence[str]
+) -> None:
+    """Runs groups of cases with each connector, and with engines without one."""
+    qwen3 = EngineOptions(save_model("qwen3", folder / "qwen3"))
+    dense(wanted, qwen3, folder, table, small=small, connectors=connectors)
     if "adapters" in wanted:
         llama = save_model("llama", folder / "llama")
         both = tuple(save_adapter(llama, folder / f"adapter-{n}", n) for n in (1, 2))
@@ -166,9 +180,8 @@ def run(
         with table.group("ranks"), world(folder, options, table) as plain:
             for connector in connectors:
                 halved(plain.with_connector(connector))
-    for name in wanted:
-        if name in OWN_MODELS:
-            OWN_MODELS[name](folder, table, connectors)
+    for name in sorted(OWN_MODELS.keys() & wanted):
+        OWN_MODELS[name](folder, table, connectors)
 
 
 def main() -> int:

@@ -81,17 +81,17 @@ class Asked:
 
     @property
     def num_tokens(self) -> int:
-        """How many there are."""
+        """The number of tokens."""
         return len(self.all_token_ids)
 
     @property
     def num_prompt_tokens(self) -> int:
-        """How many are the prompt's."""
+        """The number of the prompt's tokens."""
         return len(self.all_token_ids)
 
     @property
     def page_count(self) -> int:
-        """How many whole pages there are."""
+        """The number of whole pages."""
         return len(self.all_token_ids) // PAGE
 
 
@@ -445,7 +445,7 @@ def test_a_failed_save_is_not_published(engine: Engine) -> None:
 
 
 def test_after_a_reset_nothing_older_hits(engine: Engine, store: RunningStore) -> None:
-    """What ranks still copy is held until they flushed; what was stored before is never found."""
+    """Copies under way hold their pages until ranks flushed; older pages are never found."""
     keys, context = hit(engine)
     pages = engine.manager.prepare_load(keys, context)
     fresh, writing = engine.arrive(Asked("writing", prompt(3, 4)))
@@ -470,7 +470,7 @@ def test_after_a_reset_nothing_older_hits(engine: Engine, store: RunningStore) -
 
 
 def test_a_dry_store_keeps_the_beginning(engine: Engine) -> None:
-    """Where slots lack, the first pages are stored, and vLLM is never told to ask for the rest."""
+    """If slots lack, the first pages are stored, and vLLM does not ask for the others again."""
     asked = Asked("long", prompt(1, 30))
     keys, context = engine.arrive(asked)
     engine.hits(keys, context)

@@ -41,7 +41,7 @@ class Attempt:
 CACHED = {"enable_prefix_caching": True}
 ATTEMPTS = (
     Attempt("fp8 KV cache", "qwen3", "FP8 KV cache on CPU", {"kv_cache_dtype": "fp8"}),
-    Attempt("MLA: DeepSeek V2", "deepseek-v2", "caches no prefixes", CACHED, OWN),
+    Attempt("MLA: DeepSeek V2", "deepseek-v2", "MLA on this CPU", CACHED, OWN),
     Attempt("Mamba-2: Granite 4", "granite4", "out of bounds for dimension", CACHED),
     Attempt("Mamba-1: Jamba", "jamba", "selective_scan_fwd", CACHED),
     Attempt("Mamba-2: Bamba", "bamba", "does not dispatch through", CACHED),

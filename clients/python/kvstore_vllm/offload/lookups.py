@@ -38,10 +38,10 @@ class LookedUp:
 
 
 class GroupPage(NamedTuple):
-    """A page of a group, by the index of the path's page that ends where it ends."""
+    """A page of a group, by the number of the path's page that ends where it ends."""
 
     group: int
-    index: int
+    number: int
 
 
 class Lookups:
@@ -111,7 +111,7 @@ class Lookups:
             return False
         if not lookup.answered:
             return None
-        return page.index < lookup.page_count and _holds(lookup.match, page)
+        return page.number < lookup.page_count and _holds(lookup.match, page)
 
     def take(self, tracked: LookedUp, pages: Sequence[GroupPage]) -> tuple[DatedRun, ...] | None:
         """Returns the slots of pages, and holds them until :meth:`loaded`.
@@ -122,7 +122,7 @@ class Lookups:
         if lookup is None or lookup.match is None:
             return None
         match = lookup.match
-        if not all(each.index < lookup.page_count and _holds(match, each) for each in pages):
+        if not all(each.number < lookup.page_count and _holds(match, each) for each in pages):
             return None
         tracked.loading.append(match)
         tracked.stored_pages = max(tracked.stored_pages, lookup.page_count)
@@ -207,7 +207,7 @@ def _holds(match: Match | None, page: GroupPage) -> bool:
     if match is None or not page.group:
         return match is not None
     found = match.groups.get(page.group)
-    return found is not None and 0 <= page.index - found.start_page < len(found.pages)
+    return found is not None and 0 <= page.number - found.start_page < len(found.pages)
 
 
 def _consecutive(pages: Sequence[GroupPage]) -> Iterator[Sequence[GroupPage]]:
@@ -215,7 +215,7 @@ def _consecutive(pages: Sequence[GroupPage]) -> Iterator[Sequence[GroupPage]]:
     start = 0
     for end in range(1, len(pages) + 1):
         before = pages[end - 1]
-        if end == len(pages) or pages[end] != (before.group, before.index + 1):
+        if end == len(pages) or pages[end] != (before.group, before.number + 1):
             yield pages[start:end]
             start = end
 

@@ -102,9 +102,9 @@ class Publication:
         with namespace.match(packed + ONE_MORE, budget=budget) as match:
             end = len(packed) // TOKEN_BYTES // self._page_tokens
             first = match.page_count
-            if match.failure is not None or first < (path[0].page.index if path else end):
+            if match.failure is not None or first < (path[0].page.number if path else end):
                 return PublishedPages(first)
-            fresh = [each for each in path if each.page.index >= first]
+            fresh = [each for each in path if each.page.number >= first]
             hanging = [each for each in pages if each.page.group]
             used: list[Spare] = []
             try:
@@ -131,7 +131,7 @@ class Publication:
         own, base = 0, match
         page_bytes = self._page_tokens * TOKEN_BYTES
         for slots, part in _by_batch(path):
-            start, stop = part[0].page.index, part[-1].page.index + 1
+            start, stop = part[0].page.number, part[-1].page.number + 1
             used += [each.spare for each in part]
             inserted = reservation.insert(
                 packed[start * page_bytes : stop * page_bytes],
@@ -169,6 +169,6 @@ def _group_inserts(pages: Sequence[Written]) -> Iterator[GroupInsert]:
         part = list(run)
         yield GroupInsert(
             group,
-            [each.page.index for each in part],
+            [each.page.number for each in part],
             [each.spare.offset for each in part],
         )

@@ -104,7 +104,7 @@ class StorePath:
         missing = [
             (key, page)
             for key, page in wanted
-            if key not in self._keys and (page.group or page.index >= tracked.stored_pages)
+            if key not in self._keys and (page.group or page.number >= tracked.stored_pages)
         ]
         if not missing:
             return []
@@ -116,7 +116,7 @@ class StorePath:
                 return None
             tracked.may_store = False
             # The path first, without which nothing else can be published.
-            missing.sort(key=lambda each: (each[1].index, each[1].group))
+            missing.sort(key=lambda each: (each[1].number, each[1].group))
         pages = [
             Written(key, page, spare) for (key, page), spare in zip(missing, spares, strict=False)
         ]
@@ -167,7 +167,7 @@ class StorePath:
         pages = _next_pages(tracked)
         path = [each for each in pages if not each.page.group]
         prompt_pages = tracked.request.num_prompt_tokens // self._page_tokens
-        generated = bool(path) and path[0].page.index >= prompt_pages
+        generated = bool(path) and path[0].page.number >= prompt_pages
         if generated and not tracked.finished and len(path) < PAGES_TOGETHER:
             return
         if not pages:
@@ -177,7 +177,7 @@ class StorePath:
         for each in pages:
             del tracked.written[each.page]
         tracked.publishing = True
-        end = max(each.page.index for each in pages) + 1
+        end = max(each.page.number for each in pages) + 1
         ids = tracked.request.all_token_ids[: end * self._page_tokens]
         self._answers.ask(
             partial(self._publisher.publish, tracked.key, ids, pages),
@@ -221,9 +221,9 @@ def _next_pages(tracked: Stored) -> list[Written]:
     """
     path: list[Written] = []
     for page in sorted(page for page in tracked.written if not page.group):
-        if path and page.index != path[-1].page.index + 1:
+        if path and page.number != path[-1].page.number + 1:
             break
         path.append(tracked.written[page])
-    end = path[-1].page.index + 1 if path else tracked.stored_pages
-    hanging = [each for page, each in tracked.written.items() if page.group and page.index < end]
+    end = path[-1].page.number + 1 if path else tracked.stored_pages
+    hanging = [each for page, each in tracked.written.items() if page.group and page.number < end]
     return path + hanging

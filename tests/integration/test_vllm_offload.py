@@ -1,0 +1,272 @@
+"""Pages on their way into a real store and out of it, as vLLM's OffloadingConnector moves them."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from kvstore_client import (
+    ContiguousMemory,
+    GroupWindow,
+    NamespaceIdentity,
+    OpaqueContent,
+    PageLayout,
+    PageRef,
+)
+from kvstore_client.testing import RunningStore, wait_until
+from kvstore_vllm.engine.connector_settings import PlannerSettings
+from kvstore_vllm.engine.store_access import StoreAccess
+from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.offload.lookups import GroupPage, Lookups
+from kvstore_vllm.offload.publication import Publication
+from kvstore_vllm.offload.reserve import Reserve
+from kvstore_vllm.offload.store_path import Stored, StorePath
+from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
+from kvstore_vllm.scheduler.store_work import StoreWork
+
+PAGE, PAGE_BYTES = 4, 4096
+IDENTITY = NamespaceIdentity(b"a model of thirty-two bytes at mo", display_name="tiny")
+LAYOUT = PageLayout(PAGE, PAGE_BYTES, OpaqueContent(b"rows as they are"))
+WINDOW = 2
+WINDOWS = (GroupWindow(1, WINDOW),)
+# Long enough for a busy machine.
+TIMEOUT = 20.0
+MOST = 16
+pytestmark = pytest.mark.store("--tier1-bytes", "256KiB", "--extent-bytes", "256KiB")
+
+
+@dataclass
+class Asked:
+    """The fields of vLLM's ``Request`` that are read."""
+
+    request_id: str
+    all_token_ids: Sequence[int]
+    num_prompt_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_in_flight_tokens: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens."""
+        return len(self.all_token_ids)
+
+
+@dataclass
+class Engine:
+    """The parts of a manager without vLLM."""
+
+    access: StoreAccess
+    windows: Sequence[GroupWindow] = ()
+    counts: "Counter[str]" = field(default_factory=Counter)
+    published: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.work = StoreWork(self.access, PAGE, TIMEOUT)
+        self.answers, self.publications = ThreadedAnswers(2), ThreadedAnswers(1)
+        publication = Publication(self.work, PAGE)
+        self.reserve = Reserve(
+            lambda count: publication.reserve(RequestKey(), count), self.answers, MOST
+        )
+        settings = PlannerSettings(page_tokens=PAGE, lookup_timeout=TIMEOUT)
+        self.lookups = Lookups(
+            settings,
+            self.work,
+            self.answers,
+            self.counts,
+            usable=lambda: self.access.usable,
+            joining=lambda: False,
+            groups=self.windows,
+        )
+        self.stores = StorePath(
+            PAGE,
+            publication,
+            self.publications,
+            self.counts,
+            usable=lambda: self.access.usable,
+            reserve_of=lambda _: self.reserve,
+            published=self.published.extend,
+            ended=lambda _: None,
+        )
+
+    def look_up(self, tokens: Sequence[int], *, generated: int = 0) -> Stored:
+        """Returns a request whose lookup is answered."""
+        asked = Asked("a request", tokens, len(tokens) - generated)
+        tracked = Stored(asked, RequestKey())
+        assert wait_until(lambda: self.lookups.known(tracked))
+        return tracked
+
+    def page_bytes(self, page: PageRef) -> set[int]:
+        """Returns the values of a page's bytes."""
+        return set(self.access.memory.page(page))
+
+    def write(self, tracked: Stored, pages: Sequence[GroupPage], fill: int) -> int:
+        """Writes pages into slots, and notes that they are; returns how many got one."""
+        wanted = [(repr(page).encode(), page) for page in pages]
+        found = None
+        while found is None:
+            found = self.stores.prepare(tracked, wanted)
+        for each in found:
+            value = fill + each.page.group * 100 + each.page.number
+            self.access.memory.page(each.spare.page)[:] = bytes([value]) * PAGE_BYTES
+        self.stores.copied(tracked, [each.key for each in found], failed=False)
+        return len(found)
+
+    def settle(self) -> None:
+        """Waits until all pages are published."""
+
+        def settled() -> bool:
+            self.answers.deliver()
+            self.publications.deliver()
+            return not self.answers.under_way and not self.publications.under_way
+
+        assert wait_until(settled)
+
+    def fills(self, tracked: Stored, pages: Sequence[GroupPage]) -> list[set[int]]:
+        """Returns the bytes of pages as a load finds them, and ends the load."""
+        runs = self.lookups.take(tracked, pages)
+        assert runs is not None
+        places = [PageRef(run.extent_id, slot) for run in runs for slot in run.slots]
+        found = [self.page_bytes(each) for each in places]
+        self.lookups.loaded(tracked)
+        return found
+
+    def close(self) -> None:
+        """Gives everything back."""
+        self.settle()
+        self.reserve.close()
+        assert self.reserve.is_empty
+        self.answers.close()
+        self.publications.close()
+
+
+def path(*numbers: int) -> list[GroupPage]:
+    """Returns pages of the path."""
+    return [GroupPage(0, number) for number in numbers]
+
+
+def hanging(*numbers: int) -> list[GroupPage]:
+    """Returns pages of the other group."""
+    return [GroupPage(1, number) for number in numbers]
+
+
+@pytest.fixture
+def access(store: RunningStore) -> Iterator[StoreAccess]:
+    """Provides an engine's access to the store."""
+    made = StoreAccess(
+        str(store.runtime_dir),
+        IDENTITY,
+        LAYOUT,
+        name="vllm tiny",
+        call_timeout=TIMEOUT,
+        contiguous_memory=ContiguousMemory(),
+    )
+    assert wait_until(lambda: made.usable and made.memory.failure is None)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def engine(access: StoreAccess) -> Iterator[Engine]:
+    """Provides an engine of one group."""
+    made = Engine(access)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hybrid(access: StoreAccess) -> Iterator[Engine]:
+    """Provides an engine with a sliding window of two pages."""
+    made = Engine(access, WINDOWS)
+    yield made
+    made.close()
+
+
+def tokens(start: int, pages: int) -> list[int]:
+    """Returns the tokens of some pages."""
+    return list(range(start, start + pages * PAGE))
+
+
+def test_pages_are_published_in_their_own_slots(engine: Engine) -> None:
+    """A request's pages come back with their bytes, also those written before their time."""
+    first = engine.look_up(tokens(0, 6))
+    assert engine.lookups.has(first, GroupPage(0, 0)) is False
+    assert engine.write(first, path(0, 1, 2), 1) == 3
+    assert engine.write(first, path(3, 4, 5), 1) == 3
+    engine.stores.finish(first)
+    engine.settle()
+    assert first.idle
+    assert len(engine.published) == 6
+    second = engine.look_up(tokens(0, 6))
+    assert engine.fills(second, path(2, 3, 4, 5)) == [{3}, {4}, {5}, {6}]
+
+
+def test_pages_that_the_store_has_are_kept(engine: Engine) -> None:
+    """A second engine's pages are dropped and their slots come back; new ones follow."""
+    for fill in (1, 50):
+        request = engine.look_up(tokens(1_000, 4 if fill == 1 else 6))
+        engine.lookups.drop(request)
+        request.stored_pages = 0
+        engine.write(request, path(*range(4 if fill == 1 else 6)), fill)
+        engine.stores.finish(request)
+        engine.settle()
+    third = engine.look_up(tokens(1_000, 6))
+    assert engine.fills(third, path(*range(6))) == [{1}, {2}, {3}, {4}, {54}, {55}]
+
+
+def test_a_hole_ends_what_is_published(engine: Engine) -> None:
+    """Pages after a page that nobody stored are not published, and their slots come back."""
+    request = engine.look_up(tokens(2_000, 6))
+    engine.write(request, path(0, 1, 3, 4), 1)
+    engine.stores.finish(request)
+    engine.settle()
+    assert request.idle
+    again = engine.look_up(tokens(2_000, 6))
+    assert [engine.lookups.has(again, page) for page in path(1, 2)] == [True, False]
+    engine.lookups.drop(again)
+
+
+def test_generated_pages_are_published_as_their_request_ends(engine: Engine) -> None:
+    """A few generated pages wait for each other, because each publication is a call."""
+    request = engine.look_up(tokens(3_000, 4), generated=2 * PAGE)
+    engine.write(request, path(0, 1), 1)
+    engine.settle()
+    engine.write(request, path(2), 1)
+    engine.write(request, path(3), 1)
+    engine.settle()
+    assert len(engine.published) == 2
+    engine.stores.finish(request)
+    engine.settle()
+    assert len(engine.published) == 4
+
+
+def test_a_match_ends_where_the_windows_are(hybrid: Engine) -> None:
+    """Windows of a sliding group are found where they were kept, and nowhere else."""
+    request = hybrid.look_up(tokens(4_000, 6))
+    hybrid.write(request, [*path(*range(6)), *hanging(2, 3, 4)], 1)
+    hybrid.stores.finish(request)
+    hybrid.settle()
+    found = hybrid.look_up(tokens(4_000, 6))
+    # The window of page 5 lacks a page, so the match ends after page 4.
+    assert [hybrid.lookups.has(found, page) for page in path(4, 5)] == [True, False]
+    window = [hybrid.lookups.has(found, page) for page in hanging(2, 3, 4, 5)]
+    assert window == [False, True, True, False]
+    fills = hybrid.fills(found, [*path(1, 2, 3, 4), *hanging(3, 4)])
+    assert fills == [{2}, {3}, {4}, {5}, {104}, {105}]
+
+
+def test_a_window_is_added_to_a_path_that_is_there(hybrid: Engine) -> None:
+    """Group pages alone are published on pages that another request stored."""
+    request = hybrid.look_up(tokens(5_000, 4))
+    hybrid.write(request, path(*range(4)), 1)
+    hybrid.stores.finish(request)
+    hybrid.settle()
+    later = hybrid.look_up(tokens(5_000, 4))
+    assert hybrid.lookups.has(later, GroupPage(0, 0)) is False
+    hybrid.lookups.drop(later)
+    later.stored_pages = 4
+    hybrid.write(later, hanging(2, 3), 1)
+    hybrid.stores.finish(later)
+    hybrid.settle()
+    last = hybrid.look_up(tokens(5_000, 4))
+    assert hybrid.fills(last, [*path(3), *hanging(2, 3)]) == [{4}, {103}, {104}]
