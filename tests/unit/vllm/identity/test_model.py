@@ -148,7 +148,9 @@ def test_platforms_share_nothing(folder: Path) -> None:
         (lambda m: EngineFacts(replace(m, is_prefix_caching_supported=False)), "prefixes"),
         (lambda m: EngineFacts(m, cache_config=CacheFacts(cache_dtype=min)), "cache_dtype"),
         (
-            lambda m: EngineFacts(replace(m, use_mla=True), CacheFacts(enable_prefix_caching=False)),
+            lambda m: EngineFacts(
+                replace(m, use_mla=True), CacheFacts(enable_prefix_caching=False)
+            ),
             "MLA on this CPU",
         ),
     ],
