@@ -20,6 +20,7 @@ from support import machine
 from support.fetch.run import run
 from support.fetch.tables import part_table
 from support.rpc.figures import Cell, Rounds, cell_figures, ratios
+from support.rpc.groups import group_figures
 from support.rpc.local import local_worker
 from support.rpc.slices import LocalStore, ServedStore
 from support.rpc.summary import summary
@@ -136,6 +137,19 @@ def document_of(plan: Plan, rounds: Rounds, loads: tuple[float, float]) -> dict[
     }
 
 
+def show_groups(token_count: int, rounds: int, seconds: float) -> None:
+    """Prints what a match in KV cache groups costs, as one JSON value."""
+    before = machine.load_average()
+    document = {
+        "benchmark": "rpc --groups",
+        "machine": machine.machine_facts(),
+        "method": {"rounds": rounds, "slice_seconds": seconds},
+        **group_figures(token_count, rounds, seconds),
+        "load_average": {"before": before, "after": machine.load_average()},
+    }
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
 def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
@@ -147,11 +161,17 @@ def main(
     peers: Annotated[
         bool, typer.Option(help="Also measure whole hits, and LMCache if it is set up.")
     ] = True,
+    groups: Annotated[
+        int, typer.Option(help="Only match this many tokens in KV cache groups, over a lane.")
+    ] = 0,
 ) -> None:
     """Measures the cost of a call over gRPC with threads, over grpc.aio, and without gRPC."""
     # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     usual = QUICK if quick else FULL
+    if groups:
+        show_groups(groups, rounds or usual[0], seconds or usual[1])
+        return
     plan = Plan(tokens, callers, rounds or usual[0], seconds or usual[1])
     before = machine.load_average()
     measured = measure(plan)

@@ -15,6 +15,7 @@ from kvstore.core.pool.arena import Recycled
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.tiers.disk_reads import DiskReads
 from kvstore.core.tiers.disk_writes import DiskWrites
+from kvstore.core.tiers.group_reads import GroupReads
 from kvstore.core.tiers.moves import Moves
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.verbs.insert import Inserting
@@ -60,6 +61,7 @@ class PrefixCache:
         namespaces = Namespaces(state, policy, index, arena_ids, recycled)
         named_pins = PinningPrefixes(state)
         moves, writes, reads = Moves(state), DiskWrites(state), DiskReads(state)
+        group_reads = GroupReads(state)
         self.state = state
         # Leases and their processes.
         self.grant = lifecycle.grant
@@ -127,6 +129,10 @@ class PrefixCache:
         self.locate = reads.locate
         self.begin_read = reads.begin_read
         self.finish_read = reads.finish_read
+        self.group_reads = group_reads.under_way
+        self.locate_groups = group_reads.locate_groups
+        self.begin_group_read = group_reads.begin_group_read
+        self.finish_group_read = group_reads.finish_group_read
         # The state that others read.
         self.epoch = state.epoch
         self.limits = state.limits

@@ -41,3 +41,12 @@ def test_the_benchmark_prints_one_json_document() -> None:
     ]
     for each in document["ratios"] + document["lane_ratios"]:
         assert set(each["operations"]) == (FULL if each["tokens"] else EMPTY)
+
+
+def test_the_groups_are_measured_beside_one() -> None:
+    """The document has every kind of namespace, at both page sizes."""
+    output = run_benchmark("rpc", "--groups", "3000", "--rounds", "1", "--seconds", "0.02")
+    document = json.loads(output)
+    assert set(document["page_tokens"]) == {"256", "16"}
+    for kinds in document["page_tokens"].values():
+        assert [each["times_one_group"] > 0 for each in kinds.values()] == [True] * 3

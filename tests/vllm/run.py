@@ -19,7 +19,7 @@ from cases.adapters import adapters
 from cases.attempts import attempts
 from cases.deaths import absent, hung, killed
 from cases.failing import SHARE, failing_loads, wrong_page
-from cases.hybrids import hybrids
+from cases.hybrids import HYBRID_BYTES, WINDOW, hybrids, narrow_hybrids
 from cases.narrow import DEVICE_PAGES, STORE_BYTES, narrow
 from cases.ranks import ranks
 from cases.servers import replicas, servers
@@ -128,6 +128,11 @@ def hybrid(here: World) -> None:
         here.engine("hybrid-second", shared, local_prefix_cache=True) as second,
     ):
         hybrids(here, shared, first, second)
+    with (
+        store(here.folder / "hybrid-narrow", "--tier1-bytes", HYBRID_BYTES) as tight,
+        here.engine("hybrid-narrow", tight) as engine,
+    ):
+        narrow_hybrids(here, tight, engine)
 
 
 def dense(
@@ -172,7 +177,8 @@ def run(
                 adapted(plain.with_connector(connector))
     # The other connector takes no groups.
     if "hybrids" in wanted and OFFLOADING in connectors:
-        options = EngineOptions(save_model("gemma3", folder / "gemma3"))
+        gemma3 = save_model("gemma3", folder / "gemma3", sliding_window=WINDOW)
+        options = EngineOptions(gemma3)
         with table.group("hybrids"), world(folder, options, table) as plain:
             hybrid(plain.with_connector(OFFLOADING))
     if "ranks" in wanted:

@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple, Protocol, TypeAlias
 
 from kvstore.core.index.children import NO_CHILDREN, Children
+from kvstore.core.index.jumps import Jump
 from kvstore.core.index.next_tokens import NextTokens
 from kvstore.core.index.usage import Step, Tail, tail_of
 from kvstore.core.values.page_hash import DIGEST_BYTES
@@ -69,7 +70,8 @@ class Tree(Protocol):
     """The owner of a tree of nodes, as far as the nodes know it.
 
     ``width`` is the number of bytes of a page's tokens. ``digest`` is the parent of the digests
-    of first pages. ``losses`` counts how often the disk lost pages of this tree.
+    of first pages. ``losses`` counts how often the disk lost pages of this tree. ``moves_copies``
+    is true if there are several tiers.
     """
 
     number: int
@@ -79,6 +81,11 @@ class Tree(Protocol):
     @property
     def digest(self) -> bytes:
         """The digest of everything that decides who may share pages of this tree."""
+        ...
+
+    @property
+    def moves_copies(self) -> bool:
+        """True if the slot of a cached page in tier 1 may change."""
         ...
 
     def leaf_changed(self, node: "Node") -> None:
@@ -190,6 +197,17 @@ class AnchorSet(AbstractSet["Anchor"]):
         return isinstance(anchor, Anchor) and anchor in self._at_depth.get(anchor.pages, ())
 
 
+class PageAnchors(set["Anchor"]):
+    """The anchors on a node that has one page for ever, such as a page of a KV cache group."""
+
+    __slots__ = ()
+
+    @property
+    def deepest(self) -> int:
+        """One if there is an anchor, and zero otherwise."""
+        return 1 if self else 0
+
+
 # The anchors of all copies that never had one, as most. Nothing is ever added to it.
 NO_ANCHORS = AnchorSet()
 
@@ -206,7 +224,7 @@ class Copies:
     def __init__(self, slots: Slots, missing: int = 0) -> None:
         self.slots = slots
         self.missing = missing
-        self.anchors = NO_ANCHORS
+        self.anchors: AnchorSet | PageAnchors = NO_ANCHORS
         self.queued: object = False
 
     @property
@@ -364,7 +382,8 @@ class Node(Copies):
     it. The root has neither edge nor slots. A node out of the index is ``detached``: only its
     anchors keep its pages. ``next_tokens`` are those after its pages, or None. ``usage.py``
     explains and writes ``last_use``, ``hits``, ``hint`` and ``steps``. ``page_hashes`` has the
-    digests of its pages, or is None.
+    digests of its pages, or is None. ``jump_down`` and ``jump_up`` lead over many nodes below and
+    above it, or are None.
     """
 
     __slots__ = (
@@ -374,6 +393,8 @@ class Node(Copies):
         "edge",
         "hint",
         "hits",
+        "jump_down",
+        "jump_up",
         "last_use",
         "lower",
         "next_tokens",
@@ -403,6 +424,8 @@ class Node(Copies):
         self.children: Children[Node] = NO_CHILDREN
         self.lower: Lower | None = None
         self.page_hashes: PageHashes | None = None
+        self.jump_down: Jump[Node] | None = None
+        self.jump_up: Jump[Node] | None = None
         self.bare = 0
         self.next_tokens: NextTokens | None = None
         self.last_use = 0

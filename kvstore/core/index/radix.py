@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from kvstore.core.index.children import NO_CHILDREN
+from kvstore.core.index.jumps import Jump, slots_between
 from kvstore.core.index.node import Node, Position, Tree
 from kvstore.core.index.usage import cut_uses, divide_uses, join_uses
 from kvstore.core.values.group_pages import MARK, is_group_page
@@ -31,6 +32,8 @@ class RadixIndex:
 
     # A node may have many pages, and two nodes become one where nothing tells them apart.
     joins_nodes = True
+    # Nodes that one jump passes. A walk of fewer than twice as many leaves none.
+    jump_nodes = 64
 
     def __init__(self, tree: Tree, page_tokens: int) -> None:
         self.width = page_tokens * TOKEN_BYTES
@@ -48,6 +51,7 @@ class RadixIndex:
         node, depth = at
         width = self.width
         cursor, end = 0, pages * width
+        begin, steps = node.start + depth, 0
         if depth < len(node.slots):
             common = common_pages(node.edge, depth * width, tokens, 0, end, width)
             depth += common
@@ -55,10 +59,16 @@ class RadixIndex:
             if depth < len(node.slots):
                 return Position(node, depth)
         while cursor < end:
-            child = node.children.get(tokens[cursor : cursor + width])
-            if child is None:
-                break
-            node = child
+            jump = node.jump_down
+            if jump is not None and jump.leads(tokens, cursor, end):
+                cursor += len(jump.tokens) - width
+                node = jump.below
+            else:
+                child = node.children.get(tokens[cursor : cursor + width])
+                if child is None:
+                    break
+                node = child
+                steps += 1
             stop = cursor + len(node.edge)
             if stop <= end and tokens.startswith(node.edge, cursor):
                 cursor, depth = stop, len(node.slots)
@@ -66,7 +76,9 @@ class RadixIndex:
             depth = common_pages(node.edge, 0, tokens, cursor, end, width)
             break
         if node.edge.startswith(MARK):
-            return end_of_path(node)
+            node, depth = end_of_path(node)
+        if steps > 2 * self.jump_nodes:
+            leave_jumps(node, tokens, begin, self.jump_nodes)
         return _new_tuple(Position, (node, depth))
 
     def nearest(self, at: Position, tokens: bytes) -> tuple[Position, int] | None:
@@ -224,6 +236,36 @@ class RadixIndex:
 
     def _forget(self, node: Node) -> None:
         del self.nodes[node.number]
+        _drop(node.jump_up)
+        _drop(node.jump_down)
+
+
+def leave_jumps(last: Node, tokens: bytes, begin: int, count: int) -> None:
+    """Makes jumps along a walk that ended in ``last``, each over ``count`` nodes.
+
+    ``tokens`` are those that were walked, from page ``begin`` on. Costs a step for each node, and
+    a copy of the tokens.
+    """
+    path: list[Node] = []
+    node: Node | None = last
+    while node is not None and node.start >= begin:
+        path.append(node)
+        node = node.parent
+    path.reverse()
+    width, moves = last.tree.width, last.tree.moves_copies
+    for number in range(0, len(path) - count, count):
+        above, below = path[number], path[number + count]
+        first = above.start + len(above.slots)
+        part = tokens[(first - begin) * width : (below.start + 1 - begin) * width]
+        slots = None if moves else slots_between(path[number + 1 : number + count])
+        _drop(above.jump_down)
+        _drop(below.jump_up)
+        above.jump_down = below.jump_up = Jump(above, below, part, slots)
+
+
+def _drop(jump: Jump[Node] | None) -> None:
+    if jump is not None:
+        jump.above.jump_down = jump.below.jump_up = None
 
 
 def subtree(top: Node) -> Iterator[Node]:
@@ -292,7 +334,12 @@ def path_slots(at: Position, tier: int = 1) -> Slots:
     while node is not None:
         copies = node if tier == 1 else node.lower
         path.append(array("Q", bytes(8 * len(node.slots))) if copies is None else copies.slots)
-        node = node.parent
+        jump = node.jump_up if tier == 1 else None
+        if jump is not None and jump.slots is not None and jump.holds:
+            path.append(jump.slots)
+            node = jump.above
+        else:
+            node = node.parent
     path[0] = path[0][: at.pages]
     slots = array("Q")
     for part in reversed(path):

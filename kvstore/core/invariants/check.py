@@ -20,6 +20,8 @@ from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import namespace_of
 from kvstore.core.pool.placement import FIRST
 from kvstore.core.pool.tenant import Tenant
+from kvstore.core.tiers.disk_reads import DiskRead
+from kvstore.core.tiers.group_reads import GroupRead
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.group_pages import is_group_page
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, SlotState
@@ -80,6 +82,7 @@ def _holds(cache: PrefixCache) -> Iterator[Hold]:
     yield from cache.moves
     yield from cache.disk_writes
     yield from cache.disk_reads
+    yield from cache.group_reads
     for lease in cache.table.leases.values():
         yield from lease.pins.values()
         yield from lease.reservations.values()
@@ -169,7 +172,8 @@ def _targets(cache: PrefixCache, arena: Arena) -> Iterator[int]:
     for move in cache.moves:
         if move.namespace.arena_in(move.tier) is arena:
             yield from (each.target for each in move.transfers)
-    for read in cache.disk_reads:
+    reads: list[DiskRead | GroupRead] = [*cache.disk_reads, *cache.group_reads]
+    for read in reads:
         if read.namespace.arena is arena:
             yield from read.targets
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
-from kvstore.core.index.node import Anchor, Node, Position
+from kvstore.core.index.node import NO_ANCHORS, Anchor, Node, PageAnchors, Position
 from kvstore.core.index.radix import ancestor, path_slots, path_tokens
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import Tiers, end_of_other, slots_in, tier_at
@@ -213,7 +213,11 @@ class Pin(Hold):
     def hold_group(self, group: int, start_page: int, pages: Items[tuple[Node, int]]) -> None:
         """Adds the pages of a group, each in a tier, to the hold."""
         self.groups += (HeldGroup(group, start_page, len(pages)),)
-        self.group_anchors += [Anchor(self, node, 1, tier) for node, tier in pages]
+        for node, tier in pages:
+            copies = node.copies_in(tier)
+            if copies.anchors is NO_ANCHORS:
+                copies.anchors = PageAnchors()
+            self.group_anchors.append(Anchor(self, node, 1, tier))
 
     def group_slots(self) -> Iterator[tuple[HeldGroup, Slots]]:
         """Yields each group with the slots of its pages."""

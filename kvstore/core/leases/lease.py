@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kvstore.core.leases.holds import Hold, Pin, Reservation, SourcePin
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace
-from kvstore.core.pool.pages import let_go, release
+from kvstore.core.pool.pages import release, release_groups
 from kvstore.core.pool.tenant import Tenant, TombstonesOf
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.limits import Limits
@@ -149,7 +149,7 @@ class Lease:
         self.owner.hold_count -= 1
         release(pin.anchors)
         if pin.group_anchors:
-            let_go(pin.group_anchors)
+            release_groups(pin.group_anchors)
 
     def add_reservation(self, reservation: Reservation) -> None:
         """Adds a reservation."""

@@ -73,6 +73,11 @@ class Namespace:
         """The namespace's name on the disk, and the parent of the digests of first pages."""
         return namespace_digest(self.tenant, self.identity, self.layout)
 
+    @property
+    def moves_copies(self) -> bool:
+        """True if copies move between tiers."""
+        return self.lower_arena is not None
+
     def page_position(self, position: int) -> int:
         """Returns a position in pages; raises InvalidField unless it is page-aligned."""
         pages, rest = divmod(position, self.layout.page_tokens)

@@ -275,6 +275,22 @@ def let_go(anchors: list[Anchor]) -> None:
     anchors.clear()
 
 
+def release_groups(anchors: list[Anchor]) -> None:
+    """Releases a hold's anchors on pages of KV cache groups. Empties the list.
+
+    Does as :func:`let_go`, but a page that is still in its policy's order keeps its place there.
+    """
+    for anchor in anchors:
+        copies = anchor.copies
+        copies.anchors.discard(anchor)
+        node = anchor.node
+        if node.detached:
+            _give_back(node)
+        elif not copies.queued:
+            node.tree.leaf_changed(node)
+    anchors.clear()
+
+
 def _give_back(leaf: Node | None) -> None:
     """Frees the unheld copies at the end of a detached path, upward. DETACHED to FREE."""
     while leaf is not None:

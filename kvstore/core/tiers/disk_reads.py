@@ -175,7 +175,7 @@ class DiskReads:
             return under_way
         wanted = read.digests.between(read.start, end)
         fresh = list(takewhile(lambda digest: digest not in reads_in, wanted))
-        read.targets = self._take_targets(lease, read, len(fresh))
+        read.targets = take_targets(self._state, lease, namespace, len(fresh))
         if not read.targets:
             release(read.anchors)
             return None
@@ -238,19 +238,23 @@ class DiskReads:
         remember(at, read.digests, read.start + len(good) if follows else 0)
         return fresh
 
-    def _take_targets(self, lease: Lease, read: DiskRead, count: int) -> Slots:
-        """Returns ``count`` slots, now MOVING, or as many as the lease may have."""
-        arena = read.namespace.arena
-        usable = lease.usable_extents(arena)
-        missing = count - arena.free_count
-        if missing > 0 and usable == arena.lasting:
-            cached = arena.counts[SlotState.CACHED]
-            evicted = evict(nominate(arena, min(missing, cached)))
-            for counters in (self._state.counters, lease.counters):
-                counters.evicted_page_count += evicted
-        targets = array("Q")
-        left = sum(len(arena.extents[each].available) for each in usable)
-        arena.take(min(count, left), usable, targets, SlotState.MOVING)
-        if self._state.wanted is not None:
-            self._state.wanted.reserved(arena, 0)
-        return targets
+
+def take_targets(state: CacheState, lease: Lease, namespace: Namespace, count: int) -> Slots:
+    """Returns ``count`` slots of tier 1, now MOVING, or as many as the lease may have.
+
+    Evicts as a reservation would.
+    """
+    arena = namespace.arena
+    usable = lease.usable_extents(arena)
+    missing = count - arena.free_count
+    if missing > 0 and usable == arena.lasting:
+        cached = arena.counts[SlotState.CACHED]
+        evicted = evict(nominate(arena, min(missing, cached)))
+        for counters in (state.counters, lease.counters):
+            counters.evicted_page_count += evicted
+    targets = array("Q")
+    left = sum(len(arena.extents[each].available) for each in usable)
+    arena.take(min(count, left), usable, targets, SlotState.MOVING)
+    if state.wanted is not None:
+        state.wanted.reserved(arena, 0)
+    return targets

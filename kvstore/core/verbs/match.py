@@ -167,9 +167,14 @@ class Matching:
         state = self._state
         group, start_page, pages = found
         pin.hold_group(group, start_page, pages)
+        state.use_count += 1
+        for node, _ in pages:
+            node.last_use = state.use_count
+            node.hits += 1
+        if state.wanted is None and state.disk is None:
+            return
         for depth, (node, tier) in enumerate(pages, start=start_page + 1):
             end = Position(node, 1)
-            state.touch(end, hits=1)
             if state.wanted is not None:
                 state.wanted.matched(end, ((depth + 1, tier),))
             if state.disk is not None:

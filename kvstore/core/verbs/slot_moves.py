@@ -196,7 +196,7 @@ class GroupPublishing:
         if state.wanted is not None:
             state.wanted.inserted(end)
         if state.disk is not None:
-            state.disk.touched(end, at.depth)
+            state.disk.touched(end, page.position + 1)
         if namespace.arena.retiring:
             self._reclaiming.expel(end)
         return returned

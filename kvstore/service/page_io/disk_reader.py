@@ -17,6 +17,7 @@ from kvstore import tracing
 from kvstore.core import Caller, MatchOptions, PageLayout, PrefixCache, Sequence
 from kvstore.core.pool.arena import Arena
 from kvstore.core.tiers.disk_reads import DiskRead, Located
+from kvstore.core.tiers.group_reads import GroupRead
 from kvstore.core.tiers.load_or_recompute import LoadDecision, Wanted
 from kvstore.errors import KVStoreError
 from kvstore.service.clock import Clock
@@ -85,7 +86,7 @@ class Loader:
         self._clock = clock
         self._places = BoundedSemaphore(MOST_WAITING)
         # Set when a load ends, under the store's mutex.
-        self._ends: dict[DiskRead, Event] = {}
+        self._ends: dict[DiskRead | GroupRead, Event] = {}
         self._deciding = Lock()
         self._decision = LoadDecision()
         self._writing = Lock()
@@ -110,14 +111,22 @@ class Loader:
         Returns how many tokens tier 3 has, with those before them; 0 if it has none beyond the
         index. Waits as long as ``terms`` allow; a longer load finishes without the caller. Errors
         in the call are left to the match, which may have been answered before.
+
+        For a match with KV cache groups it then loads the pages that their windows lack at the end
+        of the path, if tier 3 has all of them.
         """
         slab = self._disk.usable()
         if slab is None or not slab.page_count:
             return 0
+        begun = self._clock()
         try:
-            return self._load(slab, caller, namespace_id, sequence, options, terms)
+            on_disk = self._load(slab, caller, namespace_id, sequence, options, terms)
+            if options.groups:
+                left = max(terms.seconds - (self._clock() - begun), 0.0)
+                self._load_groups(slab, caller, namespace_id, sequence, options, left)
         except KVStoreError:
             return 0
+        return on_disk
 
     def _load(
         self,
@@ -142,11 +151,44 @@ class Loader:
                     ended = self._begin(
                         slab, caller, namespace_id, sequence, min(count, most), located
                     )
-                    if ended is not None:
-                        ended.wait(None if terms.seconds == inf else terms.seconds * (1 - RESERVE))
+                    _wait(ended, terms.seconds)
             finally:
                 self._places.release()
         return (located.end + count) * layout.page_tokens
+
+    def _load_groups(
+        self,
+        slab: Slab,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        options: MatchOptions,
+        seconds: float,
+    ) -> None:
+        """Loads the pages of groups that a match lacks, all or none, within some seconds."""
+        with self._mutex:
+            located = self._cache.locate_groups(caller, namespace_id, sequence, options)
+            page_bytes = self._cache.namespaces[namespace_id].layout.page_bytes
+        count = len(located.pages)
+        if not count or count * page_bytes > slab.reading_room:
+            return
+        digests = located.page_digests()
+        if self._disk.leading(located.namespace_digest, digests) < count:
+            return
+        if not self._places.acquire(blocking=False):
+            return
+        try:
+            with tracing.span("load", pages=count):
+                with self._mutex:
+                    load = self._cache.begin_group_read(caller, namespace_id, sequence, located)
+                    if load is None:
+                        return
+                    self._took(load.namespace.arena)
+                    ended = self._ends[load] = Event()
+                self._read(slab, load)
+                _wait(ended, seconds)
+        finally:
+            self._places.release()
 
     def _worth_loading(self, slab: Slab, layout: PageLayout, count: int, terms: LoadTerms) -> bool:
         with self._deciding:
@@ -177,6 +219,11 @@ class Loader:
                 return self._ends[load]
             self._took(load.namespace.arena)
             ended = self._ends[load] = Event()
+        self._read(slab, load)
+        return ended
+
+    def _read(self, slab: Slab, load: DiskRead | GroupRead) -> None:
+        """Begins to read the pages of a load, which is finished later."""
         try:
             targets = self._targets(load)
             wanted = [
@@ -188,11 +235,10 @@ class Loader:
             if not isinstance(error, OSError):
                 raise
             self._tell(error)
-            return ended
+            return
         slab.read(wanted, lambda answer: self._take(load, targets, answer))
-        return ended
 
-    def _targets(self, load: DiskRead) -> list[_Target]:
+    def _targets(self, load: DiskRead | GroupRead) -> list[_Target]:
         """Returns the destinations of a load's pages."""
         size = load.namespace.layout.page_bytes
         views = [self._memory.view(slot) for slot in load.targets]
@@ -208,7 +254,9 @@ class Loader:
                 targets.append(_Target(slot, view, staged=False))
         return targets
 
-    def _take(self, load: DiskRead, targets: Items[_Target], answer: ReadAnswer) -> None:
+    def _take(
+        self, load: DiskRead | GroupRead, targets: Items[_Target], answer: ReadAnswer
+    ) -> None:
         """Publishes the pages that were read, on a thread of the slab."""
         checksums: list[int] = []
         try:
@@ -236,9 +284,18 @@ class Loader:
         with self._writing:
             self._lines.write(log.warning, "pages_not_loaded", why=str(failure))
 
-    def _finish(self, load: DiskRead, checksums: Items[int]) -> None:
+    def _finish(self, load: DiskRead | GroupRead, checksums: Items[int]) -> None:
         """Publishes a load's first pages, and wakes the callers that wait for them."""
         with self._mutex:
-            self._cache.finish_read(load, len(checksums), checksums)
+            if isinstance(load, GroupRead):
+                self._cache.finish_group_read(load, len(checksums), checksums)
+            else:
+                self._cache.finish_read(load, len(checksums), checksums)
             ended = self._ends.pop(load)
         ended.set()
+
+
+def _wait(ended: Event | None, seconds: float) -> None:
+    """Waits for a load, so that some of the seconds are left for the match itself."""
+    if ended is not None:
+        ended.wait(None if seconds == inf else seconds * (1 - RESERVE))

@@ -9,6 +9,7 @@ from functools import partial
 from hypothesis.stateful import initialize, invariant
 
 from kvstore.core.index.hash_index import HashIndex, blake2b_128
+from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.tier_policy import TierPolicy, WantedMoves
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from machine import (
@@ -148,10 +149,17 @@ class CacheMachine(MachineState):
                     assert self.model.memory[slot] == prefix, "a held page was written over"
 
 
+class JumpingIndex(RadixIndex):
+    """A radix index whose walks leave jumps after three nodes."""
+
+    jump_nodes = 1
+
+
 class GroupedPages(CacheMachine):
     """Pages of KV cache groups too."""
 
     policy = "auto"
+    index = JumpingIndex
     slot_count = 16
     insert_from_spare = group_pages.insert_from_spare
     match_groups = group_pages.match_groups

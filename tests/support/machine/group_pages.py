@@ -16,15 +16,17 @@ from kvstore.core.values.requests import (
 )
 from machine.inserts import Base, covering, take_inserted
 from machine.reservations import reserve_and_check
-from machine.state import COUNTS, OWNER, PAGES, MachineState, slots_of
+from machine.state import COUNTS, OWNER, PAGES, SELDOM, MachineState, slots_of
 from naive.copies import Path, Slot
 from naive.holds import ModelHold, ModelLease, ModelPin, ModelReservation
 from naive.model import is_marker, marker
 
 GROUPS = (1, 2)
-WINDOWS = st.dictionaries(st.sampled_from(GROUPS), st.integers(0, 3), min_size=1)
+WINDOWS = st.dictionaries(st.sampled_from(GROUPS), st.sampled_from([1, 1, 2, 3, 0]), min_size=1)
+SOME = st.lists(st.integers(0, 3), min_size=1, max_size=3)
+STARTS = st.sampled_from([0, 0, 0, 1, 2, 3])
 # Groups of the pages of a path, by position.
-MARKS = st.lists(st.sets(st.sampled_from(GROUPS)), max_size=5)
+MARKS = st.lists(st.sampled_from([{1, 2}, {1, 2}, {1}, {2}, set[int]()]), min_size=3, max_size=5)
 
 
 @precondition(lambda machine: machine.model.leases)
@@ -226,13 +228,16 @@ def take_group_page(
 
 
 @precondition(lambda machine: machine.model.leases)
-@rule(data=st.data(), pages=PAGES, windows=WINDOWS, start=st.integers(0, 3))
+@rule(data=st.data(), pages=SOME, windows=WINDOWS, start=STARTS, marks=MARKS, holds=SELDOM)
 def match_groups(
     machine: MachineState,
     data: st.DataObject,
     pages: list[int],
     windows: dict[int, int],
     start: int,
+    marks: list[set[int]],
+    *,
+    holds: bool,
 ) -> None:
     """Matches with windows of groups: the deepest end that the model finds, again and in peek."""
     COUNTS["match_groups"] += 1
@@ -240,9 +245,11 @@ def match_groups(
     if lease is None:
         return
     model = machine.model
+    publish_groups(machine, lease, pages, marks, gives=not holds)
     marked = sorted(filter(is_marker_page(machine), model.cached))
-    above = data.draw(st.sampled_from([b"", *(each[: -model.width] for each in marked)]))
-    tokens = above + machine.tokens(pages[: len(pages) // 2]) + machine.page(0)[:4]
+    own = machine.tokens(pages)
+    above = data.draw(st.sampled_from([own, own, *(each[: -model.width] for each in marked)]))
+    tokens = above + machine.page(0)[:4]
     path = model.longest(tokens, (len(tokens) - 4) // model.width)
     asked = tuple(GroupWindow(*each) for each in windows.items())
     anywhere = model.fit(path, windows, start, {*model.extents})
@@ -269,6 +276,29 @@ def match_groups(
     lease.pins[options.pin_id] = pin
     COUNTS["pinned group pages"] += len(pin.groups)
     assert machine.cache.match(*ask) == told
+
+
+def publish_groups(
+    machine: MachineState,
+    lease: ModelLease,
+    pages: list[int],
+    marks: list[set[int]],
+    *,
+    gives: bool,
+) -> None:
+    """Publishes a sequence with pages of groups; perhaps gives back what it reserved for them."""
+    count = len(pages) + sum(map(len, marks[: len(pages)]))
+    request = ReservationRequest(machine.fresh(), 0, count)
+    if not count or not reserve_and_check(machine, lease, [request]):
+        return
+    ids = (request.reservation_id, machine.fresh())
+    insert_moving(machine, lease, ids, ModelReservation(0, [], []), None, pages, marks)
+    if gives:
+        ended = [each for each in ids if each in lease.reservations]
+        machine.cache.abort(machine.caller(lease), ended, machine.now)
+        for each in ended:
+            del lease.reservations[each]
+            lease.dead_reservations.add(each)
 
 
 def held_paths(path: Path, groups: dict[int, Path]) -> list[Path]:
@@ -306,7 +336,8 @@ def name_a_group_page_as_tokens(machine: MachineState, data: st.DataObject, grou
     if known.start == 0:
         bad = Sequence(page, position)
         machine.refused(errors.InvalidField, machine.cache.insert, lease, reservation_id, bad)
-    tokens = machine.sequence(data, []) + page + machine.page(0)
+    marked = sorted(filter(is_marker_page(machine), machine.model.cached))
+    tokens = data.draw(st.sampled_from([page, *marked])) + machine.page(0)
     path = machine.model.longest(tokens, len(tokens) // machine.model.width)
     peeked = machine.cache.peek(OWNER, machine.namespace_id, tokens, machine.now)
     assert peeked.page_count == len(path)

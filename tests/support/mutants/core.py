@@ -204,7 +204,7 @@ MUTANTS = [
     Mutant(
         "partial-page-appended-to-in-place",
         "kvstore.core.verbs.insert",
-        "Inserting.insert",
+        "require_new",
         "reservation.tail_token_count",
         "False",
     ),
@@ -212,8 +212,8 @@ MUTANTS = [
         "partial-page-taken-for-a-whole-one",
         "kvstore.core.index.radix",
         "RadixIndex.extend",
-        "grows and len(tokens) >= self.width",
-        "grows",
+        "grows and len(tokens) >= self.width and not is_group_page(tokens)",
+        "grows and not is_group_page(tokens)",
     ),
     Mutant(
         "partial-page-beside-a-fuller-one",

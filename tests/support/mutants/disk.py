@@ -48,7 +48,7 @@ DISK_MUTANTS = [
     Mutant(
         "corrupt-page-stays-on-the-disk",
         "kvstore.core.verbs.verify",
-        "Verifying.remove_corrupt",
+        "Verifying._remove_from_disk",
         "self._state.disk.remove(namespace, hash_at(at))",
         "pass",
     ),

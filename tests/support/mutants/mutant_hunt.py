@@ -14,6 +14,7 @@ from mutants.checksums import CHECKSUM_MUTANTS
 from mutants.core import MUTANTS
 from mutants.disk import DISK_AND_HOST_MUTANTS, DISK_MUTANTS
 from mutants.events import EVENT_MUTANTS, OF_TWO_TIERS
+from mutants.group_pages import GROUP_MUTANTS
 from mutants.index import INDEX_MUTANTS
 from mutants.mutant import Mutant, put_in
 from mutants.prefills import PREFILL_MUTANTS
@@ -31,6 +32,7 @@ ALL = [
     *DISK_MUTANTS,
     *PREFILL_MUTANTS,
     *EVENT_MUTANTS,
+    *GROUP_MUTANTS,
 ]
 MACHINES = ("CacheMachine", "OneTokenPages", "HashedPages")
 # What does not depend on the pages' size or the index is looked for by one machine.
@@ -41,6 +43,7 @@ BY_ONE: Mapping[str, Sequence[str]] = {
         for mutant in [*DISK_MUTANTS, *PREFILL_MUTANTS, *EVENT_MUTANTS]
     },
     **{name: ["TwoTiers"] for name in OF_TWO_TIERS},
+    **{mutant.name: ["GroupedPages"] for mutant in GROUP_MUTANTS},
 }
 
 

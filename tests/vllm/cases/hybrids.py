@@ -5,8 +5,13 @@ from rig.prompts import prompt, prompts
 from rig.store import Store
 from rig.world import World, whole, wholes
 
+# Tokens that layers with a window look back: three pages.
+WINDOW = 80
+# A store of fewer pages than the prompts of one case have in all groups.
+HYBRID_BYTES = "8MiB"
 ASKED = prompts(90, 300, 900, 1_500)
 TAIL = prompt(91, 200)
+OTHERS = prompts(94, *(1_100,) * 8)
 
 
 def hybrids(world: World, store: Store, first: Engine, second: Engine) -> None:
@@ -40,3 +45,19 @@ def hybrids(world: World, store: Store, first: Engine, second: Engine) -> None:
         ]
         world.check(case, first, asked)
         world.check(case, second, [each.aborted(None) for each in asked])
+
+
+def narrow_hybrids(world: World, store: Store, engine: Engine) -> None:
+    """A store that evicts pages of groups one by one."""
+    with world.case("hybrid: evicting", store) as case:
+        for _ in range(2):
+            world.check(case, engine, ASKED)
+            world.check(case, engine, OTHERS, each=True)
+            world.check(case, engine, [ASKED[2], *OTHERS[:2]], each=True)
+        evicted = store.stats().counters.evicted_page_count
+        case.require(evicted > 0, "nothing was evicted")
+        case.note = f"{evicted} pages were evicted"
+        case.loaded = 0
+        world.check(case, engine, ASKED[:1])
+        world.check(case, engine, ASKED[:1])
+        case.require(case.loaded >= whole(300), f"loaded {case.loaded} once stored anew")

@@ -16,11 +16,17 @@ ADAPTER_RANK = 8
 ADAPTER_DEVIATION = 0.3
 
 
-def save_model(name: str, folder: Path, *, seed: int | None = None) -> Path:
-    """Saves a tiny model, such as ``qwen3``, with the tokenizer that vLLM's server needs."""
+def save_model(name: str, folder: Path, *, seed: int | None = None, **changes: object) -> Path:
+    """Saves a tiny model, such as ``qwen3``, with the tokenizer that vLLM's server needs.
+
+    ``changes`` are of its configuration, such as a longer sliding window.
+    """
     # Written in less time than a bar takes to read.
     disable_progress_bar()
     build(name, seed=seed).save_pretrained(folder)
+    config = folder / "config.json"
+    described = json.loads(config.read_text(encoding="utf-8")) | changes
+    config.write_text(json.dumps(described), encoding="utf-8")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     bytewise = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

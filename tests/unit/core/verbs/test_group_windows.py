@@ -235,7 +235,7 @@ def test_a_corrupt_page_of_a_group_is_not_answered() -> None:
 
 @pytest.mark.parametrize("gone", ["abc", "ab", "a"])
 def test_a_corrupt_page_of_a_group_may_have_left_already(gone: str) -> None:
-    """What was inserted after it since then goes, as far as its path is in the index."""
+    """Pages that were inserted after it go, as far as its path is in the index."""
     world = corrupt_world()
     _, checks = inspect(world, "ab", 1)
     world.evict_prefix(gone)

@@ -77,7 +77,7 @@ def test_slots_that_moved_are_replaced(world: CoreWorld) -> None:
 
 
 def test_a_reservation_with_gaps_ends_before_the_first(world: CoreWorld) -> None:
-    """What moved away cannot be inserted in place."""
+    """A slot that moved away takes no page in place."""
     world.worker.insert(TARGET, "a", moves=SlotMoves(SPARE, [1]))
     assert places(world.worker.insert(SPARE, "b").runs) == [0]
     with pytest.raises(InsertExceedsReservation):
