@@ -29,7 +29,8 @@ SEED: Final = 20_250_101
 VERSION: Final = 1
 WINDOW: Final = 32
 
-_SIZES: Final = MappingProxyType(
+# Sizes of every tiny model, under the names of most configurations.
+SIZES: Final = MappingProxyType(
     {
         "vocab_size": BYTE_VALUES,
         "hidden_size": 128,
@@ -56,22 +57,22 @@ _LOGIT_GAIN: Final = 20.0
 
 def build_qwen3() -> PreTrainedModel:
     """Builds a random Qwen3 with fixed weights; the same on each call."""
-    return _with_weights(Qwen3ForCausalLM(Qwen3Config(**_SIZES)))
+    return with_weights(Qwen3ForCausalLM(Qwen3Config(**SIZES)))
 
 
 def build_llama() -> PreTrainedModel:
     """Builds a random Llama with fixed weights; the same on each call."""
-    return _with_weights(LlamaForCausalLM(LlamaConfig(**_SIZES)))
+    return with_weights(LlamaForCausalLM(LlamaConfig(**SIZES)))
 
 
 def build_gemma3() -> PreTrainedModel:
     """Builds a random Gemma 3: two sliding layers of 32 tokens before each full one."""
     kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
-    sizes = {**_SIZES, "num_hidden_layers": len(kinds), "query_pre_attn_scalar": 32}
+    sizes = {**SIZES, "num_hidden_layers": len(kinds), "query_pre_attn_scalar": 32}
     config = Gemma3TextConfig(**sizes, layer_types=kinds, sliding_window=WINDOW)
     # Gemma multiplies its embeddings by this itself.
     scale = config.hidden_size**0.5
-    return _with_weights(Gemma3ForCausalLM(config), embedding_deviation=1 / scale)
+    return with_weights(Gemma3ForCausalLM(config), embedding_deviation=1 / scale)
 
 
 TINY_MODELS: Final[MappingProxyType[str, Callable[[], PreTrainedModel]]] = MappingProxyType(
@@ -91,9 +92,11 @@ def tiny_folder(name: str = "qwen3") -> Path:
     return build_once(f"tiny-{name}-{VERSION}", save)
 
 
-def _with_weights(module: PreTrainedModel, embedding_deviation: float = 1.0) -> PreTrainedModel:
+def with_weights(
+    module: PreTrainedModel, embedding_deviation: float = 1.0, *, seed: int = SEED
+) -> PreTrainedModel:
     """Overwrites every weight, by name and in order, without touching torch's own generator."""
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in sorted(module.named_parameters()):
             if weight.dim() == 1:

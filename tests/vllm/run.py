@@ -16,13 +16,16 @@ from functools import partial
 from pathlib import Path
 
 from cases.adapters import adapters
+from cases.attempts import attempts
 from cases.deaths import absent, hung, killed
 from cases.failing import SHARE, failing_loads, wrong_page
 from cases.hybrids import HYBRID_BYTES, WINDOW, hybrids, narrow_hybrids
 from cases.narrow import DEVICE_PAGES, STORE_BYTES, narrow, preempted
 from cases.ranks import ranks
-from cases.servers import servers
+from cases.servers import replicas, servers
+from cases.setups import SETUPS
 from cases.sharing import first_engine, second_engine
+from cases.weights import weights
 from rig.engine import prepare
 from rig.models import save_adapter, save_model
 from rig.options import CONNECTORS, OFFLOADING, EngineOptions
@@ -35,6 +38,13 @@ GROUPS = (
     *("sharing", "failing", "narrow", "deaths", "adapters", "ranks", "servers"),
     "hybrids",
 )
+# Groups with models of their own, each with what it needs of engines without a connector.
+OWN_MODELS: dict[str, Callable[[Path, Table, Sequence[str]], None]] = {
+    **SETUPS,
+    "weights": weights,
+    "replicas": replicas,
+    "attempts": attempts,
+}
 
 
 def sharing(here: World, *, small: bool) -> None:
@@ -133,11 +143,16 @@ def hybrid(here: World) -> None:
         narrow_hybrids(here, tight, engine)
 
 
-def run(
-    wanted: list[str], folder: Path, table: Table, *, small: bool, connectors: Sequence[str]
+def dense(
+    wanted: list[str],
+    model: EngineOptions,
+    folder: Path,
+    table: Table,
+    *,
+    small: bool,
+    connectors: Sequence[str],
 ) -> None:
-    """Runs groups of cases with each connector, and with engines without one."""
-    qwen3 = EngineOptions(save_model("qwen3", folder / "qwen3"))
+    """Runs groups of cases that share one engine without a connector."""
     groups: dict[str, Callable[[World], None]] = {
         "sharing": partial(sharing, small=small),
         "failing": failing,
@@ -145,12 +160,22 @@ def run(
         "deaths": deaths,
         "servers": served,
     }
-    with table.group("Qwen3"), world(folder, qwen3, table) as plain:
+    names = [name for name in wanted if name in groups]
+    if not names:
+        return
+    with table.group("Qwen3"), world(folder, model, table) as plain:
         for here in map(plain.with_connector, connectors):
-            for name in wanted:
-                if name in groups:
-                    with table.group(name):
-                        groups[name](here)
+            for name in names:
+                with table.group(name):
+                    groups[name](here)
+
+
+def run(
+    wanted: list[str], folder: Path, table: Table, *, small: bool, connectors: Sequence[str]
+) -> None:
+    """Runs groups of cases with each connector, and with engines without one."""
+    qwen3 = EngineOptions(save_model("qwen3", folder / "qwen3"))
+    dense(wanted, qwen3, folder, table, small=small, connectors=connectors)
     if "adapters" in wanted:
         llama = save_model("llama", folder / "llama")
         both = tuple(save_adapter(llama, folder / f"adapter-{n}", n) for n in (1, 2))
@@ -169,18 +194,22 @@ def run(
         with table.group("ranks"), world(folder, options, table) as plain:
             for connector in connectors:
                 halved(plain.with_connector(connector))
+    for name in sorted(OWN_MODELS.keys() & wanted):
+        OWN_MODELS[name](folder, table, connectors)
 
 
 def main() -> int:
     """Runs the cases, and returns 0 only if all are right."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="cold, hit, partial, two engines")
-    parser.add_argument("--only", choices=GROUPS, action="append", help="these groups of cases")
+    parser.add_argument(
+        "--only", choices=[*GROUPS, *OWN_MODELS], action="append", help="these groups of cases"
+    )
     parser.add_argument("--connector", choices=CONNECTORS, action="append", help="these alone")
     parser.add_argument("--keep", type=Path, help="a new folder for the logs, which is kept")
     parser.add_argument("--json", type=Path, help="a file for all cases")
     arguments = parser.parse_args()
-    wanted = arguments.only or (["sharing"] if arguments.small else list(GROUPS))
+    wanted = arguments.only or (["sharing"] if arguments.small else [*GROUPS, *OWN_MODELS])
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     table = Table()

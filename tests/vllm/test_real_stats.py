@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client import Counter as PrometheusCounter
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import (
@@ -16,6 +17,7 @@ from vllm.v1.core.kv_cache_utils import (
 )
 from vllm.v1.request import Request
 
+from kvstore_vllm.connector import KvstoreConnector
 from kvstore_vllm.connector_stats import ConnectorPromMetrics, ConnectorStats
 from kvstore_vllm.counters import ATTACHED, GAUGES, METRICS
 from kvstore_vllm.stored_events import MEDIUM, StoredEvents
@@ -39,6 +41,12 @@ def test_what_was_counted_is_taken_once() -> None:
     assert total.reduce()["kvstore lookups"] == 1
     total.reset()
     assert total.is_empty()
+
+
+def test_vllm_finds_the_connector_by_its_name_alone() -> None:
+    """As MultiConnector does, for the counts of each of its connectors."""
+    found = KVConnectorFactory.get_connector_class_by_name("KvstoreConnector")
+    assert found is KvstoreConnector
 
 
 def test_prometheus_has_every_metric_for_each_engine() -> None:

@@ -95,9 +95,17 @@ class VllmServer:
         raise RuntimeError(f"the server did not start:\n{shown}")
 
     def complete(
-        self, tokens: Sequence[int], *, answer_tokens: int, salt: str | None = None
+        self,
+        tokens: Sequence[int],
+        *,
+        answer_tokens: int,
+        salt: str | None = None,
+        replica: int | None = None,
     ) -> Completion:
-        """Requests a greedy answer, streamed. Raises ``OSError`` and ``RuntimeError``."""
+        """Requests a greedy answer, streamed, of a data-parallel replica if one is given.
+
+        Raises ``OSError`` and ``RuntimeError``.
+        """
         body: dict[str, Any] = {
             "model": self._model,
             "prompt": list(tokens),
@@ -111,7 +119,8 @@ class VllmServer:
             body["cache_salt"] = salt
         began = time.perf_counter()
         first, found = 0.0, list[int]()
-        with self._request("POST", "/v1/completions", body) as answer:
+        headers = {} if replica is None else {"X-data-parallel-rank": str(replica)}
+        with self._request("POST", "/v1/completions", body, headers) as answer:
             for line in answer:
                 if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
                     continue
@@ -149,10 +158,14 @@ class VllmServer:
         raise RuntimeError("the server keeps its prefix cache")
 
     def _request(
-        self, method: str, path: str, body: dict[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        more: Mapping[str, str] | None = None,
     ) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection(HOST, self._port, timeout=240.0)
-        headers = {"Content-Type": "application/json", "Connection": "close"}
+        headers = {"Content-Type": "application/json", "Connection": "close", **(more or {})}
         connection.request(method, path, json.dumps(body or {}), headers)
         answer = connection.getresponse()
         if answer.status != http.HTTPStatus.OK:

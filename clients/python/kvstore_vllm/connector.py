@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -20,6 +22,7 @@ from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
 from kvstore_vllm.engine.log import log_with
 from kvstore_vllm.rank.rank_role import RankRole
+from kvstore_vllm.rank.weight_changes import WeightChanges
 from kvstore_vllm.scheduler.scheduler_role import SchedulerRole
 from kvstore_vllm.step_plan import StepPlan, WorkerReport
 from kvstore_vllm.stored_events import StoredEvents
@@ -83,7 +86,9 @@ class KvstoreConnector(KVConnectorBase_V1):
         if role is KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerRole(vllm_config, settings, facts, self._events.stored)
         else:
-            self._rank = RankRole(vllm_config, settings, facts, swap_blocks)
+            weights = WeightChanges()
+            weights.watch(vllm_config)
+            self._rank = RankRole(vllm_config, settings, facts, swap_blocks, weights)
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
@@ -262,3 +267,10 @@ class KvstoreConnector(KVConnectorBase_V1):
 def _settings(vllm_config: "VllmConfig") -> ConnectorSettings:
     transfer = vllm_config.kv_transfer_config
     return ConnectorSettings.read((transfer and transfer.kv_connector_extra_config) or {})
+
+
+# vLLM's MultiConnector finds the class of each connector's counts by its registered name alone.
+with suppress(ValueError):  # It is registered already.
+    KVConnectorFactory.register_connector(
+        KvstoreConnector.__name__, __name__, KvstoreConnector.__name__
+    )

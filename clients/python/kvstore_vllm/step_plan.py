@@ -32,7 +32,8 @@ class StepPlan:
     A rank in the scheduler's process finds the store by ``engine_id``. Other ranks use
     ``lease``, which is secret, and the ``identity`` of its pages. ``let_go`` are ended requests
     whose blocks are no longer read. ``preempted`` are requests whose blocks this step may
-    overwrite. ``idle`` is True if the step computes nothing.
+    overwrite. ``idle`` is True if the step computes nothing. ``weight_changes`` counts the changes
+    of the ranks' weights that the plan knows of.
     """
 
     engine_id: str
@@ -40,6 +41,7 @@ class StepPlan:
     identity: NamespaceIdentity | None = None
     load_async: bool = True
     idle: bool = False
+    weight_changes: int = 0
     loads: list[BlockTransfer] = field(default_factory=list)
     saves: list[BlockTransfer] = field(default_factory=list)
     let_go: set[str] = field(default_factory=set)
@@ -52,16 +54,18 @@ class WorkerReport:
 
     ``ended`` counts the ranks that ended each job. ``failed`` are the jobs that failed at one
     rank or more. ``joined`` counts the ranks that joined each lease. ``disagrees`` is True if
-    a rank's block layout differs from the scheduler half's.
+    a rank's block layout differs from the scheduler half's. ``weight_changes`` is the largest
+    count of changes of a rank's weights.
     """
 
     ended: Counter[int] = field(default_factory=Counter)
     failed: set[int] = field(default_factory=set)
     joined: Counter[bytes] = field(default_factory=Counter)
     disagrees: bool = False
+    weight_changes: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.ended or self.joined or self.disagrees)
+        return bool(self.ended or self.joined or self.disagrees or self.weight_changes)
 
     def add(self, other: "WorkerReport") -> None:
         """Adds the report of another rank, or of a later step."""
@@ -69,6 +73,7 @@ class WorkerReport:
         self.failed |= other.failed
         self.joined.update(other.joined)
         self.disagrees |= other.disagrees
+        self.weight_changes = max(self.weight_changes, other.weight_changes)
 
 
 def runs_between(runs: Sequence[DatedRun], start: int, stop: int) -> tuple[DatedRun, ...]:

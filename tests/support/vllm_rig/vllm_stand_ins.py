@@ -75,6 +75,7 @@ class ModelFacts:
     model_weights: str = ""
     multimodal_config: Any = None
     is_prefix_caching_supported: bool = True
+    use_mla: bool = False
 
 
 @dataclass
@@ -84,6 +85,7 @@ class CacheFacts:
     cache_dtype: str = "auto"
     block_size: int = 16
     gpu_memory_utilization: float = 0.9
+    enable_prefix_caching: bool = True
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Two of vLLM's OpenAI servers on one store."""
+"""Servers of vLLM's OpenAI API: two on one store, and one with two replicas."""
 
 import json
 import sys
@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from rig.answer import Answer
-from rig.options import EngineOptions
+from rig.models import save_model
+from rig.options import OWN, EngineOptions
 from rig.prompts import prompts
-from rig.store import Store
-from rig.world import World, wholes
+from rig.store import Store, store
+from rig.table import Table
+from rig.world import World, wholes, world
 
 from support.vllm.server import VllmServer
 
@@ -47,6 +49,30 @@ def servers(world: World, store: Store) -> None:
                 case.require(not any(without.values()), f"went on without the store: {without}")
 
 
+def replicas(folder: Path, table: Table, connectors: Sequence[str]) -> None:
+    """One server with two data-parallel replicas, each an engine of its own."""
+    if OWN not in connectors:
+        return
+    model = save_model("qwen3", folder / "replicated")
+    with (
+        table.group("replicas"),
+        world(folder, EngineOptions(model), table) as here,
+        store(folder / "replicas-store", "--tier1-bytes", "256MiB") as shared,
+    ):
+        options = replace(
+            here.options, runtime_dir=shared.runtime_dir, arguments={"data_parallel_size": 2}
+        )
+        with _server(folder / "replicas.log", options) as server:
+            server.wait_healthy()
+            with here.case("data parallel: a replica hits the other's", shared) as case:
+                expected = here.reference.answers(ASKED)
+                case.compare(_ask(server, replica=0), expected)
+                case.require(_loaded(server) == 0, "an empty store gave pages")
+                case.compare(_ask(server, replica=1), expected)
+                case.loaded = _loaded(server)
+                case.require(case.loaded == wholes(ASKED), f"loaded {case.loaded} tokens")
+
+
 def _server(log: Path, options: EngineOptions) -> VllmServer:
     arguments = []
     given = {k: v for k, v in options.engine_arguments().items() if k not in GIVEN}
@@ -64,8 +90,11 @@ def _server(log: Path, options: EngineOptions) -> VllmServer:
     return VllmServer(Path(sys.executable), options.model, log, arguments, environment)
 
 
-def _ask(server: VllmServer) -> Sequence[Answer]:
-    answers = [server.complete(each.tokens, answer_tokens=each.answer_tokens) for each in ASKED]
+def _ask(server: VllmServer, *, replica: int | None = None) -> Sequence[Answer]:
+    answers = [
+        server.complete(each.tokens, answer_tokens=each.answer_tokens, replica=replica)
+        for each in ASKED
+    ]
     return [Answer(answer.tokens, "length") for answer in answers]
 
 

@@ -1,4 +1,4 @@
-"""An engine's answers and counters."""
+"""Messages between a case and its engine: calls, answers and counters."""
 
 from dataclasses import dataclass
 
@@ -9,6 +9,15 @@ class Answer:
 
     tokens: tuple[int, ...]
     finish: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a method of vLLM's engine."""
+
+    method: str
+    arguments: tuple[object, ...]
+    named: dict[str, object]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Self
 
-from rig.answer import Answer, Counts
+from rig.answer import Answer, Call, Counts
 from rig.options import EngineOptions
 from rig.prompts import Prompt
 
@@ -105,6 +105,11 @@ class Engine:
         self._connection.send("counts")
         counts: Counts = self._receive(ANSWER_SECONDS)
         return counts
+
+    def call(self, method: str, *arguments: object, **named: object) -> None:
+        """Calls a method of vLLM's engine, such as ``sleep``; what it raises ends the engine."""
+        self._connection.send(Call(method, arguments, named))
+        self._receive(ANSWER_SECONDS)
 
     def forget(self) -> None:
         """Empty vLLM's own prefix cache."""

@@ -18,7 +18,7 @@ from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 from kvstore_vllm.blocks.block_copier import BlockCopier, ExtentTensors
 from kvstore_vllm.offload.cpu_worker import HostCopyWorker
 from kvstore_vllm.step_plan import BlockTransfer
-from rig.answer import Answer, Counts
+from rig.answer import Answer, Call, Counts
 from rig.late_saves import save_late
 from rig.options import EngineOptions
 from rig.prompts import Prompt
@@ -38,7 +38,7 @@ def serve(connection: Connection, options: EngineOptions, log: Path) -> None:
     """Starts an engine, say READY, then do what is asked until the other end closes.
 
     A list of prompts is answered with as many answers, COUNTS with the counts, RESET with whether
-    the local prefix cache is empty now.
+    the local prefix cache is empty now, and a call once it returned.
     """
     _write_to(log)
     if options.wrong_page:
@@ -57,6 +57,9 @@ def serve(connection: Connection, options: EngineOptions, log: Path) -> None:
             connection.send(_counts())
         elif asked == "reset":
             connection.send(_forget(engine))
+        elif isinstance(asked, Call):
+            getattr(engine, asked.method)(*asked.arguments, **asked.named)
+            connection.send(READY)
         else:
             connection.send(_run(engine, options, asked))
     engine.engine_core.shutdown()

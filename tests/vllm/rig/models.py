@@ -9,21 +9,21 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
-from inference_worker.model.tiny import TINY_MODELS
+from rig.architectures import build
 
 ADAPTER_RANK = 8
 # Large enough that an adapter changes answers.
 ADAPTER_DEVIATION = 0.3
 
 
-def save_model(name: str, folder: Path, **changes: object) -> Path:
+def save_model(name: str, folder: Path, *, seed: int | None = None, **changes: object) -> Path:
     """Saves a tiny model, such as ``qwen3``, with the tokenizer that vLLM's server needs.
 
     ``changes`` are of its configuration, such as a longer sliding window.
     """
     # Written in less time than a bar takes to read.
     disable_progress_bar()
-    TINY_MODELS[name]().save_pretrained(folder)
+    build(name, seed=seed).save_pretrained(folder)
     config = folder / "config.json"
     described = json.loads(config.read_text(encoding="utf-8")) | changes
     config.write_text(json.dumps(described), encoding="utf-8")

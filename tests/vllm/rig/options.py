@@ -20,7 +20,8 @@ class EngineOptions:
     ``connector`` its name, and ``extra`` further settings of it. ``device_pages`` bounds
     vLLM's own memory in its own pages, each of PAGE_TOKENS tokens.
     ``wrong_page`` puts a fault into the connector: one page of each load is another.
-    ``late_saves`` makes it copy beside later steps, as on a GPU.
+    ``late_saves`` makes it copy beside later steps, as on a GPU. ``arguments`` are further
+    arguments of vLLM's, in place of those here.
     """
 
     model: Path
@@ -28,6 +29,7 @@ class EngineOptions:
     extra: dict[str, object] = field(default_factory=dict)
     local_prefix_cache: bool = False
     device_pages: int | None = None
+    arguments: dict[str, object] = field(default_factory=dict)
     adapters: tuple[Path, ...] = ()
     ranks: int = 1
     wrong_page: bool = False
@@ -61,7 +63,7 @@ class EngineOptions:
             }
         if self.runtime_dir is not None:
             arguments["kv_transfer_config"] = self.transfer_config()
-        return arguments
+        return arguments | self.arguments
 
     def transfer_config(self) -> dict[str, object]:
         """Returns the one flag that a user gives, as ``--kv-transfer-config``'s JSON."""

@@ -31,6 +31,7 @@ DUMMY: Final = "dummy"
 # Methods of drafting that keep no KV.
 DRAFTS_WITHOUT_KV: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
 COMMIT_DIGITS: Final = 40
+CPU: Final = "cpu"
 ADVICE: Final = (
     "Set model_digest in kv_connector_extra_config to a digest of the weights, such as sha256sum "
     "of their files prints; engines with other weights must have another"
@@ -57,7 +58,7 @@ class PlatformFacts:
         vllm: Any = import_module("vllm")
         platform: Any = import_module("vllm.platforms").current_platform
         device_type = str(platform.device_type)
-        if device_type == "cpu":
+        if device_type == CPU:
             amx = bool(torch.cpu._is_amx_tile_supported())  # noqa: SLF001  # as vLLM asks
             name = f"{torch.backends.cpu.get_cpu_capability()} amx={amx}"
         else:
@@ -90,8 +91,8 @@ def model_identity(
     Raises it also for engines that share nothing: pipeline or context parallel, diffusing, or
     without vLLM's own prefix caching.
     """
-    _require_prefixes(vllm_config)
     platform = platform or PlatformFacts.read()
+    _require_prefixes(vllm_config, platform.device_type)
     model = vllm_config.model_config
     parts = {
         "platform": canonical_json(platform, "platform"),
@@ -109,7 +110,7 @@ def model_identity(
     )
 
 
-def _require_prefixes(config: Any) -> None:  # noqa: ANN401  # a VllmConfig
+def _require_prefixes(config: Any, device_type: str) -> None:  # noqa: ANN401  # a VllmConfig
     parallel = config.parallel_config
     for name in (
         "pipeline_parallel_size",
@@ -127,6 +128,12 @@ def _require_prefixes(config: Any) -> None:  # noqa: ANN401  # a VllmConfig
         raise UnidentifiableModel("without causal attention KV depends on later tokens")
     if not getattr(config.model_config, "is_prefix_caching_supported", True):
         raise UnidentifiableModel("vLLM caches no prefixes of this model, so kvstore does not")
+    compressed = getattr(config.model_config, "use_mla", False)
+    if compressed and device_type == CPU and not config.cache_config.enable_prefix_caching:
+        # vLLM turns it off for attention that cannot go on after a prefix: answers would differ.
+        raise UnidentifiableModel(
+            "vLLM caches no prefixes of a model with MLA on this CPU, so kvstore does not"
+        )
 
 
 def _weights(model: Any, load: Any, stated: str | None) -> bytes:  # noqa: ANN401  # vLLM's configs

@@ -7,13 +7,15 @@ from typing import Any, Final
 from kvstore_vllm.offload.device_pinning import DevicePinning
 from kvstore_vllm.offload.offload_settings import OffloadSettings
 from kvstore_vllm.rank.rank_memory import RankMemory
+from kvstore_vllm.rank.weight_changes import WeightChanges
 
 
 @dataclass(frozen=True)
 class Handover:
     """The configuration of an engine, on its way from the connector to the specification.
 
-    ``memory`` is the rank's, None in the scheduler. ``pinning`` is that of a rank in this process.
+    ``memory`` and ``weights`` are the rank's, None in the scheduler. ``pinning`` is that of a
+    rank in this process.
     """
 
     vllm_config: Any
@@ -21,6 +23,7 @@ class Handover:
     settings: OffloadSettings
     memory: RankMemory | None = None
     pinning: DevicePinning | None = None
+    weights: WeightChanges | None = None
 
 
 class Handovers:

@@ -16,6 +16,7 @@ from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 from kvstore_client import AddressRange, Namespace
 from kvstore_vllm.offload.messages import StorePages
 from kvstore_vllm.rank.rank_memory import RankMemory
+from kvstore_vllm.rank.weight_changes import WeightChanges
 
 _logger = logging.getLogger(__name__)
 
@@ -25,13 +26,17 @@ MakeWorker = Callable[[AddressRange], OffloadingWorker]
 
 @dataclass(slots=True)
 class _Copy:
-    """A copy under way. ``held`` keeps the memory of its pages mapped."""
+    """A copy under way. ``held`` keeps the memory of its pages mapped.
+
+    ``weight_changes`` counts those until its begin.
+    """
 
     pages: StorePages
     worker: OffloadingWorker
     memory: Namespace
     held: Sequence[memoryview]
     is_load: bool
+    weight_changes: int
 
 
 @dataclass(slots=True)
@@ -50,16 +55,26 @@ class HeldCopies(OffloadingWorker):
     """Copies through a worker of vLLM's, which has no way to report a failure.
 
     Each copy holds the memory of its pages until it ended. Pages that are not mapped here are
-    not copied. A load whose slots were reused meanwhile failed. vLLM hears of each copy that it
-    succeeded, and :meth:`take_failed` says which did not: their requests are computed.
+    not copied. A load whose slots were reused meanwhile failed, and so did each copy that was
+    planned before the weights changed last, and each load under way then. vLLM hears of each
+    copy that it succeeded, and :meth:`take_failed` says which did not: those requests are
+    computed.
 
     A new session of the store has other addresses, and so another worker of vLLM's. The rank's
     thread uses it. ``fault_fraction`` of the loads fail on purpose, for tests.
     """
 
     def __init__(
-        self, memory: RankMemory, make_worker: MakeWorker, *, fault_fraction: float = 0.0
+        self,
+        memory: RankMemory,
+        make_worker: MakeWorker,
+        weights: WeightChanges | None = None,
+        *,
+        fault_fraction: float = 0.0,
     ) -> None:
+        # The changes of weights that the step's plan knows of.
+        self.known_changes = 0
+        self._weights = weights or WeightChanges()
         self._memory = memory
         self._make_worker = make_worker
         self._fault_fraction = fault_fraction
@@ -122,6 +137,8 @@ class HeldCopies(OffloadingWorker):
         try:
             if memory is None or pages.runs is None:
                 raise KeyError("the pages are not held")  # noqa: TRY301  # as an unmapped extent is
+            if self.known_changes != self._weights.count:
+                raise KeyError("the weights have changed")  # noqa: TRY301
             held = [memory.extent(extent_id) for extent_id in {run.extent_id for run in pages.runs}]
             addresses = memory.address_range
             if addresses is None:
@@ -136,7 +153,8 @@ class HeldCopies(OffloadingWorker):
             self._failed.faults += 1
             self._fail(job_id, pages, is_load=True)
             return None
-        self._copies[job_id] = _Copy(pages, worker, memory, held, is_load)
+        changes = self._weights.count
+        self._copies[job_id] = _Copy(pages, worker, memory, held, is_load, changes)
         return worker, CPULoadStoreSpec(rows.tolist())
 
     def _worker(self, addresses: AddressRange) -> OffloadingWorker:
@@ -153,7 +171,8 @@ class HeldCopies(OffloadingWorker):
         reused = copy.is_load and bool(copy.memory.recycled(copy.pages.runs))
         if reused:
             _logger.error("pages_recycled", extra={"request_id": copy.pages.request_id})
-        if reused or not result.success:
+        outdated = copy.is_load and copy.weight_changes != self._weights.count
+        if reused or outdated or not result.success:
             self._note_failed(copy.pages, is_load=copy.is_load)
         return TransferResult(
             result.job_id,

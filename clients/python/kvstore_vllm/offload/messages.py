@@ -41,11 +41,13 @@ class OffloadStep(OffloadingConnectorMetadata):
     """A step of vLLM's connector, and the ranks' way to the store.
 
     ``reset_count`` counts resets of the cache. ``idle`` is True if the step computes nothing.
+    ``weight_changes`` counts the changes of the ranks' weights that the plan knows of.
     """
 
     join: LeaseToJoin | None = None
     reset_count: int = 0
     idle: bool = False
+    weight_changes: int = 0
 
 
 @dataclass
@@ -54,13 +56,15 @@ class OffloadReport(OffloadingWorkerMetadata):
 
     ``failed`` are the numbers of copies that failed at one rank or more. ``joined`` counts the
     ranks that joined each lease, and ``flushed`` those whose copies before a reset have ended.
-    ``faults`` counts loads that failed on purpose, in tests.
+    ``faults`` counts loads that failed on purpose, in tests. ``weight_changes`` is the largest
+    count of changes of a rank's weights.
     """
 
     failed: set[int] = field(default_factory=set)
     joined: Counter[bytes] = field(default_factory=Counter)
     flushed: Counter[int] = field(default_factory=Counter)
     faults: int = 0
+    weight_changes: int = 0
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "OffloadReport":
         """Returns this report and another rank's as one."""
@@ -73,4 +77,5 @@ class OffloadReport(OffloadingWorkerMetadata):
             self.joined + other.joined,
             self.flushed + other.flushed,
             self.faults + other.faults,
+            max(self.weight_changes, other.weight_changes),
         )

@@ -21,6 +21,7 @@ from kvstore_vllm.offload.messages import OffloadReport, OffloadStep
 from kvstore_vllm.offload.offload_manager import KvstoreOffloadingManager
 from kvstore_vllm.offload.offload_settings import OffloadSettings
 from kvstore_vllm.rank.rank_memory import RankMemory
+from kvstore_vllm.rank.weight_changes import WeightChanges
 from kvstore_vllm.versions import require_supported
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 require_supported(vllm_version)
+
+_logger = logging.getLogger(__name__)
 
 SPEC = {"spec_name": "KvstoreOffloadingSpec", "spec_module_path": "kvstore_vllm"}
 
@@ -57,6 +60,7 @@ class KvstoreOffloadingConnector(OffloadingConnector):
         settings = OffloadSettings.read(transfer.kv_connector_extra_config)
         engine_id = str(transfer.engine_id)
         self._memory: RankMemory | None = None
+        self._weights = WeightChanges()
         pinning = HANDOVERS.pinning(engine_id)
         if role is KVConnectorRole.WORKER:
             shared, pinning = settings.connector, DevicePinning()
@@ -64,12 +68,14 @@ class KvstoreOffloadingConnector(OffloadingConnector):
                 shared.runtime_dir, engine_id, shared.lookup_timeout, pinning.options()
             )
             HANDOVERS.note_rank(engine_id, pinning)
-        HANDOVERS.put(
-            engine_id, Handover(vllm_config, kv_cache_config, settings, self._memory, pinning)
+            self._weights.watch(vllm_config)
+        handover = Handover(
+            vllm_config, kv_cache_config, settings, self._memory, pinning, self._weights
         )
+        HANDOVERS.put(engine_id, handover)
         _name_spec(vllm_config)
         super().__init__(vllm_config, role, kv_cache_config)
-        self._reset_count = 0
+        self._reset_count = self._weight_changes = 0
         self._report = OffloadReport()
 
     @classmethod
@@ -130,6 +136,7 @@ class KvstoreOffloadingConnector(OffloadingConnector):
             join=manager.join(),
             reset_count=manager.reset_count,
             idle=idle,
+            weight_changes=self._weight_changes,
         )
 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
@@ -139,8 +146,17 @@ class KvstoreOffloadingConnector(OffloadingConnector):
             report = OffloadReport()
         self._manager.reported(report, connector_output.failed_recving)
         super().update_connector_output(connector_output)
+        if report.weight_changes > self._weight_changes:
+            self._weight_changes = report.weight_changes
+            _logger.warning("weights_changed", extra={"change_count": self._weight_changes})
+            self.reset_cache()
 
     # Methods at a rank.
+
+    @property
+    def _copies(self) -> HeldCopies | None:
+        copies = None if self.connector_worker is None else self.connector_worker.worker
+        return copies if isinstance(copies, HeldCopies) else None
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """Ends the copies that the scheduler wants to have ended before the step."""
@@ -154,6 +170,8 @@ class KvstoreOffloadingConnector(OffloadingConnector):
         """Takes a step's plan, and joins its lease."""
         super().bind_connector_metadata(connector_metadata)
         assert isinstance(connector_metadata, OffloadStep)
+        if copies := self._copies:
+            copies.known_changes = connector_metadata.weight_changes
         join = connector_metadata.join
         if self._memory is not None and join is not None:
             idle = connector_metadata.idle
@@ -162,8 +180,7 @@ class KvstoreOffloadingConnector(OffloadingConnector):
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """Returns the ended copies, and the requests whose loads failed."""
         results = super().get_transfer_results(finished_req_ids)
-        copies = None if self.connector_worker is None else self.connector_worker.worker
-        if isinstance(copies, HeldCopies):
+        if copies := self._copies:
             failed = copies.take_failed()
             self._report.failed |= failed.numbers
             self._report.faults += failed.faults
@@ -179,8 +196,9 @@ class KvstoreOffloadingConnector(OffloadingConnector):
         if meta is not None:
             report.completed_jobs = meta.completed_jobs
             report.transfer_stats = meta.transfer_stats
+        report.weight_changes = self._weights.count
         says = report.completed_jobs or report.failed or report.joined or report.flushed
-        return report if says else None
+        return report if says or report.weight_changes else None
 
     def shutdown(self) -> None:
         """Releases everything."""

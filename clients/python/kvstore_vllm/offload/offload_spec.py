@@ -132,7 +132,8 @@ class KvstoreOffloadingSpec(OffloadingSpec):
                 return HostCopyWorker(kv_caches, self.blocks_per_chunk, region)
             return _device_worker(kv_caches, self.blocks_per_chunk, region)
 
-        return HeldCopies(memory, make, fault_fraction=self._settings.fault_load_fraction)
+        faults = self._settings.fault_load_fraction
+        return HeldCopies(memory, make, self._handed.weights, fault_fraction=faults)
 
 
 def _device_worker(

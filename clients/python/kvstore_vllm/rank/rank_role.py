@@ -15,13 +15,18 @@ from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
 from kvstore_vllm.rank.plan_executor import CUDA, Copier, PlanExecutor
 from kvstore_vllm.rank.rank_memory import RankMemory
-from kvstore_vllm.step_plan import StepPlan, WorkerReport
+from kvstore_vllm.rank.weight_changes import WeightChanges
+from kvstore_vllm.step_plan import BlockTransfer, StepPlan, WorkerReport
 
 _logger = logging.getLogger(__name__)
 
 
 class RankRole:
-    """Carries out plans at one rank. The rank's thread uses it."""
+    """Carries out plans at one rank. The rank's thread uses it.
+
+    A transfer that was planned before the weights changed last fails: what it would load or
+    save belongs to other weights than those of its namespace.
+    """
 
     def __init__(
         self,
@@ -29,6 +34,7 @@ class RankRole:
         settings: ConnectorSettings,
         facts: EngineFacts,
         submit: Submit,
+        weights: WeightChanges | None = None,
     ) -> None:
         """Copies between a device's blocks and slots by ``submit``."""
         self._submit = submit
@@ -40,6 +46,10 @@ class RankRole:
         self._begun: StepPlan | None = None
         self._report = WorkerReport()
         self._none: Counter[str] = Counter()
+        self._weights = weights or WeightChanges()
+        # Loads that the executor has not ended, by request, with the changes that they know of.
+        self._loading: dict[str, tuple[int, BlockTransfer]] = {}
+        self._outdated: list[BlockTransfer] = []
         # The device that vLLM has selected for this rank.
         on_gpu = vllm_config.device_config.device_type == CUDA
         self._memory = RankMemory(
@@ -86,6 +96,10 @@ class RankRole:
         begun, self._begun = self._begun, None
         if self._executor is not None and plan is not begun:
             self._executor.load(plan, self._mapped(plan))
+            if plan.load_async:
+                self._loading |= {
+                    each.request_id: (plan.weight_changes, each) for each in plan.loads
+                }
 
     def save(self, plan: StepPlan) -> None:
         """Carries out the plan's saves."""
@@ -94,17 +108,30 @@ class RankRole:
 
     def take_finished(self) -> tuple[set[str] | None, set[str] | None]:
         """Returns the requests that are let go, and those whose loads ended."""
-        return (None, None) if self._executor is None else self._executor.take_finished()
+        if self._executor is None:
+            return None, None
+        let_go, received = self._executor.take_finished()
+        for request_id in received:
+            loading = self._loading.pop(request_id, None)
+            if loading is not None and loading[0] != self._weights.count:
+                self._outdated.append(loading[1])
+        return let_go, received
 
     def take_failed_blocks(self) -> set[int]:
         """Returns the blocks whose loads failed."""
-        return set() if self._executor is None else self._executor.take_failed_blocks()
+        if self._executor is None:
+            return set()
+        failed = self._executor.take_failed_blocks()
+        return failed.union(*(each.block_ids for each in self._outdated))
 
     def take_report(self) -> WorkerReport:
-        """Returns the results, and whether this rank reaches the store."""
+        """Returns the results, whether this rank reaches the store, and changes of its weights."""
         report, self._report = self._report, WorkerReport()
         if self._executor is not None:
             report.add(self._executor.take_report())
+        report.failed.update(each.job for each in self._outdated)
+        self._outdated.clear()
+        report.weight_changes = self._weights.count
         report.joined.update(self._memory.take_joined())
         return report
 
@@ -120,8 +147,8 @@ class RankRole:
         self._memory.close()
 
     def _mapped(self, plan: StepPlan) -> Namespace | None:
-        """Returns the store's memory as far as it is mapped here."""
+        """Returns the store's memory as far as it is mapped here, and may serve this plan."""
         self._memory.follow(
             plan.lease, plan.identity, lambda: layout_of(self._facts.layout), idle=plan.idle
         )
-        return self._memory.mapped
+        return self._memory.mapped if plan.weight_changes == self._weights.count else None

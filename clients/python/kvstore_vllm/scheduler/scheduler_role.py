@@ -1,5 +1,6 @@
 """The connector's part in vLLM's scheduler: the client of the store, and the planner."""
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,6 +20,8 @@ from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.scheduler.transfer_planner import TransferPlanner
 from kvstore_vllm.step_plan import StepPlan, WorkerReport
+
+_logger = logging.getLogger(__name__)
 
 # A client has as many lanes.
 THREADS: Final = 4
@@ -59,6 +62,7 @@ class SchedulerRole:
             device=ENGINES_HERE.device_of(facts.engine_id),
         )
         self._base_salt = engine_salt(settings)
+        self._weight_changes = 0
         self._adapters = AdapterDigests(adapter_facts(vllm_config.lora_config))
         counts: Counter[str] = Counter()
         self._attachment = StoreAttachment(access, facts.engine_id, facts.rank_count, counts)
@@ -96,6 +100,7 @@ class SchedulerRole:
         plan = StepPlan(self._facts.engine_id, load_async=self._settings.load_async)
         if self._attachment.tells_ranks:
             plan.lease, plan.identity = self._attachment.share(), self._identity
+        plan.weight_changes = self._weight_changes
         self._attachment.begin_step(idle=not scheduled)
         self.planner.plan(plan, scheduled, preempted)
         return plan
@@ -105,6 +110,10 @@ class SchedulerRole:
         self._attachment.joined(report.joined)
         if report.disagrees:
             self._attachment.turn_off("a rank's blocks lie otherwise")
+        if report.weight_changes > self._weight_changes:
+            self._weight_changes = report.weight_changes
+            _logger.warning("weights_changed", extra={"change_count": self._weight_changes})
+            self.reset()
         self.planner.reported(report, invalid_blocks)
 
     def reset(self) -> bool:

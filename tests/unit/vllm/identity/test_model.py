@@ -147,8 +147,14 @@ def test_platforms_share_nothing(folder: Path) -> None:
         (lambda m: EngineFacts(m, diffusion_config=1), "diffusion"),
         (lambda m: EngineFacts(replace(m, is_prefix_caching_supported=False)), "prefixes"),
         (lambda m: EngineFacts(m, cache_config=CacheFacts(cache_dtype=min)), "cache_dtype"),
+        (
+            lambda m: EngineFacts(
+                replace(m, use_mla=True), CacheFacts(enable_prefix_caching=False)
+            ),
+            "MLA on this CPU",
+        ),
     ],
-    ids=list("abcdefghijk"),
+    ids=list("abcdefghijkl"),
 )
 def test_what_cannot_be_told_is_refused(
     folder: Path, config: Callable[[ModelFacts], EngineFacts], named: str

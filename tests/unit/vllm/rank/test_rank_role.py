@@ -14,6 +14,7 @@ from kvstore_vllm.blocks.descriptor_copier import submit_to_cpu
 from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.engine.store_access import ENGINES_HERE
 from kvstore_vllm.rank.rank_role import RankRole
+from kvstore_vllm.rank.weight_changes import WeightChanges
 from kvstore_vllm.step_plan import BlockTransfer, StepPlan
 from vllm_rig.block_layouts import slots, transfer
 
@@ -103,3 +104,80 @@ def test_a_step_waits_for_saves_of_preempted_requests_first() -> None:
     plan = StepPlan("engine", loads=[transfer(LOAD, range(1))], preempted={"r"})
     side.prepare(plan)
     assert calls == [{"r"}, plan]
+
+
+class Slots:
+    """A store's memory of one extent, as ``RankMemory`` gives it to a rank."""
+
+    def __init__(self) -> None:
+        self.mapped = self
+        self.slots = torch.full((4, LAYER_BYTES), 7, dtype=torch.uint8)
+
+    def follow(self, *_: object, **__: object) -> None:
+        """Stays as it is."""
+
+    def take_joined(self) -> dict[bytes, int]:
+        """Says nothing of leases."""
+        return {}
+
+    def extent_tensor(self, extent_id: int) -> torch.Tensor:
+        """Returns the one extent."""
+        del extent_id
+        return self.slots
+
+    def fill_page_tables(self, *_: object) -> None:
+        """Does nothing: the slots are touched."""
+
+    def recycled(self, runs: object) -> list[object]:
+        """Says that no slot was reused."""
+        del runs
+        return []
+
+    def close(self) -> None:
+        """Has nothing to close."""
+
+
+def rank_with_slots() -> tuple[RankRole, WeightChanges]:
+    """A rank that reaches a store's memory, and its count of changes."""
+    weights = WeightChanges()
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(rank=0), device_config=SimpleNamespace(device_type="cpu")
+    )
+    facts: Any = Facts()
+    side = RankRole(config, ConnectorSettings(), facts, submit_to_cpu, weights)
+    memory: Any = Slots()
+    side._memory = memory
+    side.register({"a": torch.zeros(256, dtype=torch.uint8)})
+    return side, weights
+
+
+@pytest.mark.parametrize("known", [0, 1, 2])
+def test_what_was_planned_before_the_weights_changed_fails(known: int) -> None:
+    """Such a plan's pages, and its blocks, belong to other weights than those of its namespace."""
+    side, weights = rank_with_slots()
+    weights.count = 1
+    load = BlockTransfer(LOAD, "loading", (2, 3), RUNS)
+    save = BlockTransfer(SAVE, "saving", (0, 1), RUNS)
+    plan = StepPlan("engine", load_async=False, loads=[load], saves=[save], weight_changes=known)
+    side.load(plan)
+    side.save(plan)
+    side.close()
+    assert side.take_failed_blocks() == (set() if known == 1 else {2, 3})
+    report = side.take_report()
+    assert report.failed == (set() if known == 1 else {LOAD, SAVE})
+    assert report.weight_changes == 1
+
+
+@pytest.mark.parametrize("changes", [0, 1])
+def test_a_load_under_way_fails_as_the_weights_change(changes: int) -> None:
+    """Its request is computed with the new weights, from its first token on."""
+    side, weights = rank_with_slots()
+    load = BlockTransfer(LOAD, "loading", (2, 3), RUNS)
+    side.load(StepPlan("engine", loads=[load]))
+    weights.count += changes
+    side.close()
+    _, received = side.take_finished()
+    assert received == {"loading"}
+    assert side.take_failed_blocks() == ({2, 3} if changes else set())
+    assert side.take_report().failed == ({LOAD} if changes else set())
+    assert not side.take_report().failed

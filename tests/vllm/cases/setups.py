@@ -1,0 +1,179 @@
+"""Models and set-ups beside a dense one: a second engine process hits what a first one stored."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rig.case import Case
+from rig.drafts import add_mtp_layer, save_eagle, save_eagle3
+from rig.engine import Engine
+from rig.models import save_model
+from rig.options import OFFLOADING, OWN, PAGE_TOKENS, EngineOptions
+from rig.prompts import Prompt, prompt, prompts
+from rig.store import Store, store
+from rig.table import Table
+from rig.world import World, world
+
+ASKED = prompts(90, 100, 500, 900)
+# The same tokens again and again, whose next one a search for n-grams finds.
+REPEATED = Prompt(prompt(91, 33).tokens * 10, answer_tokens=40)
+DRAFTED = 3
+COMMON = {"kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What of vLLM's arguments makes the set-up, and what its case requires besides the hit.
+
+    ``page_tokens`` is the page's size, which vLLM grows to the bytes of a recurrent state.
+    ``accepts`` says that drafts are accepted, and ``drops_last`` that vLLM's own prefix cache
+    drops the last page of each hit, because a draft's KV of its end depends on the next token.
+    """
+
+    name: str
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    page_tokens: int = PAGE_TOKENS
+    accepts: bool = False
+    drops_last: bool = False
+
+    def wholes(self, asked: Sequence[Prompt]) -> int:
+        """Returns the tokens in whole pages before the last token of each prompt."""
+        size = self.page_tokens
+        return sum((len(each.tokens) - 1) // size * size for each in asked)
+
+
+def drafting(method: str, model: Path | None = None, count: int = DRAFTED) -> dict[str, object]:
+    """Returns vLLM's arguments for speculative decoding."""
+    config: dict[str, object] = {"method": method, "num_speculative_tokens": count}
+    if model is not None:
+        config["model"] = str(model)
+    if method == "ngram":
+        config |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    return {"speculative_config": config}
+
+
+def speculative(folder: Path, table: Table, connectors: Sequence[str]) -> None:
+    """Drafts by n-grams, by models and by layers: the answers are those of vLLM without drafts."""
+    llama = save_model("llama", folder / "drafted")
+    setups = [
+        Setup("drafts: n-grams", drafting("ngram"), accepts=True),
+        Setup("drafts: a model, all accepted", drafting("draft_model", llama), accepts=True),
+        Setup("drafts: EAGLE", drafting("eagle", save_eagle(folder / "eagle")), drops_last=True),
+        Setup("drafts: EAGLE 3", drafting("eagle3", save_eagle3(folder / "e3")), drops_last=True),
+    ]
+    _run(EngineOptions(llama), setups, folder, table, connectors)
+    mimo = EngineOptions(add_mtp_layer(save_model("mimo", folder / "mimo")))
+    setups = [Setup("drafts: MTP, MiMo", drafting("mtp", count=1), drops_last=True)]
+    _run(mimo, setups, folder, table, connectors)
+
+
+def windows(folder: Path, table: Table, connectors: Sequence[str]) -> None:
+    """Models with sliding windows.
+
+    vLLM keeps their windows alone with its own connector, and whole prefixes with the other one.
+    """
+    for name in ("gemma3", "gemma4", "gpt-oss"):
+        options = EngineOptions(save_model(name, folder / f"windows-{name}"))
+        _run(options, [Setup(f"sliding windows: {name}")], folder, table, connectors)
+
+
+def states(folder: Path, table: Table, connectors: Sequence[str]) -> None:
+    """Models with recurrent states, which vLLM's own connector alone takes."""
+    if OFFLOADING not in connectors:
+        return
+    cached: dict[str, object] = {"enable_prefix_caching": True}
+    lfm2 = EngineOptions(save_model("lfm2", folder / "lfm2"), arguments=cached)
+    _run(lfm2, [Setup("states: LFM2", cached)], folder, table, [OFFLOADING])
+    # Its states are computed in no other type here.
+    brief = cached | {"dtype": "bfloat16"}
+    qwen = EngineOptions(save_model("qwen3-next", folder / "qwen3-next"), arguments=brief)
+    _run(qwen, [Setup("states: Qwen3-Next", brief, 160)], folder, table, [OFFLOADING])
+
+
+def beside_another(folder: Path, table: Table, connectors: Sequence[str]) -> None:
+    """Another connector beside this one, both in vLLM's MultiConnector."""
+    if OWN not in connectors:
+        return
+    model = save_model("qwen3", folder / "multiple")
+    with (
+        table.group("MultiConnector"),
+        world(folder, EngineOptions(model), table) as here,
+        store(folder / "multiple-store", "--tier1-bytes", "256MiB") as shared,
+    ):
+        other = {
+            "kv_connector": "ExampleConnector",
+            "kv_connector_extra_config": {"shared_storage_path": str(folder / "example")},
+        }
+        ours = replace(here.options, runtime_dir=shared.runtime_dir).transfer_config()
+        both = {
+            "kv_connector": "MultiConnector",
+            "kv_connector_extra_config": {"connectors": [ours, other | COMMON]},
+        }
+        _second_process(
+            here, shared, Setup("MultiConnector", {"kv_transfer_config": both | COMMON})
+        )
+
+
+def _run(
+    options: EngineOptions,
+    setups: Sequence[Setup],
+    folder: Path,
+    table: Table,
+    connectors: Sequence[str],
+) -> None:
+    """Runs set-ups of one model beside one engine without drafts and connector."""
+    name = options.model.name
+    with table.group(name), world(folder, options, table) as plain:
+        for here in map(plain.with_connector, connectors):
+            with store(here.folder / f"{name}-store", "--tier1-bytes", "512MiB") as shared:
+                for setup in setups:
+                    with table.group(setup.name):
+                        _second_process(here, shared, setup)
+
+
+def _second_process(world: World, store: Store, setup: Setup) -> None:
+    """Asks one engine and then, in another process, a second one."""
+    asked = [*ASKED, REPEATED]
+    arguments = dict(setup.arguments)
+    stem = setup.name.replace(" ", "-")
+    with ExitStack() as stack, world.case(setup.name, store) as case:
+        first, second = (
+            stack.enter_context(
+                world.engine(
+                    f"{stem}-{number}", store, arguments=arguments, local_prefix_cache=number == 2
+                )
+            )
+            for number in (1, 2)
+        )
+        world.check(case, first, asked)
+        case.require(case.loaded == 0, "an empty store gave pages")
+        counts = world.check(case, second, asked)
+        expected = setup.wholes(asked)
+        case.require(case.loaded == expected, f"loaded {case.loaded} of {expected} tokens")
+        accepted = round(counts.get("vllm:spec_decode_num_accepted_tokens"))
+        if "speculative_config" in arguments:
+            case.note = f"{accepted} drafted tokens accepted"
+        case.require(accepted > 0 or not setup.accepts, "no draft was accepted")
+        if setup.drops_last:
+            _last_pages(world, case, second, setup)
+
+
+def _last_pages(world: World, case: Case, engine: Engine, setup: Setup) -> None:
+    """Requires that the store gives the pages that vLLM's own prefix cache leaves out."""
+    asked = [*ASKED, REPEATED]
+    before = case.loaded
+    counts = world.check(case, engine, asked)
+    local = round(counts.labelled("vllm:prompt_tokens_by_source", "local_cache_hit"))
+    left_out = setup.page_tokens * len(asked)
+    case.require(local == setup.wholes(asked) - left_out, f"{local} tokens were local")
+    loaded = case.loaded - before
+    case.require(loaded == left_out, f"loaded {loaded} of {left_out} tokens")
+
+
+SETUPS: Mapping[str, Callable[[Path, Table, Sequence[str]], None]] = {
+    "speculative": speculative,
+    "windows": windows,
+    "states": states,
+    "multiple": beside_another,
+}
