@@ -194,6 +194,11 @@ def run(
         with table.group("ranks"), world(folder, options, table) as plain:
             for connector in connectors:
                 halved(plain.with_connector(connector))
+        if OFFLOADING in connectors:
+            gemma3 = save_model("gemma3", folder / "gemma3-halved", sliding_window=WINDOW)
+            options = EngineOptions(gemma3, ranks=2)
+            with table.group("hybrid ranks"), world(folder, options, table) as plain:
+                halved(plain.with_connector(OFFLOADING))
     for name in sorted(OWN_MODELS.keys() & wanted):
         OWN_MODELS[name](folder, table, connectors)
 
