@@ -19,7 +19,7 @@ from cases.setups import drafting
 
 ASKED = prompts(97, 100, 500)
 # The first line of an error in a log: its class and what it says.
-ERROR = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)$", re.MULTILINE)
+ERROR = re.compile(r"^(?:\w+\.)*([A-Z]\w*(?:Error|Model)): (.+)$", re.MULTILINE)
 VALIDATION = re.compile(r"Value error, (.+?)(?: \[type=|$)", re.MULTILINE)
 NOTED = 110
 

@@ -10,7 +10,8 @@ ASKED = prompts(45, 300, 1_100)
 
 def ranks(world: World, store: Store, engine: Engine) -> None:
     """Tensor parallelism of two."""
-    with world.case("tensor parallel: cold, then hit", store) as case:
+    model = world.options.model.name
+    with world.case(f"tensor parallel, {model}: cold, then hit", store) as case:
         world.check(case, engine, ASKED)
         case.require(case.loaded == 0, "an empty store gave pages")
         world.check(case, engine, ASKED)
