@@ -1,4 +1,4 @@
-"""What vLLM's CPU build cannot run: each run tries again, and lists the error that it got.
+"""Set-ups that vLLM's CPU build cannot run: each run tries again, and lists the error.
 
 Once vLLM runs one of them, or fails in another way, that is a wrong case: it needs one of its own.
 """

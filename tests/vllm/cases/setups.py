@@ -24,7 +24,7 @@ COMMON = {"kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
 
 @dataclass(frozen=True)
 class Setup:
-    """What of vLLM's arguments makes the set-up, and what its case requires besides the hit.
+    """The arguments of vLLM's that make the set-up, and what its case requires besides the hit.
 
     ``page_tokens`` is the page's size, which vLLM grows to the bytes of a recurrent state.
     ``accepts`` says that drafts are accepted, and ``drops_last`` that vLLM's own prefix cache
