@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -34,17 +34,8 @@ from rig.table import Table
 from rig.world import World, world
 
 CACHE = Path(sys.prefix) / "cache"
-GROUPS = (
-    *("sharing", "failing", "narrow", "deaths", "adapters", "ranks", "servers"),
-    "hybrids",
-)
-# Groups with models of their own, each with what it needs of engines without a connector.
-OWN_MODELS: dict[str, Callable[[Path, Table, Sequence[str]], None]] = {
-    **SETUPS,
-    "weights": weights,
-    "replicas": replicas,
-    "attempts": attempts,
-}
+# Groups of cases of one dense model.
+DENSE = ("sharing", "failing", "narrow", "deaths", "servers")
 
 
 def sharing(here: World, *, small: bool) -> None:
@@ -144,13 +135,7 @@ def hybrid(here: World) -> None:
 
 
 def dense(
-    wanted: list[str],
-    model: EngineOptions,
-    folder: Path,
-    table: Table,
-    *,
-    small: bool,
-    connectors: Sequence[str],
+    wanted: list[str], folder: Path, table: Table, *, small: bool, connectors: Sequence[str]
 ) -> None:
     """Runs groups of cases that share one engine without a connector."""
     groups: dict[str, Callable[[World], None]] = {
@@ -163,44 +148,65 @@ def dense(
     names = [name for name in wanted if name in groups]
     if not names:
         return
-    with table.group("Qwen3"), world(folder, model, table) as plain:
+    qwen3 = EngineOptions(save_model("qwen3", folder / "qwen3"))
+    with table.group("Qwen3"), world(folder, qwen3, table) as plain:
         for here in map(plain.with_connector, connectors):
             for name in names:
                 with table.group(name):
                     groups[name](here)
 
 
+def with_adapters(folder: Path, table: Table, connectors: Sequence[str]) -> None:
+    """Runs the cases of another model, and of LoRA."""
+    llama = save_model("llama", folder / "llama")
+    both = tuple(save_adapter(llama, folder / f"adapter-{n}", n) for n in (1, 2))
+    options = EngineOptions(llama, adapters=both)
+    with table.group("adapters"), world(folder, options, table) as plain:
+        for connector in connectors:
+            adapted(plain.with_connector(connector))
+
+
+def with_hybrid_memory(folder: Path, table: Table, connectors: Sequence[str]) -> None:
+    """Runs the cases of vLLM's hybrid memory; the other connector takes no groups."""
+    if OFFLOADING in connectors:
+        gemma3 = save_model("gemma3", folder / "gemma3", sliding_window=WINDOW)
+        with table.group("hybrids"), world(folder, EngineOptions(gemma3), table) as plain:
+            hybrid(plain.with_connector(OFFLOADING))
+
+
+def with_ranks(folder: Path, table: Table, connectors: Sequence[str]) -> None:
+    """Runs the cases of engines of two ranks."""
+    options = EngineOptions(save_model("qwen3", folder / "qwen3-halved"), ranks=2)
+    with table.group("ranks"), world(folder, options, table) as plain:
+        for connector in connectors:
+            halved(plain.with_connector(connector))
+    if OFFLOADING in connectors:
+        gemma3 = save_model("gemma3", folder / "gemma3-halved", sliding_window=WINDOW)
+        options = EngineOptions(gemma3, ranks=2)
+        with table.group("hybrid ranks"), world(folder, options, table) as plain:
+            halved(plain.with_connector(OFFLOADING))
+
+
+# Groups with models of their own, each with what it needs of engines without a connector.
+OWN_MODELS: dict[str, Callable[[Path, Table, Sequence[str]], None]] = {
+    "adapters": with_adapters,
+    "ranks": with_ranks,
+    "hybrids": with_hybrid_memory,
+    **SETUPS,
+    "weights": weights,
+    "replicas": replicas,
+    "attempts": attempts,
+}
+
+
 def run(
     wanted: list[str], folder: Path, table: Table, *, small: bool, connectors: Sequence[str]
 ) -> None:
     """Runs groups of cases with each connector, and with engines without one."""
-    qwen3 = EngineOptions(save_model("qwen3", folder / "qwen3"))
-    dense(wanted, qwen3, folder, table, small=small, connectors=connectors)
-    if "adapters" in wanted:
-        llama = save_model("llama", folder / "llama")
-        both = tuple(save_adapter(llama, folder / f"adapter-{n}", n) for n in (1, 2))
-        options = EngineOptions(llama, adapters=both)
-        with table.group("adapters"), world(folder, options, table) as plain:
-            for connector in connectors:
-                adapted(plain.with_connector(connector))
-    # The other connector takes no groups.
-    if "hybrids" in wanted and OFFLOADING in connectors:
-        gemma3 = save_model("gemma3", folder / "gemma3", sliding_window=WINDOW)
-        options = EngineOptions(gemma3)
-        with table.group("hybrids"), world(folder, options, table) as plain:
-            hybrid(plain.with_connector(OFFLOADING))
-    if "ranks" in wanted:
-        options = replace(qwen3, ranks=2)
-        with table.group("ranks"), world(folder, options, table) as plain:
-            for connector in connectors:
-                halved(plain.with_connector(connector))
-        if OFFLOADING in connectors:
-            gemma3 = save_model("gemma3", folder / "gemma3-halved", sliding_window=WINDOW)
-            options = EngineOptions(gemma3, ranks=2)
-            with table.group("hybrid ranks"), world(folder, options, table) as plain:
-                halved(plain.with_connector(OFFLOADING))
-    for name in sorted(OWN_MODELS.keys() & wanted):
-        OWN_MODELS[name](folder, table, connectors)
+    dense(wanted, folder, table, small=small, connectors=connectors)
+    for name in wanted:
+        if name in OWN_MODELS:
+            OWN_MODELS[name](folder, table, connectors)
 
 
 def main() -> int:
@@ -208,13 +214,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="cold, hit, partial, two engines")
     parser.add_argument(
-        "--only", choices=[*GROUPS, *OWN_MODELS], action="append", help="these groups of cases"
+        "--only", choices=[*DENSE, *OWN_MODELS], action="append", help="these groups of cases"
     )
     parser.add_argument("--connector", choices=CONNECTORS, action="append", help="these alone")
     parser.add_argument("--keep", type=Path, help="a new folder for the logs, which is kept")
     parser.add_argument("--json", type=Path, help="a file for all cases")
     arguments = parser.parse_args()
-    wanted = arguments.only or (["sharing"] if arguments.small else [*GROUPS, *OWN_MODELS])
+    wanted = arguments.only or (["sharing"] if arguments.small else [*DENSE, *OWN_MODELS])
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     table = Table()

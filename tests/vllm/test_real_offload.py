@@ -419,6 +419,20 @@ def test_pages_that_are_not_mapped_are_never_copied(engine: Engine) -> None:
     assert torch.equal(before, engine.ranks[0].blocks)
 
 
+def test_a_copy_planned_before_the_weights_changed_fails(engine: Engine) -> None:
+    """Pages of other weights are not loaded; a later plan, which knows of the change, is."""
+    keys, context = hit(engine)
+    for rank in engine.ranks:
+        rank.copies._weights.count += 1
+    assert not engine.load(keys, context, range(40, 48))
+    engine.end(context)
+    for rank in engine.ranks:
+        rank.copies.known_changes = 1
+    keys, context = hit(engine, 2)
+    assert engine.load(keys, context, range(40, 48))
+    engine.end(context)
+
+
 def test_a_failed_load_is_computed_and_not_tried_again(engine: Engine) -> None:
     """After one failure the request's pages are misses, and their holds are released."""
     keys, context = hit(engine)

@@ -20,6 +20,7 @@ from vllm.v1.request import Request
 from kvstore_vllm.connector import KvstoreConnector
 from kvstore_vllm.connector_stats import ConnectorPromMetrics, ConnectorStats
 from kvstore_vllm.counters import ATTACHED, GAUGES, METRICS
+from kvstore_vllm.offload.offload_connector import KvstoreOffloadingConnector
 from kvstore_vllm.stored_events import MEDIUM, StoredEvents
 
 PAGE = 16
@@ -43,10 +44,11 @@ def test_what_was_counted_is_taken_once() -> None:
     assert total.is_empty()
 
 
-def test_vllm_finds_the_connector_by_its_name_alone() -> None:
+@pytest.mark.parametrize("connector", [KvstoreConnector, KvstoreOffloadingConnector])
+def test_vllm_finds_the_connector_by_its_name_alone(connector: type) -> None:
     """As MultiConnector does, for the counts of each of its connectors."""
-    found = KVConnectorFactory.get_connector_class_by_name("KvstoreConnector")
-    assert found is KvstoreConnector
+    found = KVConnectorFactory.get_connector_class_by_name(connector.__name__)
+    assert found is connector
 
 
 def test_prometheus_has_every_metric_for_each_engine() -> None:

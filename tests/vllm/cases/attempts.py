@@ -1,4 +1,4 @@
-"""What vLLM's CPU build cannot run: each run tries again, and lists the error that it got.
+"""Set-ups that vLLM's CPU build cannot run: each run tries again, and lists the error.
 
 Once vLLM runs one of them, or fails in another way, that is a wrong case: it needs one of its own.
 """
@@ -19,7 +19,7 @@ from cases.setups import drafting
 
 ASKED = prompts(97, 100, 500)
 # The first line of an error in a log: its class and what it says.
-ERROR = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)$", re.MULTILINE)
+ERROR = re.compile(r"^(?:\w+\.)*([A-Z]\w*(?:Error|Model)): (.+)$", re.MULTILINE)
 VALIDATION = re.compile(r"Value error, (.+?)(?: \[type=|$)", re.MULTILINE)
 NOTED = 110
 

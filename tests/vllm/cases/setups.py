@@ -9,7 +9,7 @@ from rig.case import Case
 from rig.drafts import add_mtp_layer, save_eagle, save_eagle3
 from rig.engine import Engine
 from rig.models import save_model
-from rig.options import OFFLOADING, OWN, PAGE_TOKENS, EngineOptions
+from rig.options import OFFLOADING, PAGE_TOKENS, EngineOptions
 from rig.prompts import Prompt, prompt, prompts
 from rig.store import Store, store
 from rig.table import Table
@@ -24,7 +24,7 @@ COMMON = {"kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
 
 @dataclass(frozen=True)
 class Setup:
-    """What of vLLM's arguments makes the set-up, and what its case requires besides the hit.
+    """The arguments of vLLM's that make the set-up, and what its case requires besides the hit.
 
     ``page_tokens`` is the page's size, which vLLM grows to the bytes of a recurrent state.
     ``accepts`` says that drafts are accepted, and ``drops_last`` that vLLM's own prefix cache
@@ -93,26 +93,27 @@ def states(folder: Path, table: Table, connectors: Sequence[str]) -> None:
 
 def beside_another(folder: Path, table: Table, connectors: Sequence[str]) -> None:
     """Another connector beside this one, both in vLLM's MultiConnector."""
-    if OWN not in connectors:
-        return
     model = save_model("qwen3", folder / "multiple")
-    with (
-        table.group("MultiConnector"),
-        world(folder, EngineOptions(model), table) as here,
-        store(folder / "multiple-store", "--tier1-bytes", "256MiB") as shared,
-    ):
-        other = {
-            "kv_connector": "ExampleConnector",
-            "kv_connector_extra_config": {"shared_storage_path": str(folder / "example")},
-        }
-        ours = replace(here.options, runtime_dir=shared.runtime_dir).transfer_config()
-        both = {
-            "kv_connector": "MultiConnector",
-            "kv_connector_extra_config": {"connectors": [ours, other | COMMON]},
-        }
-        _second_process(
-            here, shared, Setup("MultiConnector", {"kv_transfer_config": both | COMMON})
-        )
+    with table.group("MultiConnector"), world(folder, EngineOptions(model), table) as plain:
+        for here in map(plain.with_connector, connectors):
+            with (
+                table.group("MultiConnector"),
+                store(here.folder / "multiple-store", "--tier1-bytes", "256MiB") as shared,
+            ):
+                _second_process(here, shared, _beside_example(here, shared))
+
+
+def _beside_example(world: World, store: Store) -> Setup:
+    other = {
+        "kv_connector": "ExampleConnector",
+        "kv_connector_extra_config": {"shared_storage_path": str(world.folder / "example")},
+    }
+    ours = replace(world.options, runtime_dir=store.runtime_dir).transfer_config()
+    both = {
+        "kv_connector": "MultiConnector",
+        "kv_connector_extra_config": {"connectors": [ours, other | COMMON]},
+    }
+    return Setup("MultiConnector", {"kv_transfer_config": both | COMMON})
 
 
 def _run(

@@ -1,8 +1,10 @@
 """vLLM's OffloadingConnector with a store in the place of memory of its own."""
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorMetadata,
     KVConnectorRole,
@@ -213,3 +215,10 @@ def _name_spec(vllm_config: "VllmConfig") -> None:
     for name, value in SPEC.items():
         if extra.setdefault(name, value) != value:
             raise ValueError(f"{name} is {extra[name]!r}: leave it out, or set {value!r}")
+
+
+# vLLM's MultiConnector finds the class of each connector's counts by its registered name alone.
+with suppress(ValueError):  # It is registered already.
+    KVConnectorFactory.register_connector(
+        KvstoreOffloadingConnector.__name__, __name__, KvstoreOffloadingConnector.__name__
+    )
