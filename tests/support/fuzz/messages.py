@@ -44,8 +44,10 @@ class Messages:
     def __init__(self, random: Random, known: dict[str, Sequence[Any]]) -> None:
         self._random = random
         self.known = known
-        # Lists of a length that has to fit something else.
-        self.left_empty: Collection[str] = ("page_checksums",)
+        # Lists of a length that has to fit something else, and what is refused without them.
+        self.left_empty: Collection[str] = (
+            *("page_checksums", "slot_offsets", "group_pages", "slots_reservation_id"),
+        )
         self._wildness = 0.0
         self._drawn = 0
 

@@ -184,6 +184,7 @@ def judge_what_went(machine: MachineState, begun: list[ModelMove]) -> None:
     """Takes over what moves evicted: copies in tier 2, and in tier 1 those with another."""
     paths = [move.path for move in begun]
     gone_below: set[bytes] = set()
+    every = set(machine.model.cached)
     for tier in (LOWER, FIRST):
         before = set(machine.model.cached)
         held = machine.model.held(tier) | machine.model.held_in(paths, tier)
@@ -194,8 +195,10 @@ def judge_what_went(machine: MachineState, begun: list[ModelMove]) -> None:
             # Its copy in tier 2 may have gone after that in tier 1 did.
             assert lost <= gone_below, "a page without another copy was dropped"
         gone_below = gone
-        for page in machine.model.cached:
-            assert not any(len(p) < len(page) and page.startswith(p) for p in lost)
+    # A page's copy in tier 1 may have gone first, and then all that was in tier 2.
+    lost = every - set(machine.model.cached)
+    for page in machine.model.cached:
+        assert not any(len(p) < len(page) and page.startswith(p) for p in lost)
     machine.model.forget_ends()
 
 
