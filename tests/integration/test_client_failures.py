@@ -185,9 +185,10 @@ def test_a_lease_lost_by_a_stopped_process_is_replaced(fresh_store: RunningStore
         assert wait_until(lambda: len(worker.ask("stamps", TOKENS)) == 4)
 
 
-def test_a_forked_child_has_no_client(fresh_store: RunningStore) -> None:
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_a_forked_child_has_no_client(fresh_store: RunningStore, *, contiguous: bool) -> None:
     """In a forked child every call raises ForkedClient and no page is mapped."""
-    with page_process(fresh_store.runtime_dir) as worker:
+    with page_process(fresh_store.runtime_dir, contiguous=contiguous) as worker:
         worker.ask("write", TOKENS)
         met = worker.ask("fork")
         assert met == ["ForkedClient"] * (len(met) - 1) + ["0"]

@@ -22,14 +22,16 @@ HELD = prompt(1, 50)
 class Tenants:
     """Workers of two tenants on one store of eight extents."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, *, contiguous: bool) -> None:
+        """All workers except "other" map extents side by side if ``contiguous``."""
         self.fleet = fleet
+        self._contiguous = contiguous
         self.givers = [self.spawn("giver", GIVER), self.spawn("other", GIVER)]
 
     def spawn(self, name: str, uid: int) -> WorkerProcess:
         """Starts a worker of a tenant, which opens its namespace first."""
         with as_uid(uid):
-            return self.fleet.spawn(name)
+            return self.fleet.spawn(name, contiguous=self._contiguous and name != "other")
 
     def extents(self, uid: int) -> tuple[int, int]:
         """Returns the counts of a tenant's extents and of its retiring ones.
@@ -63,12 +65,12 @@ def mapped(process: WorkerProcess) -> set[tuple[str, str]]:
     return {(entry[5], entry[4]) for entry in entries}
 
 
-@pytest.fixture
-def tenants() -> Iterator[Tenants]:
+@pytest.fixture(params=[False, True], ids=["anywhere", "side-by-side"])
+def tenants(request: pytest.FixtureRequest) -> Iterator[Tenants]:
     """Provides two workers of one tenant that have mapped all memory."""
     with running_store(*pool_arguments(EXTENT_SLOTS), program=PROGRAM) as store:
         with Fleet(store) as fleet:
-            made = Tenants(fleet)
+            made = Tenants(fleet, contiguous=request.param)
             made.fill()
             yield made
         assert wait_until(lambda: not fleet.stats().leases)

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "vllm"
 ENVIRONMENT = ROOT / ".venv-vllm"
-TIMEOUT = 240
+TIMEOUT = 290
 
 
 def set_up() -> bool:

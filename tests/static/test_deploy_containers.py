@@ -83,8 +83,10 @@ def test_vllm_s_servers_share_the_same_store(compose: Compose) -> None:
 def test_vllm_is_told_what_its_page_says() -> None:
     """Compose and Kubernetes hand vLLM the configuration of docs/how-to-vllm.md."""
     page = (ROOT / "docs" / "how-to-vllm.md").read_text(encoding="utf-8")
-    (said,) = re.findall(r"--kv-transfer-config '(\{.*?\})'\n```", page, flags=re.DOTALL)
+    said, other = re.findall(r"--kv-transfer-config '(\{.*?\})'\n```", page, flags=re.DOTALL)
     wanted = json.loads(said)
+    # The page's second flag differs in the connector alone.
+    assert json.loads(other) == wanted | {"kv_connector": "KvstoreOffloadingConnector"}
     compose = read_compose("compose.vllm.yaml")["services"]["vllm-a"]["command"]
     manifest = yaml.safe_load((DEPLOY / "kubernetes/vllm/deployment.yaml").read_text("utf-8"))
     (container,) = manifest["spec"]["template"]["spec"]["containers"]

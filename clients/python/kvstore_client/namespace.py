@@ -468,14 +468,14 @@ class Namespace:
         in_flight = InFlight.of(match)
         if not pages and not match.HasField("source"):
             return Match(in_flight=in_flight)  # neither a miss nor a request that yields has a pin
+        groups = pages_of_groups(match)
+        for each in groups.values():
+            session.require_mapped(each.pages)
         source = None
         if match.HasField("source"):
             [page] = session.require_mapped(Pages([match.source.page]))
             hold = Hold(session, pin_ids=(source_pin_id,), runs=[match.source.page])
             source = Source(hold, page, match.source.valid_token_count)
-        groups = pages_of_groups(match)
-        for each in groups.values():
-            session.require_mapped(each.pages)
         every = [*match.runs, *(run for each in match.groups for run in each.runs)]
         return Match(
             Hold(session, pin_ids=(pin_id,), runs=every),

@@ -141,9 +141,9 @@ def move_slots(reservation: Reservation, plan: PlannedMoves) -> None:
 class GroupCounts(NamedTuple):
     """The pages of groups that an insert published, found cached, and had evicted lately."""
 
-    inserted: int = 0
-    duplicates: int = 0
-    returned: int = 0
+    inserted: int
+    duplicates: int
+    returned: int
 
 
 class GroupPublishing:
@@ -161,8 +161,7 @@ class GroupPublishing:
         ``base`` holds the path. Slots of duplicates become the reservation's.
         """
         source, published, returned = plan.source, 0, 0
-        if source is None or not plan.pages:
-            return GroupCounts()
+        assert source is not None  # the pages are in its slots
         for page, at in _places(reservation.namespace, base, plan.pages):
             slot = source.move_out(page.offset)
             back = self._publish_one(reservation.namespace, at, page, slot, hint)

@@ -323,24 +323,24 @@ def evict_a_group_page(machine: MachineState, data: st.DataObject) -> None:
     assert removed.evicted_page_count + removed.detached_page_count == 1
 
 
-@precondition(lambda machine: any(each.reservations for each in machine.model.leases.values()))
+@precondition(lambda machine: any(map(is_marker_page(machine), machine.model.cached)))
 @rule(data=st.data(), group=st.sampled_from(GROUPS))
 def name_a_group_page_as_tokens(machine: MachineState, data: st.DataObject, group: int) -> None:
     """A sequence with a marker matches no further, and is not inserted."""
     COUNTS["name_a_group_page_as_tokens"] += 1
-    lease, reservation_id, known = machine.reservation(data)
-    if lease.expired or not lease.processes or known.inserted or not known.slots or known.moved:
-        return
-    page = marker(group, machine.model.width)
-    position = known.start * machine.page_tokens
-    if known.start == 0:
-        bad = Sequence(page, position)
-        machine.refused(errors.InvalidField, machine.cache.insert, lease, reservation_id, bad)
-    marked = sorted(filter(is_marker_page(machine), machine.model.cached))
-    tokens = data.draw(st.sampled_from([page, *marked])) + machine.page(0)
-    path = machine.model.longest(tokens, len(tokens) // machine.model.width)
+    model, page = machine.model, marker(group, machine.model.width)
+    marked = sorted(filter(is_marker_page(machine), model.cached))
+    tokens = data.draw(st.sampled_from(marked)) + machine.page(0)
+    path = model.longest(tokens, len(tokens) // model.width)
     peeked = machine.cache.peek(OWNER, machine.namespace_id, tokens, machine.now)
     assert peeked.page_count == len(path)
+    if not any(each.reservations for each in model.leases.values()):
+        return
+    lease, reservation_id, known = machine.reservation(data)
+    is_fresh = bool(known.slots) and not (known.inserted or known.moved or known.start)
+    if is_fresh and lease.processes and not lease.expired:
+        bad = Sequence(page)
+        machine.refused(errors.InvalidField, machine.cache.insert, lease, reservation_id, bad)
 
 
 def is_marker_page(machine: MachineState):  # noqa: ANN201  # a predicate

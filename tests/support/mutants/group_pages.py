@@ -76,13 +76,6 @@ GROUP_MUTANTS = [
         "True",
     ),
     Mutant(
-        "jump-that-is-void-is-taken",
-        "kvstore.core.index.jumps",
-        "Jump.leads",
-        "fits and self.holds",
-        "fits",
-    ),
-    Mutant(
         "page-that-is-gone-keeps-its-jump",
         "kvstore.core.index.radix",
         "RadixIndex._forget",

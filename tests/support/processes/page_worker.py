@@ -3,6 +3,7 @@
 Every page that the worker meets is checked.
 """
 
+import ctypes
 import os
 import random
 import time
@@ -14,9 +15,19 @@ from itertools import count
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from kvstore_client import Acquired, Client, ClientConfig, Namespace, PageRef, Reservation, errors
+from kvstore_client import (
+    Acquired,
+    Client,
+    ClientConfig,
+    ContiguousMemory,
+    Namespace,
+    PageRef,
+    Reservation,
+    errors,
+)
+from pages.row_pages import RowPages
 from pages.stamped_pages import (
     IDENTITY,
     LAYOUT,
@@ -24,6 +35,7 @@ from pages.stamped_pages import (
     Stamp,
     WrongPage,
     memfd_mappings,
+    page_bytes,
     page_count,
     stamps_of,
     write_page,
@@ -49,9 +61,15 @@ def page_process(
     ttl: float = LONG_TTL,
     barrier: Barrier | None = None,
     join: bytes | None = None,
+    contiguous: bool = False,
 ) -> WorkerProcess:
-    """Starts a process with a client and a :class:`PageWorker`."""
+    """Starts a process with a client and a :class:`PageWorker`.
+
+    A ``contiguous`` one maps extents side by side, and finds all pages by their rows.
+    """
     config = {"ttl": ttl, "call_timeout": CALL_TIMEOUT, "display_name": name}
+    if contiguous:
+        config["contiguous_memory"] = ContiguousMemory()
     return WorkerProcess(name, page_worker, runtime_dir, config, barrier, join)
 
 
@@ -67,7 +85,8 @@ def page_worker(
     with Client(runtime_dir, ClientConfig(**config), join=join) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
         assert namespace.wait_open(LIMIT), namespace.failure
-        yield PageWorker(client, namespace, told=pipe.poll, barrier=barrier)
+        by_rows = namespace if client.config.contiguous_memory is None else RowPages(namespace)
+        yield PageWorker(client, cast("Namespace", by_rows), told=pipe.poll, barrier=barrier)
 
 
 @dataclass
@@ -298,6 +317,29 @@ class PageWorker:
         extents = self._namespace.extents.values()
         return any(map(len, extents)) and not any(any(each) for each in extents)
 
+    def places(self) -> dict[int, int]:
+        """Returns the first row of each extent that this process has mapped side by side."""
+        arena = self._namespace.address_range
+        assert arena is not None
+        return {key: each.first_row for key, each in arena.extents.items()}
+
+    def rows(self, key: str) -> list[int]:
+        """Returns the rows of the reserved pages, which another process may write."""
+        arena = self._namespace.address_range
+        assert arena is not None
+        reservation = self._held[key].acquired.reservation
+        assert reservation is not None
+        rows: list[int] = arena.rows(reservation.pages.runs).tolist()
+        return rows
+
+    def write_rows(self, tokens: list[int], first: int, rows: list[int]) -> None:
+        """Writes pages of a sequence from page ``first`` on, at the addresses of these rows."""
+        arena = self._namespace.address_range
+        assert arena is not None
+        for number, row in enumerate(rows, start=first):
+            content = page_bytes(tokens, number, self._stamp())
+            ctypes.memmove(arena.base + row * arena.row_bytes, content, len(content))
+
     def keep_view(self) -> None:
         """Keeps a view of every extent that is mapped."""
         self._views = list(self._namespace.extents.values())
@@ -400,6 +442,7 @@ def _in_child(client: Client, namespace: Namespace) -> list[str]:
         lambda: namespace.reserve(start_page=0, page_count=1),
         lambda: namespace.peek(TOKENS),
         lambda: namespace.extents,
+        lambda: namespace.address_range,
         lambda: namespace.wait_open(0),
         lambda: client.connected,
         lambda: client.namespace(IDENTITY, LAYOUT),

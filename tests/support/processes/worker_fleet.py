@@ -69,15 +69,22 @@ class Fleet:
         ttl: float = LONG_TTL,
         barrier: Barrier | None = None,
         join: bytes | None = None,
+        contiguous: bool = False,
     ) -> WorkerProcess:
         """Starts a worker, with ``faults`` planned as ``kvstore_client.fault_points`` reads them.
 
-        With ``join`` it is under the lease of the worker that shared it.
+        With ``join`` it is under the lease of the worker that shared it. A ``contiguous`` one finds
+        pages by their rows.
         """
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(VARIABLE, faults)
             process = page_process(
-                self.store.runtime_dir, name, ttl=ttl, barrier=barrier, join=join
+                self.store.runtime_dir,
+                name,
+                ttl=ttl,
+                barrier=barrier,
+                join=join,
+                contiguous=contiguous,
             )
         self._processes.append(process)
         return process

@@ -10,7 +10,7 @@ import pytest
 from device.card import Card, ClientCuda
 from kvstore.v1 import attach_pb2, prefix_cache_pb2, types_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
-from kvstore_client import Client, ClientConfig, Namespace, PageRef, errors
+from kvstore_client import Client, ClientConfig, GroupWindow, Namespace, PageRef, errors
 from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.lifecycle.store_connector import Connector
 from kvstore_client.memory.cuda import mapped_memory as cuda_memory
@@ -260,3 +260,36 @@ def test_all_that_an_acquire_may_take_goes_back(
     [gone] = map(pb.AbortReservationRequest.FromString, attached.calls.requests["AbortReservation"])
     assert list(back.pin_ids) == [asked.pin_id, asked.source_pin_id]
     assert list(gone.reservation_ids) == [asked.reservation_id]
+
+
+def test_groups_are_a_miss_at_a_server_that_does_not_know_them(
+    attached: ScriptedSession, namespace: Namespace
+) -> None:
+    """Such a server answers the path alone: its pins go back."""
+    attached.calls.answer("MatchPrefix", pb.MatchPrefixResponse(match=matched(2)))
+    match = namespace.match([1, 2, 3, 4, 5], groups=[GroupWindow(1, 1)])
+    assert isinstance(match.failure, errors.FeatureUnsupported)
+    assert (match.page_count, match.groups) == (0, {})
+    assert attached.session.flush(30)
+    [asked] = map(pb.MatchPrefixRequest.FromString, attached.calls.requests["MatchPrefix"])
+    [back] = map(pb.ReleasePinsRequest.FromString, attached.calls.requests["ReleasePins"])
+    assert [each.group for each in asked.groups] == [1]
+    assert list(back.pin_ids) == [asked.pin_id]
+
+
+def test_a_match_has_the_pages_of_its_groups(
+    attached: ScriptedSession, namespace: Namespace
+) -> None:
+    """By group, from their first page on; a page that is not mapped gives the pin back."""
+    match = matched(0, 1)
+    match.groups.add(group=3, start_page=1, runs=[run_of(2)])
+    strange = matched(0)
+    strange.groups.add(group=3, runs=[run_of(0, extent_id=99)])
+    attached.calls.answer(
+        "MatchPrefix", *(pb.MatchPrefixResponse(match=each) for each in (match, strange))
+    )
+    with namespace.match([1] * 9, groups=[GroupWindow(3)]) as found:
+        assert (found.groups[3].start_page, found.groups[3].pages) == (1, [PAGE])
+        assert found.current
+    lost = namespace.match([1] * 9, groups=[GroupWindow(3)])
+    assert isinstance(lost.failure, errors.StoreUnavailable)

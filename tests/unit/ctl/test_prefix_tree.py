@@ -107,3 +107,14 @@ def test_matches_through_a_run_are_its_own_and_those_below() -> None:
     assert shown[2].endswith("hits 1  through 1")
     assert next(line for line in shown if "hits 9" in line).endswith("hits 9  through 9")
     assert next(line for line in shown if "hits 4" in line).endswith("hits 4")
+
+
+def test_a_page_of_a_group_is_named_by_its_group() -> None:
+    """Its tokens are a marker, and no text; with one token listed the group is not known."""
+    marker = b"\xff\xff\xff\xff\3\0\0\0"
+    prefixes = [node(1, 0, 0), node(2, 1, 1), node(3, 1, 1)]
+    prefixes[1].tokens, prefixes[2].tokens = marker, marker[:4]
+    assert [line.split("hits 0  ")[-1] for line in lines(prefixes)[2:]] == [
+        "group 3",
+        "a group's page",
+    ]

@@ -7,6 +7,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore.v1 import types_pb2
@@ -22,6 +23,7 @@ from kvstore_client.page_runs import DatedRun, PageRef, SlotRun
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
     import torch
 
 # The base is a multiple of this, as every `Extent.arena_offset` is: memory of hugetlbfs cannot be
@@ -80,7 +82,7 @@ class AddressRange:
         # At exit the kernel unmaps, after the last thread that may still read.
         self._release.atexit = False
         self._extents: dict[int, RangeExtent] = {}
-        # Extents with memory here by offset, also while they are mapped or unmapped.
+        # Bytes by offset of all extents, also of those whose mapping or unmapping is under way.
         self._places: dict[int, int] = {}
         self._broken = False
 
@@ -104,28 +106,27 @@ class AddressRange:
             raise _no_slot(extent, page.slot)
         return extent.first_row + page.slot
 
-    def rows(
-        self, runs: Iterable[SlotRun | DatedRun]
-    ) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    def rows(self, runs: Iterable[SlotRun | DatedRun]) -> "npt.NDArray[np.int64]":
         """Returns the row of each page of ``runs`` in their order, such as ``Pages.runs``.
 
-        Takes about a microsecond a run and 50 ns a slot of a list. Loads numpy. Raises as
-        :meth:`row` does.
+        Takes about 20 us, 0.3 us a run and 0.04 us a page. Loads numpy. Raises as :meth:`row`
+        does.
         """
         import numpy as np  # noqa: PLC0415  # on demand: clients without numpy use `row`
 
-        parts = [np.empty(0, np.int64)]
-        for run in runs:
-            extent = self._extents[run.extent_id]
-            slots = run.slots
-            if isinstance(slots, range):
-                part = np.arange(slots.start, slots.stop, slots.step, dtype=np.int64)
-            else:
-                part = np.array(slots, dtype=np.int64)
-            if len(part) and not 0 <= part.min() <= part.max() < extent.slot_count:
-                raise _no_slot(extent, int(part.min() if part.min() < 0 else part.max()))
-            parts.append(part + extent.first_row)
-        return np.concatenate(parts)
+        runs = list(runs)
+        extents = [self._extents[run.extent_id] for run in runs]
+        lengths = np.array([len(run.slots) for run in runs], np.int64)
+        every_slot = chain.from_iterable(run.slots for run in runs)
+        slots = np.fromiter(every_slot, np.int64, int(lengths.sum()))
+        counts = np.repeat(np.array([each.slot_count for each in extents], np.int64), lengths)
+        wrong = np.flatnonzero((slots < 0) | (slots >= counts))
+        if len(wrong):
+            run = int(np.searchsorted(lengths.cumsum(), wrong[0], side="right"))
+            raise _no_slot(extents[run], int(slots[wrong[0]]))
+        first_rows = np.array([each.first_row for each in extents], np.int64)
+        rows: npt.NDArray[np.int64] = slots + np.repeat(first_rows, lengths)
+        return rows
 
     def page(self, row: int) -> PageRef:
         """Returns the page in a row. Raises ``IndexError`` if the row has no memory."""

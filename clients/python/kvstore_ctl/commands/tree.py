@@ -119,11 +119,16 @@ def _label(
     label += f"  pins {prefix.pin_count}  hits {prefix.hit_count}"
     if prefix.child_count:
         label += f"  through {through[prefix.node_id]}"
-    if prefix.tokens:
-        label += f"  {view.text(unpack_tokens(prefix.tokens))} ..."
+    ids = unpack_tokens(prefix.tokens)
+    if ids[:1] == [GROUP_MARK]:
+        label += f"  group {ids[1]}" if len(ids) > 1 else "  a group's page"
+    elif ids:
+        label += f"  {view.text(ids)} ..."
     return Text(label)
 
 
+# The first token id of a page of a KV cache group; the next one is the group.
+GROUP_MARK = (1 << 32) - 1
 # About one line of text.
 DECODED_TOKENS = 24
 

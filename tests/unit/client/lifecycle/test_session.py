@@ -11,6 +11,7 @@ from kvstore.v1 import prefix_cache_pb2, store_pb2
 from kvstore.v1.types_pb2 import PageRun
 from kvstore_client import errors
 from kvstore_client.calls.deadlines import StoreBudget
+from kvstore_client.config import ContiguousMemory
 from kvstore_client.lifecycle.session import OpenedNamespace
 from kvstore_client.page_runs import Pages
 from kvstore_client.runtime_dir import RuntimeDir
@@ -41,6 +42,19 @@ def test_a_namespace_is_open_once_its_extents_are_counted_on(attached: ScriptedS
     assert session.namespaces == {KEY: OpenedNamespace(b"space", 1, 4)}
     assert session.require_mapped(Pages()) == []
     assert list(session.extents.of_arena(1)) == [3]
+
+
+def test_contiguous_memory_of_an_old_store_is_refused(
+    scripted: ScriptedCalls, runtime_dir: RuntimeDir
+) -> None:
+    """The namespace of a store that states no places for its extents cannot be opened."""
+    attached = ScriptedSession(runtime_dir, scripted, contiguous_memory=ContiguousMemory())
+    why = attached.open().namespaces[KEY]
+    assert isinstance(why, errors.StoreUnavailable)
+    assert "extent 3 cannot be mapped" in str(why)
+    assert "too old for ClientConfig.contiguous_memory" in str(why)
+    assert attached.session.ended is None
+    attached.close()
 
 
 @pytest.mark.parametrize("kind", errors.SESSION_OVER)

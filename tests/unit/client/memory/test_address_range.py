@@ -16,6 +16,7 @@ import torch
 
 from kvstore.v1 import types_pb2
 from kvstore_client import ContiguousMemory, DatedRun, PageRef, SlotRun
+from kvstore_client.memory import address_range
 from kvstore_client.memory.address_range import (
     LEAST_RESERVED,
     UNIT,
@@ -174,7 +175,8 @@ def test_rows_of_runs_are_those_of_their_pages(mapper: Mapper) -> None:
     rows = mapper.arena.rows(runs)
     expected = [PageRef(run.extent_id, slot) for run in runs for slot in run.slots]
     assert [mapper.arena.page(row) for row in rows.tolist()] == expected
-    assert (rows.dtype, mapper.arena.rows([]).shape) == ("int64", (0,))
+    none = mapper.arena.rows([])
+    assert [rows.dtype, none.dtype, none.shape] == ["int64", "int64", (0,)]
     assert len(kept) == 2
 
 
@@ -414,6 +416,29 @@ def test_a_range_whose_mapping_failed_is_used_no_more() -> None:
     del arena
     gc.collect()
     assert span.reserved()
+
+
+def test_an_extent_that_cannot_be_unmapped_is_not_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store keeps an extent that the kernel did not unmap, and its place is never reused."""
+    arena, gone = AddressRange(1, SLOT, ContiguousMemory(reserved_bytes=RESERVED)), list[int]()
+    kept = map_fresh(arena, described(7), gone)
+
+    def refuse(address: int, size: int) -> None:
+        del address
+        raise OSError(f"{size} bytes stay")
+
+    # The kernel refuses this only without memory of its own.
+    with monkeypatch.context() as patch:
+        patch.setattr(address_range, "reserve_again", refuse)
+        del kept
+    assert (gone, arena.extents) == ([], {})
+    assert "extent_not_unmapped" in caplog.text
+    with pytest.raises(UntrustedExtent, match="where another is"):
+        map_fresh(arena, described(8))
+    with pytest.raises(OSError, match="an earlier mapping into the range failed"):
+        map_fresh(arena, described(9, 1))
 
 
 def test_addresses_that_cannot_be_reserved_are_an_error() -> None:

@@ -16,7 +16,7 @@ from kvstore.core.values.requests import (
 )
 from kvstore.core.values.slots import SlotState
 from kvstore.core.verbs.verify import Inspection
-from kvstore.errors import IdReused, InvalidField
+from kvstore.errors import IdReused, InvalidField, PoolExhausted
 
 FIVE = "abcde"
 
@@ -245,6 +245,39 @@ def test_a_corrupt_page_of_a_group_may_have_left_already(gone: str) -> None:
     assert world.worker.match("abcd", 2).matched_token_count == 4
     world.laws.check()
     world.worker.release(1, 2)
+    world.laws.check()
+
+
+def test_a_corrupt_page_of_a_group_needs_no_disk() -> None:
+    """Without a disk it leaves the index alone; pages without a checksum are not read."""
+    world = CoreWorld(slots=16)
+    world.worker.reserve(50, 8)
+    groups = [GroupInsert(1, [0, 1], [4, 5], [0, 12])]
+    world.worker.insert(60, "ab", moves=SlotMoves(50, [0, 1], groups))
+    world.worker.abort(50, 60)
+    options = MatchOptions(1, groups=(GroupWindow(1, 2),))
+    sequence = world.worker.sequence("ab")
+    asked = (world.worker.caller, NAMESPACE_ID, sequence, options, world.now)
+    _, checks = world.cache.match_with_checks(*asked, range)
+    assert checks is not None
+    assert [page.checksum for page in checks.pages] == [12]
+    world.evict_prefix("ab")
+    assert world.cache.remove_corrupt(checks, checks.pages, 1) == []
+    world.cache.withdraw(checks)
+    world.laws.check()
+
+
+def test_a_released_page_of_a_group_may_be_evicted() -> None:
+    """Also if its turn came while it was pinned."""
+    world = CoreWorld(slots=4)
+    world.worker.publish_groups("a", g1="1", g2="1")
+    world.worker.match_groups("a", 1, {1: 1, 2: 1})
+    with pytest.raises(PoolExhausted):
+        world.worker.reserve(70, 3)
+    world.laws.check()
+    world.worker.release(1)
+    world.laws.check()
+    world.worker.reserve(71, 4)
     world.laws.check()
 
 

@@ -98,7 +98,7 @@ def test_what_was_announced_ends_when_slots_move(world: CoreWorld) -> None:
 
 
 REFUSED = [
-    (SlotMoves(SPARE, [6]), InvalidField),
+    (SlotMoves(SPARE, [0, 6]), InvalidField),
     (SlotMoves(SPARE, [0]), InvalidField),
     (SlotMoves(SPARE, [0, 1, 2]), InvalidField),
     (SlotMoves(SPARE, [0, 0]), InvalidField),

@@ -44,6 +44,7 @@ def test_capabilities_are_limits_epoch_and_extents(server: Server) -> None:
         slot_bytes=PAGE_BYTES,
         host=types_pb2.HostHandle(size_bytes=4 * PAGE_BYTES),
         generation_table=types_pb2.GenerationTable(size_bytes=4 * 8),
+        arena_offset=0,
     )
     assert not stranger.ask(stranger.store.GetCapabilities, pb.GetCapabilitiesRequest()).extents
 

@@ -11,12 +11,14 @@ from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import (
     ExpectedReuse,
     Grant,
+    GroupInsert,
     InFlight,
     Match,
     Peeked,
     ReservationRequest,
     ReuseHint,
     Sequence,
+    SlotMoves,
     Source,
 )
 from kvstore.core.values.runs import Run
@@ -243,3 +245,25 @@ def test_a_grant_names_its_reservation_and_start(
     assert message == pb.ReservationGrant(
         reservation_id=5, start_page=2, runs=[run_message, run_message]
     )
+
+
+def test_slots_that_move_are_named_with_their_reservation() -> None:
+    """Groups keep their order; without a reservation no slots are named."""
+    limits = Limits(max_batch_size=2)
+    group = pb.GroupInsert(group=1, page_positions=[3], slot_offsets=[5], page_checksums=[7])
+    message = pb.InsertPrefixRequest(
+        slots_reservation_id=9, slot_offsets=[4, 2], group_pages=[group]
+    )
+    moves = convert.moves_of(message, limits)
+    assert moves == SlotMoves(9, (4, 2), [GroupInsert(1, (3,), (5,), (7,))])
+    assert convert.moves_of(pb.InsertPrefixRequest(), limits) is None
+    for bad in (
+        pb.InsertPrefixRequest(slot_offsets=[1]),
+        pb.InsertPrefixRequest(group_pages=[group]),
+    ):
+        with pytest.raises(InvalidField):
+            convert.moves_of(bad, limits)
+    with pytest.raises(LimitExceeded):
+        convert.moves_of(
+            pb.InsertPrefixRequest(slots_reservation_id=9, group_pages=[group] * 3), limits
+        )

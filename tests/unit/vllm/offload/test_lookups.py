@@ -155,7 +155,7 @@ def test_scheduling_waits_once_and_never_for_a_slow_store(world: World) -> None:
 
 @pytest.mark.parametrize("state", ["unusable", "failed"])
 def test_a_store_that_fails_is_a_miss(world: World, state: str) -> None:
-    """Whether the client knows it before the call or by it."""
+    """It is one if the client knows it before the call, and if the call fails."""
     world.usable = state != "unusable"
     world.match = Match(failure=StoreTimedOut("no answer"))
     world.known()

@@ -1,0 +1,87 @@
+"""Reads of pages of KV cache groups: what is located, and what is published."""
+
+from core.core_builders import NAMESPACE_ID, CoreWorld, places
+from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
+from kvstore.core.tiers.group_reads import GroupRead, LocatedGroups
+from kvstore.core.values.requests import GroupWindow, MatchOptions
+from kvstore.core.values.slots import SlotState
+
+
+def locate(world: CoreWorld, windows: dict[int, int], pin_id: int = 1) -> LocatedGroups:
+    """Returns the pages that a match of ``abc`` lacks."""
+    options = MatchOptions(pin_id, groups=tuple(GroupWindow(*each) for each in windows.items()))
+    sequence = world.worker.sequence("abc")
+    return world.cache.locate_groups(world.worker.caller, NAMESPACE_ID, sequence, options)
+
+
+def begin(world: CoreWorld, located: LocatedGroups) -> GroupRead | None:
+    """Begins to read them."""
+    sequence = world.worker.sequence("abc")
+    return world.cache.begin_group_read(world.worker.caller, NAMESPACE_ID, sequence, located)
+
+
+def started(world: CoreWorld, windows: dict[int, int]) -> GroupRead:
+    """Returns a read that has begun."""
+    read = begin(world, locate(world, windows))
+    assert read is not None
+    world.laws.check()
+    return read
+
+
+def test_the_lacking_pages_of_windows_are_located() -> None:
+    """From the end of the path upward, each once, and none for a match that was answered."""
+    world = CoreWorld(slots=12, has_disk=True)
+    world.worker.publish_groups("abc", g1="101", g2="010")
+    located = locate(world, {1: 3, 2: 2})
+    assert [page.end for page in located.pages] == [3, 2]
+    assert len(set(located.page_digests())) == 2
+    assert locate(world, {1: 1}).pages == []
+    assert begin(world, locate(world, {1: 1})) is None
+    world.worker.match_groups("abc", 1, {1: 1})
+    assert locate(world, {1: 3, 2: 2}).pages == []
+    world.laws.check()
+
+
+def test_what_was_read_is_published_where_it_is_missing() -> None:
+    """Pages that somebody published meanwhile stay, and a short read publishes what is good."""
+    policy = TierPolicy(write=WritePolicy.THROUGH)
+    world = CoreWorld(slots=14, has_disk=True, tier_policy=policy, lower_slots=2)
+    world.worker.publish("abc")
+    first, second = started(world, {1: 3}), started(world, {1: 3})
+    assert world.cache.finish_group_read(first, 2, [5, 6]) == 2
+    world.laws.check()
+    assert world.cache.finish_group_read(second, 3, [7, 8, 9]) == 1
+    world.laws.check()
+    match = world.worker.match_groups("abc", 2, {1: 3})
+    slots = [slot & 0xFF for slot in (second.targets[2], first.targets[1], first.targets[0])]
+    assert places(match.groups[0].runs) == slots
+    assert world.arena.counts[SlotState.MOVING] == 0
+
+
+def test_a_read_of_a_path_that_changed_publishes_nothing() -> None:
+    """A path that left, a removal elsewhere, and an extent that retires end a read."""
+    world = CoreWorld(slots=14, has_disk=True)
+    world.worker.publish("abc", "x")
+    read = started(world, {1: 1})
+    world.evict_prefix("x")
+    assert begin(world, locate(world, {1: 1})) is None
+    assert world.cache.finish_group_read(read, 1, [5]) == 0
+    world.cache.finish_removed(world.cache.take_removed())
+    located = locate(world, {1: 1})
+    world.evict_prefix("abc")
+    world.cache.finish_removed(world.cache.take_removed())
+    assert begin(world, located) is None
+    read = started(world, {1: 1})
+    world.cache.add_extent(1, 9, 4)
+    world.cache.retire_extent(1, 1)
+    assert world.cache.finish_group_read(read, 1, [5]) == 0
+    world.laws.check()
+
+
+def test_a_read_without_enough_slots_begins_nothing() -> None:
+    """All pages are read, or none; the slots that there were are free again."""
+    world = CoreWorld(slots=4, has_disk=True)
+    world.worker.publish("abc")
+    assert begin(world, locate(world, {1: 2})) is None
+    world.laws.check()
+    assert world.states() == {"FREE": 1, "CACHED": 3}
