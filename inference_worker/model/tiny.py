@@ -47,6 +47,11 @@ SIZES: Final = MappingProxyType(
     }
 )
 
+# Norms of queries and keys, by the names of several architectures.
+HEAD_NORMS: Final = tuple(
+    f"{part}{norm}.weight" for part in ("q_", "k_") for norm in ("norm", "layernorm")
+)
+
 # Each gain is a standard deviation of weights times the square root of their inputs.
 _BRANCH_GAIN: Final = 1.0
 # Sharp attention: a query finds a few keys, so a single wrong page changes the answer.
@@ -101,7 +106,7 @@ def with_weights(
         for name, weight in sorted(module.named_parameters()):
             if weight.dim() == 1:
                 # Norms keep their initial values; query and key norms sharpen the attention.
-                if name.endswith(("q_norm.weight", "k_norm.weight")):
+                if name.endswith(HEAD_NORMS):
                     weight.add_(_QUERY_GAIN**0.5 - 1)
                 continue
             deviation = _gain(name) / weight.shape[1] ** 0.5

@@ -13,7 +13,7 @@ from rig.options import OFFLOADING, PAGE_TOKENS, EngineOptions
 from rig.prompts import Prompt, prompt, prompts
 from rig.store import Store, store
 from rig.table import Table
-from rig.world import World, world
+from rig.world import World, tally, world
 
 ASKED = prompts(90, 100, 500, 900)
 # The same tokens again and again, whose next one a search for n-grams finds.
@@ -29,18 +29,22 @@ class Setup:
     ``page_tokens`` is the page's size, which vLLM grows to the bytes of a recurrent state.
     ``accepts`` says that drafts are accepted, and ``drops_last`` that vLLM's own prefix cache
     drops the last page of each hit, because a draft's KV of its end depends on the next token.
+    ``controlled`` asks for a second case, in which wrong pages have to change answers.
     """
 
     name: str
     arguments: Mapping[str, object] = field(default_factory=dict)
     page_tokens: int = PAGE_TOKENS
+    asked: Sequence[Prompt] = (*ASKED, REPEATED)
     accepts: bool = False
     drops_last: bool = False
+    controlled: bool = False
 
-    def wholes(self, asked: Sequence[Prompt]) -> int:
+    @property
+    def wholes(self) -> int:
         """Returns the tokens in whole pages before the last token of each prompt."""
         size = self.page_tokens
-        return sum((len(each.tokens) - 1) // size * size for each in asked)
+        return sum((len(each.tokens) - 1) // size * size for each in self.asked)
 
 
 def drafting(method: str, model: Path | None = None, count: int = DRAFTED) -> dict[str, object]:
@@ -75,7 +79,8 @@ def windows(folder: Path, table: Table, connectors: Sequence[str]) -> None:
     """
     for name in ("gemma3", "gemma4", "gpt-oss"):
         options = EngineOptions(save_model(name, folder / f"windows-{name}"))
-        _run(options, [Setup(f"sliding windows: {name}")], folder, table, connectors)
+        setup = Setup(f"sliding windows: {name}", controlled=True)
+        _run(options, [setup], folder, table, connectors)
 
 
 def states(folder: Path, table: Table, connectors: Sequence[str]) -> None:
@@ -83,12 +88,16 @@ def states(folder: Path, table: Table, connectors: Sequence[str]) -> None:
     if OFFLOADING not in connectors:
         return
     cached: dict[str, object] = {"enable_prefix_caching": True}
-    lfm2 = EngineOptions(save_model("lfm2", folder / "lfm2"), arguments=cached)
-    _run(lfm2, [Setup("states: LFM2", cached)], folder, table, [OFFLOADING])
+    # Several requests in one step get other answers of vLLM's CPU build than each alone does.
+    alone = cached | {"max_num_seqs": 1}
+    lfm2 = EngineOptions(save_model("lfm2", folder / "lfm2"), arguments=alone)
+    setup = Setup("states: LFM2", alone, asked=ASKED, controlled=True)
+    _run(lfm2, [setup], folder, table, [OFFLOADING])
     # Its states are computed in no other type here.
     brief = cached | {"dtype": "bfloat16"}
     qwen = EngineOptions(save_model("qwen3-next", folder / "qwen3-next"), arguments=brief)
-    _run(qwen, [Setup("states: Qwen3-Next", brief, 160)], folder, table, [OFFLOADING])
+    setup = Setup("states: Qwen3-Next", brief, 160, controlled=True)
+    _run(qwen, [setup], folder, table, [OFFLOADING])
 
 
 def beside_another(folder: Path, table: Table, connectors: Sequence[str]) -> None:
@@ -135,7 +144,7 @@ def _run(
 
 def _second_process(world: World, store: Store, setup: Setup) -> None:
     """Asks one engine and then, in another process, a second one."""
-    asked = [*ASKED, REPEATED]
+    asked = list(setup.asked)
     arguments = dict(setup.arguments)
     stem = setup.name.replace(" ", "-")
     with ExitStack() as stack, world.case(setup.name, store) as case:
@@ -150,7 +159,7 @@ def _second_process(world: World, store: Store, setup: Setup) -> None:
         world.check(case, first, asked)
         case.require(case.loaded == 0, "an empty store gave pages")
         counts = world.check(case, second, asked)
-        expected = setup.wholes(asked)
+        expected = setup.wholes
         case.require(case.loaded == expected, f"loaded {case.loaded} of {expected} tokens")
         accepted = round(counts.get("vllm:spec_decode_num_accepted_tokens"))
         if "speculative_config" in arguments:
@@ -158,16 +167,33 @@ def _second_process(world: World, store: Store, setup: Setup) -> None:
         case.require(accepted > 0 or not setup.accepts, "no draft was accepted")
         if setup.drops_last:
             _last_pages(world, case, second, setup)
+    if setup.controlled:
+        with world.engine(f"{stem}-faulty", store, arguments=arguments, wrong_page=True) as faulty:
+            _wrong_page(world, store, faulty, setup)
+
+
+def _wrong_page(world: World, store: Store, engine: Engine, setup: Setup) -> None:
+    """Requires that answers differ if one page of each load is another."""
+    with world.case(f"{setup.name}: a wrong page is seen", store) as case:
+        asked = list(setup.asked)
+        before = engine.counts()
+        answers = engine.ask(asked)
+        tally(case, engine, before)
+        case.require(case.loaded > 0, "nothing was loaded")
+        expected = world.reference.answers(asked)
+        wrong = sum(a.tokens != b.tokens for a, b in zip(answers, expected, strict=True))
+        case.require(wrong > 0, "all answers are right with wrong pages")
+        case.note = f"{wrong} of {len(asked)} answers are wrong, as they have to be"
 
 
 def _last_pages(world: World, case: Case, engine: Engine, setup: Setup) -> None:
     """Requires that the store gives the pages that vLLM's own prefix cache leaves out."""
-    asked = [*ASKED, REPEATED]
+    asked = list(setup.asked)
     before = case.loaded
     counts = world.check(case, engine, asked)
     local = round(counts.labelled("vllm:prompt_tokens_by_source", "local_cache_hit"))
     left_out = setup.page_tokens * len(asked)
-    case.require(local == setup.wholes(asked) - left_out, f"{local} tokens were local")
+    case.require(local == setup.wholes - left_out, f"{local} tokens were local")
     loaded = case.loaded - before
     case.require(loaded == left_out, f"loaded {loaded} of {left_out} tokens")
 

@@ -41,12 +41,20 @@ EXPERTS: Final[Mapping[str, int]] = MappingProxyType(
 )
 
 
+# A model of few attention layers looks at its last token alone, unless embeddings are small.
+EMBEDDING_DEVIATIONS: Final[Mapping[str, float]] = MappingProxyType(
+    {"lfm2": 0.3, "qwen3-next": 0.3}
+)
+
+
 def build(name: str, *, seed: int | None = None) -> PreTrainedModel:
     """Builds a model by its name in ARCHITECTURES; another seed gives other weights."""
     config = ARCHITECTURES[name]()
     model: PreTrainedModel = getattr(transformers, config.architectures[0])(config)
-    # Gemma multiplies its embeddings by this itself.
-    deviation = config.hidden_size**-0.5 if name.startswith("gemma") else 1.0
+    deviation = EMBEDDING_DEVIATIONS.get(name, 1.0)
+    if name.startswith("gemma"):
+        # Gemma multiplies its embeddings by this itself.
+        deviation = config.hidden_size**-0.5
     if seed is None:
         return with_weights(model, deviation)
     return with_weights(model, deviation, seed=seed)
