@@ -3,10 +3,13 @@
 import contextlib
 import ctypes
 from collections.abc import Iterator
+from dataclasses import replace
 from threading import Event, Thread
 
 import pytest
 
+from device.card import Card
+from device.client_driver import client_driver
 from kvstore_client import (
     AddressRange,
     Client,
@@ -20,6 +23,8 @@ from kvstore_client import (
     Reservation,
 )
 from kvstore_client.errors import PoolExhausted
+from kvstore_client.memory.cuda import cuda_driver
+from kvstore_client.memory.cuda.host_registration import host_registrar
 from kvstore_client.testing import RunningStore, wait_until
 from pages.row_pages import RowPages
 from pages.stamped_pages import (
@@ -47,42 +52,34 @@ HELD, LONGER = prompt(1, 2), prompt(1, 2, 3)
 LARGER = PageLayout.paged(8, PagedContent(4, 2, 16, "float32"))
 
 
-class Callbacks:
-    """Notes the memory that is registered, as a connector registers it with a device."""
-
-    def __init__(self) -> None:
-        self.registered: dict[int, int] = {}
-        self.unregistered: list[int] = []
-        self.config = ClientConfig(
-            call_timeout=LIMIT,
-            contiguous_memory=ContiguousMemory(mapped=self._mapped, before_unmap=self._unmapping),
-        )
-
-    def covers(self, address: int, size: int) -> bool:
-        """Returns whether all bytes are registered."""
-        return any(
-            begin <= address and address + size <= begin + length
-            for begin, length in self.registered.items()
-        )
-
-    def _mapped(self, address: int, size: int) -> None:
-        # The memory can be read, as a device does to pin it.
-        assert ctypes.string_at(address, 1) is not None
-        assert address not in self.registered
-        self.registered[address] = size
-
-    def _unmapping(self, address: int, size: int) -> None:
-        assert ctypes.string_at(address + size - 1, 1) is not None
-        assert self.registered.pop(address) == size
-        self.unregistered.append(address)
+CONFIG = ClientConfig(call_timeout=LIMIT, contiguous_memory=ContiguousMemory())
+# This registers the memory too.
+ON_DEVICE = replace(CONFIG, host_memory_device=0)
 
 
-def opened(store: RunningStore, callbacks: Callbacks) -> tuple[Client, Namespace, AddressRange]:
+def opened(
+    store: RunningStore, config: ClientConfig = CONFIG
+) -> tuple[Client, Namespace, AddressRange]:
     """Returns a client with its namespace open and its address range."""
-    client, namespace = open_client(store.runtime_dir, callbacks.config)
+    client, namespace = open_client(store.runtime_dir, config)
     arena = namespace.address_range
     assert arena is not None
     return client, namespace, arena
+
+
+def mapped(arena: AddressRange) -> dict[int, int]:
+    """Returns the sizes of the mapped extents by address."""
+    return {each.address: each.size_bytes for each in arena.extents.values()}
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
+    """Provides the device of ``ON_DEVICE``, which unregisters no memory that is not mapped."""
+    made = Card()
+    monkeypatch.setattr(cuda_driver, "_load", lambda: client_driver(made))
+    host_registrar.cache_clear()
+    yield made
+    host_registrar.cache_clear()
 
 
 def content_at(arena: AddressRange, page: PageRef) -> bytes:
@@ -128,11 +125,10 @@ def test_rows_are_the_same_in_all_processes(fleet: Fleet) -> None:
 
 
 @pytest.mark.store(*pool_arguments(EXTENT_SLOTS))
-def test_memory_is_registered_before_it_is_granted(fresh_store: RunningStore) -> None:
+def test_memory_is_registered_before_it_is_granted(fresh_store: RunningStore, card: Card) -> None:
     """Each granted page is registered already. Closing unregisters and unmaps all of it."""
-    callbacks = Callbacks()
     before = memfd_mappings()
-    client, namespace, arena = opened(fresh_store, callbacks)
+    client, namespace, arena = opened(fresh_store, ON_DEVICE)
     held: list[Reservation] = []
 
     def granted() -> bool:
@@ -141,26 +137,31 @@ def test_memory_is_registered_before_it_is_granted(fresh_store: RunningStore) ->
             held.append(namespace.reserve(start_page=0, page_count=4))
             for page in held[-1].pages:
                 address = arena.address(arena.row(page))
-                assert callbacks.covers(address, LAYOUT.page_bytes)
+                assert is_registered(card, address, LAYOUT.page_bytes)
         return sum(each.page_count for each in held) == POOL_SLOTS
 
     assert wait_until(granted)
-    assert len(callbacks.registered) == EXTENTS
+    assert len(card.registered) == EXTENTS
     for each in held:
         each.abort()
-    assert {each.address: each.size_bytes for each in arena.extents.values()} == (
-        callbacks.registered
-    )
-    registered = {*callbacks.registered}
+    assert mapped(arena) == card.registered
     client.close()
-    assert (callbacks.registered, {*callbacks.unregistered}) == ({}, registered)
-    assert memfd_mappings() == before
+    # The registrar's thread unmaps.
+    assert wait_until(lambda: memfd_mappings() == before)
+    assert (arena.extents, card.registered) == ({}, {})
 
 
-def test_a_killed_store_leaves_the_memory_readable(fresh_store: RunningStore) -> None:
+def is_registered(card: Card, address: int, size: int) -> bool:
+    """Returns whether all bytes are registered."""
+    return any(
+        begin <= address and address + size <= begin + length
+        for begin, length in card.registered.items()
+    )
+
+
+def test_a_killed_store_leaves_the_memory_readable(fresh_store: RunningStore, card: Card) -> None:
     """Held pages outlive the store at their addresses, and its successor has another range."""
-    callbacks = Callbacks()
-    client, namespace, arena = opened(fresh_store, callbacks)
+    client, namespace, arena = opened(fresh_store, ON_DEVICE)
     pages = write_and_insert(namespace, TOKENS)
     match = namespace.match(TOKENS)
     whole = arena.tensor()
@@ -170,8 +171,8 @@ def test_a_killed_store_leaves_the_memory_readable(fresh_store: RunningStore) ->
     begin = arena.row(pages[0]) * arena.row_bytes
     assert bytes(whole[begin : begin + 64].tolist()) == page_bytes(TOKENS, 0)[:64]
     assert wait_until(lambda: not client.connected)
-    ends = [(each.address, each.size_bytes) for each in arena.extents.values()]
-    assert callbacks.registered == dict(ends)
+    ended = mapped(arena)
+    assert card.registered == ended
     match.release()
     fresh_store.restart()
     assert namespace.wait_open(LIMIT)
@@ -179,9 +180,10 @@ def test_a_killed_store_leaves_the_memory_readable(fresh_store: RunningStore) ->
     assert successor is not None
     assert successor is not arena
     # The old range has no memory any more, and its addresses are nobody else's.
-    assert wait_until(lambda: {each for each, _ in ends} <= {*callbacks.unregistered})
+    assert wait_until(lambda: not ended.keys() & card.registered.keys())
     assert arena.extents == {}
     assert successor.base != arena.base
+    assert mapped(successor) == card.registered
     assert holds_tokens(namespace, TOKENS, write_and_insert(namespace, TOKENS))
     client.close()
 
@@ -189,7 +191,7 @@ def test_a_killed_store_leaves_the_memory_readable(fresh_store: RunningStore) ->
 @pytest.mark.store(*pool_arguments(EXTENT_SLOTS))
 def test_pages_stay_as_they_are_while_extents_arrive(fresh_store: RunningStore) -> None:
     """A thread that reads held rows all the time sees no change while memory grows."""
-    client, namespace, arena = opened(fresh_store, Callbacks())
+    client, namespace, arena = opened(fresh_store)
     pages = write_and_insert(namespace, TOKENS)
     expected = [page_bytes(TOKENS, number) for number in range(len(pages))]
     rows = arena.tensor().as_strided((arena.row_count, LAYOUT.page_bytes), (arena.row_bytes, 1))
@@ -228,16 +230,18 @@ def fill(namespace: Namespace, arena: AddressRange) -> None:
 
 
 @pytest.mark.store(*pool_arguments(EXTENT_SLOTS))
-def test_places_of_retired_extents_are_used_again(fresh_store: RunningStore) -> None:
-    """An extent that another arena needed and gave back is a new one at the old place."""
-    callbacks = Callbacks()
-    client, namespace, arena = opened(fresh_store, callbacks)
+def test_places_of_retired_extents_are_used_again(fresh_store: RunningStore, card: Card) -> None:
+    """An extent that another arena needed and gave back is a new one at the old place.
+
+    It is registered once its predecessor at these addresses is not.
+    """
+    client, namespace, arena = opened(fresh_store, ON_DEVICE)
     whole = arena.view()
     fill(namespace, arena)
     before = first_rows(arena)
     for moved in range(1, 4):
         earlier = first_rows(arena)
-        with Client(fresh_store.runtime_dir, Callbacks().config) as other:
+        with Client(fresh_store.runtime_dir, CONFIG) as other:
             larger = other.namespace(NamespaceIdentity(b"larger"), LARGER)
             assert larger.wait_open(LIMIT), larger.failure
             beside = larger.address_range
@@ -251,7 +255,8 @@ def test_places_of_retired_extents_are_used_again(fresh_store: RunningStore) -> 
         assert kept.items() < after.items()
         assert len(after.keys() - earlier.keys()) == 1
         assert sorted(after.values()) == sorted(before.values())
-        assert len(callbacks.unregistered) == moved
+        assert card.calls.count("cuMemHostUnregister") == moved
+        assert mapped(arena) == card.registered
     pages = write_and_insert(namespace, HELD)
     with namespace.match(HELD) as match:
         assert match.pages == pages
@@ -273,13 +278,13 @@ def test_without_the_setting_there_is_no_range(store: RunningStore) -> None:
     client, namespace = open_client(store.runtime_dir)
     assert namespace.address_range is None
     client.close()
-    other = Client(store.runtime_dir, Callbacks().config)
+    other = Client(store.runtime_dir, CONFIG)
     assert other.namespace(IDENTITY, LAYOUT).address_range is None
 
 
 def test_pages_by_rows_are_the_pages(store: RunningStore) -> None:
     """A row's bytes are those that the namespace has for the page."""
-    client, namespace, _ = opened(store, Callbacks())
+    client, namespace, _ = opened(store)
     pages = write_and_insert(namespace, TOKENS)
     by_row = RowPages(namespace)
     with namespace.match(TOKENS) as match:

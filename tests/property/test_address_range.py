@@ -1,6 +1,7 @@
 """An address range against a dictionary: extents come, go and are replaced in any order."""
 
 import os
+from collections.abc import Callable
 from random import Random
 
 import hypothesis.strategies as st
@@ -10,7 +11,7 @@ from kvstore.v1 import types_pb2
 from kvstore_client import ContiguousMemory, PageRef, SlotRun
 from kvstore_client.memory.address_range import UNIT, AddressRange
 from kvstore_client.memory.host_extent import HostExtent
-from kvstore_client.memory.shared_memory import REQUIRED_SEALS
+from kvstore_client.memory.shared_memory import REQUIRED_SEALS, Unregister
 from wire.scripted_store import sealed_memfd
 
 PLACES = 4
@@ -26,11 +27,7 @@ class RangeMachine(RuleBasedStateMachine):
         unit = UNIT // (slot_bytes & -slot_bytes) * slot_bytes
         self.stride = -(-3 * slot_bytes // unit) * unit
         self.registered: dict[int, int] = {}
-        options = ContiguousMemory(
-            reserved_bytes=PLACES * self.stride,
-            mapped=self.registered.__setitem__,
-            before_unmap=self._unregister,
-        )
+        options = ContiguousMemory(reserved_bytes=PLACES * self.stride)
         self.arena = AddressRange(1, slot_bytes, options)
         self.whole = self.arena.view()
         self.mapped: dict[int, HostExtent] = {}
@@ -57,7 +54,11 @@ class RangeMachine(RuleBasedStateMachine):
         )
         descriptor = sealed_memfd(size, REQUIRED_SEALS)
         self.mapped[self.number] = HostExtent(
-            extent, descriptor, self.gone.append, address_range=self.arena
+            extent,
+            descriptor,
+            self.gone.append,
+            register=self._register,
+            address_range=self.arena,
         )
         os.close(descriptor)
         self.places[self.number] = place
@@ -104,8 +105,15 @@ class RangeMachine(RuleBasedStateMachine):
         assert self.registered == sizes
         assert (self.arena.extents.keys(), self.gone) == (self.mapped.keys(), self.ended)
 
-    def _unregister(self, address: int, size: int) -> None:
-        assert self.registered.pop(address) == size
+    def _register(self, address: int, size: int, slot_bytes: int) -> Unregister:
+        assert slot_bytes == self.slot_bytes
+        self.registered[address] = size
+
+        def unregister(unmap: Callable[[], None]) -> None:
+            assert self.registered.pop(address) == size
+            unmap()
+
+        return unregister
 
     def teardown(self) -> None:
         """Drops all that is mapped."""

@@ -24,7 +24,10 @@ from vllm.v1.kv_offload.base import (
     ReqContext,
     make_offload_key,
 )
+from vllm.v1.kv_offload.cpu import gpu_worker
 
+from device.card import Card
+from device.client_driver import client_driver
 from kvstore_client import (
     AddressRange,
     ContiguousMemory,
@@ -34,6 +37,8 @@ from kvstore_client import (
     PageLayout,
 )
 from kvstore_client.admin import connect_admin
+from kvstore_client.memory.cuda import cuda_driver
+from kvstore_client.memory.cuda.host_registration import host_registrar
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess
@@ -98,7 +103,7 @@ class Asked:
 class Rank:
     """One rank's blocks, and vLLM's worker over them."""
 
-    def __init__(self, engine_id: str, rank: int) -> None:
+    def __init__(self, engine_id: str, rank: int, device: int | None) -> None:
         self.blocks = torch.randint(0, 255, (LAYERS, BLOCKS, LAYER_BYTES), dtype=torch.uint8)
         layers = [CanonicalKVCacheTensor(b.view(torch.int8), LAYER_BYTES) for b in self.blocks]
         refs = [CanonicalKVCacheRef(number, LAYER_BYTES) for number in range(LAYERS)]
@@ -107,7 +112,7 @@ class Rank:
         def make(addresses: AddressRange) -> HostCopyWorker:
             return HostCopyWorker(caches, 1, StoreRegion(addresses, rank, rank * RANK_BYTES))
 
-        self.copies = HeldCopies(RankMemory(None, engine_id, TIMEOUT), make)
+        self.copies = HeldCopies(RankMemory(None, engine_id, TIMEOUT, device=device), make)
 
 
 @dataclass
@@ -117,15 +122,17 @@ class Engine:
     store: RunningStore
     engine_id: str = field(default_factory=lambda: f"engine {next(ENGINES)}")
     jobs: "count[int]" = field(default_factory=count)
+    device: int | None = None
 
     def __post_init__(self) -> None:
-        self.ranks = [Rank(self.engine_id, number) for number in range(RANKS)]
+        self.ranks = [Rank(self.engine_id, number, self.device) for number in range(RANKS)]
         self.access = StoreAccess(
             str(self.store.runtime_dir),
             IDENTITY,
             LAYOUT,
             name="vllm tiny",
             call_timeout=TIMEOUT,
+            device=ENGINES_HERE.device_of(self.engine_id),
             contiguous_memory=ContiguousMemory(),
         )
         self.counts: Counter[str] = Counter()
@@ -277,6 +284,68 @@ def test_pages_come_back_as_they_were(engine: Engine, store: RunningStore) -> No
     engine.end(context)
     assert wait_until(lambda: holds(store) == (0, 0), LIMIT)
     assert engine.counts["loaded_tokens"] == 6 * PAGE
+
+
+def test_memory_is_registered_with_the_device_of_the_ranks(
+    store: RunningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All mapped memory is registered once, by the client, until it is unmapped."""
+    card = Card()
+    monkeypatch.setattr(cuda_driver, "_load", lambda: client_driver(card))
+    host_registrar.cache_clear()
+    engine = Engine(store, device=0)
+    try:
+        keys, context = hit(engine)
+        addresses = engine.access.memory.address_range
+        assert addresses is not None
+        extents = addresses.extents.values()
+        assert extents
+        assert {each.address: each.size_bytes for each in extents} == card.registered
+        assert engine.load(keys, context, range(40, 48))
+        assert engine.same(range(8), range(40, 48))
+        engine.end(context)
+    finally:
+        engine.close()
+        host_registrar.cache_clear()
+    assert wait_until(lambda: not addresses.extents and not card.registered, LIMIT)
+    assert not card.capture_broken
+
+
+def test_vllms_worker_registers_no_memory_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds its rows, and leaves the registration to the client. It never reads rows by kernel.
+
+    A kernel on the device would need registered memory, which the device may have refused.
+    """
+    directions: list[dict[str, Any]] = []
+
+    class Direction:
+        """Notes what one direction's copies are made from, which needs blocks on a device."""
+
+        def __init__(self, **of: Any) -> None:  # noqa: ANN401  # vLLM's
+            directions.append(of)
+
+        def shutdown(self) -> None:
+            """Has no copies to wait for."""
+
+    def refuse(address: int, size: int) -> bool:
+        raise AssertionError(f"{size} bytes at {address} are registered twice")
+
+    monkeypatch.setattr(gpu_worker, "PIN_MEMORY", True)
+    monkeypatch.setattr(gpu_worker, "host_register", refuse)
+    monkeypatch.setattr(gpu_worker, "SingleDirectionOffloadingHandler", Direction)
+    blocks = torch.zeros((BLOCKS, LAYER_BYTES), dtype=torch.int8)
+    layers = [CanonicalKVCacheTensor(blocks, LAYER_BYTES)] * LAYERS
+    refs = [CanonicalKVCacheRef(number, LAYER_BYTES) for number in range(LAYERS)]
+    addresses = AddressRange(1, ROW_BYTES, ContiguousMemory(reserved_bytes=1 << 30))
+    region = StoreRegion(addresses, 1, RANK_BYTES)
+    worker = gpu_worker.CPUOffloadingWorker(CanonicalKVCaches(layers, [refs]), 1, 0, region)
+    assert [each["host_memory_is_pinned"] for each in directions] == [False, False]
+    begin = addresses.base + RANK_BYTES
+    for each in directions:
+        rows = each["cpu_tensors"]
+        assert [row.data_ptr() for row in rows] == [begin, begin + LAYER_BYTES]
+        assert {row.shape for row in rows} == {(addresses.row_count, LAYER_BYTES)}
+    worker.shutdown()
 
 
 def test_another_engine_gets_them(engine: Engine, store: RunningStore) -> None:

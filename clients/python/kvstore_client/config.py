@@ -32,8 +32,7 @@ def declared_cuda_mps(default_pipes: Path = DEFAULT_MPS_PIPES) -> bool:
 class ContiguousMemory:
     """Options of :attr:`ClientConfig.contiguous_memory`.
 
-    Each callback gets the address and the size in bytes of an extent's memory. Raises
-    ``ValueError`` if ``reserved_bytes`` is below one.
+    Raises ``ValueError`` if ``reserved_bytes`` is below one.
     """
 
     reserved_bytes: int | None = None
@@ -41,21 +40,6 @@ class ContiguousMemory:
 
     None: four times the machine's memory, and at least 1 TiB. An extent beyond them is not
     mapped, so the store grants this client no slots in it.
-    """
-
-    mapped: Callable[[int, int], None] | None = None
-    """Called after an extent is mapped and before the store grants slots in it.
-
-    A place to register the memory with a device. The client's thread that maps extents calls it
-    and maps no other extent meanwhile. If it raises, the extent is not used.
-    """
-
-    before_unmap: Callable[[int, int], None] | None = None
-    """Called once before an extent for which ``mapped`` returned is unmapped.
-
-    The thread that drops the last view of the extent calls it: one of the client's if the program
-    has none. Nothing holds pages of the extent by then. It must not use the client. An error
-    is logged, and the extent is unmapped. It is not called as the process ends.
     """
 
     def __post_init__(self) -> None:

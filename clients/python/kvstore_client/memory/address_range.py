@@ -77,7 +77,6 @@ class AddressRange:
         self.row_bytes = row_bytes
         self.base = -(-start // UNIT) * UNIT
         self.reserved_bytes = size
-        self._options = options
         # Views of the whole range keep this array alive, and the array keeps the addresses.
         self._whole = (ctypes.c_ubyte * size).from_address(self.base)
         self._release = weakref.finalize(self._whole, _release, start, size + UNIT, os.getpid())
@@ -164,14 +163,13 @@ class AddressRange:
     ) -> memoryview:
         """Maps an extent's memory at its place and returns its bytes.
 
-        Calls ``ContiguousMemory.mapped`` and then ``register``, as :func:`map_memory` does. Each
-        view of the result keeps the extent mapped. After the last one is dropped, ``before_unmap``
-        and then ``unmapped`` are called once, on the thread that dropped it. The addresses stay
-        reserved.
+        Calls ``register`` and ``unmapped`` as :func:`map_memory` does. Each view of the result
+        keeps the extent mapped. After the last one is dropped, the memory is unregistered and then
+        unmapped, and its addresses stay reserved. Until then no other extent is mapped there.
 
         The descriptor stays the caller's, who checked it. Raises :class:`UntrustedExtent` if the
-        place is not this extent's. Raises ``OSError`` if the extent cannot be mapped here, or
-        ``mapped`` raised.
+        place is not this extent's, and ``OSError`` if the extent cannot be mapped here. If
+        ``register`` raises, the memory is unmapped and that error is raised.
         """
         place = self._place_of(extent)
         self._places[extent.arena_offset] = place.size_bytes
@@ -180,13 +178,11 @@ class AddressRange:
         except OSError:
             self._break()
             raise
-        if self._options.mapped is not None:
-            try:
-                self._options.mapped(place.address, place.size_bytes)
-            except Exception as error:
-                self._empty(extent.arena_offset, place)
-                raise OSError(errno.ECANCELED, f"the callback `mapped` raised {error!r}") from error
-        unregister = at_once if register is None else register(place.address)
+        try:
+            unregister = at_once if register is None else register(place.address)
+        except BaseException:
+            self._empty(extent.arena_offset, place)
+            raise
         self._extents[place.extent_id] = place
         memory = (ctypes.c_ubyte * place.size_bytes).from_address(place.address)
         # The finalizer keeps this object, and so the reservation.
@@ -235,11 +231,6 @@ class AddressRange:
             # A forked child: MADV_DONTFORK left nothing here, and other memory may be in its place.
             return
         self._extents.pop(place.extent_id, None)
-        if self._options.before_unmap is not None:
-            try:
-                self._options.before_unmap(place.address, place.size_bytes)
-            except Exception:
-                _logger.exception("before_unmap_failed")
 
         def unmap() -> None:
             # Not reported if it fails: the store keeps the extent for this process until its end.

@@ -61,12 +61,17 @@ def map_memory(
     Every view of the bytes keeps them mapped. Neither forked children nor core dumps have
     them. After the last view is dropped, ``unmapped`` is called once, on the thread that
     dropped it and at any point of the program: it MUST NOT wait. Raises ``OSError`` if the
-    bytes cannot be mapped. ``register`` is called with the address before this returns.
+    bytes cannot be mapped. ``register`` is called with the address before this returns. If it
+    raises, the bytes are unmapped.
     """
     address = _map(descriptor, size, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
     # Views keep this array alive, and the array keeps the mapping.
     memory = (ctypes.c_ubyte * size).from_address(address)
-    unregister = register(address) if register else None
+    try:
+        unregister = at_once if register is None else register(address)
+    except BaseException:
+        release_addresses(address, size)
+        raise
     end = weakref.finalize(memory, _unmap, address, size, os.getpid(), unmapped, unregister)
     # At exit the kernel unmaps, after the last thread that may still read.
     end.atexit = False
@@ -159,7 +164,7 @@ def _unmap(
     size: int,
     pid: int,
     unmapped: Callable[[], None] | None,
-    unregister: Unregister | None,
+    unregister: Unregister,
 ) -> None:
     if os.getpid() != pid:
         # A forked child: MADV_DONTFORK left nothing here, and other memory may be in its place.
@@ -170,7 +175,7 @@ def _unmap(
         if unmapped is not None:
             unmapped()
 
-    (unregister or at_once)(unmap)
+    unregister(unmap)
 
 
 def at_once(unmap: Callable[[], None]) -> None:

@@ -1,10 +1,8 @@
 """The configuration of an engine, from the connector to vLLM's specification."""
 
-import os
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvstore_vllm.offload.device_pinning import DevicePinning
 from kvstore_vllm.offload.offload_settings import OffloadSettings
 from kvstore_vllm.rank.rank_memory import RankMemory
 from kvstore_vllm.rank.weight_changes import WeightChanges
@@ -14,15 +12,13 @@ from kvstore_vllm.rank.weight_changes import WeightChanges
 class Handover:
     """The configuration of an engine, on its way from the connector to the specification.
 
-    ``memory`` and ``weights`` are the rank's, None in the scheduler. ``pinning`` is that of a
-    rank in this process.
+    ``memory`` and ``weights`` are the rank's, None in the scheduler.
     """
 
     vllm_config: Any
     kv_cache_config: Any
     settings: OffloadSettings
     memory: RankMemory | None = None
-    pinning: DevicePinning | None = None
     weights: WeightChanges | None = None
 
 
@@ -31,15 +27,6 @@ class Handovers:
 
     def __init__(self) -> None:
         self._waiting: dict[str, Handover] = {}
-        self._pinnings: dict[tuple[int, str], DevicePinning] = {}
-
-    def note_rank(self, engine_id: str, pinning: DevicePinning) -> None:
-        """Notes a rank of this process, whose device the scheduler's client registers with."""
-        self._pinnings[os.getpid(), engine_id] = pinning
-
-    def pinning(self, engine_id: str) -> DevicePinning | None:
-        """Returns the pinning of an engine's rank in this process, or None without one."""
-        return self._pinnings.get((os.getpid(), engine_id))
 
     def put(self, engine_id: str, handover: Handover) -> None:
         """Leaves a handover for the specification that is made next."""

@@ -13,16 +13,16 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.version import __version__ as vllm_version
 
+from kvstore_client import ContiguousMemory
 from kvstore_vllm.connector_stats import forget_metrics
 from kvstore_vllm.engine.engine_facts import RECOMPUTE
 from kvstore_vllm.engine.log import log_with
-from kvstore_vllm.offload.device_pinning import DevicePinning
 from kvstore_vllm.offload.handover import HANDOVERS, Handover
 from kvstore_vllm.offload.held_copies import HeldCopies
 from kvstore_vllm.offload.messages import OffloadReport, OffloadStep
 from kvstore_vllm.offload.offload_manager import KvstoreOffloadingManager
 from kvstore_vllm.offload.offload_settings import OffloadSettings
-from kvstore_vllm.rank.rank_memory import RankMemory
+from kvstore_vllm.rank.rank_memory import RankMemory, selected_gpu
 from kvstore_vllm.rank.weight_changes import WeightChanges
 from kvstore_vllm.versions import require_supported
 
@@ -63,17 +63,17 @@ class KvstoreOffloadingConnector(OffloadingConnector):
         engine_id = str(transfer.engine_id)
         self._memory: RankMemory | None = None
         self._weights = WeightChanges()
-        pinning = HANDOVERS.pinning(engine_id)
         if role is KVConnectorRole.WORKER:
-            shared, pinning = settings.connector, DevicePinning()
+            shared = settings.connector
             self._memory = RankMemory(
-                shared.runtime_dir, engine_id, shared.lookup_timeout, pinning.options()
+                shared.runtime_dir,
+                engine_id,
+                shared.lookup_timeout,
+                ContiguousMemory(),
+                device=selected_gpu(vllm_config),
             )
-            HANDOVERS.note_rank(engine_id, pinning)
             self._weights.watch(vllm_config)
-        handover = Handover(
-            vllm_config, kv_cache_config, settings, self._memory, pinning, self._weights
-        )
+        handover = Handover(vllm_config, kv_cache_config, settings, self._memory, self._weights)
         HANDOVERS.put(engine_id, handover)
         _name_spec(vllm_config)
         super().__init__(vllm_config, role, kv_cache_config)

@@ -22,7 +22,7 @@ from vllm.v1.kv_offload.config import OffloadingConfig, OffloadingGroupConfig
 from kvstore_client import AddressRange, ContiguousMemory
 from kvstore_vllm.counters import METRICS
 from kvstore_vllm.engine.connector_settings import PlannerSettings
-from kvstore_vllm.engine.store_access import StoreAccess, lease_name
+from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess, lease_name
 from kvstore_vllm.identity.adapters import AdapterDigests
 from kvstore_vllm.identity.config_factors import adapter_facts, part_factors
 from kvstore_vllm.identity.model import engine_salt, model_identity
@@ -79,7 +79,7 @@ class KvstoreOffloadingSpec(OffloadingSpec):
 
     def get_manager(self) -> OffloadingManager:
         """Returns the manager, which attaches to the store in the background."""
-        config, settings, pinning = self._handed.vllm_config, self._settings, self._handed.pinning
+        config, settings = self._handed.vllm_config, self._settings
         layout = self.row.layout
         identity = model_identity(config, settings, layout=layout)
         access = StoreAccess(
@@ -88,7 +88,8 @@ class KvstoreOffloadingSpec(OffloadingSpec):
             layout,
             name=lease_name(identity.display_name, self.config.engine_id),
             call_timeout=settings.lookup_timeout,
-            contiguous_memory=ContiguousMemory() if pinning is None else pinning.options(),
+            device=ENGINES_HERE.device_of(self.config.engine_id),
+            contiguous_memory=ContiguousMemory(),
         )
         counts: Counter[str] = Counter()
         rank_count = self.config.parallel.world_size
@@ -118,13 +119,11 @@ class KvstoreOffloadingSpec(OffloadingSpec):
             raise ValueError(
                 f"a block of this rank has {found} bytes, and a page has {self.row.rank_bytes}"
             )
-        memory, pinning = self._handed.memory, self._handed.pinning
+        memory = self._handed.memory
         assert memory is not None
-        assert pinning is not None
-        pinning.device = kv_caches.tensors[0].tensor.device
         rank = 0 if self.replicated_layout else self.config.parallel.rank
         begin = self.row.begin(rank)
-        on_host = pinning.device.type == "cpu"
+        on_host = kv_caches.tensors[0].tensor.device.type == "cpu"
 
         def make(addresses: AddressRange) -> OffloadingWorker:
             region = StoreRegion(addresses, rank, begin)

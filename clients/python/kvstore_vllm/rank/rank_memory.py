@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Callable
 from threading import Thread
-from typing import Final
+from typing import Any, Final
+
+import torch
 
 from kvstore_client import (
     Client,
@@ -14,9 +16,16 @@ from kvstore_client import (
     PageLayout,
 )
 from kvstore_vllm.engine.store_access import ENGINES_HERE, copies_are_done
+from kvstore_vllm.rank.plan_executor import CUDA
 
 # Seconds that a step without work waits, while requests wait for this rank to reach the store.
 JOIN_WAIT: Final = 0.01
+
+
+def selected_gpu(vllm_config: Any) -> int | None:  # noqa: ANN401  # a VllmConfig
+    """Returns the GPU that vLLM has selected for the rank of this thread, or None on a CPU."""
+    on_gpu = vllm_config.device_config.device_type == CUDA
+    return torch.cuda.current_device() if on_gpu else None
 
 
 class RankMemory:

@@ -14,7 +14,7 @@ from kvstore_vllm.blocks.engine_layout import layout_of
 from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
 from kvstore_vllm.rank.plan_executor import CUDA, Copier, PlanExecutor
-from kvstore_vllm.rank.rank_memory import RankMemory
+from kvstore_vllm.rank.rank_memory import RankMemory, selected_gpu
 from kvstore_vllm.rank.weight_changes import WeightChanges
 from kvstore_vllm.step_plan import BlockTransfer, StepPlan, WorkerReport
 
@@ -50,13 +50,11 @@ class RankRole:
         # Loads that the executor has not ended, by request, with the changes that they know of.
         self._loading: dict[str, tuple[int, BlockTransfer]] = {}
         self._outdated: list[BlockTransfer] = []
-        # The device that vLLM has selected for this rank.
-        on_gpu = vllm_config.device_config.device_type == CUDA
         self._memory = RankMemory(
             settings.runtime_dir,
             facts.engine_id,
             settings.lookup_timeout,
-            device=torch.cuda.current_device() if on_gpu else None,
+            device=selected_gpu(vllm_config),
         )
 
     def register(self, kv_caches: Mapping[str, torch.Tensor]) -> None:

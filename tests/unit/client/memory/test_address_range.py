@@ -6,7 +6,7 @@ import math
 import mmap
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -24,9 +24,9 @@ from kvstore_client.memory.address_range import (
     ArenaRanges,
     default_reserved_bytes,
 )
-from kvstore_client.memory.host_extent import HostExtent
+from kvstore_client.memory.host_extent import HostExtent, Register
 from kvstore_client.memory.mapped_extent import UntrustedExtent
-from kvstore_client.memory.shared_memory import REQUIRED_SEALS
+from kvstore_client.memory.shared_memory import REQUIRED_SEALS, Unregister
 from processes.open_descriptors import open_descriptors
 from wire.scripted_store import sealed_memfd as any_memfd
 
@@ -103,38 +103,52 @@ def sealed_memfd(size: int, seals: int = REQUIRED_SEALS) -> int:
 
 
 def map_fresh(
-    arena: AddressRange, extent: types_pb2.Extent, gone: list[int] | None = None
+    arena: AddressRange,
+    extent: types_pb2.Extent,
+    gone: list[int] | None = None,
+    register: Register | None = None,
 ) -> HostExtent:
     """Maps an extent of fresh memory into a range."""
     descriptor = sealed_memfd(extent.host.size_bytes)
     try:
         return HostExtent(
-            extent, descriptor, None if gone is None else gone.append, address_range=arena
+            extent,
+            descriptor,
+            None if gone is None else gone.append,
+            register=register,
+            address_range=arena,
         )
     finally:
         os.close(descriptor)
 
 
 class Mapper:
-    """Maps extents into a range, and notes the callbacks in their order."""
+    """Maps extents into a range, and notes registrations, their ends and unmappings in order."""
 
     def __init__(self, reserved_bytes: int = RESERVED, slot_bytes: int = SLOT) -> None:
         self.calls: list[tuple[str, int, int]] = []
-        options = ContiguousMemory(
-            reserved_bytes=reserved_bytes,
-            mapped=lambda address, size: self._note("mapped", address, size),
-            before_unmap=lambda address, size: self._note("before_unmap", address, size),
-        )
+        options = ContiguousMemory(reserved_bytes=reserved_bytes)
         self.arena = AddressRange(1, slot_bytes, options)
         self.gone: list[int] = []
 
     def extent(self, extent: types_pb2.Extent) -> HostExtent:
         """Maps an extent of fresh memory."""
-        return map_fresh(self.arena, extent, self.gone)
+        return map_fresh(self.arena, extent, self.gone, self._register)
 
-    def _note(self, call: str, address: int, size: int) -> None:
-        # Memory is there in both callbacks.
-        assert (address - self.arena.base, -(-size // PAGE) * PAGE) in with_memory(self.arena)
+    def _register(self, address: int, size: int, slot_bytes: int) -> Unregister:
+        assert slot_bytes == self.arena.row_bytes
+        self._note("register", address, size, mapped=True)
+
+        def unregister(unmap: Callable[[], None]) -> None:
+            self._note("unregister", address, size, mapped=True)
+            unmap()
+            self._note("unmapped", address, size, mapped=False)
+
+        return unregister
+
+    def _note(self, call: str, address: int, size: int, *, mapped: bool) -> None:
+        memory = address - self.arena.base, -(-size // PAGE) * PAGE
+        assert (memory in with_memory(self.arena)) == mapped
         self.calls.append((call, address - self.arena.base, size))
 
 
@@ -213,12 +227,12 @@ def test_views_of_the_range_see_extents_that_come_later(mapper: Mapper) -> None:
     assert bytes(second.slot(2)[8:13]) == b"\7" * 5
 
 
-def test_extents_are_announced_by_callbacks(mapper: Mapper) -> None:
+def test_extents_are_registered_while_they_are_mapped(mapper: Mapper) -> None:
     """Registering follows each mapping. Unregistering precedes the unmapping and its report."""
     first = mapper.extent(described(7))
     second = mapper.extent(described(9, 2))
     size = SLOTS * SLOT
-    assert mapper.calls == [("mapped", 0, size), ("mapped", 2 * UNIT, size)]
+    assert mapper.calls == [("register", 0, size), ("register", 2 * UNIT, size)]
     assert mapper.gone == []
     assert [each.address - mapper.arena.base for each in mapper.arena.extents.values()] == [
         0,
@@ -229,7 +243,8 @@ def test_extents_are_announced_by_callbacks(mapper: Mapper) -> None:
     del second
     assert mapper.calls == []
     del view
-    assert (mapper.calls, mapper.gone) == ([("before_unmap", 2 * UNIT, size)], [9])
+    assert mapper.calls == [("unregister", 2 * UNIT, size), ("unmapped", 2 * UNIT, size)]
+    assert mapper.gone == [9]
     assert with_memory(mapper.arena) == [(0, PAGE)]
     assert list(mapper.arena.extents) == [7]
     assert first.slot_count == SLOTS
@@ -360,44 +375,42 @@ def test_extents_that_do_not_fit_are_refused(mapper: Mapper) -> None:
     assert last.slot_count == UNIT // SLOT
 
 
-def test_an_extent_that_a_callback_refuses_is_unmapped() -> None:
-    """An error of `mapped` is the mapping's, and the place is free for another extent."""
-    refused = [True]
-    undone: list[int] = []
+def test_an_extent_whose_registration_fails_is_unmapped() -> None:
+    """An error of `register` is the mapping's, and the place is free for another extent."""
+    arena, gone = AddressRange(1, SLOT, ContiguousMemory(reserved_bytes=RESERVED)), list[int]()
 
-    def register(address: int, size: int) -> None:
-        del address, size
-        if refused:
-            raise RuntimeError("no room to register")
+    def fail(address: int, size: int, slot_bytes: int) -> Unregister:
+        raise RuntimeError(f"{size} bytes at {address} cannot have slots of {slot_bytes}")
 
-    options = ContiguousMemory(
-        reserved_bytes=RESERVED, mapped=register, before_unmap=lambda _, size: undone.append(size)
-    )
-    arena = AddressRange(1, SLOT, options)
-    descriptor = sealed_memfd(SLOTS * SLOT)
-    with pytest.raises(OSError, match="no room to register"):
-        HostExtent(described(7), descriptor, None, address_range=arena)
-    assert (with_memory(arena), arena.extents, undone) == ([], {}, [])
-    refused.clear()
-    assert HostExtent(described(7), descriptor, None, address_range=arena).slot_count == SLOTS
-    assert undone == [SLOTS * SLOT]
-    os.close(descriptor)
+    with pytest.raises(RuntimeError, match="3072 bytes at"):
+        map_fresh(arena, described(7), gone, fail)
+    assert (with_memory(arena), arena.extents, gone) == ([], {}, [])
+    assert map_fresh(arena, described(7)).slot_count == SLOTS
 
 
-def test_an_error_before_unmapping_unmaps_nonetheless(caplog: pytest.LogCaptureFixture) -> None:
-    """An error of `before_unmap` is logged. The store gets the extent back."""
-
-    def fail(address: int, size: int) -> None:
-        raise RuntimeError(f"{size} bytes at {address} are busy")
-
-    arena = AddressRange(1, SLOT, ContiguousMemory(reserved_bytes=RESERVED, before_unmap=fail))
-    gone: list[int] = []
-    descriptor = sealed_memfd(SLOTS * SLOT)
-    extent = HostExtent(described(7), descriptor, gone.append, address_range=arena)
-    os.close(descriptor)
+def test_a_place_is_taken_until_its_memory_is_unregistered() -> None:
+    """Memory stays mapped while it is registered, and another extent at its place is refused."""
+    arena, gone = AddressRange(1, SLOT, ContiguousMemory(reserved_bytes=RESERVED)), list[int]()
+    ends: list[Callable[[], None]] = []
+    extent = map_fresh(arena, described(7), gone, lambda *_: ends.append)
+    extent.slot(0)[:3] = b"old"
     del extent
+    assert (arena.extents, gone, with_memory(arena)) == ({}, [], [(0, PAGE)])
+    assert bytes(arena.view()[:3]) == b"old"
+    with pytest.raises(UntrustedExtent, match="where another is"):
+        map_fresh(arena, described(9))
+    span, [unmap] = Span.of(arena), ends
+    unmap()
     assert (gone, with_memory(arena)) == ([7], [])
-    assert "before_unmap_failed" in caplog.text
+    fresh = map_fresh(arena, described(9), gone, lambda *_: ends.append)
+    assert bytes(fresh.slot(0)[:3]) == bytes(3)
+    # The addresses stay reserved until the last registration is undone.
+    del arena, fresh
+    assert span.reserved()
+    ends.pop()()
+    del unmap
+    ends.clear()
+    assert (gone, span.reserved()) == ([7, 9], False)
 
 
 def test_a_range_whose_mapping_failed_is_used_no_more() -> None:

@@ -13,6 +13,7 @@ from kvstore_vllm.blocks.block_geometry import BlockPiece
 from kvstore_vllm.blocks.descriptor_copier import submit_to_cpu
 from kvstore_vllm.engine.connector_settings import ConnectorSettings
 from kvstore_vllm.engine.store_access import ENGINES_HERE
+from kvstore_vllm.rank.rank_memory import RankMemory, selected_gpu
 from kvstore_vllm.rank.rank_role import RankRole
 from kvstore_vllm.rank.weight_changes import WeightChanges
 from kvstore_vllm.step_plan import BlockTransfer, StepPlan
@@ -44,6 +45,18 @@ def rank(kv_caches: dict[str, torch.Tensor], *, zeroes_blocks: bool = False) -> 
     side = RankRole(config, ConnectorSettings(), facts, submit_to_cpu)
     side.register(kv_caches)
     return side
+
+
+@pytest.mark.parametrize(("device_type", "device"), [("cuda", 3), ("cpu", None)])
+def test_a_client_in_this_process_knows_the_device_of_the_rank(
+    device_type: str, device: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device that vLLM selected is the one whose memory the scheduler's client registers."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    config = SimpleNamespace(device_config=SimpleNamespace(device_type=device_type))
+    RankMemory(None, "an engine with both halves here", 1.0, device=selected_gpu(config))
+    assert ENGINES_HERE.device_of("an engine with both halves here") == device
+    ENGINES_HERE.remove("an engine with both halves here")
 
 
 @pytest.mark.parametrize("load_async", [True, False])

@@ -6,30 +6,41 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from threading import Condition, get_ident
+from threading import Condition, Event, get_ident
 
 import pytest
 
 from device.card import Card
-from device.client_driver import client_driver
+from device.client_driver import client_driver, require_mapped
 from kvstore.v1 import types_pb2
+from kvstore_client.config import ContiguousMemory
 from kvstore_client.errors import DeviceUnavailable
+from kvstore_client.memory import address_range
+from kvstore_client.memory.address_range import UNIT, ArenaRanges
 from kvstore_client.memory.cuda import host_registration
 from kvstore_client.memory.cuda.cuda_driver import CudaDriver
 from kvstore_client.memory.cuda.host_registration import HostRegistrar, slots_per_piece
 from kvstore_client.memory.extent_table import ExtentTable
-from kvstore_client.memory.shared_memory import REQUIRED_SEALS
+from kvstore_client.memory.mapped_extent import UntrustedExtent
+from kvstore_client.memory.shared_memory import REQUIRED_SEALS, reserve_again
 from wire.scripted_store import sealed_memfd
 
 PAGE = mmap.PAGESIZE
 SLOTS = 6
+LIMIT = 30
+ONE_PLACE = ContiguousMemory(reserved_bytes=UNIT)
 
 
 def described(extent_id: int) -> types_pb2.Extent:
     """Returns an extent of six slots of one memory page."""
     host = types_pb2.HostHandle(size_bytes=SLOTS * PAGE)
     return types_pb2.Extent(
-        extent_id=extent_id, arena_id=1, slot_count=SLOTS, slot_bytes=PAGE, host=host
+        extent_id=extent_id,
+        arena_id=1,
+        slot_count=SLOTS,
+        slot_bytes=PAGE,
+        host=host,
+        arena_offset=0,
     )
 
 
@@ -42,20 +53,39 @@ def memory() -> Iterator[int]:
 
 
 class Rig:
-    """A table whose extents are registered with a card. ``seen`` are registrations at unmaps."""
+    """A table whose extents are registered with a card, side by side with ``options``.
 
-    def __init__(self, card: Card) -> None:
+    ``gone`` has the registrations at each unmap. ``order`` has noted calls with their threads.
+    """
+
+    def __init__(
+        self,
+        card: Card,
+        load: Callable[[], CudaDriver] | None = None,
+        options: ContiguousMemory | None = None,
+    ) -> None:
         self.card = card
         self.loaded: Callable[[], None] = lambda: None
         self.gone: SimpleQueue[tuple[int, dict[int, int]]] = SimpleQueue()
-        registrar = HostRegistrar(0, lambda: CudaDriver(client_driver(card)))
+        self.order: list[tuple[str, int]] = []
+        registrar = HostRegistrar(0, load or (lambda: CudaDriver(client_driver(card))))
         self.table = ExtentTable(
             Condition(),
             itertools.count(1),
-            self._unmapped,
+            self.noted("report", self._unmapped),
             store_epoch=5,
             register=registrar.register,
+            ranges=None if options is None else ArenaRanges(options),
         )
+
+    def noted(self, name: str, call: Callable[..., None]) -> Callable[..., None]:
+        """Returns a function that notes each call's thread and makes the call."""
+
+        def note(*arguments: object) -> None:
+            self.order.append((name, get_ident()))
+            call(*arguments)
+
+        return note
 
     def _unmapped(self, extent_id: int) -> None:
         self.gone.put((extent_id, dict(self.card.registered)))
@@ -145,6 +175,67 @@ def test_an_extent_is_registered_as_a_whole_or_not_at_all(
     assert card.calls.count("cuMemHostUnregister") == 3
     rig.table.give_up()
     assert rig.gone.get(timeout=30) == (1, {})
+
+
+class HeldDriver(CudaDriver):
+    """A driver that sets ``begun`` and waits for ``free`` before it unregisters memory."""
+
+    def __init__(self, card: Card, begun: Event, free: Event) -> None:
+        super().__init__(client_driver(card))
+        self._begun, self._free = begun, free
+
+    def unregister(self, address: int) -> None:
+        """Waits, and then unregisters."""
+        self._begun.set()
+        assert self._free.wait(LIMIT)
+        super().unregister(address)
+
+
+def test_a_place_of_a_range_is_free_once_its_memory_is_unregistered(
+    memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registrar's thread unregisters, reserves the addresses, and then tells the store.
+
+    Before that the place takes no other extent. The store names it for none, unless it is at fault.
+    """
+    card, begun, free = Card(), Event(), Event()
+    rig = Rig(card, lambda: HeldDriver(card, begun, free), ONE_PLACE)
+    monkeypatch.setattr(CudaDriver, "unregister", rig.noted("unregister", CudaDriver.unregister))
+    monkeypatch.setattr(address_range, "reserve_again", rig.noted("reserve", reserve_again))
+    assert rig.table.add(described(1), [memory])
+    [(address, size)] = card.registered.items()
+    assert rig.table.retire([1]) == []
+    assert begun.wait(LIMIT)
+    require_mapped(address, size)
+    assert (rig.order, card.registered) == ([], {address: size})
+    with pytest.raises(UntrustedExtent, match="where another is"):
+        rig.table.add(described(2), [memory])
+    free.set()
+    assert rig.gone.get(timeout=LIMIT) == (1, {})
+    [thread] = card.threads
+    assert rig.order == [("unregister", thread), ("reserve", thread), ("report", thread)]
+    with pytest.raises(OSError, match="Bad address"):
+        require_mapped(address, size)
+    assert rig.table.add(described(2), [memory])
+    assert card.registered == {address: size}
+    rig.table.give_up()
+    assert rig.gone.get(timeout=LIMIT) == (2, {})
+
+
+def test_memory_that_cannot_be_unregistered_is_unmapped_nonetheless(
+    memory: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of the driver is logged, and the store gets the extent back."""
+    rig = Rig(Card(), options=ONE_PLACE)
+    assert rig.table.add(described(1), [memory])
+    [(address, size)] = rig.card.registered.items()
+    rig.card.fail = "cuMemHostUnregister"
+    with caplog.at_level(logging.WARNING):
+        rig.table.give_up()
+        assert rig.gone.get(timeout=LIMIT)[0] == 1
+    assert [each.message for each in caplog.records] == ["host_memory_still_registered"]
+    with pytest.raises(OSError, match="Bad address"):
+        require_mapped(address, size)
 
 
 def test_pieces_end_between_slots_and_between_memory_pages() -> None:
