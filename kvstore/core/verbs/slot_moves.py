@@ -19,7 +19,7 @@ from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.pages import publish
 from kvstore.core.values.group_pages import group_marker
 from kvstore.core.values.requests import GroupInsert, Hint, Sequence, SlotMoves
-from kvstore.core.values.slots import NO_CHECKSUM
+from kvstore.core.values.slots import INDEX_BITS, NO_CHECKSUM
 from kvstore.core.verbs.reclaim import Reclaiming
 from kvstore.errors import InvalidField, ParentDetached, ParentNotCovered
 
@@ -198,7 +198,8 @@ class GroupPublishing:
             state.wanted.inserted(end)
         if state.disk is not None:
             state.disk.touched(end, page.position + 1)
-        if namespace.arena.retiring:
+        # Pages of the path that retire left before, so there is no need to look at all of them.
+        if slot >> INDEX_BITS in namespace.arena.retiring:
             self._reclaiming.expel(end)
         return returned
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from core.core_builders import NAMESPACE_ID, CoreWorld
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.requests import GroupInsert, GroupWindow, MatchOptions, SlotMoves
@@ -45,13 +47,17 @@ def test_groups_without_a_page_cost_one_look_at_each_end() -> None:
     assert many - few < 50 * (LONG - SHORT)
 
 
-def test_late_pages_of_groups_cost_the_same_on_a_long_path() -> None:
+@pytest.mark.parametrize("retires", [False, True])
+def test_late_pages_of_groups_cost_the_same_on_a_long_path(*, retires: bool) -> None:
     """An insert looks for the end of a held path once, not once for each page."""
 
     def steps(count: int) -> int:
         world = CoreWorld(slots=3 * count + 4)
         world.worker.publish_groups(letters(count), g1="1" * count)
         world.worker.match(letters(count), 1)
+        if retires:
+            world.cache.add_extent(1, 9, 4)
+            world.cache.retire_extent(1, 9)
         world.worker.reserve(50, count)
         moves = SlotMoves(50, groups=[GroupInsert(2, range(count), range(count))])
         return count_steps(lambda: world.worker.insert(60, "", count, moves=moves, base_pin_id=1))
