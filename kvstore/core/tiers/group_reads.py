@@ -18,6 +18,7 @@ from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.pages import publish, release
 from kvstore.core.pool.placement import nearest
 from kvstore.core.tiers.disk_reads import ReadPage, take_targets
+from kvstore.core.tiers.disk_writes import UNBOUNDED
 from kvstore.core.values.event_log import Cause
 from kvstore.core.values.group_pages import group_marker
 from kvstore.core.values.page_hash import page_digest
@@ -87,12 +88,17 @@ class GroupReads:
         self.under_way: dict[GroupRead, None] = {}
 
     def locate_groups(
-        self, caller: Caller, namespace_id: bytes, sequence: Sequence, options: MatchOptions
+        self,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        options: MatchOptions,
+        room: int = UNBOUNDED,
     ) -> LocatedGroups:
         """Returns the pages of groups that a match lacks at the end of its cached path.
 
-        Has no effect at all. Raises the errors of a match. A match that was answered before lacks
-        none.
+        Returns none if they take more than ``room`` bytes, or more slots than there are. Has no
+        effect at all. Raises the errors of a match. A match that was answered before lacks none.
         """
         lease = self._state.member(caller)
         namespace = self._state.own(lease, namespace_id)
@@ -104,7 +110,10 @@ class GroupReads:
         at = ancestor(at, min(at.depth, most))
         end, pages = at.depth, list[LackingPage]()
         if options.pin_id not in lease.pins:
-            pages = _lacking(namespace, at, options)
+            slots = namespace.arena.slot_count
+            pages = _lacking(
+                namespace, at, options, min(room // namespace.layout.page_bytes, slots)
+            )
         first = min((page.end for page in pages), default=end)
         return LocatedGroups(namespace.digest, end, pages, hashes_to(at, since=first))
 
@@ -176,8 +185,13 @@ class GroupReads:
         return True
 
 
-def _lacking(namespace: Namespace, at: Position, options: MatchOptions) -> list[LackingPage]:
-    """Returns the pages of all windows before ``at`` that are not cached, the deepest first."""
+def _lacking(
+    namespace: Namespace, at: Position, options: MatchOptions, most: int
+) -> list[LackingPage]:
+    """Returns the pages of all windows before ``at`` that are not cached, the deepest first.
+
+    Returns none of them if they are more than ``most``.
+    """
     end, node = at.depth, at.node
     firsts = [
         (group_marker(group, namespace.width), max(end - (count or end), options.group_start_page))
@@ -194,4 +208,6 @@ def _lacking(namespace: Namespace, at: Position, options: MatchOptions) -> list[
             for marker, first in firsts
             if first < depth and marker not in children
         ]
+        if len(pages) > most:
+            return []
     return pages

@@ -202,8 +202,10 @@ class Moves:
             require_windows(namespace, options.groups)
             found = find(lease, namespace, sequence, options, anywhere=True)
             self._begin(found.last, FIRST, moves, found.last.depth)
-            for node, _ in (page for group in found.groups for page in group.pages):
-                self._begin(Position(node, 1), FIRST, moves, 1)
+            for node, tier in (page for group in found.groups for page in group.pages):
+                # A look for what there is to copy costs a step for each node of the path.
+                if tier != FIRST:
+                    self._begin(Position(node, 1), FIRST, moves, 1)
         return moves
 
     def finish_moves(self, moves: Iterable[Move], *, copied: bool = True) -> int:

@@ -102,6 +102,8 @@ class _Walk:
 
         The walk goes on where it found a hole.
         """
+        if not self._ends_whole():
+            return False
         firsts = [self._first(window) for window in self._windows]
         self._found = [[] for _ in firsts]
         wanted = list(zip(self._markers, firsts, self._found, strict=True))
@@ -123,6 +125,25 @@ class _Walk:
                     return False
                 pages.append((page, tier))
             depth -= 1
+        return True
+
+    def _ends_whole(self) -> bool:
+        """Returns True if the last page of each window is there; otherwise moves ``end`` up.
+
+        Stops at the first that lacks, so a step costs as many looks as there are pages.
+        """
+        node, depth = self._node, self.end
+        if depth <= self._start:
+            return True
+        while node.start >= depth:
+            assert node.parent is not None  # the root starts at zero
+            node = node.parent
+        children = node.children if depth == node.start + len(node.slots) else NO_CHILDREN
+        for marker in self._markers:
+            page = children.get(marker)
+            if page is None or not self._tier_of(page):
+                self._node, self.end = node, self._next_end(node, depth)
+                return False
         return True
 
     def groups(self) -> tuple[FoundGroup, ...]:

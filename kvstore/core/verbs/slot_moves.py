@@ -19,7 +19,7 @@ from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.pages import publish
 from kvstore.core.values.group_pages import group_marker
 from kvstore.core.values.requests import GroupInsert, Hint, Sequence, SlotMoves
-from kvstore.core.values.slots import NO_CHECKSUM
+from kvstore.core.values.slots import INDEX_BITS, NO_CHECKSUM
 from kvstore.core.verbs.reclaim import Reclaiming
 from kvstore.errors import InvalidField, ParentDetached, ParentNotCovered
 
@@ -71,7 +71,9 @@ def plan_moves(
     if moves is None:
         return PlannedMoves()
     lacking = max(end - reservation.reserved_end, 0)
-    offsets = moves.offsets if lacking else ()
+    is_new = end > reservation.start_page + reservation.inserted
+    # In place of slots that the caller wrote, the insert would publish others.
+    offsets = moves.offsets if is_new else ()
     if offsets and len(offsets) != lacking:
         why = f"{lacking} pages have no slot"
         raise InvalidField(field="slot_offsets", value=f"{len(offsets)} slots", why=why)
@@ -122,13 +124,13 @@ def require_parents(
     The path is that of ``base``, or with ``covered`` the first pages, which are about to be
     published. Raises ParentNotCovered or ParentDetached.
     """
-    for each in pages:
-        end = each.position + 1
-        if covered is None:
-            if covered_position(namespace, base, end).node.detached:
-                raise ParentDetached(page_position=each.position)
-        elif end > covered:
-            raise ParentNotCovered(page_position=end, covered=covered)
+    # Where the deepest page can be, so can the others.
+    last = max(each.position for each in pages)
+    if covered is None:
+        if covered_position(namespace, base, last + 1).node.detached:
+            raise ParentDetached(page_position=last)
+    elif last >= covered:
+        raise ParentNotCovered(page_position=last + 1, covered=covered)
 
 
 def move_slots(reservation: Reservation, plan: PlannedMoves) -> None:
@@ -196,7 +198,8 @@ class GroupPublishing:
             state.wanted.inserted(end)
         if state.disk is not None:
             state.disk.touched(end, page.position + 1)
-        if namespace.arena.retiring:
+        # Pages of the path that retire left before, so there is no need to look at all of them.
+        if slot >> INDEX_BITS in namespace.arena.retiring:
             self._reclaiming.expel(end)
         return returned
 

@@ -155,10 +155,11 @@ class Loader:
     ) -> None:
         """Loads the pages of groups that a match lacks, all or none, in the remaining seconds."""
         with self._mutex:
-            located = self._cache.locate_groups(caller, namespace_id, sequence, options)
-            page_bytes = self._cache.namespaces[namespace_id].layout.page_bytes
+            located = self._cache.locate_groups(
+                caller, namespace_id, sequence, options, slab.reading_room
+            )
         count = len(located.pages)
-        if not count or count * page_bytes > slab.reading_room:
+        if not count:
             return
         digests = located.page_digests()
         if self._disk.leading(located.namespace_digest, digests) < count:

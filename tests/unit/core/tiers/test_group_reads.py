@@ -42,6 +42,19 @@ def test_the_lacking_pages_of_windows_are_located() -> None:
     world.laws.check()
 
 
+def test_more_pages_than_can_be_read_are_not_located() -> None:
+    """A caller that names many groups on a long path costs no list of all their pages."""
+    world = CoreWorld(slots=6, has_disk=True)
+    world.worker.publish("abc")
+    options = MatchOptions(1, groups=(GroupWindow(1, 0), GroupWindow(2, 0)))
+    asked = (world.worker.caller, NAMESPACE_ID, world.worker.sequence("abc"), options)
+    page_bytes = world.layout.page_bytes
+    assert len(world.cache.locate_groups(*asked, 6 * page_bytes).pages) == 6
+    assert world.cache.locate_groups(*asked, 6 * page_bytes - 1).pages == []
+    more = options._replace(groups=(*options.groups, GroupWindow(3, 1)))
+    assert world.cache.locate_groups(*asked[:3], more).pages == []
+
+
 def test_what_was_read_is_published_where_it_is_missing() -> None:
     """Pages that somebody published meanwhile stay, and a short read publishes what is good."""
     policy = TierPolicy(write=WritePolicy.THROUGH)

@@ -126,6 +126,19 @@ def test_a_refused_insert_changes_nothing(
     world.laws.check()
 
 
+def test_slots_beside_those_that_a_reservation_has_are_refused(world: CoreWorld) -> None:
+    """Its own slots would be published in place of those that the caller wrote."""
+    world.worker.reserve(TARGET, 2)
+    with pytest.raises(InvalidField):
+        world.worker.insert(TARGET, "ab", moves=SlotMoves(SPARE, [0, 1]))
+    assert world.worker.lease.unpublished_count() == 8
+    world.laws.check()
+    world.worker.insert(TARGET, "ab")
+    late = world.worker.insert(TARGET, "ab", moves=SlotMoves(SPARE, [0, 1]))
+    assert late.published_page_count == 2
+    assert world.worker.lease.unpublished_count() == 6
+
+
 def test_a_reservation_gives_no_slots_to_itself(world: CoreWorld) -> None:
     """An insert takes slots from another one."""
     with pytest.raises(InvalidField):
