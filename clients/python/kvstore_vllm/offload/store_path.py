@@ -143,6 +143,14 @@ class StorePath:
         tracked.finished = True
         self._advance(tracked)
 
+    def drop_ended(self, tracked: Stored) -> None:
+        """Gives up pages that wait for others in slots of an ended session."""
+        if all(each.spare.batch.slots.usable for each in tracked.written.values()):
+            return
+        tracked.may_store = False
+        self._give_back(tracked, list(tracked.written.values()))
+        tracked.written.clear()
+
     def drop(self, tracked: Stored) -> list[Written]:
         """Ends all stores of a request. Returns the pages that ranks may still be writing."""
         tracked.may_store = False
