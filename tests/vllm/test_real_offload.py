@@ -467,6 +467,19 @@ def test_a_failed_save_is_not_published(engine: Engine) -> None:
     engine.end(context)
 
 
+def test_a_page_without_all_its_blocks_is_not_published(engine: Engine) -> None:
+    """A block that vLLM left out has slid out of a window: the slot has older bytes there."""
+    keys, context = engine.arrive(Asked("first", prompt(1, 2)))
+    engine.hits(keys, context)
+    stored = engine.prepare(keys, context)
+    engine.copy([3], stored.store_spec, load=False)
+    engine.manager.complete_store(set(stored.keys_to_store), context)
+    engine.end(context)
+    keys, context = engine.arrive(Asked("second", prompt(1, 2)))
+    assert engine.hits(keys, context) == 0
+    engine.end(context)
+
+
 def test_after_a_reset_nothing_older_hits(engine: Engine, store: RunningStore) -> None:
     """Copies under way hold their pages until ranks flushed; older pages are never found."""
     keys, context = hit(engine)
