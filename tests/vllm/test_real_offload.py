@@ -100,6 +100,15 @@ class Asked:
         return len(self.all_token_ids) // PAGE
 
 
+class Generating(Asked):
+    """A request whose pages are all generated, so that some of them wait for others."""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """The number of the prompt's tokens."""
+        return 1
+
+
 class Rank:
     """One rank's blocks, and vLLM's worker over them."""
 
@@ -527,6 +536,19 @@ def test_a_failed_save_is_not_published(engine: Engine) -> None:
     engine.end(context)
 
 
+def test_a_page_without_all_its_blocks_is_not_published(engine: Engine) -> None:
+    """A block that vLLM left out has slid out of a window: the slot has older bytes there."""
+    keys, context = engine.arrive(Asked("first", prompt(1, 2)))
+    engine.hits(keys, context)
+    stored = engine.prepare(keys, context)
+    engine.copy([3], stored.store_spec, load=False)
+    engine.manager.complete_store(set(stored.keys_to_store), context)
+    engine.end(context)
+    keys, context = engine.arrive(Asked("second", prompt(1, 2)))
+    assert engine.hits(keys, context) == 0
+    engine.end(context)
+
+
 def test_after_a_reset_nothing_older_hits(engine: Engine, store: RunningStore) -> None:
     """Copies under way hold their pages until ranks flushed; older pages are never found."""
     keys, context = hit(engine)
@@ -565,4 +587,59 @@ def test_a_dry_store_keeps_the_beginning(engine: Engine) -> None:
     engine.end(context)
     keys, context = engine.arrive(Asked("again", prompt(1, 30)))
     assert engine.hits(keys, context) == 16
+    engine.end(context)
+
+
+def test_a_store_that_restarts_under_load_is_used_again(
+    engine: Engine, store: RunningStore
+) -> None:
+    """A request that runs on through a restart keeps nothing of the earlier session."""
+    _, context = engine.arrive(Asked("running", prompt(1, 4)))
+    assert wait_until(lambda: engine.manager.is_known("running"), LIMIT)
+    assert wait_until(lambda: holds(store)[1] == 1, LIMIT)
+    step(engine)
+    store.restart()
+
+    def attached() -> bool:
+        step(engine)
+        return engine.access.usable and not engine.access.memory.failure
+
+    assert wait_until(attached, LIMIT)
+    hit(engine, 2)
+    engine.end(context)
+
+
+def test_pages_that_wait_for_others_do_not_outlive_their_session(
+    engine: Engine, store: RunningStore
+) -> None:
+    """A generated page of an earlier session is given up, while its request runs on."""
+    asked = Generating("generating", prompt(1, 4))
+    keys, context = engine.arrive(asked)
+    engine.hits(keys, context)
+    stored = engine.prepare(keys[:1], context)
+    engine.copy([0], stored.store_spec, load=False)
+    engine.manager.complete_store(set(stored.keys_to_store), context)
+    store.restart()
+
+    def attached() -> bool:
+        step(engine)
+        return engine.access.usable and not engine.access.memory.failure
+
+    assert wait_until(attached, LIMIT)
+    engine.end(context)
+
+
+def step(engine: Engine) -> None:
+    """Steps while a request runs."""
+    engine.manager.begin_step(idle=False)
+    engine.manager.on_schedule_end(None)  # type: ignore[arg-type]
+
+
+def test_plans_without_copies_are_not_remembered(engine: Engine) -> None:
+    """Pages that the store has, or cannot take, leave nothing behind in the scheduler."""
+    keys, context = hit(engine)
+    engine.manager.allocated(context.req_id)
+    for _ in range(3):
+        assert not engine.prepare(keys, context).keys_to_store
+    assert not engine.manager._copies
     engine.end(context)

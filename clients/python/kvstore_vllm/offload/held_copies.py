@@ -60,6 +60,9 @@ class HeldCopies(OffloadingWorker):
     copy that it succeeded, and :meth:`take_failed` says which did not: those requests are
     computed.
 
+    A page of several blocks is written whole or not at all. vLLM leaves blocks out that slid out of
+    a window, and their part of the slot has an earlier page's bytes.
+
     A new session of the store has other addresses, and so another worker of vLLM's. The rank's
     thread uses it. ``fault_fraction`` of the loads fail on purpose, for tests.
     """
@@ -70,6 +73,7 @@ class HeldCopies(OffloadingWorker):
         make_worker: MakeWorker,
         weights: WeightChanges | None = None,
         *,
+        blocks_per_page: int = 1,
         fault_fraction: float = 0.0,
     ) -> None:
         # The changes of weights that the step's plan knows of.
@@ -77,6 +81,7 @@ class HeldCopies(OffloadingWorker):
         self._weights = weights or WeightChanges()
         self._memory = memory
         self._make_worker = make_worker
+        self._blocks_per_page = blocks_per_page
         self._fault_fraction = fault_fraction
         self._chance = random.Random()  # noqa: S311  # which load a test fails is no secret
         self._workers: dict[int, tuple[AddressRange, OffloadingWorker]] = {}
@@ -89,7 +94,8 @@ class HeldCopies(OffloadingWorker):
     ) -> bool:
         """Begins to copy blocks into reserved slots."""
         assert isinstance(dst_spec, StorePages)
-        begun = self._begin(job_id, dst_spec, is_load=False)
+        block_count = len(src_spec.block_ids)
+        begun = self._begin(job_id, dst_spec, is_load=False, written_blocks=block_count)
         if begun is not None:
             worker, rows = begun
             worker.submit_store(job_id, src_spec, rows)
@@ -130,7 +136,7 @@ class HeldCopies(OffloadingWorker):
         self._copies.clear()
 
     def _begin(
-        self, job_id: int, pages: StorePages, *, is_load: bool
+        self, job_id: int, pages: StorePages, *, is_load: bool, written_blocks: int | None = None
     ) -> tuple[OffloadingWorker, CPULoadStoreSpec] | None:
         """Holds the memory of a copy; returns its worker and rows, or None if it fails."""
         memory = self._memory.mapped
@@ -144,6 +150,8 @@ class HeldCopies(OffloadingWorker):
             if addresses is None:
                 raise KeyError("the pages have no addresses")  # noqa: TRY301
             rows = addresses.rows(pages.runs)
+            if written_blocks not in (None, len(rows) * self._blocks_per_page):
+                raise ValueError("blocks of a page are left out")  # noqa: TRY301
             worker = self._worker(addresses)
         except Exception as error:  # noqa: BLE001  # a copy that cannot be made is a miss
             _logger.warning("blocks_not_copied", extra={"reason": repr(error)})

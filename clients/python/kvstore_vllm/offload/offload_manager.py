@@ -263,6 +263,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         self._publications.deliver()
         for tracked in self._tracked.values():
             self._lookups.expire(tracked)
+        self._drop_ended_sessions()
         self._end_idle_reserves()
 
     def has_pending_work(self) -> bool:
@@ -335,7 +336,9 @@ class KvstoreOffloadingManager(OffloadingManager):
         self, request_id: str, keys: Collection[OffloadKey], runs: tuple[DatedRun, ...] | None
     ) -> StorePages:
         number = next(self._numbers)
-        self._copies[number] = request_id, frozenset(keys)
+        # vLLM makes no copy without keys, and so never reports its end.
+        if keys:
+            self._copies[number] = request_id, frozenset(keys)
         return StorePages(number, request_id, runs)
 
     def _take_failed(self, keys: Collection[OffloadKey], context: ReqContext) -> bool:
@@ -357,6 +360,13 @@ class KvstoreOffloadingManager(OffloadingManager):
             found = Reserve(fill, self._answers, self._most_spare)
             self._reserves[key.plain_salt, name] = found
         return found
+
+    def _drop_ended_sessions(self) -> None:
+        """Gives up what nobody copies of earlier sessions, which no client attaches beside."""
+        still_taken = [reserve.drop_ended() for reserve in self._reserves.values()]
+        if any(still_taken):
+            for tracked in self._tracked.values():
+                self._stores.drop_ended(tracked)
 
     def _end_idle_reserves(self) -> None:
         """Gives slots back of namespaces without requests, so that an idle engine holds none."""

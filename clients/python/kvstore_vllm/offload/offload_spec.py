@@ -132,7 +132,13 @@ class KvstoreOffloadingSpec(OffloadingSpec):
             return _device_worker(kv_caches, self.blocks_per_chunk, region)
 
         faults = self._settings.fault_load_fraction
-        return HeldCopies(memory, make, self._handed.weights, fault_fraction=faults)
+        return HeldCopies(
+            memory,
+            make,
+            self._handed.weights,
+            blocks_per_page=self.blocks_per_chunk,
+            fault_fraction=faults,
+        )
 
 
 def _device_worker(

@@ -76,6 +76,7 @@ class Reserve:
         self._batches: list[SlotBatch] = []
         self._coming = 0
         self._not_before = 0.0
+        self._waited = False
 
     @property
     def is_coming(self) -> bool:
@@ -97,14 +98,11 @@ class Reserve:
         self._answers.ask(partial(self._fill, missing), self._filled)
 
     def take(self, count: int) -> list[Spare]:
-        """Returns up to ``count`` slots. Waits a little if they are under way."""
-        self._drop_ended()
+        """Returns up to ``count`` slots. Waits a little if they are under way, once an answer."""
+        self.drop_ended()
         if len(self._free) < count:
             self.want(count)
-            until = self._clock() + SLOTS_WAIT
-            while self._coming and (left := until - self._clock()) > 0:
-                self._answers.wait(left)
-                self._answers.deliver()
+            self._await()
         return [self._free.popleft() for _ in range(min(count, len(self._free)))]
 
     def give_back(self, spares: Iterable[Spare]) -> None:
@@ -127,12 +125,28 @@ class Reserve:
             batch.closed = True
         self.used(free)
 
-    def _drop_ended(self) -> None:
+    def drop_ended(self) -> bool:
+        """Drops free slots of ended sessions; returns whether others of them are taken.
+
+        The client attaches again only after all of them are dropped.
+        """
         if all(batch.slots.usable for batch in self._batches):
-            return
+            return False
         ended = [spare for spare in self._free if not spare.batch.slots.usable]
         self._free = deque(spare for spare in self._free if spare.batch.slots.usable)
         self.used(ended)
+        return not all(batch.slots.usable for batch in self._batches)
+
+    def _await(self) -> None:
+        """Waits for the slots under way, unless a step has waited for them before."""
+        if self._waited:
+            return
+        until = self._clock() + SLOTS_WAIT
+        while self._coming and (left := until - self._clock()) > 0:
+            self._answers.wait(left)
+            self._answers.deliver()
+        # A store that hangs would otherwise hold up a step once for each of its requests.
+        self._waited = self._coming > 0
 
     def _used_one(self, batch: SlotBatch) -> None:
         batch.left -= 1
@@ -142,6 +156,7 @@ class Reserve:
 
     def _filled(self, slots: SpareBatch | None) -> None:
         self._coming = 0
+        self._waited = False
         if slots is None:
             self._not_before = self._clock() + AFTER_REFUSAL
             return

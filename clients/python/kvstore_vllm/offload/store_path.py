@@ -15,7 +15,7 @@ from kvstore_vllm.scheduler.store_threads import Answers
 
 # Generated pages are published together once there are so many, or as their request ends.
 PAGES_TOGETHER: Final = 8
-# Seconds in which vLLM asks again for the slots of a request.
+# Seconds in which vLLM asks again for the slots of a request's next pages.
 LONGEST_DEFERRAL: Final = 0.25
 
 
@@ -95,8 +95,8 @@ class StorePath:
         Pages that the store has, or that another request copies now, are left out: vLLM does not
         ask for them again. So are those for which no slot is free, and then all later ones of
         the request, which could not be published without them. Returns None if slots are under
-        way: vLLM then asks again in the next step, and logs a warning. It does so for a request
-        only for ``LONGEST_DEFERRAL``.
+        way: vLLM then asks again in the next step, and logs a warning. It does so for the same
+        pages only for ``LONGEST_DEFERRAL``.
         """
         if not tracked.may_store or not self._usable():
             tracked.may_store = False
@@ -117,6 +117,7 @@ class StorePath:
             tracked.may_store = False
             # The path first, without which nothing else can be published.
             missing.sort(key=lambda each: (each[1].number, each[1].group))
+        tracked.deferred_at = None
         pages = [
             Written(key, page, spare) for (key, page), spare in zip(missing, spares, strict=False)
         ]
@@ -142,6 +143,14 @@ class StorePath:
         """Ends a request: publishes what is left of it."""
         tracked.finished = True
         self._advance(tracked)
+
+    def drop_ended(self, tracked: Stored) -> None:
+        """Gives up pages that wait for others in slots of an ended session."""
+        if all(each.spare.batch.slots.usable for each in tracked.written.values()):
+            return
+        tracked.may_store = False
+        self._give_back(tracked, list(tracked.written.values()))
+        tracked.written.clear()
 
     def drop(self, tracked: Stored) -> list[Written]:
         """Ends all stores of a request. Returns the pages that ranks may still be writing."""

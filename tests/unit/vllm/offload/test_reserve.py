@@ -5,7 +5,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from kvstore_client import PageRef
-from kvstore_vllm.offload.reserve import AFTER_REFUSAL, LEAST_SLOTS, Reserve, SpareBatch
+from kvstore_vllm.offload.reserve import (
+    AFTER_REFUSAL,
+    LEAST_SLOTS,
+    SLOTS_WAIT,
+    Reserve,
+    SpareBatch,
+)
 from wire.told_answers import ToldAnswers
 
 MOST = 64
@@ -103,6 +109,32 @@ def test_a_full_store_is_not_asked_at_each_step(world: World) -> None:
     world.now += AFTER_REFUSAL
     world.reserve.want(4)
     assert world.reserve.is_coming
+
+
+def test_a_store_that_hangs_is_waited_for_once(world: World) -> None:
+    """The requests of a step wait together as long as one; the next answer is waited for again."""
+    begin = world.now
+    for _ in range(100):
+        assert world.reserve.take(1) == []
+    assert world.now - begin < 2 * SLOTS_WAIT
+    world.answers.answer_all()
+    world.reserve.take(LEAST_SLOTS)
+    begin = world.now
+    assert world.reserve.take(1) == []
+    assert world.now - begin >= SLOTS_WAIT
+
+
+def test_free_slots_of_an_ended_session_are_dropped_unasked(world: World) -> None:
+    """The client attaches again only after its earlier session has no slots, used or not."""
+    world.fill(LEAST_SLOTS)
+    [old] = world.store.batches
+    taken = world.reserve.take(1)
+    assert not world.reserve.drop_ended()
+    old.usable = False
+    assert world.reserve.drop_ended()
+    world.reserve.give_back(taken)
+    assert old.aborted
+    assert not world.reserve.drop_ended()
 
 
 def test_a_batch_ends_with_its_last_slot(world: World) -> None:

@@ -1,0 +1,126 @@
+"""Slots for computed pages: vLLM asks again while they are under way, and not for long."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from kvstore_client import PageRef
+from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.offload.lookups import GroupPage
+from kvstore_vllm.offload.publication import PublishedPages, Written
+from kvstore_vllm.offload.reserve import Reserve, SpareBatch
+from kvstore_vllm.offload.store_path import LONGEST_DEFERRAL, Stored, StorePath
+from wire.told_answers import ToldAnswers
+
+PAGE, PAGES, MOST = 4, 200, 16
+
+
+@dataclass
+class Slots:
+    """A batch of some slots of one extent."""
+
+    count: int
+    usable: bool = True
+
+    def pages(self) -> list[tuple[int, PageRef]]:
+        """Returns as many places."""
+        return [(offset, PageRef(7, offset)) for offset in range(self.count)]
+
+    def abort(self) -> None:
+        """Does nothing."""
+
+
+@dataclass
+class World:
+    """The path of one request, a reserve without slots, and a clock that only tests move."""
+
+    answers: ToldAnswers = field(default_factory=ToldAnswers)
+    now: float = 0.0
+    prompt_pages: int = PAGES
+
+    def __post_init__(self) -> None:
+        self.reserve = Reserve(self._fill, self.answers, MOST, self._ticking)
+        self.path = StorePath(
+            PAGE,
+            self,
+            self.answers,
+            Counter(),
+            usable=lambda: True,
+            reserve_of=lambda _key: self.reserve,
+            published=lambda _keys: None,
+            ended=lambda _tracked: None,
+            clock=lambda: self.now,
+        )
+        tokens = list(range(PAGES * PAGE))
+        request = SimpleNamespace(
+            request_id="a",
+            all_token_ids=tokens,
+            num_prompt_tokens=self.prompt_pages * PAGE,
+            num_tokens=len(tokens),
+        )
+        self.tracked = Stored(request, RequestKey())
+
+    def prepare(self, first: int, count: int) -> int | None:
+        """Asks for slots of some pages; returns how many came, or None to ask again."""
+        wanted = [(b"%d" % page, GroupPage(0, page)) for page in range(first, first + count)]
+        found = self.path.prepare(self.tracked, wanted)
+        return None if found is None else len(found)
+
+    def publish(
+        self, key: RequestKey, token_ids: Sequence[int], pages: Sequence[Written]
+    ) -> PublishedPages:
+        """Publishes all."""
+        del key
+        used = frozenset(each.spare for each in pages)
+        return PublishedPages(len(token_ids) // PAGE, used, len(pages))
+
+    def _fill(self, count: int) -> SpareBatch | None:
+        return Slots(count)
+
+    def _ticking(self) -> float:
+        # Each look at the clock takes a while, so that waits end.
+        self.now += 0.0001
+        return self.now
+
+
+def test_a_second_shortage_may_be_waited_for_as_the_first_was() -> None:
+    """A request that runs for long is asked about again, however long ago slots lacked before."""
+    world = World()
+    assert world.prepare(0, MOST) is None
+    world.answers.answer_all()
+    assert world.prepare(0, MOST) == MOST
+    world.now += 100 * LONGEST_DEFERRAL
+    assert world.prepare(MOST, MOST) is None
+    world.answers.answer_all()
+    assert world.prepare(MOST, MOST) == MOST
+
+
+def test_slots_that_do_not_come_are_not_waited_for_long() -> None:
+    """After a while the request's other pages are given up, and vLLM does not ask again."""
+    world = World()
+    assert world.prepare(0, 2) is None
+    world.now += 2 * LONGEST_DEFERRAL
+    assert world.prepare(0, 2) == 0
+    world.answers.answer_all()
+    assert world.prepare(2, 2) == 0
+
+
+def test_only_pages_of_an_ended_session_are_given_up() -> None:
+    """A page that waits for others keeps its slot, until the slot's session ended."""
+    world = World(prompt_pages=0)
+    assert world.prepare(0, 1) is None
+    world.answers.answer_all()
+    assert world.prepare(0, 1) == 1
+    world.path.copied(world.tracked, [b"0"], failed=False)
+    world.path.drop_ended(world.tracked)
+    [written] = world.tracked.written.values()
+    assert world.tracked.may_store
+    slots = written.spare.batch.slots
+    assert isinstance(slots, Slots)
+    slots.usable = False
+    assert world.reserve.drop_ended()
+    world.path.drop_ended(world.tracked)
+    assert not world.tracked.written
+    assert not world.tracked.may_store
+    assert world.reserve.is_empty
