@@ -248,6 +248,17 @@ def test_a_corrupt_page_of_a_group_may_have_left_already(gone: str) -> None:
     world.laws.check()
 
 
+def test_a_corrupt_page_of_a_group_may_be_found_after_its_namespace_was_deleted() -> None:
+    """Nothing of the namespace is left to remove."""
+    world = corrupt_world()
+    _, checks = inspect(world, "ab", 1)
+    world.cache.delete_namespace(OWNER, NAMESPACE_ID)
+    assert world.cache.remove_corrupt(checks, checks.pages, 1) == []
+    world.laws.check()
+    world.worker.release(1)
+    world.laws.check()
+
+
 def test_a_corrupt_page_of_a_group_needs_no_disk() -> None:
     """Without a disk it leaves the index alone; pages without a checksum are not read."""
     world = CoreWorld(slots=16)
