@@ -65,8 +65,8 @@ GROUP_MUTANTS = [
         "group-page-goes-below-a-removed-path",
         "kvstore.core.verbs.slot_moves",
         "require_parents",
-        "covered_position(namespace, base, end).node.detached",
-        "covered_position(namespace, base, end) is None",
+        "covered_position(namespace, base, last + 1).node.detached",
+        "covered_position(namespace, base, last + 1) is None",
     ),
     Mutant(
         "path-grows-over-a-group-page",
