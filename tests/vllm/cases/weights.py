@@ -14,6 +14,7 @@ from rig.world import World, loaded, tally, wholes, world
 
 ASKED = prompts(95, 300, 700)
 LATER = prompts(96, 400)
+KEPT = prompts(97, 500)
 # The rank has a process of its own, as under vLLM's servers.
 OWN_PROCESS: dict[str, object] = {"distributed_executor_backend": "mp"}
 SLEEP_LEVELS = (0, 1, 2)
@@ -30,10 +31,10 @@ def weights(folder: Path, table: Table, connectors: Sequence[str]) -> None:
     ):
         for here in map(plain.with_connector, connectors):
             with table.group("weights"):
-                _of_connector(here, Reference(other), after)
+                _of_connector(here, Reference(other), after, before)
 
 
-def _of_connector(here: World, after: Reference, weights: Path) -> None:
+def _of_connector(here: World, after: Reference, weights: Path, first_weights: Path) -> None:
     with (
         store(here.folder / "weights-store", "--tier1-bytes", "256MiB") as shared,
         here.engine(
@@ -43,6 +44,7 @@ def _of_connector(here: World, after: Reference, weights: Path) -> None:
     ):
         _exchanged(here, shared, exchanged, after, weights)
         _not_shared(here, shared, unchanged)
+        _emptied_late(here, shared, exchanged, first_weights)
         _sleeps(here, shared, unchanged)
 
 
@@ -78,13 +80,27 @@ def _exchanged(world: World, store: Store, engine: Engine, after: Reference, wei
             tally(case, engine, counts)
         case.require(case.loaded == 0, f"{case.loaded} tokens of the old weights were loaded")
     with world.case("weights exchanged: its own new pages", store) as case:
-        # The first requests were begun before the scheduler knew: nothing of them is stored.
-        case.compare(engine.ask(ASKED), expected)
-        engine.forget()
+        # The first requests were begun before the scheduler knew, and the second ones begin in
+        # vLLM's own cache: nothing of them is stored.
+        for _ in range(2):
+            case.compare(engine.ask(ASKED), expected)
+            engine.forget()
         counts = engine.counts()
         case.compare(engine.ask(ASKED), expected)
         found = loaded(tally(case, engine, counts))
         case.require(found == wholes(ASKED), f"loaded {found} of {wholes(ASKED)} tokens")
+
+
+def _emptied_late(world: World, store: Store, engine: Engine, weights: Path) -> None:
+    """Stores nothing of requests that begin in vLLM's own cache, which has the old weights' KV."""
+    with world.case("weights exchanged: own cache emptied late", store) as case:
+        engine.ask(KEPT)
+        engine.call("collective_rpc", "reload_weights", kwargs={"weights_path": str(weights)})
+        # The scheduler hears of the exchange by the first, and vLLM answers the second wrongly.
+        engine.ask(LATER)
+        engine.ask(KEPT)
+        engine.forget()
+        case.compare(engine.ask(KEPT), world.reference.answers(KEPT))
 
 
 def _not_shared(world: World, store: Store, engine: Engine) -> None:

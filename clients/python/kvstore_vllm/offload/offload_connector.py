@@ -111,6 +111,9 @@ class KvstoreOffloadingConnector(OffloadingConnector):
         self, request: "Request", num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         """Returns the number of loadable tokens; None while the lookup is under way."""
+        if self._weight_changes and num_computed_tokens:
+            # vLLM's own prefix cache may have them from before the change.
+            self._manager.store_nothing(request.request_id)
         if not self._manager.is_known(request.request_id):
             return None, False
         found: tuple[int | None, bool] = super().get_num_new_matched_tokens(

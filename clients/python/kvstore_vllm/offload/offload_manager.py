@@ -138,6 +138,11 @@ class KvstoreOffloadingManager(OffloadingManager):
             self._reserve_of(tracked.key).want(missing * len(self._groups.numbers))
         return True
 
+    def store_nothing(self, request_id: str) -> None:
+        """Stores no more pages of a request, because its blocks may be wrong."""
+        if tracked := self._tracked.get(request_id):
+            tracked.may_store = False
+
     def allocated(self, request_id: str) -> None:
         """Releases what is held for a request that got blocks, and of which nothing is loaded."""
         if tracked := self._tracked.get(request_id):

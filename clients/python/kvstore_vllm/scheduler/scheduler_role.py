@@ -92,6 +92,9 @@ class SchedulerRole:
 
     def matched_tokens(self, request_id: str, computed_tokens: int) -> tuple[int | None, bool]:
         """Returns the number of loadable tokens, and whether they load beside steps."""
+        if self._weight_changes and computed_tokens:
+            # vLLM's own prefix cache may have them from before the change.
+            self.planner.save_nothing(request_id)
         count = self.planner.matched_tokens(request_id, computed_tokens)
         return count, bool(count) and self._settings.load_async
 

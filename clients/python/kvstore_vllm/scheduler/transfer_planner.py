@@ -94,6 +94,11 @@ class TransferPlanner:
         tracked = self._tracked.get(request_id)
         return 0 if tracked is None else self._loads.matched_tokens(tracked, computed_tokens)
 
+    def save_nothing(self, request_id: str) -> None:
+        """Saves nothing more of a request, because its blocks may be wrong."""
+        if tracked := self._tracked.get(request_id):
+            self._saves.drop(tracked)
+
     def allocated(self, request_id: str, block_ids: Sequence[int], loaded_tokens: int) -> None:
         """Plans the load of ``loaded_tokens``, which were offered, into a request's blocks."""
         if tracked := self._tracked.get(request_id):
