@@ -103,6 +103,9 @@ class Engine:
     def write(self, tracked: Stored, pages: Sequence[GroupPage], fill: int) -> int:
         """Writes pages into slots, and notes that they are; returns how many got one."""
         wanted = [(repr(page).encode(), page) for page in pages]
+        # A busy machine may take longer to reserve slots than a request waits for them.
+        self.reserve.want(len(wanted))
+        assert wait_until(self._has_slots)
         found = None
         while found is None:
             found = self.stores.prepare(tracked, wanted)
@@ -111,6 +114,10 @@ class Engine:
             self.access.memory.page(each.spare.page)[:] = bytes([value]) * PAGE_BYTES
         self.stores.copied(tracked, [each.key for each in found], failed=False)
         return len(found)
+
+    def _has_slots(self) -> bool:
+        self.answers.deliver()
+        return not self.reserve.is_coming
 
     def settle(self) -> None:
         """Waits until all pages are published."""

@@ -65,8 +65,8 @@ class Hold:
 
     @property
     def token_count(self) -> int:
-        """The number of the sequence's tokens in its pages."""
-        return self.page_count * self.namespace.layout.page_tokens
+        """The number of the sequence's tokens in the pages of its path."""
+        return self.held_end * self.namespace.layout.page_tokens
 
     @property
     def detached_page_count(self) -> int:
@@ -204,11 +204,6 @@ class Pin(Hold):
     def page_count(self) -> int:
         """The number of pages that its holder uses, those of groups included."""
         return self.held_end + len(self.group_anchors)
-
-    @property
-    def token_count(self) -> int:
-        """The number of the sequence's tokens in the pages of its path."""
-        return self.held_end * self.namespace.layout.page_tokens
 
     def hold_group(self, group: int, start_page: int, pages: Items[tuple[Node, int]]) -> None:
         """Adds the pages of a group, each in a tier, to the hold."""

@@ -322,6 +322,7 @@ def test_pages_of_groups_move_between_tiers() -> None:
     match = world.cache.match(*asked, world.now)
     assert [run.tier for group in match.groups for run in group.runs] == [1]
     assert world.arena.counts[SlotState.CACHED] == 3
+    assert world.cache.plan_promotion(*asked) == []
     world.worker.release(1, 2)
     world.laws.check()
 
