@@ -47,7 +47,8 @@ def test_a_fault_in_the_core_is_caught(
     if known is not None and is_found(hunt.look(mutant, known)):
         return
     if not NIGHTLY:
-        text = f"{mutant.name} needs another seed: python tests/support/mutants/mutant_seeds.py"
+        command = "PYTHONPATH=tests/support python -m mutants.mutant_seeds"
+        text = f"{mutant.name} needs another seed: {command}"
         record_property("summary", text)
     for seed in SEEDS:
         outcome = hunt.look(mutant, Look(machines_for(mutant), seed, EXAMPLES, TURNS))

@@ -1,8 +1,8 @@
 """Seeds from which a fault of the core is found within a few examples.
 
-``python tests/support/mutants/mutant_seeds.py`` looks for those that find nothing any more, or are
-not there, and writes what it finds beside this file. The machine's rules decide what a seed
-comes to.
+``PYTHONPATH=tests/support python -m mutants.mutant_seeds`` looks for those that find nothing any
+more, or are not there, and writes what it finds beside this file. The machine's rules decide what
+a seed comes to.
 """
 
 import json
