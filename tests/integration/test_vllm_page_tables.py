@@ -10,7 +10,7 @@ from kvstore_vllm.engine.store_access import StoreAccess
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.store_work import StoreWork
 from kvstore_vllm.step_plan import BlockTransfer
-from processes.resident_bytes import resident_bytes
+from processes.resident_bytes import mapped_memfds, resident_bytes
 from processes.worker_process import WorkerProcess
 from vllm_rig.rank_process import (
     BLOCKS,
@@ -54,6 +54,7 @@ def acquire_whole(work: StoreWork, tokens: list[int]) -> Acquired:
 
 def test_a_new_extent_is_not_filled_while_a_prompt_is_computed(store: RunningStore) -> None:
     """A scheduler fills no page tables, and a rank only those of slots that it writes."""
+    others = mapped_memfds(NAME)
     folder, layout = str(store.runtime_dir), layout_of(LAYOUT)
     access = StoreAccess(folder, IDENTITY, layout, name="vllm tiny", call_timeout=LIMIT)
     work = StoreWork(access, PAGE_TOKENS, LIMIT)
@@ -68,14 +69,14 @@ def test_a_new_extent_is_not_filled_while_a_prompt_is_computed(store: RunningSto
         # Another client of this process attaches later, and fills all of its own page tables.
         with Client(folder) as other:
             assert other.namespace(IDENTITY, layout).wait_open(LIMIT)
-            assert wait_until(lambda: resident_bytes(NAME) == 2 * EXTENT)
+            assert wait_until(lambda: resident_bytes(NAME, others) == 2 * EXTENT)
             assert rank.ask("resident") == 0
-        assert wait_until(lambda: resident_bytes(NAME) == 0)
+        assert wait_until(lambda: resident_bytes(NAME, others) == 0)
         assert rank.ask("save", BlockTransfer(1, "request", tuple(range(BLOCKS)), runs))
         assert rank.ask("resident") in SAVED
-        assert resident_bytes(NAME) == 0
+        assert resident_bytes(NAME, others) == 0
         # The scheduler reads the saved pages for their checksums, and nothing else.
         assert work.insert(KEY, tokens, acquired, 0, BLOCKS)
-        assert resident_bytes(NAME) in SAVED
+        assert resident_bytes(NAME, others) in SAVED
         acquired.release()
         access.close()
