@@ -8,13 +8,15 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from kvstore_client.testing import running_store, wait_until
 from support.loopback import free_ports, listens
 
-ALONE, KVSTORE, LMCACHE, EXAMPLE = "vLLM alone", "kvstore", "LMCache", "ExampleConnector"
+ALONE, LMCACHE, EXAMPLE = "vLLM alone", "LMCache", "ExampleConnector"
+KVSTORE, OFFLOADING = "kvstore", "kvstore offloading"
 TREE = Path(__file__).parents[3]
 VLLM_PYTHON = TREE / ".venv-vllm" / "bin" / "python"
 LMCACHE_FOLDER = TREE / ".venv-peers" / "lmcache-vllm"
@@ -54,16 +56,17 @@ def _alone() -> Iterator[Way]:
 
 
 @contextmanager
-def _kvstore() -> Iterator[Way]:
+def _kvstore(name: str, connector: str) -> Iterator[Way]:
+    """Yields one of kvstore's connectors, with a store."""
     with running_store(*STORE) as store:
         # This tree's own connector, wherever one is installed.
         path = os.pathsep.join([str(TREE), str(TREE / "clients" / "python")])
         transfer: dict[str, object] = {
-            "kv_connector": "KvstoreConnector",
+            "kv_connector": connector,
             "kv_connector_module_path": "kvstore_vllm",
             "kv_connector_extra_config": {"runtime_dir": str(store.runtime_dir)},
         }
-        yield Way(KVSTORE, transfer, {"PYTHONPATH": path}, byte_counter="kvstore_{}_bytes")
+        yield Way(name, transfer, {"PYTHONPATH": path}, byte_counter="kvstore_{}_bytes")
 
 
 @contextmanager
@@ -144,7 +147,8 @@ class WayStart(NamedTuple):
 # In the order of the tables. A further way is one more line.
 WAYS = {
     ALONE: WayStart(_alone),
-    KVSTORE: WayStart(_kvstore),
+    KVSTORE: WayStart(partial(_kvstore, KVSTORE, "KvstoreConnector")),
+    OFFLOADING: WayStart(partial(_kvstore, OFFLOADING, "KvstoreOffloadingConnector")),
     LMCACHE: WayStart(_lmcache, _lmcache_missing),
     EXAMPLE: WayStart(_example),
 }
