@@ -317,12 +317,12 @@ def test_pages_of_groups_move_between_tiers() -> None:
     world.worker.abort(70)
     options = MatchOptions(2, groups=(GroupWindow(1, 1),))
     asked = (world.worker.caller, NAMESPACE_ID, world.worker.sequence("ab"), options)
-    carry_out(world, world.cache.plan_promotion(*asked))
+    carry_out(world, world.cache.plan_promotion(*asked, 10))
     world.laws.check()
     match = world.cache.match(*asked, world.now)
     assert [run.tier for group in match.groups for run in group.runs] == [1]
     assert world.arena.counts[SlotState.CACHED] == 3
-    assert world.cache.plan_promotion(*asked) == []
+    assert world.cache.plan_promotion(*asked, 10) == []
     world.worker.release(1, 2)
     world.laws.check()
 
