@@ -124,6 +124,9 @@ def insert_moving(
     if (symbols or deepest) and model.attached(held) != held:
         refuse(machine, lease, errors.ParentDetached, args, moves)
         return
+    if known.is_elsewhere(base):
+        refuse(machine, lease, errors.IdReused, args, moves)
+        return
     own = known.slots[known.inserted :] + [spare.slots[each] for each in moving]
     fresh = whole[first:] if symbols else []
     checksums = []
@@ -137,6 +140,7 @@ def insert_moving(
     call = (machine.caller(lease), *args, machine.now)
     inserted = machine.cache.insert(*call, checksums=checksums, moves=moves)
     lease.reservations[target_id] = known
+    known.base = known.base if known.group_pages else base
     take_moved(spare, known, moving)
     if symbols:
         begins, below = known.inserted == 0 < known.start, base == ("pin", known.pin_id)
@@ -374,6 +378,7 @@ def name_a_group_page_as_tokens(machine: MachineState, data: st.DataObject, grou
         return
     lease, reservation_id, known = machine.reservation(data)
     is_fresh = bool(known.slots) and not (known.inserted or known.moved or known.start)
+    is_fresh = is_fresh and not known.group_pages
     if is_fresh and lease.processes and not lease.expired:
         bad = Sequence(page)
         machine.refused(errors.InvalidField, machine.cache.insert, lease, reservation_id, bad)

@@ -8,11 +8,13 @@ from kvstore.core.values.limits import Quotas
 from kvstore.core.values.requests import GroupInsert, ReservationRequest, SlotMoves
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import (
+    IdReused,
     InsertExceedsReservation,
     InvalidField,
     KVStoreError,
     ParentDetached,
     ParentNotCovered,
+    PinNotFound,
     QuotaExceeded,
     ReservationNotFound,
     Tombstoned,
@@ -219,6 +221,44 @@ def test_group_pages_hang_on_what_a_base_holds(world: CoreWorld) -> None:
         world.worker.insert(TARGET, "", 2, moves=gone, base_pin_id=1)
     kept = SlotMoves(SPARE, groups=[GroupInsert(2, [0], [1])])
     world.worker.insert(TARGET, "", 2, moves=kept, base_pin_id=1)
+    world.laws.check()
+
+
+def test_an_insert_on_another_path_is_refused() -> None:
+    """The pages of a reservation are on the path of its first base, which a repeat names again."""
+    world = CoreWorld(slots=12)
+    world.worker.publish("ab", "xb", "ac")
+    world.worker.reserve(SPARE, 3)
+    world.worker.match("ab", 1)
+    world.worker.match("xb", 2)
+    world.worker.match("ac", 3)
+    below = SlotMoves(SPARE, [0])
+    first = world.worker.insert(TARGET, "d", 2, moves=below, base_pin_id=1)
+    assert world.worker.insert(TARGET, "d", 2, moves=below, base_pin_id=1) == first
+    assert world.worker.insert(TARGET, "d", 2, moves=below) == first
+    for other in (2, 3):
+        with pytest.raises(IdReused):
+            world.worker.insert(TARGET, "d", 2, moves=below, base_pin_id=other)
+    with pytest.raises(PinNotFound):
+        world.worker.insert(TARGET, "d", 2, moves=below, base_pin_id=9)
+    world.worker.match("abd", 4)
+    assert world.worker.insert(TARGET, "d", 2, base_pin_id=4) == first
+    world.laws.check()
+
+
+def test_pages_of_groups_on_another_path_are_refused(world: CoreWorld) -> None:
+    """Otherwise the pages of the other path would be answered as published, and be nowhere."""
+    world.worker.publish("a", "x")
+    world.worker.match("a", 1)
+    world.worker.match("x", 2)
+    moves = SlotMoves(SPARE, groups=[GroupInsert(1, [0], [0])])
+    first = world.worker.insert(TARGET, "", 1, moves=moves, base_pin_id=1)
+    again = SlotMoves(SPARE, groups=[GroupInsert(1, [0], [1])])
+    for base in ({"base_pin_id": 2}, {}):
+        with pytest.raises(IdReused):
+            world.worker.insert(TARGET, "", 1, moves=again, **base)
+    assert world.worker.insert(TARGET, "", 1, moves=moves, base_pin_id=1) == first
+    assert world.worker.lease.unpublished_count() == 5
     world.laws.check()
 
 
