@@ -100,6 +100,7 @@ class Inserting:
             covered = length // namespace.layout.page_tokens if is_new else None
             base = base_of(lease, reservation, sequence)
             require_parents(namespace, base, covered, plan.pages)
+            lease.owner.require_group_room(len(plan.pages))
         # From here on nothing is refused.
         if moves is not None and reservation_id not in lease.reservations:
             lease.add_reservation(reservation)
@@ -133,6 +134,7 @@ class Inserting:
         if reservation.base is None:
             reservation.base = sequence.base_pin_id, sequence.base_reservation_id
         inserted, duplicates, returned = self._groups.publish(reservation, base, plan, hint)
+        lease.owner.group_page_count += len(plan.pages)
         for counters in (self._state.counters, namespace.counters, lease.counters):
             counters.inserted_page_count += inserted
             counters.duplicate_page_count += duplicates

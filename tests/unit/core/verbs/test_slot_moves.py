@@ -4,7 +4,7 @@ import pytest
 
 from core.core_builders import CoreWorld, make_layout, places
 from kvstore.core.values.layout import NamespaceIdentity
-from kvstore.core.values.limits import Quotas
+from kvstore.core.values.limits import Limits, Quotas
 from kvstore.core.values.requests import GroupInsert, ReservationRequest, SlotMoves
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import (
@@ -165,6 +165,22 @@ def test_a_new_reservation_counts_as_a_hold() -> None:
     world.worker.reserve(SPARE, 2)
     with pytest.raises(QuotaExceeded):
         world.worker.insert(TARGET, "a", moves=SlotMoves(SPARE, [0]))
+    world.laws.check()
+
+
+def test_inserted_pages_of_groups_count_until_their_reservation_ends() -> None:
+    """The record of each takes memory, whether it was published or not."""
+    world = CoreWorld(limits=Limits(max_held_group_pages=2))
+    world.worker.reserve(SPARE, 6)
+    two = SlotMoves(SPARE, [0], [GroupInsert(1, [0], [1]), GroupInsert(2, [0], [2])])
+    world.worker.insert(TARGET, "a", moves=two)
+    assert world.worker.insert(TARGET, "a", moves=two).groups == ((1, (0,)), (2, (0,)))
+    more = SlotMoves(SPARE, [], [GroupInsert(3, [0], [3])])
+    with pytest.raises(QuotaExceeded):
+        world.worker.insert(TARGET, "", moves=more)
+    world.laws.check()
+    world.worker.abort(TARGET)
+    world.worker.insert(61, "a", moves=SlotMoves(SPARE, [4], [GroupInsert(3, [0], [3])]))
     world.laws.check()
 
 
