@@ -114,9 +114,11 @@ class NaivePages:
         self.down = False
         self.someone_else_saves = False
 
-    def look_up(self, key: object, token_ids: Sequence[int]) -> NaiveMatch:
+    def look_up(
+        self, key: object, token_ids: Sequence[int], groups: Sequence[object] = ()
+    ) -> NaiveMatch:
         """Pins the longest prefix; a store that is down pins nothing."""
-        del key
+        del key, groups
         if self.down:
             return NaiveMatch(self, failure="the store is down")
         return self._match(tuple(token_ids))

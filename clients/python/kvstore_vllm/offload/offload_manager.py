@@ -28,11 +28,12 @@ from kvstore_vllm.identity.adapters import AdapterDigests
 from kvstore_vllm.identity.canonical import mixed_salt
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.offload.key_groups import KeyGroups
-from kvstore_vllm.offload.lookups import GroupPage, Lookups
+from kvstore_vllm.offload.matched_pages import GroupPage, MatchedPages
 from kvstore_vllm.offload.messages import LeaseToJoin, OffloadReport, StorePages
 from kvstore_vllm.offload.publication import Publication, Written
 from kvstore_vllm.offload.reserve import Reserve
 from kvstore_vllm.offload.store_path import Stored, StorePath
+from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
 from kvstore_vllm.scheduler.store_attachment import StoreAttachment
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
 from kvstore_vllm.scheduler.store_work import StoreWork
@@ -84,7 +85,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         work = StoreWork(attachment.access, settings.page_tokens, settings.lookup_timeout)
         self._publication = Publication(work, settings.page_tokens)
         self._reserves: dict[Any, Reserve] = {}
-        self._lookups = Lookups(
+        self._lookups = PrefixLookups(
             settings,
             work,
             self._answers,
@@ -93,6 +94,7 @@ class KvstoreOffloadingManager(OffloadingManager):
             joining=attachment.is_joining,
             groups=groups.windows,
         )
+        self._matched = MatchedPages(self._lookups)
         self._stores = StorePath(
             settings.page_tokens,
             self._publication,
@@ -125,11 +127,15 @@ class KvstoreOffloadingManager(OffloadingManager):
             self._lookups.begin(tracked)
 
     def is_known(self, request_id: str) -> bool:
-        """Returns whether lookups of a request can be answered now."""
+        """Returns whether lookups of a request can be answered now.
+
+        Waits for the store's answer once a request, and ``scheduling_wait`` at most in a step.
+        """
+        self._answers.deliver()
         tracked = self._tracked.get(request_id)
         if tracked is None:
             return True
-        if not self._lookups.known(tracked):
+        if tracked.may_load and self._lookups.find(tracked) is None:
             return False
         if tracked.may_store and self._attachment.usable():
             found = 0 if tracked.lookup is None else tracked.lookup.page_count
@@ -157,6 +163,7 @@ class KvstoreOffloadingManager(OffloadingManager):
 
     def begin_step(self, *, idle: bool) -> None:
         """Delivers answers; an idle step waits for some at most two milliseconds."""
+        self._lookups.end_step()
         self._attachment.begin_step(idle=idle)
         if idle:
             self._answers.wait(IDLE_WAIT)
@@ -183,7 +190,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         tracked, page = self._place(key, req_context)
         if tracked is None or page is None:
             return LookupResult.MISS
-        return STATES[self._lookups.has(tracked, page)]
+        return STATES[self._matched.has(tracked, page)]
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
         """Returns the host's memory."""
@@ -197,7 +204,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         pages = [page for page in places if page is not None]
         runs: tuple[DatedRun, ...] | None = None
         if tracked is not None and len(pages) == len(keys):
-            runs = self._lookups.take(tracked, pages)
+            runs = self._matched.take(tracked, pages)
         return self._pages(req_context.req_id, keys, runs)
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
@@ -206,7 +213,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         tracked = self._tracked.get(req_context.req_id)
         if tracked is None:
             return
-        self._lookups.loaded(tracked)
+        self._matched.loaded(tracked)
         if failed:
             self._counts["loads_failed"] += 1
         else:
@@ -267,7 +274,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         self._answers.deliver()
         self._publications.deliver()
         for tracked in self._tracked.values():
-            self._lookups.expire(tracked)
+            self._matched.expire(tracked)
         self._drop_ended_sessions()
         self._end_idle_reserves()
 
@@ -320,7 +327,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         self._publications.close()
         for tracked in list(self._tracked.values()):
             self._lookups.drop(tracked)
-            self._lookups.loaded(tracked)
+            self._matched.loaded(tracked)
             self._stores.drop(tracked)
         for reserve in self._reserves.values():
             reserve.close()

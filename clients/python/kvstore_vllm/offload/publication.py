@@ -10,7 +10,7 @@ from kvstore_client import GroupInsert, Match, PageRef, Reservation, SpareSlots,
 from kvstore_client.errors import PoolExhausted, StoreError
 from kvstore_client.packed_tokens import TOKEN_BYTES
 from kvstore_vllm.identity.request_key import RequestKey
-from kvstore_vllm.offload.lookups import GroupPage
+from kvstore_vllm.offload.matched_pages import GroupPage
 from kvstore_vllm.offload.reserve import Spare, SpareBatch
 from kvstore_vllm.scheduler.store_work import ONE_MORE, SAVE_BUDGET, TRIES_FOR_ROOM, StoreWork
 

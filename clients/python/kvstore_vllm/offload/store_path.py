@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
+from kvstore_client import Match
 from kvstore_vllm.identity.request_key import RequestKey
-from kvstore_vllm.offload.lookups import GroupPage, LookedUp
+from kvstore_vllm.offload.matched_pages import GroupPage
 from kvstore_vllm.offload.publication import PublishedPages, Written
 from kvstore_vllm.offload.reserve import Reserve
 from kvstore_vllm.scheduler.store_threads import Answers
+from kvstore_vllm.scheduler.tracked_requests import EngineRequest, RequestLookup
 
 # Generated pages are published together once there are so many, or as their request ends.
 PAGES_TOGETHER: Final = 8
@@ -29,12 +31,21 @@ class Publisher(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class Stored(LookedUp):
-    """A request with its lookups, and its pages on the way into the store.
+class Stored:
+    """A request with its lookup, and its pages on the way into the store.
 
-    ``copying`` are those that ranks copy into slots, by vLLM's key.
+    ``loading`` are the matches that ranks copy from, and ``copying`` the pages that ranks copy
+    into slots, by vLLM's key.
     """
 
+    request: EngineRequest
+    key: RequestKey
+    may_load: bool = True
+    lookup: RequestLookup | None = None
+    waited: bool = False
+    # The number of pages from the beginning that the store is known to have had.
+    stored_pages: int = 0
+    loading: list[Match] = field(default_factory=list)
     copying: dict[bytes, Written] = field(default_factory=dict)
     written: dict[GroupPage, Written] = field(default_factory=dict)
     may_store: bool = True

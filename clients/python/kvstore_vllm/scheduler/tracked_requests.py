@@ -44,6 +44,7 @@ class RequestLookup:
     asked_at: float | None = None
     match: Match | None = None
     answered: bool = False
+    answered_at: float = 0.0
     given_up: bool = False
     page_count: int = 0
     computed_tokens: int = 0

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from kvstore_client import PageRef
 from kvstore_vllm.identity.request_key import RequestKey
-from kvstore_vllm.offload.lookups import GroupPage
+from kvstore_vllm.offload.matched_pages import GroupPage
 from kvstore_vllm.offload.publication import PublishedPages, Written
 from kvstore_vllm.offload.reserve import Reserve, SpareBatch
 from kvstore_vllm.offload.store_path import LONGEST_DEFERRAL, Stored, StorePath
