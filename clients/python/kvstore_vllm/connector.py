@@ -183,6 +183,20 @@ class KvstoreConnector(KVConnectorBase_V1):
             return 0, False
         return self._scheduler.matched_tokens(request.request_id, num_computed_tokens)
 
+    def get_external_cache_hit_sources(
+        self, request: "Request", num_external_tokens: int
+    ) -> dict[CacheHitSource, int]:
+        """Returns the tokens of a planned load by where they came from: memory or disk."""
+        if self._scheduler is None:
+            return {}
+        on_disk = self._scheduler.planner.tokens_from_disk(request.request_id)
+        on_disk = min(on_disk, num_external_tokens)
+        sources = {
+            CacheHitSource.HOST: num_external_tokens - on_disk,
+            CacheHitSource.DISK: on_disk,
+        }
+        return {source: count for source, count in sources.items() if count}
+
     def update_state_after_alloc(
         self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int
     ) -> None:

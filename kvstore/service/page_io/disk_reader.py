@@ -44,6 +44,16 @@ class _Target(NamedTuple):
     staged: bool
 
 
+class DiskPart(NamedTuple):
+    """The tokens of a sequence that only tier 3 had: from ``start`` to ``end``, in whole pages."""
+
+    start: int = 0
+    end: int = 0
+
+
+NO_PART = DiskPart()
+
+
 class Loader:
     """Loads pages for matches. Thread-safe.
 
@@ -90,30 +100,29 @@ class Loader:
         sequence: Sequence,
         options: MatchOptions,
         remaining: float | None,
-    ) -> int:
+    ) -> DiskPart:
         """Loads a sequence's pages that only tier 3 has to tier 1, if that is worth it.
 
-        Returns how many tokens tier 3 has, with those before them; 0 if it has none beyond the
-        index. A call with ``remaining`` seconds to its deadline waits for most of them; a longer
-        load finishes without it. Errors in the call are left to the match, which may have been
-        answered before.
+        Returns the tokens that it has beyond the index, loaded or not. A call with ``remaining``
+        seconds to its deadline waits for most of them; a longer load finishes without it. Errors
+        in the call are left to the match, which may have been answered before.
 
         For a match with KV cache groups it then loads the pages that their windows lack at the end
         of the path, if tier 3 has all of them.
         """
         slab = self._disk.usable()
         if slab is None or not slab.page_count:
-            return 0
+            return NO_PART
         begun = self._clock()
         try:
-            on_disk = self._load(slab, caller, namespace_id, sequence, options, remaining)
+            part = self._load(slab, caller, namespace_id, sequence, options, remaining)
             if options.groups:
                 if remaining is not None:
                     remaining = max(remaining - (self._clock() - begun), 0.0)
                 self._load_groups(slab, caller, namespace_id, sequence, options, remaining)
         except KVStoreError:
-            return 0
-        return on_disk
+            return NO_PART
+        return part
 
     def _load(
         self,
@@ -123,14 +132,14 @@ class Loader:
         sequence: Sequence,
         options: MatchOptions,
         remaining: float | None,
-    ) -> int:
+    ) -> DiskPart:
         with self._mutex:
             located = self._cache.locate(caller, namespace_id, sequence, options)
             layout = self._cache.namespaces[namespace_id].layout
         digests = located.page_digests()
         count = self._disk.leading(located.namespace_digest, digests)
         if not count:
-            return 0
+            return NO_PART
         speed = options.prefill_tokens_per_second
         if self._worth_loading(slab, layout, count, speed) and self._places.acquire(blocking=False):
             most = max(slab.reading_room // layout.page_bytes, 1)
@@ -142,7 +151,8 @@ class Loader:
                     _wait(ended, remaining)
             finally:
                 self._places.release()
-        return (located.end + count) * layout.page_tokens
+        start = located.end * layout.page_tokens
+        return DiskPart(start, start + count * layout.page_tokens)
 
     def _load_groups(
         self,

@@ -21,9 +21,10 @@ PAGE, TIMEOUT, WAIT = 4, 0.25, 0.003
 class Found(Match):
     """A match of the first slots of extent 7, which counts its releases."""
 
-    def __init__(self, page_count: int) -> None:
+    def __init__(self, page_count: int, disk_page_count: int = 0) -> None:
         runs = [types_pb2.PageRun(extent_id=7, slot_indexes=range(page_count))]
-        super().__init__(pages=Pages(runs), token_count=page_count * PAGE)
+        pages, tokens = Pages(runs), page_count * PAGE
+        super().__init__(pages=pages, token_count=tokens, disk_page_count=disk_page_count)
         self.releases = 0
 
     def release(self) -> None:

@@ -47,6 +47,12 @@ class NaiveMatch:
         return len(self.slots)
 
     @property
+    def page_tiers(self) -> list[int]:
+        """The tier of each page: memory, and the disk for the last ones that it had alone."""
+        in_memory = len(self.slots) - min(self.store.on_disk, len(self.slots))
+        return [1] * in_memory + [3] * (len(self.slots) - in_memory)
+
+    @property
     def token_count(self) -> int:
         """The number of its tokens."""
         return len(self.prefix)
@@ -113,6 +119,8 @@ class NaivePages:
         self.reserved: set[int] = set()
         self.down = False
         self.someone_else_saves = False
+        # The number of each match's last pages that come from a disk.
+        self.on_disk = 0
 
     def look_up(
         self, key: object, token_ids: Sequence[int], groups: Sequence[object] = ()

@@ -10,6 +10,8 @@ from kvstore_vllm.step_plan import runs_between
 
 # Seconds that a match is held for a request that vLLM has no memory for. Then it is asked anew.
 LONGEST_UNUSED: Final = 2.0
+# The tier of a page of which nothing else is known.
+MEMORY: Final = 1
 
 
 class Loading(LookedUp, Protocol):
@@ -58,6 +60,16 @@ class MatchedPages:
         self._lookups.take(tracked)
         tracked.loading.append(match)
         return tuple(run for part in _consecutive(pages) for run in _runs_of(match, part))
+
+    def tier(self, tracked: Loading, page: GroupPage) -> int:
+        """Returns the store's tier that had a page that is being loaded: 1 or 2, or 3, the disk.
+
+        A page of another group counts as the page of the path that ends where it ends.
+        """
+        for match in reversed(tracked.loading):
+            if page.number < len(match.page_tiers):
+                return match.page_tiers[page.number]
+        return MEMORY
 
     def loaded(self, tracked: Loading) -> None:
         """Releases the pages that were loaded."""

@@ -22,7 +22,7 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvstore_client import DatedRun, Match
-from kvstore_vllm.counters import COUNTED
+from kvstore_vllm.counters import COUNTED, DISK, count_loaded
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.adapters import AdapterDigests
 from kvstore_vllm.identity.canonical import mixed_salt
@@ -193,9 +193,11 @@ class KvstoreOffloadingManager(OffloadingManager):
         return STATES[self._matched.has(tracked, page)]
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
-        """Returns the host's memory."""
-        del key, req_context
-        return CacheHitSource.HOST
+        """Returns the disk for a page that only the store's disk had, and else the host."""
+        tracked, page = self._place(key, req_context)
+        if tracked is None or page is None or self._matched.tier(tracked, page) != DISK:
+            return CacheHitSource.HOST
+        return CacheHitSource.DISK
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> StorePages:
         """Returns the pages to copy from, and holds them until :meth:`complete_load`."""
@@ -213,13 +215,14 @@ class KvstoreOffloadingManager(OffloadingManager):
         tracked = self._tracked.get(req_context.req_id)
         if tracked is None:
             return
-        self._matched.loaded(tracked)
         if failed:
             self._counts["loads_failed"] += 1
         else:
-            places = (self._place(key, req_context)[1] for key in keys)
-            path = sum(page is not None and not page.group for page in places)
-            self._counts["loaded_tokens"] += path * self._settings.page_tokens
+            pages = [self._place(key, req_context)[1] for key in keys]
+            path = [page for page in pages if page is not None and not page.group]
+            tiers = Counter(self._matched.tier(tracked, page) for page in path)
+            count_loaded(self._counts, tiers, self._settings.page_tokens)
+        self._matched.loaded(tracked)
         self._forget_if_idle(tracked)
 
     def prepare_store(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kvstore_client import Match
+from kvstore_vllm.counters import count_loaded
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
 from kvstore_vllm.scheduler.tracked_requests import Tracked
@@ -63,7 +64,8 @@ class LoadPath:
             lookup.drop()
             return
         runs = runs_between(lookup.match.pages.dated_runs, first, end)
-        done = partial(self._loaded, tracked, lookup.match, end - first)
+        tracked.load_tiers = Counter(lookup.match.page_tiers[first:end])
+        done = partial(self._loaded, tracked, lookup.match, tracked.load_tiers)
         request_id = tracked.request.request_id
         self._planned.append(self._jobs.begin(request_id, block_ids[first:end], runs, done))
         tracked.open_loads += 1
@@ -74,12 +76,12 @@ class LoadPath:
         planned, self._planned = self._planned, []
         return planned
 
-    def _loaded(self, tracked: Tracked, match: Match, page_count: int, ok: bool) -> None:  # noqa: FBT001
+    def _loaded(self, tracked: Tracked, match: Match, tiers: "Counter[int]", ok: bool) -> None:  # noqa: FBT001
         match.release()
         tracked.open_loads -= 1
         self.open_count -= 1
         if ok:
-            self._counts["loaded_tokens"] += page_count * self._settings.page_tokens
+            count_loaded(self._counts, tiers, self._settings.page_tokens)
         else:
             # The tokens are computed after one failure, because retries might never end.
             tracked.may_load = False

@@ -1,7 +1,8 @@
 """The state of one request in the scheduler half: its lookup, its loads and its saves."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvstore_client import Acquired, Match
@@ -98,6 +99,8 @@ class Tracked:
     wanted_pages: int = 0
     last_asked: bool = False
     open_loads: int = 0
+    # The pages of the load planned last, by the store's tier that had them.
+    load_tiers: Counter[int] = field(default_factory=Counter)
 
     def held_blocks(self) -> Sequence[int]:
         """Returns the blocks that vLLM keeps for the ended request."""

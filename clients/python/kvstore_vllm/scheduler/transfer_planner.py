@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+from kvstore_vllm.counters import DISK
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.load_path import LoadPath
@@ -108,6 +109,11 @@ class TransferPlanner:
         """Plans the load of ``loaded_tokens``, which were offered, into a request's blocks."""
         if tracked := self._tracked.get(request_id):
             self._loads.allocated(tracked, block_ids, loaded_tokens)
+
+    def tokens_from_disk(self, request_id: str) -> int:
+        """Returns how many tokens of a request's planned load only the store's disk had."""
+        tracked = self._tracked.get(request_id)
+        return 0 if tracked is None else tracked.load_tiers[DISK] * self._settings.page_tokens
 
     def plan(
         self, plan: StepPlan, scheduled: Mapping[str, int], preempted: Collection[str]

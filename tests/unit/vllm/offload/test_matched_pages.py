@@ -4,7 +4,7 @@ import pytest
 
 from kvstore_client import DatedRun
 from kvstore_vllm.offload.matched_pages import LONGEST_UNUSED, GroupPage
-from naive.lookups import NaiveLookups
+from naive.lookups import Found, NaiveLookups
 
 
 @pytest.fixture
@@ -76,3 +76,14 @@ def test_a_request_that_may_not_load_has_no_pages(world: NaiveLookups) -> None:
     world.tracked.may_load = False
     assert has(world, 3) is False
     world.lookups.drop(world.tracked)
+
+
+def test_a_page_that_is_loaded_has_a_tier(world: NaiveLookups) -> None:
+    """It is the one that the store states for it, and memory for a page that nobody loads."""
+    world.match = Found(4, disk_page_count=1)
+    world.found()
+    world.answers.answer_all()
+    world.matched.take(world.tracked, [GroupPage(0, number) for number in range(4)])
+    tiers = [world.matched.tier(world.tracked, GroupPage(0, number)) for number in range(5)]
+    assert tiers == [1, 1, 1, 3, 1]
+    world.matched.loaded(world.tracked)
