@@ -209,7 +209,10 @@ class KvstoreConnector(KVConnectorBase_V1):
         """Returns the step's plan for the ranks."""
         assert self._scheduler is not None
         preempted = scheduler_output.preempted_req_ids or ()
-        return PlanMetadata(self._scheduler.plan(scheduler_output.num_scheduled_tokens, preempted))
+        finished = scheduler_output.finished_req_ids
+        return PlanMetadata(
+            self._scheduler.plan(scheduler_output.num_scheduled_tokens, preempted, finished)
+        )
 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
         """Takes the ranks' results."""

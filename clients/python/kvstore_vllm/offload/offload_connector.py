@@ -130,10 +130,12 @@ class KvstoreOffloadingConnector(OffloadingConnector):
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> KVConnectorMetadata:
         """Returns the step's copies for the ranks."""
-        idle = not scheduler_output.num_scheduled_tokens
+        scheduled = scheduler_output.num_scheduled_tokens
+        idle = not scheduled
         manager = self._manager
         manager.begin_step(idle=idle)
         meta = super().build_connector_meta(scheduler_output)
+        manager.speed.scheduled(scheduled, scheduler_output.finished_req_ids)
         return OffloadStep(
             meta.load_jobs,
             meta.store_jobs,

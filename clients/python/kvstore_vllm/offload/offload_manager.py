@@ -33,6 +33,7 @@ from kvstore_vllm.offload.messages import LeaseToJoin, OffloadReport, StorePages
 from kvstore_vllm.offload.publication import Publication, Written
 from kvstore_vllm.offload.reserve import Reserve
 from kvstore_vllm.offload.store_path import Stored, StorePath
+from kvstore_vllm.scheduler.engine_speed import EngineSpeed
 from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
 from kvstore_vllm.scheduler.store_attachment import StoreAttachment
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
@@ -105,6 +106,7 @@ class KvstoreOffloadingManager(OffloadingManager):
             published=self._published,
             ended=self._forget_if_idle,
         )
+        self.speed = EngineSpeed(attachment.access.state_speed)
         self._numbers = count(1)
         # The keys of copies under way by their numbers, for reports of failures.
         self._copies: dict[int, tuple[str, frozenset[OffloadKey]]] = {}
@@ -118,6 +120,7 @@ class KvstoreOffloadingManager(OffloadingManager):
 
     def arrived(self, request: Any) -> None:  # noqa: ANN401  # a Request
         """Begins a request's lookup, if anything of it may be shared."""
+        self.speed.arrived(request)
         key = RequestKey.of(request, base_salt=self._salt, adapters=self._adapters)
         if key is None:
             return
@@ -170,7 +173,8 @@ class KvstoreOffloadingManager(OffloadingManager):
             self._publications.wait(IDLE_WAIT)
 
     def reported(self, report: OffloadReport, failed_request_ids: Collection[str]) -> None:
-        """Takes what ranks report, before vLLM reports the same copies as ended."""
+        """Takes what ranks report of a step, before vLLM reports the same copies as ended."""
+        self.speed.output_arrived()
         for number in report.failed:
             request_id, keys = self._copies.get(number, ("", frozenset()))
             self._failed_keys.update((request_id, key) for key in keys)

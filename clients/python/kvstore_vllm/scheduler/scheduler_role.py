@@ -15,6 +15,7 @@ from kvstore_vllm.identity.canonical import mixed_salt
 from kvstore_vllm.identity.config_factors import adapter_facts
 from kvstore_vllm.identity.model import engine_salt, model_identity
 from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.scheduler.engine_speed import EngineSpeed
 from kvstore_vllm.scheduler.store_attachment import StoreAttachment
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
 from kvstore_vllm.scheduler.store_work import StoreWork
@@ -66,6 +67,7 @@ class SchedulerRole:
         self._adapters = AdapterDigests(adapter_facts(vllm_config.lora_config))
         counts: Counter[str] = Counter()
         self._attachment = StoreAttachment(access, facts.engine_id, facts.rank_count, counts)
+        self._speed = EngineSpeed(access.state_speed)
         half_settings = PlannerSettings(
             page_tokens=facts.page_tokens,
             rank_count=facts.rank_count,
@@ -87,6 +89,7 @@ class SchedulerRole:
 
     def arrived(self, request: Any) -> None:  # noqa: ANN401  # a Request
         """Begins a request's lookup."""
+        self._speed.arrived(request)
         key = RequestKey.of(request, base_salt=self._base_salt, adapters=self._adapters)
         self.planner.arrived(request, key)
 
@@ -98,18 +101,26 @@ class SchedulerRole:
         count = self.planner.matched_tokens(request_id, computed_tokens)
         return count, bool(count) and self._settings.load_async
 
-    def plan(self, scheduled: Mapping[str, int], preempted: Collection[str]) -> StepPlan:
-        """Returns the plan of a step."""
+    def plan(
+        self,
+        scheduled: Mapping[str, int],
+        preempted: Collection[str],
+        finished: Collection[str],
+    ) -> StepPlan:
+        """Returns the plan of a step. ``finished`` requests ended since the last one."""
         plan = StepPlan(self._facts.engine_id, load_async=self._settings.load_async)
         if self._attachment.tells_ranks:
             plan.lease, plan.identity = self._attachment.share(), self._identity
         plan.weight_changes = self._weight_changes
         self._attachment.begin_step(idle=not scheduled)
         self.planner.plan(plan, scheduled, preempted)
+        loads_within = bool(plan.loads) and not plan.load_async
+        self._speed.scheduled(scheduled, finished, measured=not loads_within)
         return plan
 
     def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
-        """Takes the ranks' results, and which ranks joined the lease."""
+        """Takes the ranks' results of a step, and which ranks joined the lease."""
+        self._speed.output_arrived()
         self._attachment.joined(report.joined)
         if report.disagrees:
             self._attachment.turn_off("a rank's blocks lie otherwise")
