@@ -101,8 +101,11 @@ class VllmServer:
         answer_tokens: int,
         salt: str | None = None,
         replica: int | None = None,
+        hint: object = None,
     ) -> Completion:
         """Requests a greedy answer, streamed, of a data-parallel replica if one is given.
+
+        ``hint`` is for the store, about the reuse of the request's pages.
 
         Raises ``OSError`` and ``RuntimeError``.
         """
@@ -117,6 +120,8 @@ class VllmServer:
         }
         if salt is not None:
             body["cache_salt"] = salt
+        if hint is not None:
+            body["kv_transfer_params"] = {"kvstore": hint}
         began = time.perf_counter()
         first, found = 0.0, list[int]()
         headers = {} if replica is None else {"X-data-parallel-rank": str(replica)}

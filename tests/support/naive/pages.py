@@ -119,6 +119,8 @@ class NaivePages:
         self.reserved: set[int] = set()
         self.down = False
         self.someone_else_saves = False
+        # The hints of the inserts so far.
+        self.hints: list[object] = []
         # The number of each match's last pages that come from a disk.
         self.on_disk = 0
 
@@ -147,10 +149,17 @@ class NaivePages:
         return NaiveAcquired(self, match, reservation)
 
     def insert(
-        self, key: object, token_ids: Sequence[int], acquired: NaiveAcquired, start: int, end: int
+        self,
+        key: object,
+        token_ids: Sequence[int],
+        acquired: NaiveAcquired,
+        start: int,
+        end: int,
+        hint: object = None,
     ) -> bool:
         """Publishes; a page that is there already stays."""
         del key
+        self.hints.append(hint)
         assert not acquired.released
         reservation = acquired.reservation
         assert reservation is not None

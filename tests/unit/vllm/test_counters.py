@@ -65,7 +65,9 @@ def test_every_metric_is_counted_and_has_a_unit() -> None:
     assert len({each.key for each in COUNTED}) == len(COUNTED)
     for each in COUNTED:
         assert bool(each.label) == bool(METRICS[each.metric][1])
-        assert re.fullmatch("kvstore_[a-z]+(_(tokens|bytes|seconds|loads|saves))?", each.metric)
+        assert re.fullmatch(
+            "kvstore_[a-z]+(_(tokens|bytes|seconds|loads|saves|hints))?", each.metric
+        )
     assert {each.label for each in COUNTED if each.label} == {*OUTCOMES, *map(str, TIERS)}
 
 

@@ -24,6 +24,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from kvstore_client import DatedRun, Match
 from kvstore_vllm.counters import COUNTED, DISK, count_loaded
 from kvstore_vllm.engine.connector_settings import PlannerSettings
+from kvstore_vllm.engine.reuse_hints import ReuseHints
 from kvstore_vllm.identity.adapters import AdapterDigests
 from kvstore_vllm.identity.canonical import mixed_salt
 from kvstore_vllm.identity.request_key import RequestKey
@@ -106,6 +107,7 @@ class KvstoreOffloadingManager(OffloadingManager):
             published=self._published,
             ended=self._forget_if_idle,
         )
+        self._hints = ReuseHints(counts)
         self.speed = EngineSpeed(attachment.access.state_speed)
         self._numbers = count(1)
         # The keys of copies under way by their numbers, for reports of failures.
@@ -124,7 +126,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         key = RequestKey.of(request, base_salt=self._salt, adapters=self._adapters)
         if key is None:
             return
-        tracked = Stored(request, key, may_load=key.reads)
+        tracked = Stored(request, key, self._hints.read(request), may_load=key.reads)
         self._tracked[request.request_id] = tracked
         if tracked.may_load:
             self._lookups.begin(tracked)

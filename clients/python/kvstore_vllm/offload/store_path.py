@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
-from kvstore_client import Match
+from kvstore_client import Match, ReuseHint
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.offload.matched_pages import GroupPage
 from kvstore_vllm.offload.publication import PublishedPages, Written
@@ -25,7 +25,11 @@ class Publisher(Protocol):
     """Publishes written pages, on a thread that may wait."""
 
     def publish(
-        self, key: RequestKey, token_ids: Sequence[int], pages: Sequence[Written]
+        self,
+        key: RequestKey,
+        token_ids: Sequence[int],
+        pages: Sequence[Written],
+        hint: ReuseHint | None,
     ) -> PublishedPages:
         """Publishes consecutive pages of the path, and pages of other groups on it."""
 
@@ -40,6 +44,7 @@ class Stored:
 
     request: EngineRequest
     key: RequestKey
+    hint: ReuseHint | None = None
     may_load: bool = True
     lookup: RequestLookup | None = None
     waited: bool = False
@@ -200,7 +205,7 @@ class StorePath:
         end = max(each.page.number for each in pages) + 1
         ids = tracked.request.all_token_ids[: end * self._page_tokens]
         self._answers.ask(
-            partial(self._publisher.publish, tracked.key, ids, pages),
+            partial(self._publisher.publish, tracked.key, ids, pages, tracked.hint),
             partial(self._answered, tracked, pages, end),
         )
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from kvstore_vllm.blocks.engine_layout import layout_of
 from kvstore_vllm.engine.connector_settings import ConnectorSettings, PlannerSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
+from kvstore_vllm.engine.reuse_hints import ReuseHints
 from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess, lease_name
 from kvstore_vllm.identity.adapters import AdapterDigests
 from kvstore_vllm.identity.canonical import mixed_salt
@@ -66,6 +67,7 @@ class SchedulerRole:
         self._weight_changes = 0
         self._adapters = AdapterDigests(adapter_facts(vllm_config.lora_config))
         counts: Counter[str] = Counter()
+        self._hints = ReuseHints(counts)
         self._attachment = StoreAttachment(access, facts.engine_id, facts.rank_count, counts)
         self._speed = EngineSpeed(access.state_speed)
         half_settings = PlannerSettings(
@@ -91,7 +93,7 @@ class SchedulerRole:
         """Begins a request's lookup."""
         self._speed.arrived(request)
         key = RequestKey.of(request, base_salt=self._base_salt, adapters=self._adapters)
-        self.planner.arrived(request, key)
+        self.planner.arrived(request, key, self._hints.read(request))
 
     def matched_tokens(self, request_id: str, computed_tokens: int) -> tuple[int | None, bool]:
         """Returns the number of loadable tokens, and whether they load beside steps."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kvstore_client import Acquired, Match
+from kvstore_client import Acquired, Match, ReuseHint
 from kvstore_vllm.identity.request_key import RequestKey
 
 
@@ -85,6 +85,7 @@ class Tracked:
 
     request: EngineRequest
     key: RequestKey
+    hint: ReuseHint | None = None
     may_load: bool = True
     may_save: bool = True
     lookup: RequestLookup | None = None

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+from kvstore_client import ReuseHint
 from kvstore_vllm.counters import DISK
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
@@ -82,11 +83,16 @@ class TransferPlanner:
         """True while answers or transfers are under way, which hold something until they end."""
         return bool(self._answers.under_way or self._jobs)
 
-    def arrived(self, request: EngineRequest, key: RequestKey | None) -> None:
-        """Begins a request's lookup. A request without a key is neither looked up nor saved."""
+    def arrived(
+        self, request: EngineRequest, key: RequestKey | None, hint: ReuseHint | None = None
+    ) -> None:
+        """Begins a request's lookup. A request without a key is neither looked up nor saved.
+
+        ``hint`` is for the pages that the request stores.
+        """
         if key is None:
             return
-        tracked = Tracked(request, key, may_load=key.reads)
+        tracked = Tracked(request, key, hint, may_load=key.reads)
         self._tracked[request.request_id] = tracked
         if tracked.may_load:
             self._lookups.begin(tracked)
