@@ -30,7 +30,7 @@ from kvstore_vllm.identity.canonical import mixed_salt
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.offload.key_groups import KeyGroups
 from kvstore_vllm.offload.matched_pages import GroupPage, MatchedPages
-from kvstore_vllm.offload.messages import LeaseToJoin, OffloadReport, StorePages
+from kvstore_vllm.offload.messages import LeaseToJoin, OffloadReport, StorePages, latest_flushes
 from kvstore_vllm.offload.publication import Publication, Written
 from kvstore_vllm.offload.reserve import Reserve
 from kvstore_vllm.offload.store_path import Stored, StorePath
@@ -114,7 +114,8 @@ class KvstoreOffloadingManager(OffloadingManager):
         self._copies: dict[int, tuple[str, frozenset[OffloadKey]]] = {}
         self._failed_keys: set[tuple[str, OffloadKey]] = set()
         self.reset_count = 0
-        self._flushed: Counter[int] = Counter()
+        # The latest reset by rank, before which all its copies have ended.
+        self._flushed: dict[int, int] = {}
         # What ranks may still copy from or to, by the reset that ended its use.
         self._condemned: list[tuple[int, list[Match], Reserve | None, list[Written]]] = []
 
@@ -186,7 +187,7 @@ class KvstoreOffloadingManager(OffloadingManager):
                 tracked.may_load = False
         self._attachment.joined(report.joined)
         self._counts["load_faults"] += report.faults
-        self._flushed.update(report.flushed)
+        self._flushed = latest_flushes(self._flushed, report.flushed)
         self._release_flushed()
 
     # vLLM's interface.
@@ -402,8 +403,8 @@ class KvstoreOffloadingManager(OffloadingManager):
         kept = []
         for each in self._condemned:
             reset, matches, reserve, copying = each
-            ranks = sum(times for number, times in self._flushed.items() if number >= reset)
-            if ranks < self._settings.rank_count:
+            ranks = [rank for rank, latest in self._flushed.items() if latest >= reset]
+            if len(ranks) < self._settings.rank_count:
                 kept.append(each)
                 continue
             for match in matches:
