@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ from vllm.v1.kv_offload.base import (
     make_offload_key,
 )
 from vllm.v1.kv_offload.cpu import gpu_worker
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from device.card import Card
 from device.client_driver import client_driver
@@ -298,6 +300,45 @@ def test_pages_come_back_as_they_were(engine: Engine, store: RunningStore) -> No
     engine.end(context)
     assert wait_until(lambda: holds(store) == (0, 0), LIMIT)
     assert engine.counts["loaded_tokens_1"] == 6 * PAGE
+
+
+def test_pages_that_the_disk_alone_had_are_told_from_others(tmp_path: Path) -> None:
+    """The first load after a restart of the store is the disk's, for vLLM and in the counts."""
+    slab = ("--tier3-path", str(tmp_path / "slab"), "--tier3-bytes", str(4 << 20))
+    with running_store(*STORE, *slab, "--tier3-write", "through") as store:
+        engine = Engine(store)
+        tokens = prompt(1, 8)
+        engine.save(Asked("first", tokens), range(8))
+        assert wait_until(lambda: tokens_on_disk(store, tokens) == 8 * PAGE, LIMIT)
+        for name, source, tier in (
+            ("memory", CacheHitSource.HOST, 1),
+            ("disk", CacheHitSource.DISK, 3),
+        ):
+            keys, context = engine.arrive(Asked(name, tokens))
+            assert engine.hits(keys, context) == 8
+            pages = engine.manager.prepare_load(keys, context)
+            engine.manager.allocated(name)
+            assert {engine.manager.get_load_source(key, context) for key in keys} == {source}
+            assert not engine.copy(range(40, 48), pages, load=True)
+            engine.manager.complete_load(set(keys), context)
+            assert engine.counts[f"loaded_tokens_{tier}"] == 8 * PAGE
+            engine.end(context)
+            store.restart()
+            assert wait_until(lambda: attached(engine), LIMIT)
+        engine.close()
+
+
+def attached(engine: Engine) -> bool:
+    """Steps; returns whether the engine uses the store."""
+    step(engine)
+    return engine.access.usable and not engine.access.memory.failure
+
+
+def tokens_on_disk(store: RunningStore, tokens: Sequence[int]) -> int:
+    """Returns how many tokens of a prompt the store's disk has."""
+    with connect_admin(store.runtime_dir) as admin:
+        [namespace] = admin.namespaces()
+        return admin.peek_prefix(namespace.namespace_id, tokens).tier_3_token_count
 
 
 def test_memory_is_registered_with_the_device_of_the_ranks(
