@@ -21,7 +21,7 @@ from cases.deaths import absent, hung, killed
 from cases.failing import SHARE, failing_loads, wrong_page
 from cases.hybrids import HYBRID_BYTES, WINDOW, hybrids, narrow_hybrids
 from cases.narrow import DEVICE_PAGES, STORE_BYTES, narrow, preempted
-from cases.ranks import ranks
+from cases.ranks import CANONICAL, OTHERS, apart, rank_counts, ranks
 from cases.servers import replicas, servers
 from cases.setups import SETUPS
 from cases.sharing import first_engine, second_engine
@@ -64,7 +64,7 @@ def failing(here: World) -> None:
             ) as engine:
                 failing_loads(here, shared, engine, name)
         with here.engine("faulty", shared, wrong_page=True) as engine:
-            wrong_page(here, shared, engine)
+            wrong_page(here, shared, engine, "a wrong page in each load: seen")
 
 
 def deaths(here: World) -> None:
@@ -117,6 +117,21 @@ def halved(here: World) -> None:
         here.engine("halved", shared) as engine,
     ):
         ranks(here, shared, engine)
+
+
+def shared_by_ranks(here: World) -> None:
+    """Engines of one rank and of two on the same pages, and one that keeps apart."""
+    with store(here.folder / "ranks", "--tier1-bytes", "512MiB") as shared:
+        with (
+            here.engine("one-rank", shared, extra=CANONICAL) as one,
+            here.engine("two-ranks", shared, extra=CANONICAL, ranks=2) as two,
+        ):
+            rank_counts(here, shared, one, two)
+        with here.engine("two-apart", shared, ranks=2) as engine:
+            apart(here, shared, engine)
+        with here.engine("rank-faulty", shared, extra=CANONICAL, wrong_page=True) as engine:
+            name = f"canonical, {here.options.model.name}: a wrong page is seen"
+            wrong_page(here, shared, engine, name, OTHERS)
 
 
 def hybrid(here: World) -> None:
@@ -185,6 +200,10 @@ def with_ranks(folder: Path, table: Table, connectors: Sequence[str]) -> None:
         options = EngineOptions(gemma3, ranks=2)
         with table.group("hybrid ranks"), world(folder, options, table) as plain:
             halved(plain.with_connector(OFFLOADING))
+        for folder_name, tiny in (("qwen3-halved", "Qwen3"), ("gemma3-halved", "Gemma 3")):
+            options = EngineOptions(folder / folder_name)
+            with table.group(f"canonical, {tiny}"), world(folder, options, table) as plain:
+                shared_by_ranks(plain.with_connector(OFFLOADING))
 
 
 # Groups with models of their own, each with what it needs of engines without a connector.
