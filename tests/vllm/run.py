@@ -17,6 +17,9 @@ from pathlib import Path
 
 from cases.adapters import adapters
 from cases.attempts import attempts
+from cases.chunks import ASKED as CHUNKED_PROMPTS
+from cases.chunks import CHUNKED, chunks, narrow_chunks
+from cases.chunks import STORE_BYTES as CHUNK_BYTES
 from cases.deaths import absent, hung, killed
 from cases.failing import SHARE, failing_loads, wrong_page
 from cases.hybrids import HYBRID_BYTES, WINDOW, hybrids, narrow_hybrids
@@ -35,7 +38,7 @@ from rig.world import World, world
 
 CACHE = Path(sys.prefix) / "cache"
 # Groups of cases of one dense model.
-DENSE = ("sharing", "failing", "narrow", "deaths", "servers")
+DENSE = ("sharing", "failing", "narrow", "deaths", "servers", "chunks")
 
 
 def sharing(here: World, *, small: bool) -> None:
@@ -101,6 +104,26 @@ def served(here: World) -> None:
         servers(here, shared)
 
 
+def chunked(here: World) -> None:
+    """Engines whose pages are several blocks, which the other connector does not make."""
+    if not here.offloads:
+        return
+    with store(here.folder / "chunked", "--tier1-bytes", "512MiB") as shared:
+        with (
+            here.engine("chunked-first", shared, extra=CHUNKED) as first,
+            here.engine("chunked-second", shared, extra=CHUNKED, local_prefix_cache=True) as second,
+        ):
+            chunks(here, shared, first, second)
+        with here.engine("chunked-faulty", shared, extra=CHUNKED, wrong_page=True) as engine:
+            name = "pages of 3 blocks: a wrong page is seen"
+            wrong_page(here, shared, engine, name, CHUNKED_PROMPTS[3:])
+    with (
+        store(here.folder / "chunked-narrow", "--tier1-bytes", CHUNK_BYTES) as tight,
+        here.engine("chunked-narrow", tight, extra=CHUNKED) as engine,
+    ):
+        narrow_chunks(here, tight, engine)
+
+
 def adapted(here: World) -> None:
     """Another model, and LoRA."""
     with (
@@ -159,6 +182,7 @@ def dense(
         "narrow": narrowness,
         "deaths": deaths,
         "servers": served,
+        "chunks": chunked,
     }
     names = [name for name in wanted if name in groups]
     if not names:
