@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from rig.asked import Asked
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
     OffloadingConnectorScheduler,
 )
@@ -71,40 +72,6 @@ STORE = ("--tier1-bytes", str(64 * ROW_BYTES), "--extent-bytes", str(16 * ROW_BY
 TIMEOUT = 3.0
 LIMIT = 20.0
 ENGINES = count()
-
-
-@dataclass
-class Asked:
-    """The fields of vLLM's ``Request`` that are read."""
-
-    request_id: str
-    all_token_ids: Sequence[int]
-    cache_salt: str | None = None
-    lora_request: None = None
-    mm_features: Sequence[Any] = ()
-    prompt_embeds: None = None
-    resumable: bool = False
-    skip_reading_prefix_cache: bool = False
-
-    @property
-    def prompt_token_ids(self) -> Sequence[int]:
-        """All of them."""
-        return self.all_token_ids
-
-    @property
-    def num_tokens(self) -> int:
-        """The number of tokens."""
-        return len(self.all_token_ids)
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """The number of the prompt's tokens."""
-        return len(self.all_token_ids)
-
-    @property
-    def page_count(self) -> int:
-        """The number of whole pages."""
-        return len(self.all_token_ids) // PAGE
 
 
 class Generating(Asked):
@@ -168,7 +135,7 @@ class Engine:
         """Begins a request; returns vLLM's keys for its pages."""
         context = ReqContext(asked.request_id)
         keys = []
-        for number in range(1, asked.page_count + 1):
+        for number in range(1, asked.num_tokens // PAGE + 1):
             digest = repr(asked.all_token_ids[: number * PAGE]).encode()[-28:].rjust(32)
             keys.append(make_offload_key(digest, 0))
             context.set_offload_key_position(keys[-1], number * PAGE)
