@@ -55,7 +55,7 @@ ALLOWED = {
     "kvstore/rpc": WIRE
     | {ERRORS, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
-    "kvstore/holder": set(),
+    "kvstore/holder": {"kvstore.service_manager"},
     # It runs alone, and imports nothing of ours.
     "kvstore/holder/holder_process.py": set(),
     "kvstore/config": {FILES, VERSION, "kvstore.core"},
