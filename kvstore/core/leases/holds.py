@@ -278,9 +278,12 @@ class Reservation(Hold):
 
     ``group_pages`` are the pages of KV cache groups that went through an insert, by group and
     position, and True for those that were published. The slots of the others are ``duplicates``.
+    ``base`` has the ids of the pin and of the reservation that its first insert named as the base,
+    or is None before.
     """
 
     __slots__ = (
+        "base",
         "duplicates",
         "group_pages",
         "inserted",
@@ -302,6 +305,7 @@ class Reservation(Hold):
         self.tail_token_count = 0
         self.prefill: Prefill | None = None
         self.group_pages: dict[tuple[int, int], bool] = {}
+        self.base: tuple[int | None, int | None] | None = None
         self.duplicates: Slots = array("Q")
 
     @property

@@ -74,6 +74,8 @@ class Inserting:
     ) -> Inserted:
         """Publishes the next pages of a reservation. Pages inserted before are answered again.
 
+        Raises IdReused if those are on another path than the base that ``sequence`` names.
+
         The last page may be partial; then nothing may follow it. ``next_token`` is stored at
         the end of ``sequence``. ``checksums`` has one entry for each page of ``sequence``,
         zero for none, or is empty. The store keeps those of pages that it publishes now.
@@ -88,12 +90,7 @@ class Inserting:
         plan = plan_moves(lease, reservation, moves, -(-length // namespace.layout.page_tokens))
         first, end = insert_range(reservation, sequence, length, len(plan.offsets))
         require_checksums(checksums, end - first)
-        known = reservation.token_end(namespace.layout.page_tokens) - sequence.position
-        cut = min(max(known, 0) * TOKEN_BYTES, len(sequence.tokens))
-        if cut:
-            start = sequence.position * TOKEN_BYTES
-            if reservation.tokens()[start : start + cut] != sequence.tokens[:cut]:
-                raise IdReused(id=reservation_id)
+        cut = 0 if reservation.base is None else inserted_bytes(lease, reservation, sequence)
         is_new = cut < len(sequence.tokens)
         if is_new:
             require_new(lease, reservation, sequence, cut)
@@ -103,6 +100,7 @@ class Inserting:
             covered = length // namespace.layout.page_tokens if is_new else None
             base = base_of(lease, reservation, sequence)
             require_parents(namespace, base, covered, plan.pages)
+            lease.owner.require_group_room(len(plan.pages))
         # From here on nothing is refused.
         if moves is not None and reservation_id not in lease.reservations:
             lease.add_reservation(reservation)
@@ -133,7 +131,10 @@ class Inserting:
         namespace = reservation.namespace
         namespace.arena.policy.now = self._state.events.now = now
         base = base_of(lease, reservation, sequence)
+        if reservation.base is None:
+            reservation.base = sequence.base_pin_id, sequence.base_reservation_id
         inserted, duplicates, returned = self._groups.publish(reservation, base, plan, hint)
+        lease.owner.group_page_count += len(plan.pages)
         for counters in (self._state.counters, namespace.counters, lease.counters):
             counters.inserted_page_count += inserted
             counters.duplicate_page_count += duplicates
@@ -153,6 +154,8 @@ class Inserting:
         state, namespace, tokens = self._state, reservation.namespace, sequence.tokens[cut:]
         namespace.arena.policy.now = state.events.now = now
         published = publish_next(lease, reservation, sequence, tokens, checksums, hint)
+        if reservation.base is None:
+            reservation.base = sequence.base_pin_id, sequence.base_reservation_id
         state.touch(published.at)
         note_advance(reservation, sequence, tokens, now)
         if state.wanted is not None:
@@ -216,6 +219,42 @@ def require_checksums(checksums: Items[int], page_count: int) -> None:
         why = f"{page_count} pages are inserted"
         value = f"{len(checksums)} checksums"
         raise InvalidField(field="page_checksums", value=value, why=why)
+
+
+def inserted_bytes(lease: Lease, reservation: Reservation, sequence: Sequence) -> int:
+    """Returns how many of a sequence's bytes a reservation has inserted.
+
+    Raises IdReused if it inserted other tokens, besides the errors of :func:`require_same_base`.
+    """
+    require_same_base(lease, reservation, sequence)
+    known = reservation.token_end(reservation.namespace.layout.page_tokens) - sequence.position
+    cut = min(max(known, 0) * TOKEN_BYTES, len(sequence.tokens))
+    if cut:
+        start = sequence.position * TOKEN_BYTES
+        if reservation.tokens()[start : start + cut] != sequence.tokens[:cut]:
+            raise IdReused(id=reservation.hold_id)
+    return cut
+
+
+def require_same_base(lease: Lease, reservation: Reservation, sequence: Sequence) -> None:
+    """Raises IdReused if a reservation's pages are on another path than that of ``sequence``.
+
+    That is the path of the base that its first insert named, or its own. The tokens of another
+    base are compared, as far as they are before ``sequence``, if the reservation has a path too.
+    Also raises the errors of ``Lease.base_of`` for such a base.
+    """
+    named = sequence.base_pin_id, sequence.base_reservation_id
+    if named == reservation.base:
+        return
+    if not reservation.inserted:
+        raise IdReused(id=reservation.hold_id)
+    if named in ((None, None), (None, reservation.hold_id)):
+        return
+    base = lease.base_of(reservation.namespace, sequence)
+    assert base is not None  # it is named
+    end = sequence.position * TOKEN_BYTES
+    if base.tokens()[:end] != reservation.tokens()[:end]:
+        raise IdReused(id=reservation.hold_id)
 
 
 def require_new(lease: Lease, reservation: Reservation, sequence: Sequence, cut: int) -> None:
