@@ -1,7 +1,8 @@
 """A table of rows that change, with two copies of each, in memory that survives the process."""
 
+import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from xxhash import xxh3_64_intdigest
 
@@ -17,6 +18,8 @@ from kvstore.journal.header import (
 
 KIND: Final = "checked rows of"
 _COPY_HEADER_BYTES: Final = 24
+# Of a copy's header, what its sum is over: the number without its mark, and the length.
+_SUMMED: Final = struct.Struct("=QQ")
 # The length of a free row's copy.
 _FREE: Final = (1 << 64) - 1
 # Set in a copy's number while it is written.
@@ -86,7 +89,9 @@ class CheckedRows:
             opened._numbers.append(number)
             if opened._read(row, number) is not None:
                 opened._live.add(row)
-        opened._free = [row for row in reversed(range(opened._row_count)) if row not in opened._live]
+        opened._free = [
+            row for row in reversed(range(opened._row_count)) if row not in opened._live
+        ]
         return opened
 
     def __len__(self) -> int:
@@ -185,9 +190,8 @@ class CheckedRows:
         return HEADER_BYTES + (2 * row + (number & 1)) * self._copy_bytes
 
     def _sum(self, start: int, number: int, length: int, body: Payload) -> int:
-        return xxh3_64_intdigest(
-            b"%d %d %b" % (number, length, body), self._salt + start
-        )
+        summed = b"".join((_SUMMED.pack(number, length), body))
+        return xxh3_64_intdigest(summed, self._salt + start)
 
 
 def _copy_bytes(body_bytes: int) -> int:

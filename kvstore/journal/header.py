@@ -87,14 +87,12 @@ def read_header(memory: memoryview) -> MemoryHeader:
         raise JournalDamaged("the memory's header is damaged")
     kind, identity, *sizes = _FIELDS.unpack(memory[_FIELDS_AT:_SUM_AT])
     first, second, third, fourth = sizes
-    return MemoryHeader(
-        kind.rstrip(b"\0").decode(), identity, (first, second, third, fourth)
-    )
+    return MemoryHeader(kind.rstrip(b"\0").decode(), identity, (first, second, third, fourth))
 
 
 def format_digest(layout: struct.Struct) -> int:
     """Returns a number of a layout's format, by which another layout of its size is refused."""
-    return xxh3_64_intdigest(layout.format)
+    return xxh3_64_intdigest(layout.format.encode())
 
 
 def in_words(size_bytes: int) -> int:

@@ -132,7 +132,7 @@ class RecordRing:
             _header(segments, number, identity).write(segment)
         made = cls(segments, header, still_live)
         made._control[_HEAD] = 0
-        for number in range(2):
+        for _ in range(2):
             made._write_tail(0)
         made._enter(0)
         for segment in reversed(segments):
@@ -365,14 +365,12 @@ class RecordRing:
             if found is None:
                 raise JournalDamaged(f"the record at place {at} is damaged")
             at = found[1]
-        if at == stored:
-            # Of an append that did not return.
-            found = self._read(at)
-            at = found[1] if found else at
-        if at < stored or self._read(at) is not None:
+        # Behind the stored head, the record of an append that did not return.
+        late = self._read(at)
+        self._head = late[1] if late else at
+        if at != stored or (late and self._read(self._head)):
             raise JournalDamaged(f"the ring's head {stored} is damaged")
-        self._head = at
-        self._enter(at)
+        self._enter(self._head)
         # The first change stores the head, which may be a record behind.
         self._limit = 0
 

@@ -100,7 +100,7 @@ class RowTable:
         row = self._free.pop()
         start = HEADER_BYTES + row * self._row_bytes
         self._memory[start + 8 : start + 8 + len(body)] = body
-        self._words[start >> 3] = self._sum(body, start)
+        self._words[start >> 3] = xxh3_64_intdigest(body, self._salt + start) | 1
         return row
 
     def remove(self, row: int) -> None:
@@ -135,9 +135,7 @@ class RowTable:
         return xxh3_64_intdigest(body, self._salt + start) | 1
 
 
-def _header(
-    memory: memoryview, identity: bytes, name: str, layout: struct.Struct
-) -> MemoryHeader:
+def _header(memory: memoryview, identity: bytes, name: str, layout: struct.Struct) -> MemoryHeader:
     """Returns the header of a table that fills a memory."""
     row_bytes = in_words(_STATE_BYTES + layout.size)
     row_count = (memory.nbytes - HEADER_BYTES) // row_bytes

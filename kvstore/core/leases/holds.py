@@ -108,6 +108,14 @@ class Hold:
         if above.depth:
             self.stand_at(above)
 
+    def hold_pages(self, pages: Iterable[tuple[Node, int]]) -> None:
+        """Adds pages of KV cache groups, each in a tier, to the hold."""
+        for node, tier in pages:
+            copies = node.copies_in(tier)
+            if copies.anchors is NO_ANCHORS:
+                copies.anchors = PageAnchors()
+            self.group_anchors.append(Anchor(self, node, 1, tier))
+
     def pages_leave(self) -> bool:
         """Returns False: a hold keeps the pages that leave the index until it is released."""
         return False
@@ -208,11 +216,7 @@ class Pin(Hold):
     def hold_group(self, group: int, start_page: int, pages: Items[tuple[Node, int]]) -> None:
         """Adds the pages of a group, each in a tier, to the hold."""
         self.groups += (HeldGroup(group, start_page, len(pages)),)
-        for node, tier in pages:
-            copies = node.copies_in(tier)
-            if copies.anchors is NO_ANCHORS:
-                copies.anchors = PageAnchors()
-            self.group_anchors.append(Anchor(self, node, 1, tier))
+        self.hold_pages(pages)
 
     def group_slots(self) -> Iterator[tuple[HeldGroup, Slots]]:
         """Yields each group with the slots of its pages."""
