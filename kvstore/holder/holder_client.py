@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from select import POLLHUP, POLLIN, poll
-from threading import RLock
+from threading import Lock, RLock
 from typing import NamedTuple
 
 import structlog
@@ -197,7 +197,7 @@ class HolderClient:
 
     A holder that dies alone loses nothing, since this process has every descriptor. ``put`` and
     ``drop`` then return False, and ``restore`` deposits all anew. ``start`` starts a holder if none
-    serves the folder; without it, somebody else does.
+    serves the folder; without it, somebody else does. A process yields or ends for good.
     """
 
     def __init__(
@@ -211,6 +211,8 @@ class HolderClient:
         self._start = start
         self._answer_seconds = answer_seconds
         self._mutex = RLock()
+        # Taken before the mutex.
+        self._restoring = Lock()
         self._connection: HolderConnection | None = None
         self._instance: int | None = None
         self._deposits: dict[str, _Deposit] = {}
@@ -308,44 +310,47 @@ class HolderClient:
     def restore(self) -> bool:
         """Finds or starts a holder and deposits all that it lacks.
 
-        Drops what the holder has of an earlier connection and should not have.
+        Drops what the holder has of an earlier connection and should not have. Other threads do
+        not wait while it looks for a holder: their deposits are behind meanwhile.
         """
-        with self._mutex:
-            if self._instance is None or not (self.is_lost() or self.behind):
-                return self._instance is not None
-            self._lose(None)
+        with self._restoring:
+            with self._mutex:
+                if self._instance is None or not (self.is_lost() or self.behind):
+                    return self._instance is not None
+                self._lose(None)
+                instance = self._instance
             try:
-                connection = self._connected()
-                connection.own(self._instance)
-                there = self._reconcile(connection)
-                for name, each in self._deposits.items():
-                    self._deposits[name] = each._replace(acknowledged=name in there)
-                missing = [name for name, each in self._deposits.items() if not each.acknowledged]
-                for name in missing:
-                    # Its owner may have closed the number too early, and another file has it now.
-                    carried = self._deposits[name].carried
-                    _require(name, carried.identity, carried.descriptor)
-                restored = self._flush(missing)
-            except CarrierLost as lost:
-                self._lose(lost)
+                connection = self._connect()
+                try:
+                    connection.own(instance)
+                except BaseException:
+                    connection.close()
+                    raise
+            except CarrierLost:
                 return False
-            log.info("holder_restored", descriptors=len(missing))
-            return restored
+            with self._mutex:
+                self._connection = connection
+                return self._complete(connection)
 
     def give_up(self, sequence: int) -> None:
-        """Ends this process's ownership; see :class:`DescriptorCarrier`."""
-        with self._mutex:
-            self._owned().give_up(sequence)
-            self._instance = None
-            self._deposits.clear()
+        """Ends this process's ownership; see :class:`DescriptorCarrier`.
+
+        Also if it raises: the holder may have read the message, and another process may own.
+        """
+        self._leave(lambda connection: connection.give_up(sequence))
 
     def end(self) -> None:
-        """Ends the holder, and with it all deposits."""
-        with self._mutex:
-            self._owned().end()
-            self._instance = None
-            self._deposits.clear()
-            self.close()
+        """Ends the holder, and with it all deposits. This process owns no more."""
+        self._leave(HolderConnection.end)
+
+    def _leave(self, say: Callable[[HolderConnection], None]) -> None:
+        with self._restoring, self._mutex:
+            try:
+                say(self._owned())
+            finally:
+                self._instance = None
+                self._deposits.clear()
+                self.close()
 
     def close(self) -> None:
         """Ends the connection. This process goes on to own until it is dead. Idempotent."""
@@ -398,6 +403,23 @@ class HolderClient:
             self._lose(lost)
             return False
         return True
+
+    def _complete(self, connection: HolderConnection) -> bool:
+        """Deposits all that a holder lacks; returns False if it is lost."""
+        try:
+            there = self._reconcile(connection)
+            for name, each in self._deposits.items():
+                self._deposits[name] = each._replace(acknowledged=name in there)
+            missing = [name for name, each in self._deposits.items() if not each.acknowledged]
+            for name in missing:
+                # Its owner may have closed the number too early, and another file has it now.
+                carried = self._deposits[name].carried
+                _require(name, carried.identity, carried.descriptor)
+        except CarrierLost as lost:
+            self._lose(lost)
+            return False
+        log.info("holder_restored", descriptors=len(missing))
+        return self._flush(missing)
 
     def _reconcile(self, connection: HolderConnection) -> set[str]:
         """Drops what the holder should not have; returns the names that it has as it should."""

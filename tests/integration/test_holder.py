@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
@@ -264,6 +265,38 @@ def test_a_holder_that_lives_is_reconciled(holder: HolderFolder) -> None:
         assert client.behind == 2
         assert client.restore()
         assert names_held(holder) == {"kept", "added"}
+
+
+def test_a_stopped_holder_keeps_nobody_waiting(holder: HolderFolder) -> None:
+    """The first call ends after its time, later ones at once, and all is made up for afterwards."""
+    with closing(HolderClient(holder.path, answer_seconds=0.2)) as client:
+        client.own(1)
+        os.kill(holder.pid, signal.SIGSTOP)
+        assert not client.put({"a": sealed_memfd("a", b"1")})
+        with ThreadPoolExecutor(1) as threads:
+            restored = threads.submit(client.restore)
+            assert not client.put({"b": sealed_memfd("b", b"1")})
+            assert not restored.result(LIMIT)
+        os.kill(holder.pid, signal.SIGCONT)
+        assert wait_until(client.restore)
+        assert names_held(holder) == {"a", "b"}
+
+
+def test_a_process_yields_for_good(holder: HolderFolder) -> None:
+    """A holder that did not answer may have heard it, so the process takes nothing back."""
+    with closing(HolderClient(holder.path, answer_seconds=0.2)) as client:
+        client.own(1)
+        client.put({"a": sealed_memfd("a", b"1")})
+        os.kill(holder.pid, signal.SIGSTOP)
+        with pytest.raises(CarrierLost):
+            client.give_up(5)
+        os.kill(holder.pid, signal.SIGCONT)
+        assert not client.restore()
+        with pytest.raises(CarrierRefused, match="does not own"):
+            client.drop(["a"])
+    with closing(HolderConnection(holder.path)) as connection:
+        assert connection.own(2).yielded == 5
+    assert names_held(holder) == {"a"}
 
 
 def test_another_owner_is_never_overtaken(holder: HolderFolder, owner: WorkerProcess) -> None:
