@@ -23,7 +23,7 @@ from kvstore.service.clock import Clock
 from kvstore.service.leases import Leases
 from kvstore.service.log_budget import LogBudget
 from kvstore.service.memory.arena_growth import Growth
-from kvstore.service.page_io.memory_mover import Mover
+from kvstore.service.page_io.memory_mover import BATCH_PAGES, Mover
 from kvstore.service.page_io.tier3 import Tier3
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.memory_tiers import Tiers
@@ -207,13 +207,29 @@ class Matching:
         if self._cache.state.disk is not None:
             on_disk = self._tier3.loader.load(caller, namespace_id, sequence, options, remaining)
         if self._cache.state.tier_policy.promote:
-            moves: list[Move] = []
-            # An error of the call is the match's to raise: a repeated call has its answer.
-            with suppress(KVStoreError), self._mutex:
-                moves = self._cache.plan_promotion(caller, namespace_id, sequence, options)
-            self._mover.carry_out(moves)
+            self._promote(caller, namespace_id, sequence, options)
         self._leases.require_open()
         return on_disk
+
+    def _promote(
+        self, caller: Caller, namespace_id: bytes, sequence: Sequence, options: MatchOptions
+    ) -> None:
+        """Copies to tier 1 what a match would find in tier 2 alone.
+
+        Plans it in several steps, so that other calls get in between. The moves of all steps are
+        under way before the first is finished, so no step takes the room of an earlier one.
+        """
+        moves: list[Move] = []
+        asked = caller, namespace_id, sequence, options
+        # An error of the call is the match's to raise: a repeated call has its answer.
+        with suppress(KVStoreError):
+            while planned := self._plan_promotion(asked):
+                moves += planned
+        self._mover.carry_out(moves)
+
+    def _plan_promotion(self, asked: tuple[Caller, bytes, Sequence, MatchOptions]) -> list[Move]:
+        with self._mutex:
+            return self._cache.plan_promotion(*asked, BATCH_PAGES)
 
     def _note_use(self, namespace_id: bytes) -> None:
         """Wakes whoever moves pages, after a match changed what is near and what is far."""

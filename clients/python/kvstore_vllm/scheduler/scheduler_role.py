@@ -48,6 +48,8 @@ class SchedulerRole:
     ) -> None:
         self._facts = facts
         self._settings = settings
+        device_type = vllm_config.device_config.device_type
+        self._load_async = settings.loads_beside_steps(device_type)
         # Set once the scheduler is complete.
         self.blocks_of: Callable[[str], Sequence[int]] = _no_blocks
         # Sent to the ranks, because their configuration changes when the model is loaded.
@@ -71,7 +73,7 @@ class SchedulerRole:
             rank_count=facts.rank_count,
             lookup_timeout=settings.lookup_timeout,
             scheduling_wait=settings.scheduling_wait,
-            load_async=settings.load_async,
+            load_async=self._load_async,
             save_output=settings.save_output,
         )
         self.planner = TransferPlanner(
@@ -96,11 +98,11 @@ class SchedulerRole:
             # vLLM's own prefix cache may have them from before the change.
             self.planner.save_nothing(request_id)
         count = self.planner.matched_tokens(request_id, computed_tokens)
-        return count, bool(count) and self._settings.load_async
+        return count, bool(count) and self._load_async
 
     def plan(self, scheduled: Mapping[str, int], preempted: Collection[str]) -> StepPlan:
         """Returns the plan of a step."""
-        plan = StepPlan(self._facts.engine_id, load_async=self._settings.load_async)
+        plan = StepPlan(self._facts.engine_id, load_async=self._load_async)
         if self._attachment.tells_ranks:
             plan.lease, plan.identity = self._attachment.share(), self._identity
         plan.weight_changes = self._weight_changes
