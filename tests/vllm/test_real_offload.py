@@ -570,6 +570,7 @@ def test_after_a_reset_nothing_older_hits(engine: Engine, store: RunningStore) -
     engine.hits(fresh, writing)
     stored = engine.prepare(fresh, writing)
     engine.manager.reset_cache()
+    assert not list(engine.manager.take_events())
     assert holds(store)[0] == 1
     assert not engine.copy(range(40, 48), pages, load=True)
     assert engine.same(range(8), range(40, 48))

@@ -327,6 +327,7 @@ class KvstoreOffloadingManager(OffloadingManager):
             self._condemned.append((self.reset_count, matches, reserve, copying))
         self._copies.clear()
         self._failed_keys.clear()
+        self._events.clear()
         self._condemned = [each for each in self._condemned if each[1] or each[3]]
         for request_id in [key for key, each in self._tracked.items() if each.finished]:
             self._forget_if_idle(self._tracked[request_id])

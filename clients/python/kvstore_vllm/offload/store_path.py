@@ -56,6 +56,8 @@ class Stored:
     may_store: bool = True
     deferred_at: float | None = None
     publishing: bool = False
+    # True once its stores were dropped, so that nobody looks where pages under way end up.
+    dropped: bool = False
     finished: bool = False
 
     @property
@@ -171,6 +173,7 @@ class StorePath:
     def drop(self, tracked: Stored) -> list[Written]:
         """Ends all stores of a request. Returns the pages that ranks may still be writing."""
         tracked.may_store = False
+        tracked.dropped = True
         self._give_back(tracked, list(tracked.written.values()))
         tracked.written.clear()
         copying = list(tracked.copying.values())
@@ -222,7 +225,8 @@ class StorePath:
         if found is not None and found.path_end >= end:
             tracked.stored_pages = max(tracked.stored_pages, end)
             self._counts["stored_tokens"] += found.own_page_count * self._page_tokens
-            self._published([each.key for each in pages])
+            if not tracked.dropped:
+                self._published([each.key for each in pages])
         else:
             self._counts["inserts_failed"] += 1
             tracked.may_store = False

@@ -39,6 +39,7 @@ class World:
     now: float = 0.0
     prompt_pages: int = PAGES
     hints: list[ReuseHint | None] = field(default_factory=list)
+    published: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.reserve = Reserve(self._fill, self.answers, MOST, self._ticking)
@@ -49,7 +50,7 @@ class World:
             Counter(),
             usable=lambda: True,
             reserve_of=lambda _key: self.reserve,
-            published=lambda _keys: None,
+            published=self.published.extend,
             ended=lambda _tracked: None,
             clock=lambda: self.now,
         )
@@ -142,3 +143,19 @@ def test_a_hint_goes_with_the_pages_of_its_request() -> None:
     world.path.copied(world.tracked, [b"0"], failed=False)
     world.answers.answer_all()
     assert world.hints == [hint]
+
+
+def test_pages_that_a_reset_overtook_are_not_told() -> None:
+    """Their publication ends in the namespace before the reset, where nobody looks."""
+    for dropped in (False, True):
+        world = World()
+        assert world.prepare(0, 1) is None
+        world.answers.answer_all()
+        assert world.prepare(0, 1) == 1
+        world.path.copied(world.tracked, [b"0"], failed=False)
+        assert world.tracked.publishing
+        if dropped:
+            assert world.path.drop(world.tracked) == []
+        world.answers.answer_all()
+        assert world.published == ([] if dropped else [b"0"])
+        assert not world.tracked.publishing
