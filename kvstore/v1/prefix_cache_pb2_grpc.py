@@ -226,8 +226,9 @@ class PrefixCacheServiceServicer:
         * `INVALID_ARGUMENT` / `INSERT_EXCEEDS_RESERVATION`
         * `FAILED_PRECONDITION` / `PARENT_NOT_COVERED`, `PARENT_DETACHED`,
         `TOMBSTONED`
-        * `ALREADY_EXISTS` / `ID_REUSED`: the pages were inserted with other tokens,
-        or the last of them as a partial page, which takes no more.
+        * `ALREADY_EXISTS` / `ID_REUSED`: the pages were inserted with other tokens, on
+        another path than that of `base`, or the last of them as a partial page, which
+        takes no more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -22,6 +22,8 @@ from cases.chunks import CHUNKED, chunks, narrow_chunks
 from cases.chunks import STORE_BYTES as CHUNK_BYTES
 from cases.deaths import absent, hung, killed
 from cases.failing import SHARE, failing_loads, wrong_page
+from cases.hints import STORE_BYTES as HINTED_BYTES
+from cases.hints import hinted
 from cases.hybrids import HYBRID_BYTES, WINDOW, hybrids, narrow_hybrids
 from cases.narrow import DEVICE_PAGES, STORE_BYTES, narrow, preempted
 from cases.ranks import CANONICAL, OTHERS, apart, rank_counts, ranks
@@ -88,6 +90,11 @@ def narrowness(here: World) -> None:
         here.engine("narrow", tight, device_pages=DEVICE_PAGES) as engine,
     ):
         narrow(here, tight, engine)
+    with (
+        store(here.folder / "hinted", "--tier1-bytes", HINTED_BYTES) as tight,
+        here.engine("hinted", tight) as engine,
+    ):
+        hinted(here, tight, engine)
     if here.offloads:
         # Its copies always run beside steps.
         return

@@ -496,6 +496,7 @@ class Namespace:
             next_token=match.next_token if match.HasField("next_token") else None,
             in_flight=in_flight,
             groups=groups,
+            disk_page_count=match.tier_3_loaded_token_count // self.layout.page_tokens,
         )
 
     def _extent(self, extent_id: int) -> MappedExtent:

@@ -108,6 +108,14 @@ class Hold:
         if above.depth:
             self.stand_at(above)
 
+    def hold_pages(self, pages: Iterable[tuple[Node, int]]) -> None:
+        """Adds pages of KV cache groups, each in a tier, to the hold."""
+        for node, tier in pages:
+            copies = node.copies_in(tier)
+            if copies.anchors is NO_ANCHORS:
+                copies.anchors = PageAnchors()
+            self.group_anchors.append(Anchor(self, node, 1, tier))
+
     def pages_leave(self) -> bool:
         """Returns False: a hold keeps the pages that leave the index until it is released."""
         return False
@@ -208,11 +216,7 @@ class Pin(Hold):
     def hold_group(self, group: int, start_page: int, pages: Items[tuple[Node, int]]) -> None:
         """Adds the pages of a group, each in a tier, to the hold."""
         self.groups += (HeldGroup(group, start_page, len(pages)),)
-        for node, tier in pages:
-            copies = node.copies_in(tier)
-            if copies.anchors is NO_ANCHORS:
-                copies.anchors = PageAnchors()
-            self.group_anchors.append(Anchor(self, node, 1, tier))
+        self.hold_pages(pages)
 
     def group_slots(self) -> Iterator[tuple[HeldGroup, Slots]]:
         """Yields each group with the slots of its pages."""
@@ -278,9 +282,12 @@ class Reservation(Hold):
 
     ``group_pages`` are the pages of KV cache groups that went through an insert, by group and
     position, and True for those that were published. The slots of the others are ``duplicates``.
+    ``base`` has the ids of the pin and of the reservation that its first insert named as the base,
+    or is None before.
     """
 
     __slots__ = (
+        "base",
         "duplicates",
         "group_pages",
         "inserted",
@@ -302,6 +309,7 @@ class Reservation(Hold):
         self.tail_token_count = 0
         self.prefill: Prefill | None = None
         self.group_pages: dict[tuple[int, int], bool] = {}
+        self.base: tuple[int | None, int | None] | None = None
         self.duplicates: Slots = array("Q")
 
     @property

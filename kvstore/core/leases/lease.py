@@ -136,11 +136,12 @@ class Lease:
                 raise Tombstoned(id=pin_id)
 
     def add_pin(self, pin: Pin | SourcePin) -> None:
-        """Adds a pin."""
+        """Adds a pin, which holds all its pages already."""
         self._hold_number += 1
         pin.number = self._hold_number
         self.pins[pin.hold_id] = pin
         self.owner.hold_count += 1
+        self.owner.group_page_count += len(pin.group_anchors)
 
     def drop_pin(self, pin: Pin | SourcePin) -> None:
         """Releases a pin."""
@@ -148,6 +149,7 @@ class Lease:
         self.owner.hold_count -= 1
         release(pin.anchors)
         if pin.group_anchors:
+            self.owner.group_page_count -= len(pin.group_anchors)
             release_groups(pin.group_anchors)
 
     def add_reservation(self, reservation: Reservation) -> None:
@@ -161,6 +163,7 @@ class Lease:
         """Ends a reservation: unpublished slots go back, and published pages stay."""
         del self.reservations[reservation.hold_id]
         self.owner.hold_count -= 1
+        self.owner.group_page_count -= len(reservation.group_pages)
         reservation.drop_prefill()
         expired = self.state is LeaseState.EXPIRED
         state = SlotState.QUARANTINED if expired else SlotState.RESERVED

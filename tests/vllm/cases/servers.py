@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rig.answer import Answer
+from rig.case import Case
 from rig.models import save_model
 from rig.options import EngineOptions
 from rig.prompts import prompts
@@ -47,6 +48,18 @@ def servers(world: World, store: Store) -> None:
                 counters = server.counters()
                 without = {name: counters.get(name, 0) for name in NOT_ASKED}
                 case.require(not any(without.values()), f"went on without the store: {without}")
+        with world.case("OpenAI server: hints of requests", store) as case:
+            _ask_with_hints(case, first, expected[0])
+
+
+def _ask_with_hints(case: Case, server: VllmServer, expected: Answer) -> None:
+    """Requires that a well-formed hint is taken, and that a malformed one is ignored."""
+    for hint, count in (({"expected_reuse": "one_shot"}, 0), ("one_shot", 1)):
+        asked = ASKED[0]
+        found = server.complete(asked.tokens, answer_tokens=asked.answer_tokens, hint=hint)
+        case.compare([Answer(found.tokens, "length")], [expected])
+        ignored = round(server.counters().get("kvstore_ignored_hints", 0))
+        case.require(ignored == count, f"{ignored} hints were ignored after {hint}")
 
 
 def replicas(folder: Path, table: Table, connectors: Sequence[str]) -> None:

@@ -106,6 +106,7 @@ class KvstoreOffloadingSpec(OffloadingSpec):
                 page_tokens=self.row.page_tokens,
                 rank_count=rank_count,
                 lookup_timeout=settings.lookup_timeout,
+                scheduling_wait=settings.scheduling_wait,
                 save_output=settings.save_output,
             ),
             StoreAttachment(access, self.config.engine_id, rank_count, counts),
