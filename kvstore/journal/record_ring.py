@@ -204,7 +204,7 @@ class RecordRing:
 
         A record of 32 pages in five parts, 2.9 kB, takes 1.6 us, and 3.6 us within an insert.
         One of a page takes 1.1 us. Cleaning takes 1.3 us a record, and 1.4 us more to copy one
-        (decision 0046).
+        (decision 0047).
         """
         payload = b"".join(parts)
         size = len(payload)

@@ -8,7 +8,8 @@ from typing import Self
 from kvstore.v1 import prefix_cache_pb2, types_pb2
 from kvstore_client.errors import StoreError
 from kvstore_client.held_pages import HeldPages, Hold
-from kvstore_client.kv_cache_groups import GroupPages
+from kvstore_client.kv_cache_groups import GroupPages, pages_of_groups
+from kvstore_client.lifecycle.session import Session
 from kvstore_client.page_runs import PageRef, Pages
 
 
@@ -133,3 +134,39 @@ class Match(HeldPages):
     def pin_id(self) -> int | None:
         """The pin's id, or None for a miss or once it is released."""
         return self.hold.pin_ids[0] if self.hold is not None and self.hold.open else None
+
+
+def match_of(
+    session: Session,
+    pin_ids: tuple[int, int],
+    answer: prefix_cache_pb2.PrefixMatch,
+    page_tokens: int,
+) -> Match:
+    """Returns the match of an answer to a call under the ids of a pin and of a source's pin.
+
+    Call it only within ``Session.request``. Raises ``StoreUnavailable`` if a page is not mapped.
+    """
+    pin_id, source_pin_id = pin_ids
+    pages = session.require_mapped(Pages(answer.runs))
+    in_flight = InFlight.of(answer)
+    if not pages and not answer.HasField("source"):
+        return Match(in_flight=in_flight)  # neither a miss nor a request that yields has a pin
+    groups = pages_of_groups(answer)
+    for each in groups.values():
+        session.require_mapped(each.pages)
+    source = None
+    if answer.HasField("source"):
+        [page] = session.require_mapped(Pages([answer.source.page]))
+        hold = Hold(session, pin_ids=(source_pin_id,), runs=[answer.source.page])
+        source = Source(hold, page, answer.source.valid_token_count)
+    every = [*answer.runs, *(run for each in answer.groups for run in each.runs)]
+    return Match(
+        Hold(session, pin_ids=(pin_id,), runs=every),
+        pages,
+        answer.matched_token_count,
+        source=source,
+        next_token=answer.next_token if answer.HasField("next_token") else None,
+        in_flight=in_flight,
+        groups=groups,
+        disk_page_count=answer.tier_3_loaded_token_count // page_tokens,
+    )
