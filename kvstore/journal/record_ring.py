@@ -121,21 +121,21 @@ class RecordRing:
         """Returns an empty ring over some memory, whatever bytes it has.
 
         ``identity`` is 16 random bytes. Each segment is a writable memory of bytes; all have the
-        same size, a multiple of 16 from 1 KiB to 16 GiB. The first segment's header is committed
-        last, so ``open`` refuses a ring whose creation was cut off. Raises ValueError for
+        same size, a multiple of 16 from 1 KiB to 16 GiB. The headers are committed last,
+        so ``open`` refuses a ring whose creation was cut off. Raises ValueError for
         segments of unequal or unfit sizes.
         """
         _check_sizes(segments)
-        header = _header(segments, 0, identity)
-        withdraw(segments[0])
-        for number, segment in enumerate(segments):
-            _header(segments, number, identity).write(segment)
-        made = cls(segments, header, still_live)
+        headers = [_header(segments, number, identity) for number in range(len(segments))]
+        # The first segment's header is withdrawn before anything else changes.
+        for header, segment in zip(headers, segments, strict=True):
+            header.write(segment)
+        made = cls(segments, headers[0], still_live)
         made._control[_HEAD] = 0
         for _ in range(2):
             made._write_tail(0)
         made._enter(0)
-        for segment in reversed(segments):
+        for segment in segments:
             commit(segment)
         return made
 
@@ -328,12 +328,11 @@ class RecordRing:
             return None
         size = word & _LOW
         digest = words[(offset >> 3) + 1]
-        rest = self._segment_bytes - offset
         if size == _PADDING:
-            return (None, at + rest) if digest == self._padding_sum(at) else None
+            end = at + self._segment_bytes - offset
+            return (None, end) if digest == self._padding_sum(at) else None
         step = (size + _ROUND) & -16
-        if step > rest:
-            return None
+        # A damaged length may cross the segment's end, where the slice ends and the sum differs.
         start = offset + _RECORD_HEADER_BYTES
         payload = self._readable[number][start : start + size]
         if digest != xxh3_64_intdigest(payload, self._salt + at):

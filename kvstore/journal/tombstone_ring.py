@@ -10,7 +10,6 @@ from kvstore.journal.errors import JournalDamaged
 from kvstore.journal.header import (
     HEADER_BYTES,
     MemoryHeader,
-    Payload,
     commit,
     format_digest,
     in_words,
@@ -48,8 +47,11 @@ class TombstoneRing:
         _, self._entry_bytes, self._entry_count, _ = header.sizes
         # The sum is behind the fields, at a whole word.
         self._sum_at = self._entry_bytes - _SUM_BYTES
-        self._first = 0
         self._next = 0
+        # Entries below this number are not remembered, although they would fit.
+        self._forgotten = 0
+        # The stored count leaves out the last entry, whose append did not return.
+        self._is_late = False
 
     @classmethod
     def create(cls, memory: memoryview, identity: bytes, layout: struct.Struct) -> Self:
@@ -90,14 +92,18 @@ class TombstoneRing:
         """
         body = self._layout.pack(*fields)
         number = self._next
-        # Stale by one entry after a start that found an append which did not return.
-        self._words[_COUNT] = number
-        start = self._start(number)
+        if self._is_late:
+            self._words[_COUNT] = number
+            self._is_late = False
+        start = _ENTRIES_AT + number % self._entry_count * self._entry_bytes
         self._memory[start : start + len(body)] = body
-        self._words[(start + self._sum_at) >> 3] = self._sum(body, number)
+        self._words[(start + self._sum_at) >> 3] = xxh3_64_intdigest(body, self._salt + number)
         self._next = self._words[_COUNT] = number + 1
-        if self._next - self._first > self._entry_count:
-            self._first += 1
+
+    @property
+    def _first(self) -> int:
+        """The number of the oldest entry that the ring remembers."""
+        return max(self._next - self._entry_count, self._forgotten)
 
     def entries(self) -> Iterator[tuple[Any, ...]]:
         """Yields the fields of each entry, the oldest first.
@@ -111,12 +117,11 @@ class TombstoneRing:
     def _recover(self) -> None:
         """Finds the first and the last entry, and checks all between them."""
         stored = self._words[_COUNT]
-        # The entry behind the last one is of an append that did not return.
-        self._next = stored + self._is_whole(stored)
-        self._first = max(self._next - self._entry_count, 0)
-        if self._next == stored >= self._entry_count and not self._is_whole(self._first):
-            # Such an append overwrote a part of the oldest one.
-            self._first += 1
+        self._is_late = self._is_whole(stored)
+        self._next = stored + self._is_late
+        if not self._is_late and stored >= self._entry_count and not self._is_whole(self._first):
+            # An append that did not return overwrote a part of the oldest one.
+            self._forgotten = self._first + 1
         whole = all(self._is_whole(number) for number in range(self._first, self._next))
         if not whole or self._is_whole(self._next):
             raise JournalDamaged(f"the tombstones up to {stored} are damaged")
@@ -124,14 +129,12 @@ class TombstoneRing:
     def _is_whole(self, number: int) -> bool:
         start = self._start(number)
         body = self._readable[start : start + self._layout.size]
-        return self._words[(start + self._sum_at) >> 3] == self._sum(body, number)
+        digest = self._words[(start + self._sum_at) >> 3]
+        return digest == xxh3_64_intdigest(body, self._salt + number)
 
     def _start(self, number: int) -> int:
         """Returns the offset of an entry."""
         return _ENTRIES_AT + number % self._entry_count * self._entry_bytes
-
-    def _sum(self, body: Payload, number: int) -> int:
-        return xxh3_64_intdigest(body, self._salt + number)
 
 
 def _header(memory: memoryview, identity: bytes, layout: struct.Struct) -> MemoryHeader:

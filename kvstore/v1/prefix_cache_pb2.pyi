@@ -69,7 +69,7 @@ class MatchPrefixResponse(_message.Message):
     def __init__(self, match: _Optional[_Union[PrefixMatch, _Mapping]] = ...) -> None: ...
 
 class PrefixMatch(_message.Message):
-    __slots__ = ("matched_token_count", "runs", "source", "next_token", "tier_3_token_count", "in_flight", "groups")
+    __slots__ = ("matched_token_count", "runs", "source", "next_token", "tier_3_token_count", "in_flight", "groups", "tier_3_loaded_token_count")
     MATCHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,7 @@ class PrefixMatch(_message.Message):
     TIER_3_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    TIER_3_LOADED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     matched_token_count: int
     runs: _containers.RepeatedCompositeFieldContainer[_types_pb2.PageRun]
     source: _types_pb2.SourcePage
@@ -84,7 +85,8 @@ class PrefixMatch(_message.Message):
     tier_3_token_count: int
     in_flight: InFlight
     groups: _containers.RepeatedCompositeFieldContainer[GroupPages]
-    def __init__(self, matched_token_count: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., source: _Optional[_Union[_types_pb2.SourcePage, _Mapping]] = ..., next_token: _Optional[int] = ..., tier_3_token_count: _Optional[int] = ..., in_flight: _Optional[_Union[InFlight, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupPages, _Mapping]]] = ...) -> None: ...
+    tier_3_loaded_token_count: int
+    def __init__(self, matched_token_count: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., source: _Optional[_Union[_types_pb2.SourcePage, _Mapping]] = ..., next_token: _Optional[int] = ..., tier_3_token_count: _Optional[int] = ..., in_flight: _Optional[_Union[InFlight, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupPages, _Mapping]]] = ..., tier_3_loaded_token_count: _Optional[int] = ...) -> None: ...
 
 class GroupPages(_message.Message):
     __slots__ = ("group", "start_page", "runs")

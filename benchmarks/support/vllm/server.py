@@ -101,11 +101,13 @@ class VllmServer:
         answer_tokens: int,
         salt: str | None = None,
         replica: int | None = None,
+        hint: object = None,
         at_first_token: Callable[[], None] = lambda: None,
     ) -> Completion:
         """Requests a greedy answer, streamed, of a data-parallel replica if one is given.
 
-        Calls ``at_first_token`` as soon as it is there. Raises ``OSError`` and ``RuntimeError``.
+        ``hint`` is for the store, about the reuse of the request's pages. Calls
+        ``at_first_token`` as soon as it is there. Raises ``OSError`` and ``RuntimeError``.
         """
         body: dict[str, Any] = {
             "model": self._model,
@@ -118,6 +120,8 @@ class VllmServer:
         }
         if salt is not None:
             body["cache_salt"] = salt
+        if hint is not None:
+            body["kv_transfer_params"] = {"kvstore": hint}
         began = time.perf_counter()
         first, found = 0.0, list[int]()
         headers = {} if replica is None else {"X-data-parallel-rank": str(replica)}

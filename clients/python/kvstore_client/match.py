@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Self
 
-from kvstore.v1 import prefix_cache_pb2
+from kvstore.v1 import prefix_cache_pb2, types_pb2
 from kvstore_client.errors import StoreError
 from kvstore_client.held_pages import HeldPages, Hold
 from kvstore_client.kv_cache_groups import GroupPages, pages_of_groups
@@ -92,7 +92,9 @@ class Match(HeldPages):
         next_token: int | None = None,
         in_flight: InFlight | None = None,
         groups: Mapping[int, GroupPages] = NO_GROUPS,
+        disk_page_count: int = 0,
     ) -> None:
+        """``disk_page_count`` of the last pages were read from the store's disk for this match."""
         self.pages = Pages() if pages is None else pages
         self.token_count = token_count
         self.failure = failure
@@ -101,11 +103,26 @@ class Match(HeldPages):
         self.in_flight = in_flight
         self.groups = groups
         self.hold = hold
+        self._disk_page_count = disk_page_count
+        self._page_tiers: list[int] | None = None
 
     @property
     def page_count(self) -> int:
         """The number of matched pages."""
         return len(self.pages)
+
+    @property
+    def page_tiers(self) -> list[int]:
+        """The tier that each page came from: 1 or 2 for memory, 3 for the disk.
+
+        All pages are in memory. Tier 3 means that only the disk had the page as the match was
+        asked for. Older stores name the memory instead.
+        """
+        if self._page_tiers is None:
+            tiers = self.pages.tiers
+            kept = max(len(tiers) - self._disk_page_count, 0)
+            self._page_tiers = tiers[:kept] + [types_pb2.TIER_3] * (len(tiers) - kept)
+        return self._page_tiers
 
     @property
     def holds(self) -> list[Hold]:
@@ -120,7 +137,10 @@ class Match(HeldPages):
 
 
 def match_of(
-    session: Session, pin_ids: tuple[int, int], answer: prefix_cache_pb2.PrefixMatch
+    session: Session,
+    pin_ids: tuple[int, int],
+    answer: prefix_cache_pb2.PrefixMatch,
+    page_tokens: int,
 ) -> Match:
     """Returns the match of an answer to a call under the ids of a pin and of a source's pin.
 
@@ -148,4 +168,5 @@ def match_of(
         next_token=answer.next_token if answer.HasField("next_token") else None,
         in_flight=in_flight,
         groups=groups,
+        disk_page_count=answer.tier_3_loaded_token_count // page_tokens,
     )

@@ -418,7 +418,7 @@ class Namespace:
             except NamespaceNotFound:
                 self._lost(session)
                 raise
-            pinned = match_of(session, pin_ids, match)
+            pinned = match_of(session, pin_ids, match, self.layout.page_tokens)
         if pinned.hold is not None and len(match.groups) < len(windows):
             end_holds(*pinned.holds)
             raise FeatureUnsupported("this server does not know KV cache groups")

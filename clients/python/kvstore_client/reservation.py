@@ -427,7 +427,8 @@ def acquired_of(
     """
     pin_id, source_pin_id, reservation_id = ids
     session.require_mapped(Pages(answer.grant.runs))
-    match = match_of(session, (pin_id, source_pin_id), answer.match)
+    pins = pin_id, source_pin_id
+    match = match_of(session, pins, answer.match, namespace.page_tokens)
     if not answer.HasField("grant"):
         return Acquired(match)
     hold = Hold(session, reservation_ids=(reservation_id,))

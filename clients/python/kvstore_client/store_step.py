@@ -144,6 +144,7 @@ class StoreStep:
 
         def prepare(session: Session, opened: OpenedNamespace) -> _Sending:
             del opened
+            page_tokens = self._namespace.layout.page_tokens
             pin_ids = session.take_id(), session.take_id()
             request = match_request(
                 pin_ids,
@@ -155,7 +156,9 @@ class StoreStep:
             request.sequence.tokens = packed
             message = prefix_cache_pb2.StepOperation(match=request)
             return _Sending(
-                [message], lambda all_: match_of(session, pin_ids, all_[0].match), pin_ids
+                [message],
+                lambda all_: match_of(session, pin_ids, all_[0].match, page_tokens),
+                pin_ids,
             )
 
         def single() -> Match:

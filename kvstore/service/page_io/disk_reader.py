@@ -66,6 +66,16 @@ class _Plan(NamedTuple):
     begin: Callable[[], DiskRead | GroupRead | None]
 
 
+class DiskPart(NamedTuple):
+    """The tokens of a sequence that only tier 3 had: from ``start`` to ``end``, in whole pages."""
+
+    start: int = 0
+    end: int = 0
+
+
+NO_PART = DiskPart()
+
+
 class Loader:
     """Loads pages for matches. Thread-safe.
 
@@ -112,43 +122,43 @@ class Loader:
         sequence: Sequence,
         options: MatchOptions,
         remaining: float | None,
-    ) -> int:
+    ) -> DiskPart:
         """Loads a sequence's pages that only tier 3 has to tier 1, if that is worth it.
 
-        Returns how many tokens tier 3 has, with those before them; 0 if it has none beyond the
-        index. A call with ``remaining`` seconds to its deadline waits for most of them; a longer
-        load finishes without it. Errors in the call are left to the match, which may have been
-        answered before.
+        Returns the tokens that it has beyond the index, loaded or not. A call with ``remaining``
+        seconds to its deadline waits for most of them; a longer load finishes without it. Errors
+        in the call are left to the match, which may have been answered before.
 
         For a match with KV cache groups it then loads the pages that their windows lack at the end
         of the path, if tier 3 has all of them.
         """
         slab = self._disk.usable()
         if slab is None or not slab.page_count:
-            return 0
-        on_disk = 0
+            return NO_PART
+        part = NO_PART
         due = None if remaining is None else self._clock() + remaining * (1 - RESERVE)
         asked = _Asked(caller, namespace_id, sequence, options)
         # The errors of one step leave what the step before it found.
         with suppress(KVStoreError):
-            on_disk = self._load(slab, asked, due)
+            part = self._load(slab, asked, due)
             if options.groups:
                 self._load_groups(slab, asked, due)
-        return on_disk
+        return part
 
-    def _load(self, slab: Slab, asked: _Asked, due: float | None) -> int:
-        """Loads the pages of a path until ``due``; returns how many tokens tier 3 has."""
+    def _load(self, slab: Slab, asked: _Asked, due: float | None) -> DiskPart:
+        """Loads the pages of a path until ``due``; returns the tokens that only tier 3 had."""
         with self._mutex:
             located = self._cache.locate(*asked)
             layout = self._cache.namespaces[asked.namespace_id].layout
         count = self._disk.leading(located.namespace_digest, located.page_digests())
         if not count:
-            return 0
+            return NO_PART
         most = min(count, max(slab.reading_room // layout.page_bytes, 1))
         wanted = Wanted(count * layout.page_bytes, count * layout.page_tokens)
         begin = partial(self._cache.begin_read, *asked[:3], most, located)
         self._bring(slab, _Plan(most, wanted, begin), asked.options, due)
-        return (located.end + count) * layout.page_tokens
+        start = located.end * layout.page_tokens
+        return DiskPart(start, start + count * layout.page_tokens)
 
     def _load_groups(self, slab: Slab, asked: _Asked, due: float | None) -> None:
         """Loads the pages of groups that a match lacks at the end of its path, all or none.

@@ -1,6 +1,7 @@
 """Memory that records each write, and a crash at each byte of them."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,15 +45,14 @@ class WriteLog:
         """Yields the memories as a crash leaves them, at each write and within each one.
 
         A word is cut before and behind it. Other bytes are cut at each byte, once with the
-        first bytes written and once with the last ones. The images are changed afterwards.
+        first bytes written and once with the last ones. It is the same crash, changed, each time.
         """
         images = [bytearray(each) for each in self._first]
-        said: list[Said] = []
-        views = [memoryview(each) for each in images]
-        yield Crash(views, said)
+        crash = Crash([memoryview(each) for each in images], defaultdict(list))
+        yield crash
         for event in self.events:
             if isinstance(event, Said):
-                said.append(event)
+                crash.said[event.what].append(event.value)
                 continue
             memory, start, data, is_word = event
             image, size = images[memory], len(data)
@@ -61,30 +61,21 @@ class WriteLog:
                 for cut in range(1, size):
                     if data[cut - 1] != former[cut - 1]:
                         image[start : start + cut] = data[:cut]
-                        yield Crash(views, said)
+                        yield crash
                 image[start : start + size] = former
                 for cut in range(size - 1, 0, -1):
                     if data[cut] != former[cut]:
                         image[start + cut : start + size] = data[cut:]
-                        yield Crash(views, said)
+                        yield crash
             image[start : start + size] = data
-            yield Crash(views, said)
+            yield crash
 
 
 class Crash(NamedTuple):
-    """The memories that a crash leaves, and what was said before it."""
+    """The memories that a crash leaves, and the values of what was said before it, in order."""
 
     images: list[memoryview]
-    said: list[Said]
-
-    def values(self, what: str) -> set[object]:
-        """Returns the values that something was said with."""
-        return {each.value for each in self.said if each.what == what}
-
-    def last(self, what: str) -> object:
-        """Returns the value that something was last said with, None if it never was."""
-        found = [each.value for each in self.said if each.what == what]
-        return found[-1] if found else None
+    said: Mapping[str, list[object]]
 
 
 class RecordingMemory:

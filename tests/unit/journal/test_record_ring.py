@@ -29,6 +29,7 @@ def fill(ring: RecordRing, content: bytes) -> None:
     """Appends more than any ring here has space for."""
     for _ in range(1_000):
         ring.append(content)
+        assert ring.used_bytes <= ring.capacity_bytes
 
 
 def contents(memory: list[memoryview]) -> list[bytes]:
@@ -218,6 +219,22 @@ def test_bytes_of_an_earlier_ring_are_no_records() -> None:
     assert contents(memory) == []
 
 
+def test_a_record_of_an_earlier_lap_is_no_new_one() -> None:
+    """A commit that a stray write left behind the head does not bring an old record back."""
+    memory = segments(1)
+    model = RingModel(memory)
+    for number in range(20):
+        # Sixteen of these fill the segment.
+        model.append(number, 28)
+        model.dead.add(number)
+    before = contents(memory)
+    words = memory[0].cast("Q")
+    word = (256 + model.ring.head % 768) >> 3
+    assert words[word] & 0xFFFFFFFF == 32
+    words[word] = model.ring.head >> 4 << 32 | 32
+    assert contents(memory) == before
+
+
 def written() -> tuple[list[memoryview], RecordRing]:
     """Returns a ring with records in all segments, in its third lap."""
     memory = segments()
@@ -300,14 +317,15 @@ def test_the_cleaner_finds_a_stray_write() -> None:
 
 
 def test_a_damaged_length_is_found() -> None:
-    """A length that crosses the segment's end is damage, and no read beyond it."""
+    """A length is damage that crosses the segment's end, or that makes padding of a record."""
     memory = segments()
     ring = RecordRing.create(memory, IDENTITY, keep)
-    ring.append(b"a record")
+    for _ in range(60):
+        # No sum of bytes tells an empty record from padding.
+        ring.append()
+    assert ring.head > 768
     words = memory[0].cast("Q")
-    words[32] |= 0xFFFF
-    with pytest.raises(JournalDamaged):
-        contents(memory)
-    words[32] |= 0xFFFFFFFF
-    with pytest.raises(JournalDamaged):
-        contents(memory)
+    for length in (0xFFFF, 0xFFFFFFFF):
+        words[32] |= length
+        with pytest.raises(JournalDamaged):
+            contents(memory)

@@ -128,6 +128,16 @@ def test_a_promotion_is_planned_in_steps_of_a_few_pages() -> None:
     world.laws.check()
 
 
+def test_nothing_is_promoted_without_room() -> None:
+    """A tier 1 that others have reserved gets no page, and the match uses tier 2 in place."""
+    world, plan = sunk(SHORT)
+    world.worker.reserve(71, 2 * SHORT + 4)
+    assert plan(30) == []
+    world.laws.check()
+    match = world.worker.match_groups(letters(SHORT), 1, {1: 0})
+    assert {run.tier for group in match.groups for run in group.runs} == {2}
+
+
 def sunk(count: int) -> tuple[CoreWorld, Callable[[int], list[Move]]]:
     """Returns a world whose pages are in tier 2 alone, and what plans to promote so many."""
     world = through(count)

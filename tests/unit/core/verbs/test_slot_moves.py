@@ -310,6 +310,17 @@ def test_pages_of_a_retiring_extent_are_expelled_at_once(world: CoreWorld) -> No
     world.laws.check()
 
 
+def test_pages_stay_while_another_extent_retires(world: CoreWorld) -> None:
+    """An insert into a lasting extent removes nothing."""
+    world.cache.add_extent(1, 9, 4)
+    world.worker.map_memory()
+    world.worker.reserve(70, 6)
+    world.cache.retire_extent(1, 9)
+    world.worker.insert(TARGET, "ab", moves=SlotMoves(SPARE, [0, 1]))
+    assert world.worker.match("ab", 1).matched_token_count == 4
+    world.laws.check()
+
+
 def test_a_spare_reservation_of_another_namespace_gives_nothing(world: CoreWorld) -> None:
     """Slots stay within a namespace, even if both are of one arena."""
     other = b"2nd"

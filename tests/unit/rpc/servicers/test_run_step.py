@@ -14,6 +14,7 @@ from kvstore.logs import merge_call
 from kvstore.rpc.lane import METHODS, HotLanes
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import MONOTONIC
+from kvstore.service.page_io.disk_reader import DiskPart
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import store_pb2
 from stores.rpc_world import (
@@ -362,7 +363,7 @@ def test_a_step_does_not_wait_for_a_disk(server: Server, monkeypatch: pytest.Mon
     space = worker.open_namespace()
     heard: list[float] = []
     monkeypatch.setattr(
-        server.store.tier3.loader, "load", lambda *asked: heard.append(asked[-1]) or 12
+        server.store.tier3.loader, "load", lambda *asked: heard.append(asked[-1]) or DiskPart(0, 12)
     )
     results = run(worker, space, [match(1), acquire(3, 4)])
     assert heard == [0.0, 0.0]
