@@ -208,11 +208,14 @@ class Pin(Hold):
     def hold_group(self, group: int, start_page: int, pages: Items[tuple[Node, int]]) -> None:
         """Adds the pages of a group, each in a tier, to the hold."""
         self.groups += (HeldGroup(group, start_page, len(pages)),)
-        for node, tier in pages:
-            copies = node.copies_in(tier)
-            if copies.anchors is NO_ANCHORS:
-                copies.anchors = PageAnchors()
-            self.group_anchors.append(Anchor(self, node, 1, tier))
+        self.group_anchors += [self.anchor_on(node, tier) for node, tier in pages]
+
+    def anchor_on(self, node: Node, tier: int) -> Anchor:
+        """Returns a new anchor on a page of a group."""
+        copies = node.copies_in(tier)
+        if copies.anchors is NO_ANCHORS:
+            copies.anchors = PageAnchors()
+        return Anchor(self, node, 1, tier)
 
     def group_slots(self) -> Iterator[tuple[HeldGroup, Slots]]:
         """Yields each group with the slots of its pages."""

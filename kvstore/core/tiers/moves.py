@@ -13,6 +13,7 @@ from kvstore.core.cache_state import CacheState
 from kvstore.core.eviction.protocol import Leaf, Victim
 from kvstore.core.index.node import Lower, Node, Position
 from kvstore.core.index.radix import ancestor
+from kvstore.core.journal.records import PagesRecord, RecordKind
 from kvstore.core.leases.holds import Hold
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace, namespace_of
@@ -102,6 +103,8 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
         at = move.position_at(end)
         slots = array("Q", [target])
         if copied and target >> INDEX_BITS in arena.lasting and _fits(at, move.tier):
+            if namespace.journal is not None:
+                _write(namespace, at, move.tier, source, target)
             arena.change(slots, SlotState.MOVING, SlotState.CACHED)
             arena.keep_checksums([(target, _checksum(namespace, source))])
             _publish(at.node, move.tier, target)
@@ -117,6 +120,23 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
     for node in touched:
         namespace.index.compact(node)
     return len(published)
+
+
+def _write(namespace: Namespace, at: Position, tier: int, source: int, target: int) -> None:
+    """Writes to the journal that the page that ends at ``at`` gets a copy in a tier."""
+    journal, width = namespace.journal, namespace.width
+    assert journal is not None  # the caller knows
+    generation = namespace.extents[target >> INDEX_BITS].generations[target & INDEX_MASK]
+    above = ancestor(at, at.depth - 1)
+    journal.copy(
+        PagesRecord(
+            *(RecordKind.COPY, namespace.number, tier, at.page_id, above.page_id),
+            array("Q", (target,)),
+            array("Q", (generation,)),
+            array("Q", (_checksum(namespace, source),)),
+            at.node.edge[(at.pages - 1) * width : at.pages * width],
+        )
+    )
 
 
 def side_by_side(ends: list[int]) -> list[tuple[int, int]]:

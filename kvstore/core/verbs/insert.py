@@ -1,14 +1,17 @@
 """Insert: publishes the pages of a reservation, and stores next tokens."""
 
+from array import array
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
+from kvstore.core.journal.records import NO_PAGE, PagesRecord, RecordKind
 from kvstore.core.leases.holds import Hold, Reservation, covered_position
+from kvstore.core.leases.journaling import generations_of, row_of, write_reservation
 from kvstore.core.leases.lease import Lease
-from kvstore.core.pool.pages import publish
-from kvstore.core.pool.placement import joined, nearest
+from kvstore.core.pool.pages import begun, publish
+from kvstore.core.pool.placement import FIRST, joined, nearest
 from kvstore.core.values.group_pages import require_sequence
 from kvstore.core.values.requests import (
     NO_HINT,
@@ -21,6 +24,7 @@ from kvstore.core.values.requests import (
     SlotMoves,
 )
 from kvstore.core.values.runs import runs_of
+from kvstore.core.values.slots import Slots
 from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.core.verbs.lookup import whole_tokens
 from kvstore.core.verbs.reclaim import Reclaiming
@@ -91,9 +95,7 @@ class Inserting:
         known = reservation.token_end(namespace.layout.page_tokens) - sequence.position
         cut = min(max(known, 0) * TOKEN_BYTES, len(sequence.tokens))
         if cut:
-            start = sequence.position * TOKEN_BYTES
-            if reservation.tokens()[start : start + cut] != sequence.tokens[:cut]:
-                raise IdReused(id=reservation_id)
+            require_same(reservation, sequence, cut)
         is_new = cut < len(sequence.tokens)
         if is_new:
             require_new(lease, reservation, sequence, cut)
@@ -105,20 +107,43 @@ class Inserting:
             require_parents(namespace, base, covered, plan.pages)
         # From here on nothing is refused.
         if moves is not None and reservation_id not in lease.reservations:
-            lease.add_reservation(reservation)
+            self._add(lease, reservation)
         move_slots(reservation, plan)
         expected = NO_HINT if hint is None else hint.at(now)
         if is_new:
             fresh = checksums[reservation.whole_end - first :]
-            self._publish(lease, reservation, sequence, cut, fresh, expected, now)
+            # Without a record of the reservation, slots that move are still the other's.
+            pending = plan.source is not None
+            self._publish(
+                lease, reservation, sequence, cut, fresh, expected, now, is_pending=pending
+            )
         if plan.pages:
             self._publish_groups(lease, reservation, sequence, plan, expected, now)
+        if self._state.journal is not None:
+            self._write_moves(lease, reservation, plan, moves)
         if next_token is not None:
             store_next_token(lease, reservation, sequence, next_token)
         flags = reservation.published[first - reservation.start_page : end - reservation.start_page]
         runs = runs_of(reservation.slots()[first:end], namespace.extents)
         groups = () if moves is None else published_groups(reservation, moves.groups)
         return Inserted(runs, sum(flags), groups)
+
+    def _add(self, lease: Lease, reservation: Reservation) -> None:
+        """Gives a lease the reservation of an insert that brings its slots."""
+        if self._state.journal is not None:
+            self._state.journal.hold(row_of(lease, reservation))
+        lease.add_reservation(reservation)
+
+    def _write_moves(
+        self, lease: Lease, reservation: Reservation, plan: PlannedMoves, moves: SlotMoves | None
+    ) -> None:
+        """Writes to the journal what an insert's own record does not say of reservations."""
+        journal = self._state.journal
+        assert journal is not None  # the caller knows
+        if moves is not None or reservation.tiers is not None:
+            write_reservation(journal, lease, reservation)
+        if plan.source is not None:
+            write_reservation(journal, lease, plan.source)
 
     def _publish_groups(
         self,
@@ -133,7 +158,7 @@ class Inserting:
         namespace = reservation.namespace
         namespace.arena.policy.now = self._state.events.now = now
         base = base_of(lease, reservation, sequence)
-        inserted, duplicates, returned = self._groups.publish(reservation, base, plan, hint)
+        inserted, duplicates, returned = self._groups.publish(lease, reservation, base, plan, hint)
         for counters in (self._state.counters, namespace.counters, lease.counters):
             counters.inserted_page_count += inserted
             counters.duplicate_page_count += duplicates
@@ -148,11 +173,18 @@ class Inserting:
         checksums: Items[int],
         hint: Hint,
         now: float,
+        *,
+        is_pending: bool,
     ) -> None:
-        """Publishes a sequence's pages from byte ``cut`` on, and tells the other tiers."""
+        """Publishes a sequence's pages from byte ``cut`` on, and tells the other tiers.
+
+        ``is_pending`` means that some of the slots are another reservation's until its record.
+        """
         state, namespace, tokens = self._state, reservation.namespace, sequence.tokens[cut:]
         namespace.arena.policy.now = state.events.now = now
-        published = publish_next(lease, reservation, sequence, tokens, checksums, hint)
+        published = publish_next(
+            lease, reservation, sequence, tokens, checksums, hint, is_pending=is_pending
+        )
         state.touch(published.at)
         note_advance(reservation, sequence, tokens, now)
         if state.wanted is not None:
@@ -218,6 +250,13 @@ def require_checksums(checksums: Items[int], page_count: int) -> None:
         raise InvalidField(field="page_checksums", value=value, why=why)
 
 
+def require_same(reservation: Reservation, sequence: Sequence, cut: int) -> None:
+    """Raises IdReused unless a sequence's first ``cut`` bytes are what was inserted."""
+    start = sequence.position * TOKEN_BYTES
+    if reservation.tokens()[start : start + cut] != sequence.tokens[:cut]:
+        raise IdReused(id=reservation.hold_id)
+
+
 def require_new(lease: Lease, reservation: Reservation, sequence: Sequence, cut: int) -> None:
     """Raises unless a sequence's pages from byte ``cut`` on may follow the inserted ones.
 
@@ -268,34 +307,48 @@ def publish_next(
     tokens: bytes,
     checksums: Items[int] = (),
     hint: Hint = NO_HINT,
+    *,
+    is_pending: bool = False,
 ) -> Published:
     """Inserts ``tokens`` at the reservation's inserted end: whole pages, then a partial one.
 
     A page that is cached already stays, and so does a page that begins with the partial one.
-    ``checksums`` has one entry for each page, or none; ``hint`` is that of all pages. Raises
-    ParentNotCovered or ParentDetached, besides the errors of ``Lease.base_of``.
+    ``checksums`` has one entry for each page, or none; ``hint`` is that of all pages.
+    ``is_pending`` is for the journal. Raises ParentNotCovered or ParentDetached, besides the
+    errors of ``Lease.base_of``.
     """
     namespace = reservation.namespace
     index = namespace.index
     base = base_of(lease, reservation, sequence)
-    begun = reservation.whole_end
+    done = reservation.whole_end
     parent = parent_of(reservation, base)
     pages, rest = divmod(len(tokens), index.width)
     slots = reservation.reserved[reservation.inserted :]
     at = index.descend(parent, tokens, pages)
-    duplicates = at.node.start + at.pages - begun
+    duplicates = at.node.start + at.pages - done
     flags = [False] * duplicates + [True] * (pages - duplicates)
-    superseded = returned = 0
+    superseded = returned = page_id = 0
+    tail = tokens[pages * index.width :]
+    # Nothing continues a page that is not there yet.
+    fuller = index.beginning_with(at, tail) if rest and duplicates == pages else None
+    if namespace.journal is not None:
+        count = pages - duplicates + (rest > 0 and fuller is None)
+        page_id = write_insert(
+            *(lease, reservation, at if fuller is None else fuller),
+            *(slots[duplicates : duplicates + count], tokens[duplicates * index.width :]),
+            checksums[duplicates : duplicates + count],
+            duplicate_count=duplicates + (fuller is not None),
+            is_pending=is_pending,
+        )
     if duplicates < pages:
         whole = tokens[duplicates * index.width : pages * index.width]
         own = slots[duplicates:pages]
-        at, superseded, returned = publish(namespace, at, whole, own, hint)
+        at, superseded, returned = publish(namespace, at, whole, own, hint, page_id=page_id)
     if rest:
-        tail = tokens[pages * index.width :]
-        fuller = index.beginning_with(at, tail)
         if fuller is None:
             own = slots[pages : pages + 1]
-            at, more, back = publish(namespace, at, tail, own, hint)
+            page_id += page_id and pages - duplicates
+            at, more, back = publish(namespace, at, tail, own, hint, page_id=page_id)
             superseded += more
             returned += back
         else:
@@ -304,7 +357,7 @@ def publish_next(
     tiers = None
     if namespace.lower_arena is not None:
         held = None if base is None else base.tiers
-        tiers = joined(held, begun, nearest(at), at.depth)
+        tiers = joined(held, done, nearest(at), at.depth)
     if checksums:
         marked = zip(slots, flags, checksums, strict=False)
         namespace.arena.keep_checksums(
@@ -316,6 +369,38 @@ def publish_next(
     for node in left:
         index.compact(node)
     return Published(at, sum(flags), len(flags) - sum(flags), superseded, returned)
+
+
+def write_insert(
+    lease: Lease,
+    reservation: Reservation,
+    at: Position,
+    slots: Slots,
+    tokens: bytes,
+    checksums: Items[int],
+    *,
+    duplicate_count: int,
+    is_pending: bool,
+) -> int:
+    """Writes to the journal that pages are published after ``at``; returns the first one's id.
+
+    Without ``slots`` all pages are cached, the last one at ``at``.
+    """
+    namespace = reservation.namespace
+    journal = namespace.journal
+    assert journal is not None  # the caller knows
+    partial = begun(at, tokens[: namespace.width]) if slots else None
+    tail = len(tokens) % namespace.width // TOKEN_BYTES
+    return journal.insert(
+        PagesRecord(
+            *(RecordKind.INSERT, namespace.number, FIRST, NO_PAGE, at.page_id),
+            *(slots, generations_of(reservation, slots), array("Q", checksums)),
+            tokens if slots else b"",
+            NO_PAGE if partial is None else Position(partial, 1).page_id,
+            *(lease.number, reservation.hold_id, reservation.inserted, duplicate_count, tail),
+            journal.next_number if is_pending else 0,
+        )
+    )
 
 
 def announce(lease: Lease, sequence: Sequence, pin_id: int, reservation: Reservation) -> None:
@@ -365,5 +450,10 @@ def store_next_token(
     base = base_of(lease, reservation, sequence)
     at = covered_position(namespace, base, depth)
     last = reservation.position_at(depth + 1) if rest else at
-    if length and not last.node.detached:
-        at.store_next_token(sequence.tokens[len(sequence.tokens) - rest :], token)
+    if not length or last.node.detached:
+        return
+    tail = sequence.tokens[len(sequence.tokens) - rest :]
+    journal = namespace.journal
+    if journal is not None and at.find_next_token(tail) is None:
+        journal.end(namespace.number, at.page_id, last.page_id, tail, token)
+    at.store_next_token(tail, token)

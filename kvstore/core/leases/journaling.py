@@ -1,0 +1,111 @@
+"""Holds as the journal has them."""
+
+from array import array
+from collections.abc import Sequence
+
+from kvstore.core.index.node import Position
+from kvstore.core.journal.journal import Journal
+from kvstore.core.journal.records import ReserveRecord
+from kvstore.core.journal.rows import HoldRow, IdScope, LeaseRow, NamedPinRow
+from kvstore.core.leases.holds import Hold, Pin, Reservation, SourcePin
+from kvstore.core.leases.lease import Lease, LeaseState
+from kvstore.core.leases.named_pins import NamedPin
+from kvstore.core.values.runs import Run, runs_of
+from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots
+
+
+def end_of(hold: Hold) -> int:
+    """Returns the id of the deepest page that a hold has on its path, or zero."""
+    if not hold.anchors:
+        return 0
+    [anchor, *_] = hold.anchors
+    return Position(anchor.node, anchor.pages).page_id
+
+
+def row_of(lease: Lease, hold: Pin | SourcePin | Reservation) -> HoldRow:
+    """Returns the row of a hold."""
+    number, hold_id, namespace = lease.number, hold.hold_id, hold.namespace.number
+    if isinstance(hold, Reservation):
+        return HoldRow(number, IdScope.RESERVATION, hold_id, namespace)
+    end, tiers = end_of(hold), hold.tiers
+    if isinstance(hold, SourcePin):
+        valid = hold.valid_token_count
+        return HoldRow(number, IdScope.PIN, hold_id, namespace, end, tiers, valid_token_count=valid)
+    anchors = hold.group_anchors
+    return HoldRow(
+        *(number, IdScope.PIN, hold_id, namespace, end, tiers),
+        *(hold.next_token, hold.source_id, 0),
+        tuple((each.group, each.start_page, each.page_count) for each in hold.groups),
+        tuple((Position(each.node, 1).page_id, each.tier) for each in anchors),
+    )
+
+
+def lease_row(lease: Lease) -> LeaseRow:
+    """Returns the row of a lease."""
+    return LeaseRow(
+        lease.number,
+        lease.tenant,
+        lease.lease_id,
+        lease.secret_digest,
+        lease.ttl,
+        tuple(sorted(lease.features)),
+        lease.display_name,
+        tuple(lease.arenas),
+        lease.state is LeaseState.EXPIRED,
+    )
+
+
+def named_pin_row(pin: NamedPin) -> NamedPinRow:
+    """Returns the row of a named pin."""
+    return NamedPinRow(
+        *(pin.hold_id, pin.namespace.number, pin.name, end_of(pin)),
+        *(pin.tiers, pin.ttl, pin.fingerprint),
+    )
+
+
+def generations_of(hold: Hold, slots: Slots) -> "array[int]":
+    """Returns the generations of some slots of a hold's namespace."""
+    return generations_in(runs_of(slots, hold.namespace.extents))
+
+
+def generations_in(runs: Sequence[Run]) -> "array[int]":
+    """Returns the generations of all slots of an answer."""
+    if len(runs) == 1:
+        return runs[0].generations
+    generations = array("Q")
+    for run in runs:
+        generations.extend(run.generations)
+    return generations
+
+
+def _generations_or_zeros(reservation: Reservation) -> "array[int]":
+    """Returns the generations of a reservation's slots, zero for those that moved.
+
+    The extents of those that moved may be gone.
+    """
+    extents, generations = reservation.namespace.extents, array("Q")
+    for slot, published in zip(reservation.reserved, reservation.published, strict=True):
+        known = None if published else extents[slot >> INDEX_BITS].generations
+        generations.append(0 if known is None else known[slot & INDEX_MASK])
+    return generations
+
+
+def write_reservation(
+    journal: Journal,
+    lease: Lease,
+    reservation: Reservation,
+    generations: "array[int] | None" = None,
+) -> None:
+    """Writes all of a reservation. ``generations`` are those of its slots, if they are known."""
+    if generations is None:
+        generations = _generations_or_zeros(reservation)
+    journal.reserve(
+        ReserveRecord(
+            *(journal.next_number, reservation.namespace.number, lease.number),
+            *(reservation.hold_id, reservation.start_page, reservation.inserted),
+            *(reservation.tail_token_count, end_of(reservation), reservation.reserved),
+            *(generations, reservation.published, reservation.duplicates),
+            tuple((*key, int(value)) for key, value in reservation.group_pages.items()),
+            reservation.tiers,
+        )
+    )
