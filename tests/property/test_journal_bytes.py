@@ -52,23 +52,15 @@ def numbers(count: int) -> st.SearchStrategy["array[int]"]:
 def pages_records(draw: st.DrawFn) -> PagesRecord:
     """Draws a record of pages."""
     count = draw(st.integers(0, 5))
+    kind = draw(st.sampled_from([RecordKind.INSERT, RecordKind.COPY]))
     return PagesRecord(
-        draw(st.sampled_from([RecordKind.INSERT, RecordKind.COPY])),
-        draw(U32),
-        draw(U8),
-        draw(U64),
-        draw(U64),
+        *(kind, draw(U8), draw(U32), draw(U32)),
+        *(draw(U64), draw(U64), draw(U64), draw(U64)),
+        *(draw(U32), draw(U32), draw(U32), draw(U64)),
         draw(numbers(count)),
         draw(numbers(count)),
         draw(numbers(count) | numbers(0)),
         draw(st.binary(max_size=40)),
-        draw(U64),
-        draw(U32),
-        draw(U64),
-        draw(U32),
-        draw(U32),
-        draw(U32),
-        draw(U64),
     )
 
 
@@ -77,8 +69,8 @@ def reserve_records(draw: st.DrawFn) -> ReserveRecord:
     """Draws a record of a reservation."""
     count = draw(st.integers(0, 5))
     return ReserveRecord(
-        *(draw(U64), draw(U32), draw(U32), draw(U64)),
-        *(draw(U32), draw(U32), draw(U32), draw(U64)),
+        *(draw(U64), draw(U32), draw(U32), draw(U64), draw(U64)),
+        *(draw(U32), draw(U32), draw(U32)),
         draw(numbers(count)),
         draw(numbers(count)),
         draw(st.binary(min_size=count, max_size=count)),

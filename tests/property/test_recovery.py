@@ -24,9 +24,11 @@ SHARE = 0.04
     [
         (machines.Journaled, SHARE),
         (machines.JournaledGroups, SHARE),
-        (machines.JournaledHashes, SHARE / 3),
+        (machines.JournaledTiers, SHARE / 2),
+        (machines.JournaledGroupsInTiers, SHARE / 2),
+        (machines.JournaledHashes, SHARE / 4),
     ],
-    ids=["page-2", "groups", "hash"],
+    ids=["page-2", "groups", "two-tiers", "groups-two-tiers", "hash"],
 )
 def test_a_cache_is_recovered_from_each_write(
     machine: type[machines.Journaled],

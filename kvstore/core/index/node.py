@@ -502,7 +502,7 @@ class Node(Copies):
         """Keeps the first ``keep`` pages; returns the slots that the others had in tier 1."""
         if self.page_hashes is not None:
             self.page_hashes = self.page_hashes.cut(keep)
-        if self.page_ids is not None:
+        if self.page_ids is not None and keep:
             self.page_ids.cut(keep)
         if self.lower is not None:
             self.lower.cut_pages(keep)
@@ -568,8 +568,9 @@ class Node(Copies):
     def add_ids(self, start: int, base: int) -> None:
         """Gives the pages from ``start`` on their ids, which begin at ``base``."""
         if self.page_ids is None:
-            self.page_ids = PageIds()
-        self.page_ids.append(start, base)
+            self.page_ids = PageIds(base)
+        else:
+            self.page_ids.append(start, base)
 
     def add_child(self, key: bytes, child: "Node") -> None:
         """Stores a child under the bytes of its first page, in place of the child there."""
@@ -605,11 +606,8 @@ class Position(NamedTuple):
     @property
     def page_id(self) -> int:
         """The id of the last page, or zero at the beginning. There MUST be a journal."""
-        node, pages = self
-        while not pages and node.parent is not None:
-            node = node.parent
-            pages = len(node.slots)
-        return 0 if node.page_ids is None else node.page_ids.at(pages - 1)
+        ids = self.node.page_ids
+        return 0 if ids is None else ids.at(self.pages - 1)
 
     def find_next_token(self, tail: bytes) -> int | None:
         """Returns the next token stored at the end of ``tail`` after this place, or None."""

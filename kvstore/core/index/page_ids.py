@@ -23,9 +23,10 @@ class PageIds:
 
     __slots__ = ("bases", "starts")
 
-    def __init__(self, *runs: IdRun) -> None:
-        self.starts = array("I", [run.start for run in runs])
-        self.bases = array("Q", [run.base for run in runs])
+    def __init__(self, base: int) -> None:
+        """``base`` is the first page's id."""
+        self.starts = array("I", (0,))
+        self.bases = array("Q", (base,))
 
     @property
     def runs(self) -> list[IdRun]:
@@ -34,26 +35,25 @@ class PageIds:
 
     def at(self, page: int) -> int:
         """Returns the id of a page, which counts from the node's first."""
-        run = bisect_right(self.starts, page) - 1
-        return self.bases[run] + page - self.starts[run]
+        starts = self.starts
+        run = -1 if page >= starts[-1] else bisect_right(starts, page) - 1
+        return self.bases[run] + page - starts[run]
 
     def append(self, start: int, base: int) -> None:
         """Adds the ids of the pages from ``start`` on, which begin at ``base``."""
-        starts, bases = self.starts, self.bases
-        if bases and bases[-1] + start - starts[-1] == base:
-            return
-        starts.append(start)
-        bases.append(base)
+        if self.bases[-1] + start - self.starts[-1] != base:
+            self.starts.append(start)
+            self.bases.append(base)
 
     def cut(self, keep: int) -> None:
-        """Forgets the ids of the pages after the first ``keep``."""
-        while self.starts and self.starts[-1] >= keep:
+        """Forgets the ids of the pages after the first ``keep``, at least one."""
+        while self.starts[-1] >= keep:
             self.starts.pop()
             self.bases.pop()
 
     def divide(self, pages: int) -> "PageIds":
         """Removes the ids of the first ``pages`` pages and returns them."""
-        upper, lower = PageIds(), PageIds(IdRun(0, self.at(pages)))
+        upper, lower = PageIds(self.bases[0]), PageIds(self.at(pages))
         for start, base in self.runs:
             if start < pages:
                 upper.append(start, base)

@@ -21,6 +21,8 @@ from kvstore.core.journal.rows import CounterRow, HoldKey, HoldRow, Row, Table
 
 # Page ids are noted this many at a time, so that none is given out twice.
 ID_STEP = 1 << 20
+# A named tuple's constructor costs a Python frame.
+_new_tuple = tuple.__new__
 PAGE_IDS, LEASE_NUMBERS = "page ids", "lease numbers"
 
 
@@ -39,12 +41,12 @@ class Journal:
         self._noted_id = next_id
 
     def insert(self, record: PagesRecord) -> int:
-        """Writes that pages are published; returns the first one's id, which the record lacks."""
+        """Writes that pages are published, whose ids begin at ``next_id``; returns the first."""
         base_id = self.next_id
         self.next_id = base_id + len(record.slots)
         if self.next_id > self._noted_id:
             self._note_ids()
-        self.memory.append(*parts_of_pages(record._replace(base_id=base_id)))
+        self.memory.append(*parts_of_pages(record))
         return base_id
 
     def copy(self, record: PagesRecord) -> None:
@@ -72,7 +74,7 @@ class Journal:
 
     def release(self, lease: int, kind: int, hold_id: int) -> None:
         """Writes that a hold ends, and leaves a tombstone of its id."""
-        key = HoldKey(lease, kind, hold_id)
+        key = _new_tuple(HoldKey, (lease, kind, hold_id))
         self.memory.bury(key)
         self.memory.clear(Table.HOLDS, key)
 

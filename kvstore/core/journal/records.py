@@ -43,22 +43,22 @@ class PagesRecord(NamedTuple):
     another reservation's.
     """
 
-    kind: RecordKind
-    namespace: int
+    kind: int
     tier: int
+    namespace: int
+    lease: int
     base_id: int
     parent_id: int
+    supersedes_id: int
+    reservation_id: int
+    offset: int
+    duplicate_count: int
+    tail_token_count: int
+    needed_number: int
     slots: Slots
     generations: "array[int]"
     checksums: "array[int]"
     tokens: bytes
-    supersedes_id: int = NO_PAGE
-    lease: int = 0
-    reservation_id: int = 0
-    offset: int = 0
-    duplicate_count: int = 0
-    tail_token_count: int = 0
-    needed_number: int = 0
 
     @property
     def inserted(self) -> int:
@@ -78,10 +78,10 @@ class ReserveRecord(NamedTuple):
     namespace: int
     lease: int
     reservation_id: int
+    end_id: int
     start_page: int
     inserted: int
     tail_token_count: int
-    end_id: int
     slots: Slots
     generations: "array[int]"
     published: bytes | bytearray
@@ -112,18 +112,21 @@ class EndRecord(NamedTuple):
     token: int | None
 
 
+# Python 3.11 takes 0.2 us to look a member up in its enumeration.
+INSERTED = int(RecordKind.INSERT)
+
 Record: TypeAlias = PagesRecord | ReserveRecord | DetachRecord | EndRecord
 
-# Kind, tier, flags, pages, namespace, lease, base, parent, superseded page, reservation, its
-# offset, duplicates, tail tokens, needed number.
+# Kind, tier, flags, pages, and the other numbers of the record in their order.
 _PAGES = Struct("<BBHIIIQQQQIIIxxxxQ")
-# Kind, flags, runs of tiers, slots, number, namespace, lease, reservation, end, start page,
-# inserted, tail tokens, duplicates, groups' pages.
+# Kind, flags, runs of tiers, slots, the numbers of the record in their order, duplicates, and
+# pages of groups.
 _RESERVE = Struct("<BBHIQIIQQIIIIIxxxx")
 _DETACH = Struct("<BxxxIQQ")
 _END = Struct("<BBxxIQQI")
 _GROUP_PAGE = Struct("<IIB")
 _TIER = Struct("<IB")
+_RESERVE_KIND = int(RecordKind.RESERVE)
 _HAS_CHECKSUMS = 1
 _HAS_TIERS = 1
 _ENTRY = 8
@@ -145,12 +148,9 @@ def encode(record: Record) -> bytes:
 
 def parts_of_pages(record: PagesRecord) -> tuple["bytes | array[int]", ...]:
     """Returns the bytes of a record of pages, in parts that are to be joined."""
-    kind, namespace, tier, base_id, parent_id, slots, generations, checksums, tokens, *rest = record
-    supersedes_id, lease, *numbers = rest
-    head = _PAGES.pack(
-        *(kind, tier, _HAS_CHECKSUMS if checksums else 0, len(slots), namespace, lease),
-        *(base_id, parent_id, supersedes_id, *numbers),
-    )
+    slots, generations, checksums, tokens = record[12:]
+    flags = _HAS_CHECKSUMS if checksums else 0
+    head = _PAGES.pack(record[0], record[1], flags, len(slots), *record[2:12])
     return head, slots, generations, checksums, tokens
 
 
@@ -158,29 +158,15 @@ def parts_of_reservation(
     record: ReserveRecord,
 ) -> tuple["bytes | bytearray | array[int]", ...]:
     """Returns the bytes of a record of a reservation, in parts that are to be joined."""
-    *numbers, slots, generations, published, duplicates, group_pages, tiers = record
-    number, namespace, lease, reservation_id, start_page, inserted, tail, end_id = numbers
-    head = _RESERVE.pack(
-        RecordKind.RESERVE,
-        0 if tiers is None else _HAS_TIERS,
-        0 if tiers is None else len(tiers),
-        len(slots),
-        number,
-        namespace,
-        lease,
-        reservation_id,
-        end_id,
-        start_page,
-        inserted,
-        tail,
-        len(duplicates),
-        len(group_pages),
-    )
+    slots, generations, published, duplicates, group_pages, tiers = record[8:]
+    flags, runs = (0, 0) if tiers is None else (_HAS_TIERS, len(tiers))
+    numbers = (*record[:8], len(duplicates), len(group_pages))
+    head = _RESERVE.pack(_RESERVE_KIND, flags, runs, len(slots), *numbers)
     if not group_pages and tiers is None:
         return head, slots, generations, duplicates, published
     groups = b"".join(_GROUP_PAGE.pack(*each) for each in group_pages)
-    runs = b"".join(_TIER.pack(*each) for each in tiers or ())
-    return head, slots, generations, duplicates, published, groups, runs
+    places = b"".join(_TIER.pack(*each) for each in tiers or ())
+    return head, slots, generations, duplicates, published, groups, places
 
 
 def decode(data: bytes) -> Record:
@@ -229,47 +215,20 @@ class _Reader:
 
 
 def _decode_pages(data: bytes) -> PagesRecord:
-    head = _PAGES.unpack_from(data)
-    kind, tier, flags, count, namespace, lease, base_id, parent_id, supersedes_id = head[:9]
+    kind, tier, flags, count, *numbers = _PAGES.unpack_from(data)
     reader = _Reader(data, _PAGES.size)
-    return PagesRecord(
-        RecordKind(kind),
-        namespace,
-        tier,
-        base_id,
-        parent_id,
-        reader.numbers(count),
-        reader.numbers(count),
-        reader.numbers(count if flags & _HAS_CHECKSUMS else 0),
-        reader.rest(),
-        supersedes_id,
-        lease,
-        *head[9:],
-    )
+    arrays = (reader.numbers(n) for n in (count, count, count if flags else 0))
+    return PagesRecord._make((kind, tier, *numbers, *arrays, reader.rest()))
 
 
 def _decode_reserve(data: bytes) -> ReserveRecord:
     head = _RESERVE.unpack_from(data)
-    _, flags, tier_count, count, number, namespace, lease, reservation_id, end_id = head[:9]
-    start_page, inserted, tail_token_count, duplicate_count, group_count = head[9:]
+    (_, flags, tier_count, count), numbers = head[:4], head[4:12]
+    duplicate_count, group_count = head[12:]
     reader = _Reader(data, _RESERVE.size)
     slots, generations = reader.numbers(count), reader.numbers(count)
     duplicates, published = reader.numbers(duplicate_count), reader.take(count)
     group_pages = reader.rows(_GROUP_PAGE, group_count)
     tiers = reader.rows(_TIER, tier_count) if flags & _HAS_TIERS else None
-    return ReserveRecord(
-        number,
-        namespace,
-        lease,
-        reservation_id,
-        start_page,
-        inserted,
-        tail_token_count,
-        end_id,
-        slots,
-        generations,
-        published,
-        duplicates,
-        group_pages,  # type: ignore[arg-type]  # rows of three numbers
-        tiers,  # type: ignore[arg-type]  # rows of two numbers
-    )
+    rest = (slots, generations, published, duplicates, group_pages, tiers)
+    return ReserveRecord._make((*numbers, *rest))

@@ -129,6 +129,12 @@ class IdScope(IntEnum):
     RESERVATION = 2
 
 
+# Python 3.11 takes 0.2 us to look a member up in its enumeration, and a named tuple's
+# constructor costs a frame.
+PIN_SCOPE, RESERVATION_SCOPE = int(IdScope.PIN), int(IdScope.RESERVATION)
+_new_tuple = tuple.__new__
+
+
 class HoldKey(NamedTuple):
     """The key of a hold, or of its tombstone."""
 
@@ -160,7 +166,7 @@ class HoldRow(NamedTuple):
     @property
     def key(self) -> HoldKey:
         """The key of its row."""
-        return HoldKey(self.lease, self.kind, self.hold_id)
+        return _new_tuple(HoldKey, self[:3])
 
 
 Row: TypeAlias = (

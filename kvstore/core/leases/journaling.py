@@ -5,39 +5,52 @@ from collections.abc import Sequence
 
 from kvstore.core.index.node import Position
 from kvstore.core.journal.journal import Journal
-from kvstore.core.journal.records import ReserveRecord
-from kvstore.core.journal.rows import HoldRow, IdScope, LeaseRow, NamedPinRow
+from kvstore.core.journal.records import NO_PAGE, ReserveRecord
+from kvstore.core.journal.rows import (
+    PIN_SCOPE,
+    RESERVATION_SCOPE,
+    HoldRow,
+    LeaseRow,
+    NamedPinRow,
+)
 from kvstore.core.leases.holds import Hold, Pin, Reservation, SourcePin
 from kvstore.core.leases.lease import Lease, LeaseState
 from kvstore.core.leases.named_pins import NamedPin
 from kvstore.core.values.runs import Run, runs_of
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots
 
+# A named tuple's constructor costs a Python frame.
+_new_tuple = tuple.__new__
+
 
 def end_of(hold: Hold) -> int:
     """Returns the id of the deepest page that a hold has on its path, or zero."""
     if not hold.anchors:
-        return 0
-    [anchor, *_] = hold.anchors
-    return Position(anchor.node, anchor.pages).page_id
+        return NO_PAGE
+    anchor = hold.anchors[0]
+    ids = anchor.node.page_ids
+    assert ids is not None  # there is a journal
+    return ids.at(anchor.pages - 1)
 
 
 def row_of(lease: Lease, hold: Pin | SourcePin | Reservation) -> HoldRow:
     """Returns the row of a hold."""
-    number, hold_id, namespace = lease.number, hold.hold_id, hold.namespace.number
+    scope, end, next_token, source_id, valid = PIN_SCOPE, end_of(hold), None, None, 0
+    groups: tuple[tuple[int, int, int], ...] = ()
+    group_pages: tuple[tuple[int, int], ...] = ()
     if isinstance(hold, Reservation):
-        return HoldRow(number, IdScope.RESERVATION, hold_id, namespace)
-    end, tiers = end_of(hold), hold.tiers
-    if isinstance(hold, SourcePin):
+        # Its record has the rest.
+        scope, end = RESERVATION_SCOPE, NO_PAGE
+    elif isinstance(hold, SourcePin):
         valid = hold.valid_token_count
-        return HoldRow(number, IdScope.PIN, hold_id, namespace, end, tiers, valid_token_count=valid)
-    anchors = hold.group_anchors
-    return HoldRow(
-        *(number, IdScope.PIN, hold_id, namespace, end, tiers),
-        *(hold.next_token, hold.source_id, 0),
-        tuple((each.group, each.start_page, each.page_count) for each in hold.groups),
-        tuple((Position(each.node, 1).page_id, each.tier) for each in anchors),
-    )
+    else:
+        next_token, source_id = hold.next_token, hold.source_id
+        if hold.groups:
+            groups = tuple((each.group, each.start_page, each.page_count) for each in hold.groups)
+            anchors = hold.group_anchors
+            group_pages = tuple((Position(each.node, 1).page_id, each.tier) for each in anchors)
+    row = (lease.number, scope, hold.hold_id, hold.namespace.number, end, hold.tiers)
+    return _new_tuple(HoldRow, (*row, next_token, source_id, valid, groups, group_pages))
 
 
 def lease_row(lease: Lease) -> LeaseRow:
@@ -99,13 +112,14 @@ def write_reservation(
     """Writes all of a reservation. ``generations`` are those of its slots, if they are known."""
     if generations is None:
         generations = _generations_or_zeros(reservation)
-    journal.reserve(
-        ReserveRecord(
-            *(journal.next_number, reservation.namespace.number, lease.number),
-            *(reservation.hold_id, reservation.start_page, reservation.inserted),
-            *(reservation.tail_token_count, end_of(reservation), reservation.reserved),
-            *(generations, reservation.published, reservation.duplicates),
-            tuple((*key, int(value)) for key, value in reservation.group_pages.items()),
-            reservation.tiers,
-        )
+    groups: tuple[tuple[int, int, int], ...] = ()
+    if reservation.group_pages:
+        groups = tuple((*key, int(value)) for key, value in reservation.group_pages.items())
+    numbers = (
+        *(journal.next_number, reservation.namespace.number, lease.number, reservation.hold_id),
+        *(end_of(reservation), reservation.start_page, reservation.inserted),
+        reservation.tail_token_count,
     )
+    slots = (reservation.reserved, generations, reservation.published, reservation.duplicates)
+    record = _new_tuple(ReserveRecord, (*numbers, *slots, groups, reservation.tiers))
+    journal.reserve(record)

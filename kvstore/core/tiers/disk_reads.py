@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
 from kvstore.core.index.path_hashes import PathHashes, hashes_to, kept_end, remember
-from kvstore.core.journal.records import NO_PAGE, PagesRecord, RecordKind
+from kvstore.core.journal.records import INSERTED, NO_PAGE, PagesRecord
 from kvstore.core.leases.holds import Hold
 from kvstore.core.leases.journaling import generations_of
 from kvstore.core.leases.lease import Lease
@@ -256,9 +256,13 @@ def write_loaded(read: Hold, at: Position, tokens: bytes, slots: Slots) -> int:
     ]
     return namespace.journal.insert(
         PagesRecord(
-            *(RecordKind.INSERT, namespace.number, FIRST, NO_PAGE, at.page_id),
-            *(slots, generations_of(read, slots), array("Q", checksums), tokens),
+            *(INSERTED, FIRST, namespace.number, 0, namespace.journal.next_id, at.page_id),
             NO_PAGE if partial is None else Position(partial, 1).page_id,
+            *(0, 0, 0, 0, 0),
+            slots,
+            generations_of(read, slots),
+            array("Q", checksums),
+            tokens,
         )
     )
 

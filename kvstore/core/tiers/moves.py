@@ -13,7 +13,7 @@ from kvstore.core.cache_state import CacheState
 from kvstore.core.eviction.protocol import Leaf, Victim
 from kvstore.core.index.node import Lower, Node, Position
 from kvstore.core.index.radix import ancestor
-from kvstore.core.journal.records import PagesRecord, RecordKind
+from kvstore.core.journal.records import NO_PAGE, PagesRecord, RecordKind
 from kvstore.core.leases.holds import Hold
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace, namespace_of
@@ -130,7 +130,8 @@ def _write(namespace: Namespace, at: Position, tier: int, source: int, target: i
     above = ancestor(at, at.depth - 1)
     journal.copy(
         PagesRecord(
-            *(RecordKind.COPY, namespace.number, tier, at.page_id, above.page_id),
+            *(RecordKind.COPY, tier, namespace.number, 0, at.page_id, above.page_id),
+            *(NO_PAGE, 0, 0, 0, 0, 0),
             array("Q", (target,)),
             array("Q", (generation,)),
             array("Q", (_checksum(namespace, source),)),

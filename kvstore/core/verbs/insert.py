@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
-from kvstore.core.journal.records import NO_PAGE, PagesRecord, RecordKind
+from kvstore.core.journal.records import INSERTED, NO_PAGE, PagesRecord
 from kvstore.core.leases.holds import Hold, Reservation, covered_position
-from kvstore.core.leases.journaling import generations_of, row_of, write_reservation
+from kvstore.core.leases.journaling import generations_in, row_of, write_reservation
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.pages import begun, publish
 from kvstore.core.pool.placement import FIRST, joined, nearest
@@ -23,7 +23,7 @@ from kvstore.core.values.requests import (
     Sequence,
     SlotMoves,
 )
-from kvstore.core.values.runs import runs_of
+from kvstore.core.values.runs import Run, runs_of
 from kvstore.core.values.slots import Slots
 from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.core.verbs.lookup import whole_tokens
@@ -45,15 +45,22 @@ from kvstore.errors import (
     ParentNotCovered,
 )
 
+# A named tuple's constructor costs a Python frame.
+_new_tuple = tuple.__new__
+
 
 class Published(NamedTuple):
-    """The result of an insert, in pages. ``at`` is the end of the last page."""
+    """The result of an insert, in pages. ``at`` is the end of the last page.
+
+    ``runs`` are the slots of the pages that were published, if a journal has them.
+    """
 
     at: Position
     inserted: int
     duplicates: int
     superseded: int
     returned: int
+    runs: tuple[Run, ...] = ()
 
 
 class Inserting:
@@ -110,21 +117,24 @@ class Inserting:
             self._add(lease, reservation)
         move_slots(reservation, plan)
         expected = NO_HINT if hint is None else hint.at(now)
+        runs: tuple[Run, ...] = ()
         if is_new:
             fresh = checksums[reservation.whole_end - first :]
             # Without a record of the reservation, slots that move are still the other's.
             pending = plan.source is not None
-            self._publish(
+            runs = self._publish(
                 lease, reservation, sequence, cut, fresh, expected, now, is_pending=pending
             )
         if plan.pages:
             self._publish_groups(lease, reservation, sequence, plan, expected, now)
-        if self._state.journal is not None:
-            self._write_moves(lease, reservation, plan, moves)
+        journal = self._state.journal
+        if journal is not None and (moves is not None or reservation.tiers is not None):
+            # An insert's own record does not say all of it. Slots that moved are the later one's.
+            write_reservation(journal, lease, reservation)
         if next_token is not None:
             store_next_token(lease, reservation, sequence, next_token)
         flags = reservation.published[first - reservation.start_page : end - reservation.start_page]
-        runs = runs_of(reservation.slots()[first:end], namespace.extents)
+        runs = runs or runs_of(reservation.slots()[first:end], namespace.extents)
         groups = () if moves is None else published_groups(reservation, moves.groups)
         return Inserted(runs, sum(flags), groups)
 
@@ -133,17 +143,6 @@ class Inserting:
         if self._state.journal is not None:
             self._state.journal.hold(row_of(lease, reservation))
         lease.add_reservation(reservation)
-
-    def _write_moves(
-        self, lease: Lease, reservation: Reservation, plan: PlannedMoves, moves: SlotMoves | None
-    ) -> None:
-        """Writes to the journal what an insert's own record does not say of reservations."""
-        journal = self._state.journal
-        assert journal is not None  # the caller knows
-        if moves is not None or reservation.tiers is not None:
-            write_reservation(journal, lease, reservation)
-        if plan.source is not None:
-            write_reservation(journal, lease, plan.source)
 
     def _publish_groups(
         self,
@@ -175,9 +174,10 @@ class Inserting:
         now: float,
         *,
         is_pending: bool,
-    ) -> None:
+    ) -> tuple[Run, ...]:
         """Publishes a sequence's pages from byte ``cut`` on, and tells the other tiers.
 
+        Returns the slots of the sequence if they are known and all of it was published.
         ``is_pending`` means that some of the slots are another reservation's until its record.
         """
         state, namespace, tokens = self._state, reservation.namespace, sequence.tokens[cut:]
@@ -199,6 +199,7 @@ class Inserting:
             counters.duplicate_page_count += published.duplicates
             counters.superseded_page_count += published.superseded
             counters.returned_page_count += published.returned
+        return () if cut or published.duplicates else published.runs
 
 
 def published_groups(
@@ -328,12 +329,13 @@ def publish_next(
     duplicates = at.node.start + at.pages - done
     flags = [False] * duplicates + [True] * (pages - duplicates)
     superseded = returned = page_id = 0
+    runs: tuple[Run, ...] = ()
     tail = tokens[pages * index.width :]
     # Nothing continues a page that is not there yet.
     fuller = index.beginning_with(at, tail) if rest and duplicates == pages else None
     if namespace.journal is not None:
         count = pages - duplicates + (rest > 0 and fuller is None)
-        page_id = write_insert(
+        page_id, runs = write_insert(
             *(lease, reservation, at if fuller is None else fuller),
             *(slots[duplicates : duplicates + count], tokens[duplicates * index.width :]),
             checksums[duplicates : duplicates + count],
@@ -368,7 +370,7 @@ def publish_next(
     reservation.record(flags, at, rest // TOKEN_BYTES, tiers)
     for node in left:
         index.compact(node)
-    return Published(at, sum(flags), len(flags) - sum(flags), superseded, returned)
+    return Published(at, sum(flags), len(flags) - sum(flags), superseded, returned, runs)
 
 
 def write_insert(
@@ -381,26 +383,26 @@ def write_insert(
     *,
     duplicate_count: int,
     is_pending: bool,
-) -> int:
-    """Writes to the journal that pages are published after ``at``; returns the first one's id.
+) -> tuple[int, tuple[Run, ...]]:
+    """Writes to the journal that pages are published after ``at``.
 
-    Without ``slots`` all pages are cached, the last one at ``at``.
+    Without ``slots`` all pages are cached, the last one at ``at``. Returns the first page's id,
+    and the slots as runs.
     """
     namespace = reservation.namespace
     journal = namespace.journal
     assert journal is not None  # the caller knows
     partial = begun(at, tokens[: namespace.width]) if slots else None
+    superseded = NO_PAGE if partial is None else Position(partial, 1).page_id
+    runs = runs_of(slots, namespace.extents)
+    number = journal.next_number if is_pending else 0
     tail = len(tokens) % namespace.width // TOKEN_BYTES
-    return journal.insert(
-        PagesRecord(
-            *(RecordKind.INSERT, namespace.number, FIRST, NO_PAGE, at.page_id),
-            *(slots, generations_of(reservation, slots), array("Q", checksums)),
-            tokens if slots else b"",
-            NO_PAGE if partial is None else Position(partial, 1).page_id,
-            *(lease.number, reservation.hold_id, reservation.inserted, duplicate_count, tail),
-            journal.next_number if is_pending else 0,
-        )
+    record = (
+        *(INSERTED, FIRST, namespace.number, lease.number, journal.next_id, at.page_id),
+        *(superseded, reservation.hold_id, reservation.inserted, duplicate_count, tail, number),
+        *(slots, generations_in(runs), array("Q", checksums), tokens if slots else b""),
     )
+    return journal.insert(_new_tuple(PagesRecord, record)), runs
 
 
 def announce(lease: Lease, sequence: Sequence, pin_id: int, reservation: Reservation) -> None:

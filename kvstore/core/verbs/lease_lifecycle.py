@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.journal.journal import LEASE_NUMBERS
-from kvstore.core.journal.rows import CounterRow, IdScope, ProcessRow, Table
+from kvstore.core.journal.rows import PIN_SCOPE, RESERVATION_SCOPE, CounterRow, ProcessRow, Table
 from kvstore.core.leases.journaling import lease_row
 from kvstore.core.leases.lease import Lease, LeaseChange, LeaseState, Process
 from kvstore.core.values.event_log import LeaseEvent, LeaseStep
@@ -186,9 +186,9 @@ class Lifecycle:
             return
         journal.clear(Table.LEASES, lease.number)
         for pin_id in lease.pins:
-            journal.drop(lease.number, IdScope.PIN, pin_id)
+            journal.drop(lease.number, PIN_SCOPE, pin_id)
         for reservation_id in lease.reservations:
-            journal.drop(lease.number, IdScope.RESERVATION, reservation_id)
+            journal.drop(lease.number, RESERVATION_SCOPE, reservation_id)
         for process_id in lease.processes:
             journal.clear(Table.PROCESSES, process_id)
 

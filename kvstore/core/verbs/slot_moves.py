@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
 from kvstore.core.index.radix import ancestor
-from kvstore.core.journal.records import NO_PAGE, PagesRecord, RecordKind
+from kvstore.core.journal.records import INSERTED, NO_PAGE, PagesRecord
 from kvstore.core.leases.holds import Hold, Reservation, covered_position
 from kvstore.core.leases.journaling import generations_of
 from kvstore.core.leases.lease import Lease
@@ -207,12 +207,13 @@ class GroupPublishing:
         if namespace.journal is not None:
             page_id = namespace.journal.insert(
                 PagesRecord(
-                    *(RecordKind.INSERT, namespace.number, FIRST, NO_PAGE, at.page_id),
-                    *(slots, generations_of(reservation, slots), array("Q", (page.checksum,))),
+                    *(INSERTED, FIRST, namespace.number, lease.number),
+                    *(namespace.journal.next_id, at.page_id, NO_PAGE, reservation.hold_id),
+                    *(0, 0, 0, namespace.journal.next_number),
+                    slots,
+                    generations_of(reservation, slots),
+                    array("Q", (page.checksum,)),
                     marker,
-                    lease=lease.number,
-                    reservation_id=reservation.hold_id,
-                    needed_number=namespace.journal.next_number,
                 )
             )
         end, _, returned = publish(namespace, at, marker, slots, hint, page_id=page_id)

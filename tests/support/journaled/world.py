@@ -5,6 +5,7 @@ from collections.abc import Callable
 from core.core_builders import CoreWorld, Worker
 from journaled.witness import Witness
 from kvstore.core.cache import PrefixCache
+from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.recovery.recover import Recovered
 
 
@@ -13,8 +14,22 @@ class JournaledWorld(CoreWorld):
 
     witness: Witness
 
-    def __init__(self, *, slots: int = 8, has_disk: bool = False) -> None:
-        super().__init__(slots=slots, has_disk=has_disk, journal_of=self._watch)
+    def __init__(
+        self,
+        *,
+        slots: int = 8,
+        has_disk: bool = False,
+        divides_by_token: bool = False,
+        tier_policy: TierPolicy | None = None,
+    ) -> None:
+        super().__init__(
+            slots=slots,
+            has_disk=has_disk,
+            divides_by_token=divides_by_token,
+            lower_slots=8,
+            tier_policy=tier_policy,
+            journal_of=self._watch,
+        )
 
     def _watch(self, cache: PrefixCache, make: Callable[[], PrefixCache]) -> None:
         self.witness = Witness(cache, make)

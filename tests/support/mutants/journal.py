@@ -7,9 +7,9 @@ JOURNAL_MUTANTS = [
         "record-follows-the-answer",
         "kvstore.core.journal.journal",
         "Journal.insert",
-        "self.memory.append(*parts_of_pages(record._replace(base_id=base_id)))",
+        "self.memory.append(*parts_of_pages(record))",
         "late, self.late = getattr(self, 'late', ()), "
-        "parts_of_pages(record._replace(base_id=base_id))\n"
+        "parts_of_pages(record)\n"
         "if late: self.memory.append(*late)",
     ),
     Mutant(
@@ -45,7 +45,7 @@ JOURNAL_MUTANTS = [
         "released-pin-keeps-its-row",
         "kvstore.core.verbs.release",
         "Releasing.release",
-        "journal.release(lease.number, IdScope.PIN, pin_id)",
+        "journal.release(lease.number, PIN_SCOPE, pin_id)",
         "pass",
     ),
     Mutant(
@@ -70,18 +70,18 @@ JOURNAL_MUTANTS = [
         "pass",
     ),
     Mutant(
-        "moved-slots-are-not-written",
+        "reservation-with-moved-slots-is-not-written",
         "kvstore.core.verbs.insert",
         "Inserting.insert",
-        "write_reservation(journal, lease, plan.source)",
+        "write_reservation(journal, lease, reservation)",
         "pass",
     ),
     Mutant(
-        "forgotten-next-tokens-are-not-written",
-        "kvstore.core.pool.pages",
-        "forget_ends",
-        "namespace.journal.end(namespace.number, at.page_id, NO_PAGE, page, None)",
-        "pass",
+        "earlier-reservation-keeps-a-moved-slot",
+        "kvstore.core.recovery.recover",
+        "_Recovery._find_reservations",
+        "-each.number",
+        "each.number",
     ),
     Mutant(
         "copy-has-no-record",
@@ -95,7 +95,7 @@ JOURNAL_MUTANTS = [
         "kvstore.core.index.page_ids",
         "PageIds.divide",
         "start < pages",
-        "start <= pages",
+        "start < 0",
     ),
     Mutant(
         "quarantined-slot-is-handed-out",
@@ -112,15 +112,11 @@ JOURNAL_MUTANTS = [
         "pass",
     ),
     Mutant(
-        "page-is-found-by-its-tokens",
-        "kvstore.core.recovery.tree",
-        "TreeRecovery.find",
-        "return at if at.pages <= len(at.node.slots) and at.page_id == page_id else None",
-        "from kvstore.core.index.radix import path_tokens\n"
-        "index = self._namespace.index\n"
-        "tokens = path_tokens(at, index.width)\n"
-        "like = index.descend(Position(index.root, 0), tokens, len(tokens) // index.width)\n"
-        "return like if like.depth == at.depth else at",
+        "ids-come-twice",
+        "kvstore.core.journal.journal",
+        "Journal.insert",
+        "self.next_id = base_id + len(record.slots)",
+        "self.next_id = base_id + len(record.slots) // 2",
     ),
     Mutant(
         "pages-of-a-moved-generation-are-there",
@@ -144,3 +140,10 @@ JOURNAL_MUTANTS = [
         "False",
     ),
 ]
+
+# Those that only pages of groups, or two tiers, can show.
+OF_GROUPS = (
+    "reservation-with-moved-slots-is-not-written",
+    "earlier-reservation-keeps-a-moved-slot",
+)
+OF_TIERS = ("copy-has-no-record",)

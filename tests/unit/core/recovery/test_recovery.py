@@ -4,16 +4,26 @@ from array import array
 
 import pytest
 
-from core.core_builders import ADMIN, NAMESPACE_ID, OWNER, Worker, paged
+from core.core_builders import ADMIN, FILLER, NAMESPACE_ID, OWNER, Worker, paged
+from core.verify_calls import ask, conclude, publish
 from journaled.list_memory import Moved, WatchedGenerations, Write
 from journaled.snapshot import Snapshot
 from journaled.world import JournaledWorld
+from kvstore.core.cache import PrefixCache
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.journal.records import DetachRecord, PagesRecord, RecordKind, decode, encode
 from kvstore.core.journal.rows import Table
+from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.recovery.recover import recover
 from kvstore.core.tiers.disk_reads import DiskRead
-from kvstore.core.values.requests import MatchOptions, NamedPinRequest
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.requests import (
+    GroupInsert,
+    MatchOptions,
+    NamedPinRequest,
+    Sequence,
+    SlotMoves,
+)
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import IdReused, LeaseExpired, NotAttached, Tombstoned
 
@@ -274,7 +284,7 @@ def test_new_pages_get_new_ids(world: JournaledWorld) -> None:
     ]
     ids = [each.base_id for each in records if isinstance(each, PagesRecord) if each.slots]
     assert len(ids) == len(set(ids)) == 2
-    assert all(each.kind is RecordKind.INSERT for each in records if isinstance(each, PagesRecord))
+    assert all(each.kind == RecordKind.INSERT for each in records if isinstance(each, PagesRecord))
 
 
 def test_a_removal_that_the_disk_has_not_heard_of_is_told() -> None:
@@ -331,3 +341,233 @@ def test_workers_of_two_tenants_stay_apart(world: JournaledWorld) -> None:
     third = world.join("third")
     assert isinstance(third, Worker)
     assert third.lease.number == 3
+
+
+def store_end(world: JournaledWorld, tokens: bytes, token: int) -> None:
+    """Inserts tokens, with their next one, and holds nothing of them."""
+    # No id comes twice, and no token does.
+    world.worker.reserve(token, 3)
+    sequence = Sequence(tokens)
+    world.cache.insert(world.worker.caller, token, sequence, world.now, next_token=token)
+    world.worker.abort(token)
+
+
+def ends(cache: PrefixCache) -> dict[tuple[bytes, bytes], int]:
+    """Returns the next tokens of a cache."""
+    return Snapshot(cache).ends
+
+
+def test_next_tokens_are_there() -> None:
+    """A next token comes back with the page that it was computed on, whole or begun."""
+    world = JournaledWorld(divides_by_token=True)
+    store_end(world, paged("ab"), 5)
+    store_end(world, paged("ab") + FILLER, 6)
+    store_end(world, b"", 7)
+    expected = {(NAMESPACE_ID, paged("ab")): 5, (NAMESPACE_ID, paged("ab") + FILLER): 6}
+    assert ends(world.cache) == expected
+    assert ends(world.recover().cache) == expected
+    world.evict_prefix("ab")
+    store_end(world, paged("a"), 8)
+    assert ends(world.recover().cache) == {(NAMESPACE_ID, paged("a")): 8}
+
+
+def test_forgotten_next_tokens_stay_forgotten() -> None:
+    """A token within a corrupt page is forgotten, even if another page begins with its tail."""
+    world = JournaledWorld(divides_by_token=True)
+    publish(world.worker, "a")
+    store_end(world, FILLER, 5)
+    publish(world.worker, "b", 901)
+    _, inspection = ask(world.worker, "b", 1)
+    conclude(world.worker, inspection, "b")
+    assert ends(world.cache) == ends(world.recover().cache) == {}
+    assert world.shape() == {"a": {}}
+
+
+def test_tokens_of_a_page_that_was_superseded_stay_forgotten() -> None:
+    """A page that left while it was verified takes the tokens along, if it was corrupt."""
+    world = JournaledWorld()
+    publish(world.worker, "ab")
+    _, inspection = ask(world.worker, "ab", 1)
+    world.evict_prefix("ab")
+    publish(world.worker, "ab", 901)
+    store_end(world, paged("ab"), 9)
+    conclude(world.worker, inspection, "b")
+    assert ends(world.cache) == ends(world.recover().cache)
+
+
+def test_copies_in_two_tiers_are_there() -> None:
+    """A page keeps its copies in both tiers, or the one that is left."""
+    world = JournaledWorld(tier_policy=TierPolicy(WritePolicy.THROUGH))
+    publish(world.worker, "abc")
+    world.cache.finish_moves(world.cache.plan_moves(8))
+    assert len(Snapshot(world.cache).pages) == 6
+    world.worker.reserve(6, 7)
+    pages = Snapshot(world.cache).pages
+    assert {tier for _, tier, _ in pages} == {1, 2}
+    world.worker.match("abx", 5)
+    assert Snapshot(world.recover().cache).pages == pages
+    world.restart()
+    world.attach(world.worker)
+    assert Snapshot(world.cache).pins[1, 5].tokens == paged("ab")
+
+
+def test_pages_of_groups_are_there() -> None:
+    """Pages of groups are pinned as before, and slots that moved are where they went."""
+    world = JournaledWorld(slots=16)
+    world.worker.publish_groups("abc", g1="101", g2="011")
+    world.worker.publish_groups("abc", g1="111")
+    world.worker.match_groups("abc", 5, {1: 1, 2: 2})
+    world.worker.reserve(6, 4)
+    moves = SlotMoves(6, [0, 1], [GroupInsert(3, [0], [2]), GroupInsert(1, [0], [3])])
+    world.worker.insert(7, "ax", moves=moves)
+    before = Snapshot(world.cache)
+    world.restart()
+    world.attach(world.worker)
+    after = Snapshot(world.cache)
+    assert (after.pins, after.reservations) == (before.pins, before.reservations)
+    assert world.worker.insert(7, "ax", moves=moves).published_page_count == 1
+
+
+def test_a_source_page_is_held() -> None:
+    """A page to copy from comes back, even if nothing else matched."""
+    world = JournaledWorld(divides_by_token=True)
+    world.worker.publish("ab")
+    options = MatchOptions(5, source_pin_id=6)
+    sequence = Sequence(paged("x"))
+    match = world.cache.match(world.worker.caller, NAMESPACE_ID, sequence, options, world.now)
+    assert match.source is not None
+    before = Snapshot(world.cache)
+    world.restart()
+    assert Snapshot(world.cache).pins == before.pins
+    assert world.worker.lease.pins[6].page_count == 1
+
+
+def test_a_partial_page_gives_way() -> None:
+    """A partial page that is held leaves the index to the fuller one, and no token is lost."""
+    world = JournaledWorld(divides_by_token=True)
+    store_end(world, FILLER, 5)
+    options = MatchOptions(7, source_pin_id=8)
+    sequence = Sequence(FILLER + FILLER)
+    world.cache.match(world.worker.caller, NAMESPACE_ID, sequence, options, world.now)
+    world.worker.publish("a")
+    before = Snapshot(world.cache)
+    cache = world.recover().cache
+    assert Snapshot(cache).pages == before.pages
+    assert Snapshot(cache).pins == before.pins
+    # The token was computed on the page that left.
+    assert (len(before.ends), len(ends(cache))) == (1, 0)
+
+
+def test_a_reservation_that_grew_goes_on(world: JournaledWorld) -> None:
+    """The latest record of a reservation counts, with the inserts after it alone."""
+    world.worker.reserve(6, 2)
+    world.worker.insert(6, "a")
+    world.worker.reserve(6, 4)
+    world.worker.insert(6, "b", 1)
+    before = Snapshot(world.cache)
+    assert Snapshot(world.restart().cache).reservations == before.reservations
+    world.attach(world.worker)
+    world.worker.insert(6, "cd", 2)
+    assert world.shape() == {"abcd": {}}
+
+
+def test_a_reservation_over_two_tiers_keeps_its_copies() -> None:
+    """A reservation whose path lies in tier 2 alone holds it there."""
+    world = JournaledWorld(tier_policy=TierPolicy(WritePolicy.THROUGH))
+    world.worker.publish("ab")
+    world.cache.finish_moves(world.cache.plan_moves(8))
+    world.worker.reserve(9, 8)
+    world.worker.abort(9)
+    world.worker.acquire("abc", 5, 6)
+    world.worker.insert(6, "c", 2, base_pin_id=5)
+    before = Snapshot(world.cache)
+    assert before.reservations[1, 6].tokens == paged("abc")
+    assert Snapshot(world.recover().cache).reservations == before.reservations
+
+
+def test_everything_ends_with_its_lease(world: JournaledWorld) -> None:
+    """Nothing of a lease that ended comes back, nor does an extent that was destroyed."""
+    second = world.join("second")
+    second.acquire("abc", 5, 6)
+    second.insert(6, "a")
+    second.match("ax", 7)
+    world.cache.process_died(second.process_id, world.now)
+    request = NamedPinRequest("system", paged("a"))
+    world.cache.pin_prefix(OWNER, NAMESPACE_ID, request, world.now)
+    world.cache.unpin_prefix(OWNER, NAMESPACE_ID, "system")
+    world.cache.retire_extent(1, 1)
+    world.cache.unmapped(world.worker.process_id, [1])
+    assert world.cache.remove_extent(1)
+    cache = world.recover().cache
+    assert [each.number for each in cache.table.leases.values()] == [1]
+    assert cache.visible_named_pins(OWNER, None) == []
+    assert 1 not in cache.arenas or not cache.arenas[1].extents
+
+
+def test_a_withdrawn_answer_is_gone(world: JournaledWorld) -> None:
+    """The holds of a match that was not answered do not come back."""
+    publish(world.worker, "a")
+    sequence = world.worker.sequence("ab")
+    _, _, inspection = world.cache.acquire_with_checks(
+        world.worker.caller,
+        NAMESPACE_ID,
+        sequence,
+        MatchOptions(5),
+        reservation_id=6,
+        total_page_count=2,
+        now=world.now,
+        pick=range,
+    )
+    assert inspection is not None
+    world.cache.withdraw(inspection)
+    snapshot = Snapshot(world.recover().cache)
+    assert (snapshot.pins, snapshot.reservations) == ({}, {})
+
+
+def test_pages_in_a_retiring_extent_leave_again(world: JournaledWorld) -> None:
+    """Pages that are published into an extent that retires are gone at once."""
+    world.worker.reserve(6, 2)
+    world.cache.retire_extent(1, 1)
+    world.worker.insert(6, "ab")
+    cache = world.recover().cache
+    assert cache.namespaces[NAMESPACE_ID].index.page_count == 0
+    Invariants(cache).check()
+
+
+def test_slots_out_of_order_have_their_generations(world: JournaledWorld) -> None:
+    """A record of pages in several runs of slots has the generation of each."""
+    world.cache.add_extent(1, 2, 4)
+    world.worker.map_memory()
+    world.worker.publish("abcdefghij")
+    world.evict_prefix("c")
+    world.evict_prefix("abc")
+    world.worker.publish("abxyz")
+    before = Snapshot(world.cache)
+    assert Snapshot(world.recover().cache).pages == before.pages
+
+
+def test_namespaces_have_their_own_pins(world: JournaledWorld) -> None:
+    """A named pin is of one namespace, whatever others there are."""
+    identity = NamespaceIdentity(b"other")
+    caller = world.worker.caller
+    world.cache.open_namespace(caller, identity, world.layout, b"other" * 4, world.now)
+    world.worker.publish("a")
+    request = NamedPinRequest("system", paged("a"))
+    world.cache.pin_prefix(OWNER, NAMESPACE_ID, request, world.now)
+    [pin] = world.recover().cache.visible_named_pins(OWNER, None)
+    assert pin.namespace.namespace_id == NAMESPACE_ID
+
+
+def test_ends_without_their_page_are_dropped() -> None:
+    """A token of a page that is gone is not stored, nor is anything forgotten where none is."""
+    world = JournaledWorld(divides_by_token=True)
+    store_end(world, paged("ab") + FILLER, 5)
+    store_end(world, FILLER, 7)
+    world.cache.evict_prefix(OWNER, NAMESPACE_ID, FILLER)
+    publish(world.worker, "c")
+    _, inspection = ask(world.worker, "c", 1)
+    conclude(world.worker, inspection, "c")
+    assert ends(world.cache) == ends(world.recover().cache) == {}
+    store_end(world, paged("a"), 6)
+    world.worker.reserve(60, 8)
+    assert ends(world.cache) == ends(world.recover().cache) == {}
