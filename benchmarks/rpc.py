@@ -7,6 +7,7 @@ same machine.
 import json
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +24,7 @@ from support.rpc.figures import Cell, Rounds, cell_figures, ratios
 from support.rpc.groups import group_figures
 from support.rpc.local import local_worker
 from support.rpc.slices import LocalStore, ServedStore
+from support.rpc.steps import step_figures
 from support.rpc.summary import summary
 from support.rpc.tables import tables
 from support.rpc.worker import PAGE_BYTES, PAGE_TOKENS, attached_worker
@@ -137,14 +139,14 @@ def document_of(plan: Plan, rounds: Rounds, loads: tuple[float, float]) -> dict[
     }
 
 
-def show_groups(token_count: int, rounds: int, seconds: float) -> None:
-    """Prints what a match in KV cache groups costs, as one JSON value."""
+def show(name: str, rounds: int, seconds: float, figures: Callable[[], dict[str, Any]]) -> None:
+    """Prints the figures of one part alone, as one JSON value."""
     before = machine.load_average()
     document = {
-        "benchmark": "rpc --groups",
+        "benchmark": f"rpc {name}",
         "machine": machine.machine_facts(),
         "method": {"rounds": rounds, "slice_seconds": seconds},
-        **group_figures(token_count, rounds, seconds),
+        **figures(),
         "load_average": {"before": before, "after": machine.load_average()},
     }
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
@@ -164,15 +166,22 @@ def main(
     groups: Annotated[
         int, typer.Option(help="Only match this many tokens in KV cache groups, over a lane.")
     ] = 0,
+    steps: Annotated[
+        int, typer.Option(help="Only make steps of this many sequences, by one call and by many.")
+    ] = 0,
 ) -> None:
     """Measures the cost of a call over gRPC with threads, over grpc.aio, and without gRPC."""
     # SIGTERM acts like Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     usual = QUICK if quick else FULL
+    times = rounds or usual[0], seconds or usual[1]
     if groups:
-        show_groups(groups, rounds or usual[0], seconds or usual[1])
+        show("--groups", *times, lambda: group_figures(groups, *times))
         return
-    plan = Plan(tokens, callers, rounds or usual[0], seconds or usual[1])
+    if steps:
+        show("--steps", *times, lambda: step_figures(steps, tokens[0], *times))
+        return
+    plan = Plan(tokens, callers, *times)
     before = machine.load_average()
     measured = measure(plan)
     document = document_of(plan, measured, (before, machine.load_average()))

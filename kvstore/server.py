@@ -50,7 +50,7 @@ from kvstore.rpc.server import (
     call_threads,
     listen,
 )
-from kvstore.rpc.servicers.prefix_cache import IN_FLIGHT, KV_CACHE_GROUPS
+from kvstore.rpc.servicers.prefix_cache import IN_FLIGHT, KV_CACHE_GROUPS, STEP
 from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import MONOTONIC, Clock
@@ -283,7 +283,7 @@ def start(
             runtime_dir.grpc_socket,
             runtime_dir.attach_socket,
             access.sockets,
-            (HOT_LANE, IN_FLIGHT, KV_CACHE_GROUPS),
+            (HOT_LANE, IN_FLIGHT, KV_CACHE_GROUPS, STEP),
         ),
         version=__version__,
         clock=clock,

@@ -2,8 +2,11 @@
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+
+# systemd reads its socket at once, unless it is stopped.
+SEND_SECONDS = 10.0
 
 
 class ServiceManager:
@@ -33,6 +36,18 @@ class ServiceManager:
     def stopping(self) -> None:
         """Reports that the server drains and will end."""
         self._tell("STOPPING=1")
+
+    def send(self, message: str, descriptors: Iterable[int] = ()) -> None:
+        """Sends a message with copies of descriptors, and waits while the manager's queue is full.
+
+        Raises ``OSError``, also without a manager.
+        """
+        if self._address is None:
+            raise FileNotFoundError("no service manager started this process")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(SEND_SECONDS)
+            sender.connect(self._address)
+            socket.send_fds(sender, [message.encode()], list(descriptors))
 
     def _tell(self, message: str) -> None:
         if self._address is None:

@@ -28,6 +28,8 @@ TESTS = Path(__file__).parent
 LIMIT = 120.0
 # Folders whose tests carry a marker of the folder's name.
 MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "property", "static"})
+# Folders whose tests are measured for coverage.
+MEASURED = ("tests/unit/core/", "tests/unit/journal/", "tests/unit/service/")
 # Folders whose tests start processes, and are dealt out by the file.
 STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration", "kernels"})
 
@@ -261,8 +263,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Sorts the tests by file, marks each by its folder, and skips GPU tests if there is no GPU.
 
     Does not collect the tests of a release, unless $KVSTORE_DIST names one. Measures coverage of
-    core and service only in their unit tests: coverage by other tests says little about what was
-    checked, and measuring takes up to twice the time.
+    core, journal and service only in their unit tests: coverage by other tests says little about
+    what was checked, and measuring takes up to twice the time.
     """
     reason = why_no_gpu()
     # xdist's processes collect in orders of their own, and must agree.
@@ -273,7 +275,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
     for item in items:
         folder = folder_of(item.nodeid)
-        if not item.nodeid.startswith(("tests/unit/core/", "tests/unit/service/")):
+        if not item.nodeid.startswith(MEASURED):
             item.add_marker("no_cover")
         if folder in MARKED:
             item.add_marker(folder)

@@ -12,6 +12,9 @@ from inference_worker.engine.sampling import choose_all
 from inference_worker.engine.scheduler import Part, Scheduler
 from inference_worker.model.model import PagedModel
 from inference_worker.pages.pool import PagePool
+from inference_worker.pages.sequence import StepOf
+from kvstore import tracing
+from kvstore_client import Namespace, StoreStep
 from kvstore_client.errors import PageRecycled
 
 
@@ -81,8 +84,10 @@ class BatchRunner:
         through = [run for run, _, step_part in batch if step_part.wants_logits]
         ended = self._choose(through, logits) if through else {}
         for run, _, _ in batch:
-            if run.number in self._table.runs and run.number not in self._table.aborted:
-                self._publish(run, ended.get(run.number))
+            reason = ended.get(run.number)
+            if reason is not None and self._goes_on(run):
+                self._table.end(run, reason)
+        self._publish([run for run, _, _ in batch if self._goes_on(run)])
 
     def _choose(self, runs: list[RequestRun], logits: torch.Tensor) -> dict[int, FinishReason]:
         """Chooses and reports the next token of each request. Returns who ended, and why.
@@ -130,12 +135,43 @@ class BatchRunner:
             return True
         return False
 
-    def _publish(self, run: RequestRun, ended: FinishReason | None) -> None:
-        if ended is not None:
-            self._table.end(run, ended)
+    def _goes_on(self, run: RequestRun) -> bool:
+        return run.number in self._table.runs and run.number not in self._table.aborted
+
+    def _publish(self, runs: list[RequestRun]) -> None:
+        """Publishes the complete pages of requests, in one call for each namespace."""
+        if len(runs) == 1:
+            self._try(runs[0], runs[0].publish)
             return
+        steps: dict[Namespace, StoreStep] = {}
+
+        def step_of(namespace: Namespace) -> StoreStep:
+            return steps.setdefault(namespace, StoreStep(namespace))
+
+        reports = [(run, self._add_to(step_of, run)) for run in runs]
         try:
-            run.publish()
+            for each in steps.values():
+                with tracing.span("save", sequences=len(reports)):
+                    each.run()
+        except Exception as error:  # noqa: BLE001 - fails the requests of the step
+            for run, report in reports:
+                if report is not None:
+                    self._table.fail(run, error)
+            return
+        for run, report in reports:
+            if report is not None and self._goes_on(run):
+                self._try(run, report)
+
+    def _add_to(self, step_of: StepOf, run: RequestRun) -> Callable[[], None] | None:
+        try:
+            return run.publish_in(step_of)
+        except Exception as error:  # noqa: BLE001 - fails this request only
+            self._table.fail(run, error)
+            return None
+
+    def _try(self, run: RequestRun, call: Callable[[], None]) -> None:
+        try:
+            call()
         except Exception as error:  # noqa: BLE001 - fails this request only
             self._table.fail(run, error)
 

@@ -8,7 +8,7 @@ from inference_worker.attention.step import StepPart
 from inference_worker.engine.request import FinishReason, Generation, Request, RequestListener
 from inference_worker.engine.sampling import SampledToken, Sampler
 from inference_worker.pages.layout import PageRef
-from inference_worker.pages.sequence import SequencePages
+from inference_worker.pages.sequence import SequencePages, StepOf
 from kvstore import tracing
 from kvstore_client.errors import PageRecycled
 
@@ -178,10 +178,25 @@ class RequestRun:
     def publish(self) -> None:
         """Publishes the complete pages and, at the prompt's end, the next token."""
         if self.pages is not None and self._computed_here:
-            at_prompt = self._computed == self.generation.prompt_tokens
-            token = self._next_tokens.get(self._computed) if at_prompt else None
             with tracing.inside(self.span):
+                token = self._token_after_prompt()
                 self._note(self.pages.publish(self.ids, self._computed, token))
+
+    def publish_in(self, step_of: StepOf) -> Callable[[], None] | None:
+        """Adds what :meth:`publish` inserts to a step of the store; returns None if nothing.
+
+        Otherwise returns a function that reports the pages once the step ran.
+        """
+        if self.pages is None or not self._computed_here:
+            return None
+        token = self._token_after_prompt()
+        pages = self.pages.add_to(step_of, self.ids, self._computed, token)
+        return None if pages is None else lambda: self._note(pages())
+
+    def _token_after_prompt(self) -> int | None:
+        """Returns the argmax after the computed ids if they are the prompt."""
+        at_prompt = self._computed == self.generation.prompt_tokens
+        return self._next_tokens.get(self._computed) if at_prompt else None
 
     def give_back(self, *, publish: bool) -> None:
         """Releases all pages; with ``publish`` it first publishes the rest of what was computed.

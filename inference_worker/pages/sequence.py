@@ -1,7 +1,8 @@
 """The pages of one running sequence: matched, reserved, private, and published."""
 
-from collections.abc import Iterable, Sequence
-from typing import Self
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple, Self, TypeAlias
 
 import kvstore_client
 from inference_worker.errors import LayoutMismatchError
@@ -17,6 +18,43 @@ from inference_worker.pages.pool import PagePool
 from inference_worker.pages.private_arena import PrivateArena
 from kvstore import tracing
 from kvstore_client.errors import StoreError
+
+# Returns the step for operations in a namespace.
+StepOf: TypeAlias = Callable[[kvstore_client.Namespace], kvstore_client.StoreStep]
+
+
+class _PlannedInsert(NamedTuple):
+    """An insert of a sequence's next pages, through the one before ``last_page``."""
+
+    tokens: list[int]
+    position: int
+    base: kvstore_client.Match | None
+    next_token: int | None
+    last_page: int
+
+    def insert(
+        self, reservation: kvstore_client.Reservation
+    ) -> Callable[[], kvstore_client.Inserted]:
+        """Returns the call that makes it."""
+        return partial(
+            reservation.insert,
+            self.tokens,
+            position=self.position,
+            base=self.base,
+            next_token=self.next_token,
+        )
+
+    def add_to(
+        self, step: kvstore_client.StoreStep, reservation: kvstore_client.Reservation
+    ) -> kvstore_client.StepOutcome[kvstore_client.Inserted]:
+        """Adds it to a step."""
+        return step.insert(
+            reservation,
+            self.tokens,
+            position=self.position,
+            base=self.base,
+            next_token=self.next_token,
+        )
 
 
 class PagePublisher:
@@ -45,20 +83,57 @@ class PagePublisher:
         owns. If another worker was first, or has a fuller page, the store keeps that worker's page
         and ours is not returned.
         """
+        planned = self._plan(ids, end, next_token)
+        if planned is None:
+            return []
+        with tracing.span("save", tokens=len(planned.tokens)):
+            answer = self._answer(planned.insert(self._reservation))
+        return self._published(planned, answer)
+
+    def add_to(
+        self,
+        step: kvstore_client.StoreStep,
+        ids: Sequence[int],
+        end: int,
+        next_token: int | None = None,
+    ) -> Callable[[], list[PageRef]] | None:
+        """Adds what :meth:`publish` inserts to a step; returns None if that is nothing.
+
+        Otherwise returns a function that gives the pages once the step ran.
+        """
+        planned = self._plan(ids, end, next_token)
+        if planned is None:
+            return None
+        outcome = planned.add_to(step, self._reservation)
+        return lambda: self._published(planned, self._answer(outcome.result))
+
+    def _plan(
+        self, ids: Sequence[int], end: int, next_token: int | None
+    ) -> "_PlannedInsert | None":
         start, count = self._reservation.start_page, self._reservation.page_count
         first = start + self._inserted
         last = min(-(-end // self._page_tokens), start + count)
         if self._failed or last <= first:
-            return []
+            return None
         reached = min(end, last * self._page_tokens)
-        base = self._match if first == start > 0 else None
-        answer = self._insert(
-            ids, first, reached, base=base, next_token=next_token if reached == end else None
+        position = first * self._page_tokens
+        return _PlannedInsert(
+            list(ids[position:reached]),
+            position,
+            self._match if first == start > 0 else None,
+            next_token if reached == end else None,
+            last,
         )
+
+    def _published(
+        self, planned: "_PlannedInsert", answer: kvstore_client.Inserted | None
+    ) -> list[PageRef]:
+        """Notes an insert, and returns the pages of it that the store now owns."""
         if answer is None:
             return []
-        own = self._reservation.pages[self._inserted : last - start]
-        self._inserted = last - start
+        last = planned.last_page - self._reservation.start_page
+        own = self._reservation.pages[self._inserted : last]
+        self._inserted = last
         named = set(answer.pages)
         return [PageRef(page.extent_id, page.slot) for page in own if page in named]
 
@@ -70,23 +145,17 @@ class PagePublisher:
         page = (end - 1) // self._page_tokens
         start = self._reservation.start_page
         if start <= page < start + self._inserted and not self._failed:
-            self._insert(ids, page, end, base=None, next_token=next_token)
+            position = page * self._page_tokens
+            planned = _PlannedInsert(list(ids[position:end]), position, None, next_token, page + 1)
+            with tracing.span("save", tokens=len(planned.tokens)):
+                self._answer(planned.insert(self._reservation))
 
-    def _insert(
-        self,
-        ids: Sequence[int],
-        first_page: int,
-        end: int,
-        *,
-        base: kvstore_client.Match | None,
-        next_token: int | None,
+    def _answer(
+        self, insert: Callable[[], kvstore_client.Inserted]
     ) -> kvstore_client.Inserted | None:
-        position = first_page * self._page_tokens
+        """Returns the answer to an insert; None if the store failed, which ends the publishing."""
         try:
-            with tracing.span("save", tokens=end - position):
-                return self._reservation.insert(
-                    list(ids[position:end]), position=position, base=base, next_token=next_token
-                )
+            return insert()
         except StoreError:
             self._failed = True
             return None
@@ -274,12 +343,29 @@ class SequencePages:
         ``next_token`` is the argmax after them, and is stored if a page ends there. Returns the
         pages that the store now owns, as ``PagePublisher.publish``.
         """
-        page_tokens = self._pool.layout.page_tokens
         if self._publisher is None:
             return []
+        return self._publisher.publish(ids, *self._whole_pages(computed, next_token))
+
+    def add_to(
+        self, step_of: StepOf, ids: Sequence[int], computed: int, next_token: int | None = None
+    ) -> Callable[[], list[PageRef]] | None:
+        """Adds what :meth:`publish` inserts to a step; returns None if that is nothing.
+
+        ``step_of`` returns the step of a namespace. Otherwise returns a function that gives the
+        pages once the step ran.
+        """
+        if self._publisher is None or self._namespace is None:
+            return None
+        whole = self._whole_pages(computed, next_token)
+        return self._publisher.add_to(step_of(self._namespace), ids, *whole)
+
+    def _whole_pages(self, computed: int, next_token: int | None) -> tuple[int, int | None]:
+        """Returns the end of the full pages, and the token after them if it is known."""
+        page_tokens = self._pool.layout.page_tokens
         if computed % page_tokens:
-            computed, next_token = computed // page_tokens * page_tokens, None
-        return self._publisher.publish(ids, computed, next_token)
+            return computed // page_tokens * page_tokens, None
+        return computed, next_token
 
     def finish(
         self, ids: Sequence[int], computed: int, next_tokens: dict[int, int]

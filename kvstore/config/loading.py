@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -79,9 +79,19 @@ def _told(error: str) -> str:
     why = error.removeprefix(NOT_TAKEN)
     first = why.removeprefix(UNKNOWN).split()[0].partition("=")[0]
     names = [f"--{name.replace('_', '-')}" for name in Config.model_fields]
-    near = get_close_matches(first, names, n=1) if why.startswith(UNKNOWN) else []
-    hint = f": did you mean {near[0]}?" if near else ";"
+    near = nearest(first, names) if why.startswith(UNKNOWN) else None
+    hint = ";" if near is None else f": did you mean {near}?"
     return f"{why}{hint} usage: {PROGRAM} [--SETTING VALUE]..., {PROGRAM} --help lists them"
+
+
+def nearest(word: str, words: Sequence[str]) -> str | None:
+    """Returns the one of ``words`` that is most like ``word``, or None if none is like it.
+
+    Of several it is the first, so that ``tier_bytes`` is taken for ``tier1_bytes``.
+    """
+    if not get_close_matches(word, words, n=1):
+        return None
+    return max(words, key=lambda each: SequenceMatcher(None, each, word).ratio())
 
 
 def load_config(arguments: Sequence[str]) -> Config:

@@ -5,14 +5,13 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from enum import IntEnum
 from inspect import cleandoc
 from pathlib import Path
 
 from kvstore.access_rules import read_access
 from kvstore.config.about import About, about, value_text
-from kvstore.config.loading import Resolved, resolve, settings_error
+from kvstore.config.loading import Resolved, nearest, resolve, settings_error
 from kvstore.config.settings import PROGRAM, Config
 
 COMMAND = "config"
@@ -152,8 +151,8 @@ def _name(spelling: str) -> str:
 
 def _require_field(name: str) -> None:
     if name not in Config.model_fields:
-        near = get_close_matches(name, Config.model_fields, n=1)
-        hint = f": did you mean {near[0]}?" if near else ""
+        near = nearest(name, list(Config.model_fields))
+        hint = "" if near is None else f": did you mean {near}?"
         raise ValueError(f"there is no setting {name}{hint}")
 
 

@@ -132,6 +132,7 @@ class PrefixCache:
         self.begin_read = reads.begin_read
         self.finish_read = reads.finish_read
         self.group_reads = group_reads.under_way
+        self.group_reads_in = group_reads.reads_in
         self.locate_groups = group_reads.locate_groups
         self.begin_group_read = group_reads.begin_group_read
         self.finish_group_read = group_reads.finish_group_read

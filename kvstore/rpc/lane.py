@@ -15,11 +15,11 @@ from typing import NamedTuple, NoReturn, Self
 import structlog
 from google.protobuf.message import DecodeError
 
-from kvstore.core import Identity, Limits
+from kvstore.core import Identity
 from kvstore.errors import InvalidField, KVStoreError, LimitExceeded, QuotaExceeded
 from kvstore.rpc.attach.table import ConnectionTable
 from kvstore.rpc.fair_queue import FairQueue
-from kvstore.rpc.pipeline import Call, Method, Pipeline, method_of
+from kvstore.rpc.pipeline import Call, Method, Pipeline, method_of, unknown_method
 from kvstore.rpc.servicers.lease import LeaseServicer
 from kvstore.rpc.servicers.prefix_cache import PrefixCacheServicer
 from kvstore.rpc.wire import status
@@ -60,6 +60,7 @@ METHODS = (
         )
     ),
     "/kvstore.v1.LeaseService/RenewLease",
+    "/kvstore.v1.PrefixCacheService/RunStep",
 )
 # The methods whose servicers take tokens beside the message.
 TOKENS_BESIDE = frozenset(METHODS[:2])
@@ -400,7 +401,9 @@ class HotLanes:
             lane.known_by = tenants
         known = head.method < len(METHODS)
         method = (
-            self._methods[head.method] if known else _unknown(head.method, self._pipeline.limits)
+            self._methods[head.method]
+            if known
+            else unknown_method("method", head.method, self._pipeline.limits)
         )
         body, tokens, remaining = frame.body, None, None
         if frame.tokens:
@@ -446,23 +449,3 @@ def _methods(store: KVStore) -> list[Method]:
         [serve] = [getattr(each, name) for each in servicers if hasattr(each, name)]
         found.append(method_of(path, serve, store.limits))
     return found
-
-
-def _unknown(number: int, limits: Limits) -> Method:
-    """Returns what stands for a method of an unknown number, and refuses its calls."""
-
-    def refuse(request: bytes, call: Call) -> NoReturn:
-        del request, call
-        raise InvalidField(field="method", value=number, why="unknown")
-
-    limit, longest = "max_message_bytes", limits.max_deadline
-    return Method(
-        "unknown",
-        refuse,
-        bytes,
-        limit,
-        limits.max_message_bytes,
-        longest,
-        giving_back=False,
-        has_stream=False,
-    )

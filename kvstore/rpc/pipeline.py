@@ -84,7 +84,7 @@ class Call(NamedTuple):
     ``lease_secret`` is the secret that came with it. A lane's calls have ``secret_digest`` instead,
     of the secret that opened the lane. ``remaining`` is the time to its deadline in seconds, None
     without one. ``tokens`` are those of its sequence if they came beside the message. ``stream``
-    takes the answers of a method that has many.
+    takes the answers of a method that has many, and ``operations`` answers the parts of a step.
     """
 
     who: Identity
@@ -93,6 +93,7 @@ class Call(NamedTuple):
     tokens: bytes | None = None
     stream: Stream | None = None
     lease_secret: bytes | None = None
+    operations: "Operations | None" = None
 
     def caller(self, lease_id: bytes, epoch: int | None) -> Caller:
         """Returns who calls under a lease, whose secret MUST come with the call.
@@ -134,7 +135,8 @@ class Method(NamedTuple):
 
     ``longest`` bounds the deadline in seconds, ``most_bytes`` the request; ``size_limit`` is the
     name of that limit. A method that is ``giving_back`` is not refused for its rate. A request has
-    to have the messages of ``required``, and ids of 128 bits in the fields of ``ids``.
+    to have the messages of ``required``, and ids of 128 bits in the fields of ``ids``. A step's
+    method ``has_operations``.
     """
 
     path: str
@@ -147,6 +149,7 @@ class Method(NamedTuple):
     has_stream: bool
     required: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
+    has_operations: bool = False
 
 
 def method_of(path: str, serve: Callable[[Any, Call], Message], limits: Limits) -> Method:
@@ -167,6 +170,7 @@ def method_of(path: str, serve: Callable[[Any, Call], Message], limits: Limits) 
         described.server_streaming,
         tuple(each.name for each in parts if each.name in REQUIRED),
         () if path in WITHOUT_ID else tuple(each.name for each in parts if _is_id(each)),
+        "operations" in described.input_type.fields_by_name,
     )
 
 
@@ -212,7 +216,7 @@ class Incoming(Protocol):
 
 
 class Pipeline:
-    """Answers the calls of one transport. Thread-safe.
+    """Answers the calls of one transport, whose times are those of ``clock``. Thread-safe.
 
     ``traffic`` counts the requests of each tenant. ``times``, if any, has the time of each call,
     except of those with a stream of answers, which last as long as a client listens.
@@ -221,7 +225,7 @@ class Pipeline:
     def __init__(self, store: KVStore, clock: Clock, times: CallTimes | None = None) -> None:
         self.limits = store.limits
         self.traffic: Traffic = store.traffic
-        self._clock = clock
+        self.clock = clock
         self._times = times
         # One for all calls: to find out for each that nothing is logged takes as long as to log it.
         self._log: Logger = structlog.get_logger().bind()
@@ -235,8 +239,7 @@ class Pipeline:
         has ended before its request came, and gRPC knows. A call whose deadline passed while it
         waited for a thread is refused, since nobody waits for its answer.
         """
-        times = None if method.has_stream else self._times
-        outcome = Outcome(self._clock, self._log, method, request_id, times)
+        outcome = self.begin(method, request_id)
         try:
             call = incoming.call
             outcome.tenant = call.who.tenant
@@ -252,6 +255,8 @@ class Pipeline:
             remaining = incoming.remaining
             if remaining != call.remaining:
                 call = call._replace(remaining=remaining)
+            if method.has_operations:
+                call = call._replace(operations=Operations(self, outcome, call, request))
             response = method.serve(request, call).SerializeToString()
         except grpc.RpcError as error:
             outcome.abandoned(error)
@@ -262,6 +267,102 @@ class Pipeline:
             return b"", outcome.ended(error)
         outcome.ended()
         return response, None
+
+    def begin(self, method: Method, request_id: str) -> "Outcome":
+        """Returns the outcome of a call, or of a step's operation, that begins now."""
+        times = None if method.has_stream else self._times
+        return Outcome(self.clock, self._log, method, request_id, times)
+
+
+class Operations:
+    """The operations of a step, each answered as a call of its own would be. One thread uses it.
+
+    Each has its own outcome, so it is counted, timed, logged and traced as its method. The step's
+    own admission by the rate of requests stands for its first operation.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        step: "Outcome",
+        call: Call,
+        request: Any,  # noqa: ANN401  # of any type that has operations
+    ) -> None:
+        self._pipeline = pipeline
+        self._step = step
+        # No operation waits for tier 3.
+        self._call = call._replace(remaining=0.0)
+        self._caller = request.caller
+        self._namespace_id: bytes = request.namespace_id
+        self._ends_at = pipeline.clock() + (call.remaining or 0.0)
+        self._answer_bytes = 0
+        self._is_first = True
+
+    def answer(
+        self,
+        method: Method,
+        request: Any,  # noqa: ANN401  # of any type that has a caller
+    ) -> tuple[Message | None, status_pb2.Status | None]:
+        """Makes an operation and returns its answer, or the status of its failure."""
+        outcome = self._pipeline.begin(method, self._step.request_id)
+        outcome.tenant = self._step.tenant
+        try:
+            self._require_room(method, outcome)
+            self._complete(request, method)
+            require_fields(request, method)
+            answer = method.serve(request, self._call)
+            self._answer_bytes += answer.ByteSize()
+        except Exception as error:  # noqa: BLE001  # its status says what may be said
+            return None, outcome.ended(error)
+        else:
+            outcome.ended()
+            return answer, None
+        finally:
+            self._is_first = False
+            CALL.set(self._step)
+
+    def _require_room(self, method: Method, outcome: "Outcome") -> None:
+        """Raises the refusals that need no look at the request."""
+        if not self._is_first:
+            self._pipeline.traffic.admit(outcome.tenant, always=method.giving_back)
+        if outcome.began >= self._ends_at:
+            raise InvalidField(field="deadline", value="passed", why="the operation had not begun")
+        maximum = self._pipeline.limits.max_message_bytes
+        if self._answer_bytes > maximum // 2:
+            raise LimitExceeded(
+                limit="max_message_bytes", maximum=maximum, value=self._answer_bytes
+            )
+
+    def _complete(self, request: Any, method: Method) -> None:  # noqa: ANN401  # as answer
+        """Gives a request the caller and the namespace of the step."""
+        if "caller" not in method.required:
+            return
+        if request.HasField("caller"):
+            raise InvalidField(field="caller", why="the step has one for all operations")
+        request.caller.CopyFrom(self._caller)
+        if method.ids:
+            if request.namespace_id:
+                raise InvalidField(field="namespace_id", why="the step has one for all operations")
+            request.namespace_id = self._namespace_id
+
+
+def unknown_method(field: str, value: object, limits: Limits) -> Method:
+    """Returns what stands for a method that is unknown, and refuses its calls by this field."""
+
+    def refuse(request: bytes, call: Call) -> NoReturn:
+        del request, call
+        raise InvalidField(field=field, value=value, why="unknown")
+
+    return Method(
+        "unknown",
+        refuse,
+        bytes,
+        "max_message_bytes",
+        limits.max_message_bytes,
+        limits.max_deadline,
+        giving_back=False,
+        has_stream=False,
+    )
 
 
 def require_fields(request: Message, method: Method) -> None:
@@ -295,12 +396,12 @@ class Outcome:
     An error of ours becomes its status. Anything else is a bug: it becomes INTERNAL and is logged
     with its traceback. Each call is one line at debug, which has no content of the request. If
     calls are traced it is a span of the one that its request id names, except for a stream.
-    ``tenant`` is empty until it is known.
+    ``tenant`` is empty until it is known. ``began`` is a time of the clock.
     """
 
     __slots__ = (
-        *("_began", "_clock", "_log", "_method", "_request_id", "_span", "_times"),
-        "tenant",
+        *("_clock", "_log", "_method", "_request_id", "_span", "_times"),
+        *("began", "tenant"),
     )
 
     def __init__(
@@ -314,7 +415,7 @@ class Outcome:
         self.tenant = ""
         self._times = times
         self._span: AbstractContextManager[Any] | None = None
-        self._began = clock()
+        self.began = clock()
         if tracing.ON and not method.has_stream:
             self._span = tracing.call_span(method.path.rpartition("/")[2], self.request_id)
             self._span.__enter__()
@@ -343,7 +444,7 @@ class Outcome:
             else:
                 self._log.error("request_failed", exc_info=error)
                 reason, failure = "INTERNAL", status.internal_status(self.request_id)
-        seconds = self._clock() - self._began
+        seconds = self._clock() - self.began
         if self._times is not None:
             self._times.note(self._method, reason, seconds)
         if self._log.is_enabled_for(logging.DEBUG):

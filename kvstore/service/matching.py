@@ -23,7 +23,8 @@ from kvstore.service.clock import Clock
 from kvstore.service.leases import Leases
 from kvstore.service.log_budget import LogBudget
 from kvstore.service.memory.arena_growth import Growth
-from kvstore.service.page_io.memory_mover import Mover
+from kvstore.service.page_io.disk_reader import NO_PART, DiskPart
+from kvstore.service.page_io.memory_mover import BATCH_PAGES, Mover
 from kvstore.service.page_io.tier3 import Tier3
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.memory_tiers import Tiers
@@ -119,10 +120,10 @@ class Matching:
         """
         if self._leases.draining:
             raise StoreDraining
-        state, on_disk = self._cache.state, 0
+        state, part = self._cache.state, NO_PART
         has_lower = state.disk is not None or state.wanted is not None
         if has_lower:
-            on_disk = self._bring(caller, namespace_id, sequence, options, remaining)
+            part = self._bring(caller, namespace_id, sequence, options, remaining)
         while True:
             with self._mutex:
                 match, checks = self._cache.match_with_checks(
@@ -136,7 +137,7 @@ class Matching:
                 if has_lower:
                     self._note_use(namespace_id)
             if checks is None or self._settle(checks, self._read(checks)):
-                return _with_tier_3(match, on_disk) if on_disk else match
+                return _with_tier_3(match, part) if part.end else match
 
     def acquire(
         self,
@@ -159,10 +160,10 @@ class Matching:
         """
         if self._leases.draining:
             raise StoreDraining
-        state, on_disk = self._cache.state, 0
+        state, part = self._cache.state, NO_PART
         has_lower = state.disk is not None or state.wanted is not None
         if has_lower:
-            on_disk = self._bring(caller, namespace_id, sequence, options, remaining)
+            part = self._bring(caller, namespace_id, sequence, options, remaining)
         while True:
             with self._mutex:
                 match, grant, checks = self._cache.acquire_with_checks(
@@ -189,7 +190,7 @@ class Matching:
                 if has_lower:
                     self._note_use(namespace_id)
             if checks is None or self._settle(checks, self._read(checks)):
-                return _with_tier_3(match, on_disk) if on_disk else match, grant
+                return _with_tier_3(match, part) if part.end else match, grant
 
     def _bring(
         self,
@@ -198,22 +199,38 @@ class Matching:
         sequence: Sequence,
         options: MatchOptions,
         remaining: float | None,
-    ) -> int:
-        """Brings pages of lower tiers nearer; returns the number of tokens that tier 3 has.
+    ) -> DiskPart:
+        """Brings pages of lower tiers nearer; returns the tokens that only tier 3 had.
 
         Raises StoreDraining if the device failed for good meanwhile.
         """
-        on_disk = 0
+        part = NO_PART
         if self._cache.state.disk is not None:
-            on_disk = self._tier3.loader.load(caller, namespace_id, sequence, options, remaining)
+            part = self._tier3.loader.load(caller, namespace_id, sequence, options, remaining)
         if self._cache.state.tier_policy.promote:
-            moves: list[Move] = []
-            # An error of the call is the match's to raise: a repeated call has its answer.
-            with suppress(KVStoreError), self._mutex:
-                moves = self._cache.plan_promotion(caller, namespace_id, sequence, options)
-            self._mover.carry_out(moves)
+            self._promote(caller, namespace_id, sequence, options)
         self._leases.require_open()
-        return on_disk
+        return part
+
+    def _promote(
+        self, caller: Caller, namespace_id: bytes, sequence: Sequence, options: MatchOptions
+    ) -> None:
+        """Copies to tier 1 what a match would find in tier 2 alone.
+
+        Plans it in several steps, so that other calls get in between. The moves of all steps are
+        under way before the first is finished, so no step takes the room of an earlier one.
+        """
+        moves: list[Move] = []
+        asked = caller, namespace_id, sequence, options
+        # An error of the call is the match's to raise: a repeated call has its answer.
+        with suppress(KVStoreError):
+            while planned := self._plan_promotion(asked):
+                moves += planned
+        self._mover.carry_out(moves)
+
+    def _plan_promotion(self, asked: tuple[Caller, bytes, Sequence, MatchOptions]) -> list[Move]:
+        with self._mutex:
+            return self._cache.plan_promotion(*asked, BATCH_PAGES)
 
     def _note_use(self, namespace_id: bytes) -> None:
         """Wakes whoever moves pages, after a match changed what is near and what is far."""
@@ -305,7 +322,10 @@ class Matching:
             )
 
 
-def _with_tier_3(match: Match, token_count: int) -> Match:
-    """Adds how many of the first ``token_count`` tokens tier 3 has beyond the match."""
-    beyond = token_count - match.matched_token_count
-    return match._replace(tier_3_token_count=beyond) if beyond > 0 else match
+def _with_tier_3(match: Match, part: DiskPart) -> Match:
+    """Adds the tokens that tier 3 has beyond the match, and those of it that it had alone."""
+    matched = match.matched_token_count
+    return match._replace(
+        tier_3_token_count=max(part.end - matched, 0),
+        tier_3_loaded_token_count=max(min(part.end, matched) - part.start, 0),
+    )

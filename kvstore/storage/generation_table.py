@@ -1,26 +1,21 @@
 """The generations of an extent's slots, in memory that workers map read-only."""
 
 import ctypes
-import errno
 import fcntl
 import mmap
 import os
 
-import structlog
-
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.extent import HostExport
 
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
-
 GENERATION_BYTES = ctypes.sizeof(ctypes.c_uint64)
-# F_SEAL_FUTURE_WRITE of linux/fcntl.h, since Linux 5.1: forbids new writable mappings.
-F_SEAL_FUTURE_WRITE = 0x0010
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+# A memfd is open to every user at first, so a worker could open its descriptor again to write.
+OWNERS_ALONE = 0o600
 
 
 class GenerationTable:
-    """A memfd with one uint64 a slot, zero at first, writable by this mapping only.
+    """A memfd with one uint64 a slot, zero at first, which only the store's uid can write.
 
     Slot i's generation is the eight bytes at ``8 * i``, in the machine's byte order. The core
     writes it through ``view`` when a slot becomes FREE, before the slot gets a new owner. An item
@@ -31,8 +26,9 @@ class GenerationTable:
     socket, and the kernel's mutexes order the two on both architectures. A reader loads a page
     first and its generation after it, on AArch64 with a barrier between them.
 
-    The table is mapped writable before it is sealed. A kernel older than 5.1 refuses the seal
-    against writing, which is logged; workers are then trusted not to write. Raises
+    Workers get a description of the file that is open for reading only. They can neither map it
+    writable nor open it again to write, unless they have the store's uid or are root. No seal is
+    against writing: it would keep a later process of the store from mapping the table too. Raises
     :class:`NotEnoughMemory`.
     """
 
@@ -40,14 +36,14 @@ class GenerationTable:
         self._size_bytes = slot_count * GENERATION_BYTES
         self._closed = False
         try:
-            self._descriptor = os.memfd_create(
+            writable = os.memfd_create(
                 f"kvstore-generations-{extent_id}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
             )
             try:
-                mapping = _map(self._descriptor, self._size_bytes)
-            except BaseException:
-                os.close(self._descriptor)
-                raise
+                mapping = _map(writable, self._size_bytes)
+                self._descriptor = opened_again(writable, os.O_RDONLY)
+            finally:
+                os.close(writable)
         except OSError as error:
             raise NotEnoughMemory(
                 f"the kernel refused a generation table ({error.strerror})",
@@ -58,7 +54,7 @@ class GenerationTable:
         self.view: memoryview = memoryview(mapping).cast("Q")
 
     def describe(self) -> HostExport:
-        """Returns the export with which other processes map the table, until ``close``."""
+        """Returns the export with which other processes read the table, until ``close``."""
         return HostExport(self._descriptor, self._size_bytes)
 
     def close(self) -> None:
@@ -69,17 +65,20 @@ class GenerationTable:
             self.view = memoryview(b"").cast("Q")
 
 
+def opened_again(descriptor: int, flags: int) -> int:
+    """Opens a descriptor's file again, close-on-exec, as a description with its own flags.
+
+    The file's mode decides whether this process may. Raises ``OSError``.
+    """
+    return os.open(f"/proc/self/fd/{descriptor}", flags | os.O_CLOEXEC)
+
+
 def _map(descriptor: int, size_bytes: int) -> mmap.mmap:
-    """Sets the file's size, allocates and maps it, and then seals it."""
+    """Sets the file's size and mode, allocates, seals and maps it."""
+    os.fchmod(descriptor, OWNERS_ALONE)
     os.posix_fallocate(descriptor, 0, size_bytes)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
     mapping = mmap.mmap(descriptor, size_bytes)
     mapping.madvise(mmap.MADV_DONTFORK)
     mapping.madvise(mmap.MADV_DONTDUMP)
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS | F_SEAL_FUTURE_WRITE)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        log.warning("generation_table_writable", why="this kernel has no F_SEAL_FUTURE_WRITE")
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
     return mapping

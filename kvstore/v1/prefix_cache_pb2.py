@@ -22,10 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from kvstore.v1 import types_pb2 as kvstore_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dkvstore/v1/prefix_cache.proto\x12\nkvstore.v1\x1a\x16kvstore/v1/types.proto\"Z\n\x06\x43\x61ller\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12\x13\n\x0bstore_epoch\x18\x02 \x01(\x06\x12\x13\n\x0bslot_ranges\x18\x03 \x01(\x08\x12\x14\n\x0cpacked_slots\x18\x04 \x01(\x08\"j\n\x08Sequence\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x15\n\x0b\x62\x61se_pin_id\x18\x03 \x01(\x06H\x00\x12\x1d\n\x13\x62\x61se_reservation_id\x18\x04 \x01(\x06H\x00\x42\x06\n\x04\x62\x61se\"\x9e\x02\n\x12MatchPrefixRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x0c\x12&\n\x08sequence\x18\x03 \x01(\x0b\x32\x14.kvstore.v1.Sequence\x12\x0e\n\x06pin_id\x18\x04 \x01(\x06\x12\x15\n\rsource_pin_id\x18\x05 \x01(\x06\x12\x19\n\x11\x61\x63\x63\x65pt_next_token\x18\x06 \x01(\x08\x12!\n\x19prefill_tokens_per_second\x18\x07 \x01(\r\x12\'\n\x06groups\x18\x08 \x03(\x0b\x32\x17.kvstore.v1.GroupWindow\x12\x18\n\x10group_start_page\x18\t \x01(\r\"0\n\x0bGroupWindow\x12\r\n\x05group\x18\x01 \x01(\r\x12\x12\n\npage_count\x18\x02 \x01(\r\"=\n\x13MatchPrefixResponse\x12&\n\x05match\x18\x01 \x01(\x0b\x32\x17.kvstore.v1.PrefixMatch\"\x8a\x02\n\x0bPrefixMatch\x12\x1b\n\x13matched_token_count\x18\x01 \x01(\r\x12!\n\x04runs\x18\x02 \x03(\x0b\x32\x13.kvstore.v1.PageRun\x12&\n\x06source\x18\x03 \x01(\x0b\x32\x16.kvstore.v1.SourcePage\x12\x17\n\nnext_token\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x1a\n\x12tier_3_token_count\x18\x05 \x01(\r\x12\'\n\tin_flight\x18\x06 \x01(\x0b\x32\x14.kvstore.v1.InFlight\x12&\n\x06groups\x18\x07 \x03(\x0b\x32\x16.kvstore.v1.GroupPagesB\r\n\x0b_next_token\"R\n\nGroupPages\x12\r\n\x05group\x18\x01 \x01(\r\x12\x12\n\nstart_page\x18\x02 \x01(\r\x12!\n\x04runs\x18\x03 \x03(\x0b\x32\x13.kvstore.v1.PageRun\"N\n\x08InFlight\x12\x13\n\x0btoken_count\x18\x01 \x01(\r\x12\x1c\n\x14inserted_token_count\x18\x02 \x01(\r\x12\x0f\n\x07idle_ms\x18\x03 \x01(\r\"|\n\x11PeekPrefixRequest\x12\x14\n\x0cnamespace_id\x18\x01 \x01(\x0c\x12\x0e\n\x06tokens\x18\x02 \x01(\x0c\x12\'\n\x06groups\x18\x03 \x03(\x0b\x32\x17.kvstore.v1.GroupWindow\x12\x18\n\x10group_start_page\x18\x04 \x01(\r\"\xb8\x01\n\x12PeekPrefixResponse\x12\x1b\n\x13matched_token_count\x18\x01 \x01(\r\x12$\n\x05tiers\x18\x02 \x03(\x0b\x32\x15.kvstore.v1.TierPages\x12\x1a\n\x12source_token_count\x18\x03 \x01(\r\x12\x1a\n\x12tier_3_token_count\x18\x04 \x01(\r\x12\'\n\tin_flight\x18\x05 \x01(\x0b\x32\x14.kvstore.v1.InFlight\"?\n\tTierPages\x12\x1e\n\x04tier\x18\x01 \x01(\x0e\x32\x10.kvstore.v1.Tier\x12\x12\n\npage_count\x18\x02 \x01(\r\"\x85\x01\n\x13ReservePagesRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x0c\x12\x34\n\x0creservations\x18\x03 \x03(\x0b\x32\x1e.kvstore.v1.ReservationRequest\"T\n\x12ReservationRequest\x12\x16\n\x0ereservation_id\x18\x01 \x01(\x06\x12\x12\n\nstart_page\x18\x02 \x01(\r\x12\x12\n\npage_count\x18\x03 \x01(\r\"D\n\x14ReservePagesResponse\x12,\n\x06grants\x18\x01 \x03(\x0b\x32\x1c.kvstore.v1.ReservationGrant\"a\n\x10ReservationGrant\x12\x16\n\x0ereservation_id\x18\x01 \x01(\x06\x12!\n\x04runs\x18\x02 \x03(\x0b\x32\x13.kvstore.v1.PageRun\x12\x12\n\nstart_page\x18\x03 \x01(\r\"\xc2\x02\n\x14\x41\x63quirePrefixRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x0c\x12&\n\x08sequence\x18\x03 \x01(\x0b\x32\x14.kvstore.v1.Sequence\x12\x0e\n\x06pin_id\x18\x04 \x01(\x06\x12\x15\n\rsource_pin_id\x18\x05 \x01(\x06\x12\x19\n\x11\x61\x63\x63\x65pt_next_token\x18\x06 \x01(\x08\x12\x16\n\x0ereservation_id\x18\x07 \x01(\x06\x12\x18\n\x10total_page_count\x18\x08 \x01(\r\x12!\n\x19prefill_tokens_per_second\x18\t \x01(\r\x12\x1a\n\x12yield_to_in_flight\x18\n \x01(\x08\x12\x15\n\ryield_idle_ms\x18\x0b \x01(\r\"l\n\x15\x41\x63quirePrefixResponse\x12&\n\x05match\x18\x01 \x01(\x0b\x32\x17.kvstore.v1.PrefixMatch\x12+\n\x05grant\x18\x02 \x01(\x0b\x32\x1c.kvstore.v1.ReservationGrant\"\xc8\x02\n\x13InsertPrefixRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x16\n\x0ereservation_id\x18\x02 \x01(\x06\x12&\n\x08sequence\x18\x03 \x01(\x0b\x32\x14.kvstore.v1.Sequence\x12\x17\n\nnext_token\x18\x04 \x01(\rH\x00\x88\x01\x01\x12#\n\x04hint\x18\x05 \x01(\x0b\x32\x15.kvstore.v1.ReuseHint\x12\x1a\n\x0epage_checksums\x18\x06 \x03(\x06\x42\x02\x10\x01\x12\x1c\n\x14slots_reservation_id\x18\x07 \x01(\x06\x12\x18\n\x0cslot_offsets\x18\x08 \x03(\rB\x02\x10\x01\x12,\n\x0bgroup_pages\x18\t \x03(\x0b\x32\x17.kvstore.v1.GroupInsertB\r\n\x0b_next_token\"n\n\x0bGroupInsert\x12\r\n\x05group\x18\x01 \x01(\r\x12\x1a\n\x0epage_positions\x18\x02 \x03(\rB\x02\x10\x01\x12\x18\n\x0cslot_offsets\x18\x03 \x03(\rB\x02\x10\x01\x12\x1a\n\x0epage_checksums\x18\x04 \x03(\x06\x42\x02\x10\x01\"\x82\x01\n\x14InsertPrefixResponse\x12!\n\x04runs\x18\x01 \x03(\x0b\x32\x13.kvstore.v1.PageRun\x12\x1c\n\x14published_page_count\x18\x02 \x01(\r\x12)\n\x06groups\x18\x03 \x03(\x0b\x32\x19.kvstore.v1.GroupInserted\"?\n\rGroupInserted\x12\r\n\x05group\x18\x01 \x01(\r\x12\x1f\n\x13published_positions\x18\x02 \x03(\rB\x02\x10\x01\"M\n\x12ReleasePinsRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x13\n\x07pin_ids\x18\x02 \x03(\x06\x42\x02\x10\x01\"\x15\n\x13ReleasePinsResponse\"Z\n\x17\x41\x62ortReservationRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x1b\n\x0freservation_ids\x18\x02 \x03(\x06\x42\x02\x10\x01\"\x1a\n\x18\x41\x62ortReservationResponse2\xe1\x04\n\x12PrefixCacheService\x12N\n\x0bMatchPrefix\x12\x1e.kvstore.v1.MatchPrefixRequest\x1a\x1f.kvstore.v1.MatchPrefixResponse\x12P\n\nPeekPrefix\x12\x1d.kvstore.v1.PeekPrefixRequest\x1a\x1e.kvstore.v1.PeekPrefixResponse\"\x03\x90\x02\x01\x12Q\n\x0cReservePages\x12\x1f.kvstore.v1.ReservePagesRequest\x1a .kvstore.v1.ReservePagesResponse\x12T\n\rAcquirePrefix\x12 .kvstore.v1.AcquirePrefixRequest\x1a!.kvstore.v1.AcquirePrefixResponse\x12Q\n\x0cInsertPrefix\x12\x1f.kvstore.v1.InsertPrefixRequest\x1a .kvstore.v1.InsertPrefixResponse\x12N\n\x0bReleasePins\x12\x1e.kvstore.v1.ReleasePinsRequest\x1a\x1f.kvstore.v1.ReleasePinsResponse\x12]\n\x10\x41\x62ortReservation\x12#.kvstore.v1.AbortReservationRequest\x1a$.kvstore.v1.AbortReservationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dkvstore/v1/prefix_cache.proto\x12\nkvstore.v1\x1a\x17google/rpc/status.proto\x1a\x16kvstore/v1/types.proto\"Z\n\x06\x43\x61ller\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12\x13\n\x0bstore_epoch\x18\x02 \x01(\x06\x12\x13\n\x0bslot_ranges\x18\x03 \x01(\x08\x12\x14\n\x0cpacked_slots\x18\x04 \x01(\x08\"j\n\x08Sequence\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x15\n\x0b\x62\x61se_pin_id\x18\x03 \x01(\x06H\x00\x12\x1d\n\x13\x62\x61se_reservation_id\x18\x04 \x01(\x06H\x00\x42\x06\n\x04\x62\x61se\"\x9e\x02\n\x12MatchPrefixRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x0c\x12&\n\x08sequence\x18\x03 \x01(\x0b\x32\x14.kvstore.v1.Sequence\x12\x0e\n\x06pin_id\x18\x04 \x01(\x06\x12\x15\n\rsource_pin_id\x18\x05 \x01(\x06\x12\x19\n\x11\x61\x63\x63\x65pt_next_token\x18\x06 \x01(\x08\x12!\n\x19prefill_tokens_per_second\x18\x07 \x01(\r\x12\'\n\x06groups\x18\x08 \x03(\x0b\x32\x17.kvstore.v1.GroupWindow\x12\x18\n\x10group_start_page\x18\t \x01(\r\"0\n\x0bGroupWindow\x12\r\n\x05group\x18\x01 \x01(\r\x12\x12\n\npage_count\x18\x02 \x01(\r\"=\n\x13MatchPrefixResponse\x12&\n\x05match\x18\x01 \x01(\x0b\x32\x17.kvstore.v1.PrefixMatch\"\xad\x02\n\x0bPrefixMatch\x12\x1b\n\x13matched_token_count\x18\x01 \x01(\r\x12!\n\x04runs\x18\x02 \x03(\x0b\x32\x13.kvstore.v1.PageRun\x12&\n\x06source\x18\x03 \x01(\x0b\x32\x16.kvstore.v1.SourcePage\x12\x17\n\nnext_token\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x1a\n\x12tier_3_token_count\x18\x05 \x01(\r\x12\'\n\tin_flight\x18\x06 \x01(\x0b\x32\x14.kvstore.v1.InFlight\x12&\n\x06groups\x18\x07 \x03(\x0b\x32\x16.kvstore.v1.GroupPages\x12!\n\x19tier_3_loaded_token_count\x18\x08 \x01(\rB\r\n\x0b_next_token\"R\n\nGroupPages\x12\r\n\x05group\x18\x01 \x01(\r\x12\x12\n\nstart_page\x18\x02 \x01(\r\x12!\n\x04runs\x18\x03 \x03(\x0b\x32\x13.kvstore.v1.PageRun\"N\n\x08InFlight\x12\x13\n\x0btoken_count\x18\x01 \x01(\r\x12\x1c\n\x14inserted_token_count\x18\x02 \x01(\r\x12\x0f\n\x07idle_ms\x18\x03 \x01(\r\"|\n\x11PeekPrefixRequest\x12\x14\n\x0cnamespace_id\x18\x01 \x01(\x0c\x12\x0e\n\x06tokens\x18\x02 \x01(\x0c\x12\'\n\x06groups\x18\x03 \x03(\x0b\x32\x17.kvstore.v1.GroupWindow\x12\x18\n\x10group_start_page\x18\x04 \x01(\r\"\xb8\x01\n\x12PeekPrefixResponse\x12\x1b\n\x13matched_token_count\x18\x01 \x01(\r\x12$\n\x05tiers\x18\x02 \x03(\x0b\x32\x15.kvstore.v1.TierPages\x12\x1a\n\x12source_token_count\x18\x03 \x01(\r\x12\x1a\n\x12tier_3_token_count\x18\x04 \x01(\r\x12\'\n\tin_flight\x18\x05 \x01(\x0b\x32\x14.kvstore.v1.InFlight\"?\n\tTierPages\x12\x1e\n\x04tier\x18\x01 \x01(\x0e\x32\x10.kvstore.v1.Tier\x12\x12\n\npage_count\x18\x02 \x01(\r\"\x85\x01\n\x13ReservePagesRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x0c\x12\x34\n\x0creservations\x18\x03 \x03(\x0b\x32\x1e.kvstore.v1.ReservationRequest\"T\n\x12ReservationRequest\x12\x16\n\x0ereservation_id\x18\x01 \x01(\x06\x12\x12\n\nstart_page\x18\x02 \x01(\r\x12\x12\n\npage_count\x18\x03 \x01(\r\"D\n\x14ReservePagesResponse\x12,\n\x06grants\x18\x01 \x03(\x0b\x32\x1c.kvstore.v1.ReservationGrant\"a\n\x10ReservationGrant\x12\x16\n\x0ereservation_id\x18\x01 \x01(\x06\x12!\n\x04runs\x18\x02 \x03(\x0b\x32\x13.kvstore.v1.PageRun\x12\x12\n\nstart_page\x18\x03 \x01(\r\"\xc2\x02\n\x14\x41\x63quirePrefixRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x0c\x12&\n\x08sequence\x18\x03 \x01(\x0b\x32\x14.kvstore.v1.Sequence\x12\x0e\n\x06pin_id\x18\x04 \x01(\x06\x12\x15\n\rsource_pin_id\x18\x05 \x01(\x06\x12\x19\n\x11\x61\x63\x63\x65pt_next_token\x18\x06 \x01(\x08\x12\x16\n\x0ereservation_id\x18\x07 \x01(\x06\x12\x18\n\x10total_page_count\x18\x08 \x01(\r\x12!\n\x19prefill_tokens_per_second\x18\t \x01(\r\x12\x1a\n\x12yield_to_in_flight\x18\n \x01(\x08\x12\x15\n\ryield_idle_ms\x18\x0b \x01(\r\"l\n\x15\x41\x63quirePrefixResponse\x12&\n\x05match\x18\x01 \x01(\x0b\x32\x17.kvstore.v1.PrefixMatch\x12+\n\x05grant\x18\x02 \x01(\x0b\x32\x1c.kvstore.v1.ReservationGrant\"\xc8\x02\n\x13InsertPrefixRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x16\n\x0ereservation_id\x18\x02 \x01(\x06\x12&\n\x08sequence\x18\x03 \x01(\x0b\x32\x14.kvstore.v1.Sequence\x12\x17\n\nnext_token\x18\x04 \x01(\rH\x00\x88\x01\x01\x12#\n\x04hint\x18\x05 \x01(\x0b\x32\x15.kvstore.v1.ReuseHint\x12\x1a\n\x0epage_checksums\x18\x06 \x03(\x06\x42\x02\x10\x01\x12\x1c\n\x14slots_reservation_id\x18\x07 \x01(\x06\x12\x18\n\x0cslot_offsets\x18\x08 \x03(\rB\x02\x10\x01\x12,\n\x0bgroup_pages\x18\t \x03(\x0b\x32\x17.kvstore.v1.GroupInsertB\r\n\x0b_next_token\"n\n\x0bGroupInsert\x12\r\n\x05group\x18\x01 \x01(\r\x12\x1a\n\x0epage_positions\x18\x02 \x03(\rB\x02\x10\x01\x12\x18\n\x0cslot_offsets\x18\x03 \x03(\rB\x02\x10\x01\x12\x1a\n\x0epage_checksums\x18\x04 \x03(\x06\x42\x02\x10\x01\"\x82\x01\n\x14InsertPrefixResponse\x12!\n\x04runs\x18\x01 \x03(\x0b\x32\x13.kvstore.v1.PageRun\x12\x1c\n\x14published_page_count\x18\x02 \x01(\r\x12)\n\x06groups\x18\x03 \x03(\x0b\x32\x19.kvstore.v1.GroupInserted\"?\n\rGroupInserted\x12\r\n\x05group\x18\x01 \x01(\r\x12\x1f\n\x13published_positions\x18\x02 \x03(\rB\x02\x10\x01\"M\n\x12ReleasePinsRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x13\n\x07pin_ids\x18\x02 \x03(\x06\x42\x02\x10\x01\"\x15\n\x13ReleasePinsResponse\"Z\n\x17\x41\x62ortReservationRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x1b\n\x0freservation_ids\x18\x02 \x03(\x06\x42\x02\x10\x01\"\x1a\n\x18\x41\x62ortReservationResponse\"\x7f\n\x0eRunStepRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x0c\x12-\n\noperations\x18\x04 \x03(\x0b\x32\x19.kvstore.v1.StepOperationJ\x04\x08\x03\x10\x04\"\xd2\x02\n\rStepOperation\x12\x33\n\x07\x61\x63quire\x18\x01 \x01(\x0b\x32 .kvstore.v1.AcquirePrefixRequestH\x00\x12/\n\x05match\x18\x02 \x01(\x0b\x32\x1e.kvstore.v1.MatchPrefixRequestH\x00\x12\x32\n\x07reserve\x18\x03 \x01(\x0b\x32\x1f.kvstore.v1.ReservePagesRequestH\x00\x12\x31\n\x06insert\x18\x04 \x01(\x0b\x32\x1f.kvstore.v1.InsertPrefixRequestH\x00\x12\x31\n\x07release\x18\x05 \x01(\x0b\x32\x1e.kvstore.v1.ReleasePinsRequestH\x00\x12\x34\n\x05\x61\x62ort\x18\x06 \x01(\x0b\x32#.kvstore.v1.AbortReservationRequestH\x00\x42\x0b\n\toperation\":\n\x0fRunStepResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.kvstore.v1.StepResult\"\xf7\x02\n\nStepResult\x12\x34\n\x07\x61\x63quire\x18\x01 \x01(\x0b\x32!.kvstore.v1.AcquirePrefixResponseH\x00\x12\x30\n\x05match\x18\x02 \x01(\x0b\x32\x1f.kvstore.v1.MatchPrefixResponseH\x00\x12\x33\n\x07reserve\x18\x03 \x01(\x0b\x32 .kvstore.v1.ReservePagesResponseH\x00\x12\x32\n\x06insert\x18\x04 \x01(\x0b\x32 .kvstore.v1.InsertPrefixResponseH\x00\x12\x32\n\x07release\x18\x05 \x01(\x0b\x32\x1f.kvstore.v1.ReleasePinsResponseH\x00\x12\x35\n\x05\x61\x62ort\x18\x06 \x01(\x0b\x32$.kvstore.v1.AbortReservationResponseH\x00\x12#\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x08\n\x06result2\xa5\x05\n\x12PrefixCacheService\x12N\n\x0bMatchPrefix\x12\x1e.kvstore.v1.MatchPrefixRequest\x1a\x1f.kvstore.v1.MatchPrefixResponse\x12P\n\nPeekPrefix\x12\x1d.kvstore.v1.PeekPrefixRequest\x1a\x1e.kvstore.v1.PeekPrefixResponse\"\x03\x90\x02\x01\x12Q\n\x0cReservePages\x12\x1f.kvstore.v1.ReservePagesRequest\x1a .kvstore.v1.ReservePagesResponse\x12T\n\rAcquirePrefix\x12 .kvstore.v1.AcquirePrefixRequest\x1a!.kvstore.v1.AcquirePrefixResponse\x12Q\n\x0cInsertPrefix\x12\x1f.kvstore.v1.InsertPrefixRequest\x1a .kvstore.v1.InsertPrefixResponse\x12N\n\x0bReleasePins\x12\x1e.kvstore.v1.ReleasePinsRequest\x1a\x1f.kvstore.v1.ReleasePinsResponse\x12]\n\x10\x41\x62ortReservation\x12#.kvstore.v1.AbortReservationRequest\x1a$.kvstore.v1.AbortReservationResponse\x12\x42\n\x07RunStep\x12\x1a.kvstore.v1.RunStepRequest\x1a\x1b.kvstore.v1.RunStepResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,56 +51,64 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ABORTRESERVATIONREQUEST'].fields_by_name['reservation_ids']._serialized_options = b'\020\001'
   _globals['_PREFIXCACHESERVICE'].methods_by_name['PeekPrefix']._loaded_options = None
   _globals['_PREFIXCACHESERVICE'].methods_by_name['PeekPrefix']._serialized_options = b'\220\002\001'
-  _globals['_CALLER']._serialized_start=69
-  _globals['_CALLER']._serialized_end=159
-  _globals['_SEQUENCE']._serialized_start=161
-  _globals['_SEQUENCE']._serialized_end=267
-  _globals['_MATCHPREFIXREQUEST']._serialized_start=270
-  _globals['_MATCHPREFIXREQUEST']._serialized_end=556
-  _globals['_GROUPWINDOW']._serialized_start=558
-  _globals['_GROUPWINDOW']._serialized_end=606
-  _globals['_MATCHPREFIXRESPONSE']._serialized_start=608
-  _globals['_MATCHPREFIXRESPONSE']._serialized_end=669
-  _globals['_PREFIXMATCH']._serialized_start=672
-  _globals['_PREFIXMATCH']._serialized_end=938
-  _globals['_GROUPPAGES']._serialized_start=940
-  _globals['_GROUPPAGES']._serialized_end=1022
-  _globals['_INFLIGHT']._serialized_start=1024
-  _globals['_INFLIGHT']._serialized_end=1102
-  _globals['_PEEKPREFIXREQUEST']._serialized_start=1104
-  _globals['_PEEKPREFIXREQUEST']._serialized_end=1228
-  _globals['_PEEKPREFIXRESPONSE']._serialized_start=1231
-  _globals['_PEEKPREFIXRESPONSE']._serialized_end=1415
-  _globals['_TIERPAGES']._serialized_start=1417
-  _globals['_TIERPAGES']._serialized_end=1480
-  _globals['_RESERVEPAGESREQUEST']._serialized_start=1483
-  _globals['_RESERVEPAGESREQUEST']._serialized_end=1616
-  _globals['_RESERVATIONREQUEST']._serialized_start=1618
-  _globals['_RESERVATIONREQUEST']._serialized_end=1702
-  _globals['_RESERVEPAGESRESPONSE']._serialized_start=1704
-  _globals['_RESERVEPAGESRESPONSE']._serialized_end=1772
-  _globals['_RESERVATIONGRANT']._serialized_start=1774
-  _globals['_RESERVATIONGRANT']._serialized_end=1871
-  _globals['_ACQUIREPREFIXREQUEST']._serialized_start=1874
-  _globals['_ACQUIREPREFIXREQUEST']._serialized_end=2196
-  _globals['_ACQUIREPREFIXRESPONSE']._serialized_start=2198
-  _globals['_ACQUIREPREFIXRESPONSE']._serialized_end=2306
-  _globals['_INSERTPREFIXREQUEST']._serialized_start=2309
-  _globals['_INSERTPREFIXREQUEST']._serialized_end=2637
-  _globals['_GROUPINSERT']._serialized_start=2639
-  _globals['_GROUPINSERT']._serialized_end=2749
-  _globals['_INSERTPREFIXRESPONSE']._serialized_start=2752
-  _globals['_INSERTPREFIXRESPONSE']._serialized_end=2882
-  _globals['_GROUPINSERTED']._serialized_start=2884
-  _globals['_GROUPINSERTED']._serialized_end=2947
-  _globals['_RELEASEPINSREQUEST']._serialized_start=2949
-  _globals['_RELEASEPINSREQUEST']._serialized_end=3026
-  _globals['_RELEASEPINSRESPONSE']._serialized_start=3028
-  _globals['_RELEASEPINSRESPONSE']._serialized_end=3049
-  _globals['_ABORTRESERVATIONREQUEST']._serialized_start=3051
-  _globals['_ABORTRESERVATIONREQUEST']._serialized_end=3141
-  _globals['_ABORTRESERVATIONRESPONSE']._serialized_start=3143
-  _globals['_ABORTRESERVATIONRESPONSE']._serialized_end=3169
-  _globals['_PREFIXCACHESERVICE']._serialized_start=3172
-  _globals['_PREFIXCACHESERVICE']._serialized_end=3781
+  _globals['_CALLER']._serialized_start=94
+  _globals['_CALLER']._serialized_end=184
+  _globals['_SEQUENCE']._serialized_start=186
+  _globals['_SEQUENCE']._serialized_end=292
+  _globals['_MATCHPREFIXREQUEST']._serialized_start=295
+  _globals['_MATCHPREFIXREQUEST']._serialized_end=581
+  _globals['_GROUPWINDOW']._serialized_start=583
+  _globals['_GROUPWINDOW']._serialized_end=631
+  _globals['_MATCHPREFIXRESPONSE']._serialized_start=633
+  _globals['_MATCHPREFIXRESPONSE']._serialized_end=694
+  _globals['_PREFIXMATCH']._serialized_start=697
+  _globals['_PREFIXMATCH']._serialized_end=998
+  _globals['_GROUPPAGES']._serialized_start=1000
+  _globals['_GROUPPAGES']._serialized_end=1082
+  _globals['_INFLIGHT']._serialized_start=1084
+  _globals['_INFLIGHT']._serialized_end=1162
+  _globals['_PEEKPREFIXREQUEST']._serialized_start=1164
+  _globals['_PEEKPREFIXREQUEST']._serialized_end=1288
+  _globals['_PEEKPREFIXRESPONSE']._serialized_start=1291
+  _globals['_PEEKPREFIXRESPONSE']._serialized_end=1475
+  _globals['_TIERPAGES']._serialized_start=1477
+  _globals['_TIERPAGES']._serialized_end=1540
+  _globals['_RESERVEPAGESREQUEST']._serialized_start=1543
+  _globals['_RESERVEPAGESREQUEST']._serialized_end=1676
+  _globals['_RESERVATIONREQUEST']._serialized_start=1678
+  _globals['_RESERVATIONREQUEST']._serialized_end=1762
+  _globals['_RESERVEPAGESRESPONSE']._serialized_start=1764
+  _globals['_RESERVEPAGESRESPONSE']._serialized_end=1832
+  _globals['_RESERVATIONGRANT']._serialized_start=1834
+  _globals['_RESERVATIONGRANT']._serialized_end=1931
+  _globals['_ACQUIREPREFIXREQUEST']._serialized_start=1934
+  _globals['_ACQUIREPREFIXREQUEST']._serialized_end=2256
+  _globals['_ACQUIREPREFIXRESPONSE']._serialized_start=2258
+  _globals['_ACQUIREPREFIXRESPONSE']._serialized_end=2366
+  _globals['_INSERTPREFIXREQUEST']._serialized_start=2369
+  _globals['_INSERTPREFIXREQUEST']._serialized_end=2697
+  _globals['_GROUPINSERT']._serialized_start=2699
+  _globals['_GROUPINSERT']._serialized_end=2809
+  _globals['_INSERTPREFIXRESPONSE']._serialized_start=2812
+  _globals['_INSERTPREFIXRESPONSE']._serialized_end=2942
+  _globals['_GROUPINSERTED']._serialized_start=2944
+  _globals['_GROUPINSERTED']._serialized_end=3007
+  _globals['_RELEASEPINSREQUEST']._serialized_start=3009
+  _globals['_RELEASEPINSREQUEST']._serialized_end=3086
+  _globals['_RELEASEPINSRESPONSE']._serialized_start=3088
+  _globals['_RELEASEPINSRESPONSE']._serialized_end=3109
+  _globals['_ABORTRESERVATIONREQUEST']._serialized_start=3111
+  _globals['_ABORTRESERVATIONREQUEST']._serialized_end=3201
+  _globals['_ABORTRESERVATIONRESPONSE']._serialized_start=3203
+  _globals['_ABORTRESERVATIONRESPONSE']._serialized_end=3229
+  _globals['_RUNSTEPREQUEST']._serialized_start=3231
+  _globals['_RUNSTEPREQUEST']._serialized_end=3358
+  _globals['_STEPOPERATION']._serialized_start=3361
+  _globals['_STEPOPERATION']._serialized_end=3699
+  _globals['_RUNSTEPRESPONSE']._serialized_start=3701
+  _globals['_RUNSTEPRESPONSE']._serialized_end=3759
+  _globals['_STEPRESULT']._serialized_start=3762
+  _globals['_STEPRESULT']._serialized_end=4137
+  _globals['_PREFIXCACHESERVICE']._serialized_start=4140
+  _globals['_PREFIXCACHESERVICE']._serialized_end=4817
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from google.rpc import status_pb2 as _status_pb2
 from kvstore.v1 import types_pb2 as _types_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -68,7 +69,7 @@ class MatchPrefixResponse(_message.Message):
     def __init__(self, match: _Optional[_Union[PrefixMatch, _Mapping]] = ...) -> None: ...
 
 class PrefixMatch(_message.Message):
-    __slots__ = ("matched_token_count", "runs", "source", "next_token", "tier_3_token_count", "in_flight", "groups")
+    __slots__ = ("matched_token_count", "runs", "source", "next_token", "tier_3_token_count", "in_flight", "groups", "tier_3_loaded_token_count")
     MATCHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +77,7 @@ class PrefixMatch(_message.Message):
     TIER_3_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    TIER_3_LOADED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     matched_token_count: int
     runs: _containers.RepeatedCompositeFieldContainer[_types_pb2.PageRun]
     source: _types_pb2.SourcePage
@@ -83,7 +85,8 @@ class PrefixMatch(_message.Message):
     tier_3_token_count: int
     in_flight: InFlight
     groups: _containers.RepeatedCompositeFieldContainer[GroupPages]
-    def __init__(self, matched_token_count: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., source: _Optional[_Union[_types_pb2.SourcePage, _Mapping]] = ..., next_token: _Optional[int] = ..., tier_3_token_count: _Optional[int] = ..., in_flight: _Optional[_Union[InFlight, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupPages, _Mapping]]] = ...) -> None: ...
+    tier_3_loaded_token_count: int
+    def __init__(self, matched_token_count: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., source: _Optional[_Union[_types_pb2.SourcePage, _Mapping]] = ..., next_token: _Optional[int] = ..., tier_3_token_count: _Optional[int] = ..., in_flight: _Optional[_Union[InFlight, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupPages, _Mapping]]] = ..., tier_3_loaded_token_count: _Optional[int] = ...) -> None: ...
 
 class GroupPages(_message.Message):
     __slots__ = ("group", "start_page", "runs")
@@ -284,3 +287,53 @@ class AbortReservationRequest(_message.Message):
 class AbortReservationResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class RunStepRequest(_message.Message):
+    __slots__ = ("caller", "namespace_id", "operations")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    namespace_id: bytes
+    operations: _containers.RepeatedCompositeFieldContainer[StepOperation]
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., operations: _Optional[_Iterable[_Union[StepOperation, _Mapping]]] = ...) -> None: ...
+
+class StepOperation(_message.Message):
+    __slots__ = ("acquire", "match", "reserve", "insert", "release", "abort")
+    ACQUIRE_FIELD_NUMBER: _ClassVar[int]
+    MATCH_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_FIELD_NUMBER: _ClassVar[int]
+    INSERT_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
+    acquire: AcquirePrefixRequest
+    match: MatchPrefixRequest
+    reserve: ReservePagesRequest
+    insert: InsertPrefixRequest
+    release: ReleasePinsRequest
+    abort: AbortReservationRequest
+    def __init__(self, acquire: _Optional[_Union[AcquirePrefixRequest, _Mapping]] = ..., match: _Optional[_Union[MatchPrefixRequest, _Mapping]] = ..., reserve: _Optional[_Union[ReservePagesRequest, _Mapping]] = ..., insert: _Optional[_Union[InsertPrefixRequest, _Mapping]] = ..., release: _Optional[_Union[ReleasePinsRequest, _Mapping]] = ..., abort: _Optional[_Union[AbortReservationRequest, _Mapping]] = ...) -> None: ...
+
+class RunStepResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[StepResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[StepResult, _Mapping]]] = ...) -> None: ...
+
+class StepResult(_message.Message):
+    __slots__ = ("acquire", "match", "reserve", "insert", "release", "abort", "error")
+    ACQUIRE_FIELD_NUMBER: _ClassVar[int]
+    MATCH_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_FIELD_NUMBER: _ClassVar[int]
+    INSERT_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    acquire: AcquirePrefixResponse
+    match: MatchPrefixResponse
+    reserve: ReservePagesResponse
+    insert: InsertPrefixResponse
+    release: ReleasePinsResponse
+    abort: AbortReservationResponse
+    error: _status_pb2.Status
+    def __init__(self, acquire: _Optional[_Union[AcquirePrefixResponse, _Mapping]] = ..., match: _Optional[_Union[MatchPrefixResponse, _Mapping]] = ..., reserve: _Optional[_Union[ReservePagesResponse, _Mapping]] = ..., insert: _Optional[_Union[InsertPrefixResponse, _Mapping]] = ..., release: _Optional[_Union[ReleasePinsResponse, _Mapping]] = ..., abort: _Optional[_Union[AbortReservationResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...

@@ -89,6 +89,11 @@ class PrefixCacheServiceStub:
                 request_serializer=kvstore_dot_v1_dot_prefix__cache__pb2.AbortReservationRequest.SerializeToString,
                 response_deserializer=kvstore_dot_v1_dot_prefix__cache__pb2.AbortReservationResponse.FromString,
                 _registered_method=True)
+        self.RunStep = channel.unary_unary(
+                '/kvstore.v1.PrefixCacheService/RunStep',
+                request_serializer=kvstore_dot_v1_dot_prefix__cache__pb2.RunStepRequest.SerializeToString,
+                response_deserializer=kvstore_dot_v1_dot_prefix__cache__pb2.RunStepResponse.FromString,
+                _registered_method=True)
 
 
 class PrefixCacheServiceServicer:
@@ -226,8 +231,9 @@ class PrefixCacheServiceServicer:
         * `INVALID_ARGUMENT` / `INSERT_EXCEEDS_RESERVATION`
         * `FAILED_PRECONDITION` / `PARENT_NOT_COVERED`, `PARENT_DETACHED`,
         `TOMBSTONED`
-        * `ALREADY_EXISTS` / `ID_REUSED`: the pages were inserted with other tokens,
-        or the last of them as a partial page, which takes no more.
+        * `ALREADY_EXISTS` / `ID_REUSED`: the pages were inserted with other tokens, on
+        another path than that of `base`, or the last of them as a partial page, which
+        takes no more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -261,6 +267,45 @@ class PrefixCacheServiceServicer:
         * `NOT_FOUND` / `LEASE_NOT_FOUND`
         * `FAILED_PRECONDITION` / `STALE_EPOCH`
         * `INVALID_ARGUMENT` / `LIMIT_EXCEEDED`
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RunStep(self, request, context):
+        """Runs several operations in one call, such as those of all sequences of an engine's
+        step. A server offers it with the feature `step` of GetCapabilities. Each operation
+        is the request of a call of this service. It does what that call does, and its result
+        is the response or the error of that call.
+
+        The store runs the operations one after another, in their order. So an insert may
+        name a reservation of an earlier operation. There is no atomicity: after one fails,
+        the next ones still run. Other calls may run between any two operations.
+
+        These differ from single calls:
+
+        * The caller and the namespace are those of the step. An operation that names its own
+        fails with `INVALID_FIELD`.
+        * No operation waits for tier 3. The store begins the load, and the match covers what
+        is in memory now. A single call that follows waits for the load.
+        * An operation that has not begun at the call's deadline fails with `INVALID_FIELD`
+        (`deadline`). So does one whose kind the server does not know (`operation`).
+        * If the results so far have more bytes than half of `max_message_bytes`, each further
+        operation fails with `LIMIT_EXCEEDED` and changes nothing.
+        * For the rate of requests, each operation counts as a call. The call itself is its
+        first operation, so it can be refused as a whole, also if it only releases.
+
+        Idempotent as the operations are: after a lost answer the caller repeats the whole
+        call with the same ids. If an operation took an id that a later one released, its
+        repeat fails with `TOMBSTONED`.
+
+        Errors of the call as a whole, in which no operation ran:
+
+        * `UNAUTHENTICATED` / `CREDENTIAL_REQUIRED`
+        * `INVALID_ARGUMENT` / `INVALID_FIELD`, `LIMIT_EXCEEDED`
+        * `RESOURCE_EXHAUSTED` / `QUOTA_EXCEEDED`
+
+        All other errors are those of its operations, in their results.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -303,6 +348,11 @@ def add_PrefixCacheServiceServicer_to_server(servicer, server):
                     servicer.AbortReservation,
                     request_deserializer=kvstore_dot_v1_dot_prefix__cache__pb2.AbortReservationRequest.FromString,
                     response_serializer=kvstore_dot_v1_dot_prefix__cache__pb2.AbortReservationResponse.SerializeToString,
+            ),
+            'RunStep': grpc.unary_unary_rpc_method_handler(
+                    servicer.RunStep,
+                    request_deserializer=kvstore_dot_v1_dot_prefix__cache__pb2.RunStepRequest.FromString,
+                    response_serializer=kvstore_dot_v1_dot_prefix__cache__pb2.RunStepResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -514,6 +564,33 @@ class PrefixCacheService:
             '/kvstore.v1.PrefixCacheService/AbortReservation',
             kvstore_dot_v1_dot_prefix__cache__pb2.AbortReservationRequest.SerializeToString,
             kvstore_dot_v1_dot_prefix__cache__pb2.AbortReservationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunStep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvstore.v1.PrefixCacheService/RunStep',
+            kvstore_dot_v1_dot_prefix__cache__pb2.RunStepRequest.SerializeToString,
+            kvstore_dot_v1_dot_prefix__cache__pb2.RunStepResponse.FromString,
             options,
             channel_credentials,
             insecure,

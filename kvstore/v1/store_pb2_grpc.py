@@ -158,7 +158,8 @@ class StoreServiceServicer:
     def ListPrefixes(self, request, context):
         """Lists the runs of pages that a namespace's index holds: one entry a node of
         its tree. Changes nothing. The list may or may not have entries that come or go
-        between two calls.
+        between two calls. A run that is divided or joined between two calls may be listed
+        twice, in part, or not at all.
 
         Errors:
 

@@ -1,6 +1,7 @@
 """The attach socket: the answers and the memory that a peer gets."""
 
 import fcntl
+import mmap
 import os
 import stat
 from pathlib import Path
@@ -50,8 +51,10 @@ def test_a_bound_process_is_given_sealed_extents(rig: AttachRig) -> None:
     assert os.fstat(descriptor).st_size == extent.host.size_bytes == 1024
     assert (extent.generation_table.descriptor_index, extent.generation_table.size_bytes) == (1, 32)
     assert os.pread(table, 32, 0) == bytes(32)
+    assert fcntl.fcntl(table, fcntl.F_GET_SEALS) == seals
+    assert fcntl.fcntl(table, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
     with pytest.raises(PermissionError):
-        os.pwrite(table, b"x", 0)
+        mmap.mmap(table, 0)
     os.close(descriptor)
     os.close(table)
     counted = peer.acknowledge(extent.extent_id, 999)

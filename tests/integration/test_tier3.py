@@ -87,6 +87,33 @@ def matched(namespace: Namespace, tokens: list[int]) -> int:
         return match.page_count
 
 
+def test_pages_of_the_disk_are_told_from_those_of_memory(tmp_path: Path) -> None:
+    """The first match after a restart names tier 3 for its pages, and later ones name memory."""
+    with running_store(*settings(tmp_path / "slab")) as store:
+        write_all(store, PROMPTS[:1])
+        for hot_lane in (True, False):
+            store.restart()
+            config = ClientConfig(call_timeout=LIMIT, hot_lane=hot_lane)
+            client, namespace = open_client(store.runtime_dir, config)
+            first = first_tiers(namespace, PROMPTS[0])
+            with namespace.match(PROMPTS[0]) as again:
+                assert (first, again.page_tiers) == ([3] * PAGES, [1] * PAGES)
+            client.close()
+
+
+def first_tiers(namespace: Namespace, tokens: list[int]) -> list[int]:
+    """Matches a prompt until it is whole; returns the tier that each page had at first."""
+    tiers: list[int] = []
+
+    def whole() -> bool:
+        with namespace.match(tokens) as match:
+            tiers.extend(match.page_tiers[len(tiers) :])
+            return match.page_count == PAGES
+
+    assert wait_until(whole)
+    return tiers
+
+
 def is_whole(namespace: Namespace, tokens: list[int]) -> bool:
     """Returns whether a whole prompt is matched."""
     return matched(namespace, tokens) == PAGES

@@ -18,10 +18,11 @@ from kvstore_client.testing import RunningStore, wait_until
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.engine.store_access import StoreAccess
 from kvstore_vllm.identity.request_key import RequestKey
-from kvstore_vllm.offload.lookups import GroupPage, Lookups
+from kvstore_vllm.offload.matched_pages import GroupPage, MatchedPages
 from kvstore_vllm.offload.publication import Publication
 from kvstore_vllm.offload.reserve import Reserve
 from kvstore_vllm.offload.store_path import Stored, StorePath
+from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
 from kvstore_vllm.scheduler.store_work import StoreWork
 
@@ -69,7 +70,7 @@ class Engine:
             lambda count: publication.reserve(RequestKey(), count), self.answers, MOST
         )
         settings = PlannerSettings(page_tokens=PAGE, lookup_timeout=TIMEOUT)
-        self.lookups = Lookups(
+        self.lookups = PrefixLookups(
             settings,
             self.work,
             self.answers,
@@ -78,6 +79,7 @@ class Engine:
             joining=lambda: False,
             groups=self.windows,
         )
+        self.matched = MatchedPages(self.lookups)
         self.stores = StorePath(
             PAGE,
             publication,
@@ -93,8 +95,12 @@ class Engine:
         """Returns a request whose lookup is answered."""
         asked = Asked("a request", tokens, len(tokens) - generated)
         tracked = Stored(asked, RequestKey())
-        assert wait_until(lambda: self.lookups.known(tracked))
+        assert wait_until(lambda: self._knows(tracked))
         return tracked
+
+    def _knows(self, tracked: Stored) -> bool:
+        self.answers.deliver()
+        return self.lookups.find(tracked) is not None
 
     def page_bytes(self, page: PageRef) -> set[int]:
         """Returns the values of a page's bytes."""
@@ -131,11 +137,11 @@ class Engine:
 
     def fills(self, tracked: Stored, pages: Sequence[GroupPage]) -> list[set[int]]:
         """Returns the bytes of pages as a load finds them, and ends the load."""
-        runs = self.lookups.take(tracked, pages)
+        runs = self.matched.take(tracked, pages)
         assert runs is not None
         places = [PageRef(run.extent_id, slot) for run in runs for slot in run.slots]
         found = [self.page_bytes(each) for each in places]
-        self.lookups.loaded(tracked)
+        self.matched.loaded(tracked)
         return found
 
     def close(self) -> None:
@@ -197,7 +203,7 @@ def tokens(start: int, pages: int) -> list[int]:
 def test_pages_are_published_in_their_own_slots(engine: Engine) -> None:
     """A request's pages come back with their bytes, also those written before their time."""
     first = engine.look_up(tokens(0, 6))
-    assert engine.lookups.has(first, GroupPage(0, 0)) is False
+    assert engine.matched.has(first, GroupPage(0, 0)) is False
     assert engine.write(first, path(0, 1, 2), 1) == 3
     assert engine.write(first, path(3, 4, 5), 1) == 3
     engine.stores.finish(first)
@@ -229,7 +235,7 @@ def test_a_hole_ends_what_is_published(engine: Engine) -> None:
     engine.settle()
     assert request.idle
     again = engine.look_up(tokens(2_000, 6))
-    assert [engine.lookups.has(again, page) for page in path(1, 2)] == [True, False]
+    assert [engine.matched.has(again, page) for page in path(1, 2)] == [True, False]
     engine.lookups.drop(again)
 
 
@@ -255,8 +261,8 @@ def test_a_match_ends_where_the_windows_are(hybrid: Engine) -> None:
     hybrid.settle()
     found = hybrid.look_up(tokens(4_000, 6))
     # The window of page 5 lacks a page, so the match ends after page 4.
-    assert [hybrid.lookups.has(found, page) for page in path(4, 5)] == [True, False]
-    window = [hybrid.lookups.has(found, page) for page in hanging(2, 3, 4, 5)]
+    assert [hybrid.matched.has(found, page) for page in path(4, 5)] == [True, False]
+    window = [hybrid.matched.has(found, page) for page in hanging(2, 3, 4, 5)]
     assert window == [False, True, True, False]
     fills = hybrid.fills(found, [*path(1, 2, 3, 4), *hanging(3, 4)])
     assert fills == [{2}, {3}, {4}, {5}, {104}, {105}]
@@ -269,7 +275,7 @@ def test_a_window_is_added_to_a_path_that_is_there(hybrid: Engine) -> None:
     hybrid.stores.finish(request)
     hybrid.settle()
     later = hybrid.look_up(tokens(5_000, 4))
-    assert hybrid.lookups.has(later, GroupPage(0, 0)) is False
+    assert hybrid.matched.has(later, GroupPage(0, 0)) is False
     hybrid.lookups.drop(later)
     later.stored_pages = 4
     hybrid.write(later, hanging(2, 3), 1)

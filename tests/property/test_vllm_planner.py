@@ -60,7 +60,7 @@ def test_such_a_run_loads_and_stores(ranks: int) -> None:
             PlannerWorld.end_load(world, 1)
         PlannerWorld.finish(world, 0)
         PlannerWorld.go_on(world, 4)
-    assert world.engine.planner.counts["loaded_tokens"]
+    assert world.engine.planner.counts["loaded_tokens_1"]
     assert world.engine.planner.counts["stored_tokens"]
     world.end()
 

@@ -157,6 +157,7 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--tier1-bites", "3"], "--tier1-bites 3: did you mean --tier1-bytes? usage: "),
         (["--tier1-bites=3"], "--tier1-bites=3: did you mean --tier1-bytes? usage: "),
+        (["--tier-bytes", "3"], "--tier-bytes 3: did you mean --tier1-bytes? usage: "),
         (["x"], "unrecognized arguments: x; usage: "),
         (["--tier1-bytes"], "--tier1-bytes: expected one argument; usage: "),
     ],

@@ -1,5 +1,6 @@
 """The messages to a service manager."""
 
+import os
 import socket
 from pathlib import Path
 
@@ -26,3 +27,19 @@ def test_without_one_nothing_is_told(tmp_path: Path) -> None:
     """Nothing is sent without a service manager, and a missing listener is no error."""
     ServiceManager.from_environment({}).ready()
     ServiceManager(str(tmp_path / "nobody")).ready()
+
+
+def test_descriptors_go_with_a_message(tmp_path: Path) -> None:
+    """A message with descriptors arrives with copies of them, and raises where nobody listens."""
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(path))
+        receiver.settimeout(30)
+        ServiceManager(str(path)).send("FDSTORE=1", [receiver.fileno()])
+        message, (copy,), _, _ = socket.recv_fds(receiver, 100, 1)
+        assert message == b"FDSTORE=1"
+        assert os.path.sameopenfile(copy, receiver.fileno())
+        os.close(copy)
+    for address in (str(path), None):
+        with pytest.raises(OSError, match=r"refused|no service manager"):
+            ServiceManager(address).send("FDSTORE=1")

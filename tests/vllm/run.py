@@ -17,11 +17,16 @@ from pathlib import Path
 
 from cases.adapters import adapters
 from cases.attempts import attempts
+from cases.chunks import ASKED as CHUNKED_PROMPTS
+from cases.chunks import CHUNKED, chunks, narrow_chunks
+from cases.chunks import STORE_BYTES as CHUNK_BYTES
 from cases.deaths import absent, hung, killed
 from cases.failing import SHARE, failing_loads, wrong_page
+from cases.hints import STORE_BYTES as HINTED_BYTES
+from cases.hints import hinted
 from cases.hybrids import HYBRID_BYTES, WINDOW, hybrids, narrow_hybrids
 from cases.narrow import DEVICE_PAGES, STORE_BYTES, narrow, preempted
-from cases.ranks import ranks
+from cases.ranks import CANONICAL, OTHERS, apart, rank_counts, ranks
 from cases.servers import replicas, servers
 from cases.setups import SETUPS
 from cases.sharing import first_engine, second_engine
@@ -35,7 +40,7 @@ from rig.world import World, world
 
 CACHE = Path(sys.prefix) / "cache"
 # Groups of cases of one dense model.
-DENSE = ("sharing", "failing", "narrow", "deaths", "servers")
+DENSE = ("sharing", "failing", "narrow", "deaths", "servers", "chunks")
 
 
 def sharing(here: World, *, small: bool) -> None:
@@ -64,7 +69,7 @@ def failing(here: World) -> None:
             ) as engine:
                 failing_loads(here, shared, engine, name)
         with here.engine("faulty", shared, wrong_page=True) as engine:
-            wrong_page(here, shared, engine)
+            wrong_page(here, shared, engine, "a wrong page in each load: seen")
 
 
 def deaths(here: World) -> None:
@@ -85,6 +90,11 @@ def narrowness(here: World) -> None:
         here.engine("narrow", tight, device_pages=DEVICE_PAGES) as engine,
     ):
         narrow(here, tight, engine)
+    with (
+        store(here.folder / "hinted", "--tier1-bytes", HINTED_BYTES) as tight,
+        here.engine("hinted", tight) as engine,
+    ):
+        hinted(here, tight, engine)
     if here.offloads:
         # Its copies always run beside steps.
         return
@@ -99,6 +109,26 @@ def served(here: World) -> None:
     """Two of vLLM's own servers."""
     with store(here.folder / "served", "--tier1-bytes", "512MiB") as shared:
         servers(here, shared)
+
+
+def chunked(here: World) -> None:
+    """Engines whose pages are several blocks, which the other connector does not make."""
+    if not here.offloads:
+        return
+    with store(here.folder / "chunked", "--tier1-bytes", "512MiB") as shared:
+        with (
+            here.engine("chunked-first", shared, extra=CHUNKED) as first,
+            here.engine("chunked-second", shared, extra=CHUNKED, local_prefix_cache=True) as second,
+        ):
+            chunks(here, shared, first, second)
+        with here.engine("chunked-faulty", shared, extra=CHUNKED, wrong_page=True) as engine:
+            name = "pages of 3 blocks: a wrong page is seen"
+            wrong_page(here, shared, engine, name, CHUNKED_PROMPTS[3:])
+    with (
+        store(here.folder / "chunked-narrow", "--tier1-bytes", CHUNK_BYTES) as tight,
+        here.engine("chunked-narrow", tight, extra=CHUNKED) as engine,
+    ):
+        narrow_chunks(here, tight, engine)
 
 
 def adapted(here: World) -> None:
@@ -117,6 +147,21 @@ def halved(here: World) -> None:
         here.engine("halved", shared) as engine,
     ):
         ranks(here, shared, engine)
+
+
+def shared_by_ranks(here: World) -> None:
+    """Engines of one rank and of two on the same pages, and one that keeps apart."""
+    with store(here.folder / "ranks", "--tier1-bytes", "512MiB") as shared:
+        with (
+            here.engine("one-rank", shared, extra=CANONICAL) as one,
+            here.engine("two-ranks", shared, extra=CANONICAL, ranks=2) as two,
+        ):
+            rank_counts(here, shared, one, two)
+        with here.engine("two-apart", shared, ranks=2) as engine:
+            apart(here, shared, engine)
+        with here.engine("rank-faulty", shared, extra=CANONICAL, wrong_page=True) as engine:
+            name = f"canonical, {here.options.model.name}: a wrong page is seen"
+            wrong_page(here, shared, engine, name, OTHERS)
 
 
 def hybrid(here: World) -> None:
@@ -144,6 +189,7 @@ def dense(
         "narrow": narrowness,
         "deaths": deaths,
         "servers": served,
+        "chunks": chunked,
     }
     names = [name for name in wanted if name in groups]
     if not names:
@@ -185,6 +231,10 @@ def with_ranks(folder: Path, table: Table, connectors: Sequence[str]) -> None:
         options = EngineOptions(gemma3, ranks=2)
         with table.group("hybrid ranks"), world(folder, options, table) as plain:
             halved(plain.with_connector(OFFLOADING))
+        for folder_name, tiny in (("qwen3-halved", "Qwen3"), ("gemma3-halved", "Gemma 3")):
+            options = EngineOptions(folder / folder_name)
+            with table.group(f"canonical, {tiny}"), world(folder, options, table) as plain:
+                shared_by_ranks(plain.with_connector(OFFLOADING))
 
 
 # Groups with models of their own, each with what it needs of engines without a connector.

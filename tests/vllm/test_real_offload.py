@@ -10,10 +10,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from rig.asked import Asked
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
+    OffloadingConnectorScheduler,
+)
 from vllm.v1.kv_offload.base import (
     CanonicalKVCacheRef,
     CanonicalKVCaches,
@@ -25,6 +31,7 @@ from vllm.v1.kv_offload.base import (
     make_offload_key,
 )
 from vllm.v1.kv_offload.cpu import gpu_worker
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from device.card import Card
 from device.client_driver import client_driver
@@ -47,6 +54,7 @@ from kvstore_vllm.offload.cpu_worker import HostCopyWorker
 from kvstore_vllm.offload.held_copies import HeldCopies
 from kvstore_vllm.offload.key_groups import EngineGroup, KeyGroups
 from kvstore_vllm.offload.messages import OffloadReport, StorePages
+from kvstore_vllm.offload.offload_connector import KvstoreOffloadingConnector
 from kvstore_vllm.offload.offload_manager import KvstoreOffloadingManager
 from kvstore_vllm.offload.region import StoreRegion
 from kvstore_vllm.rank.rank_memory import RankMemory
@@ -64,40 +72,6 @@ STORE = ("--tier1-bytes", str(64 * ROW_BYTES), "--extent-bytes", str(16 * ROW_BY
 TIMEOUT = 3.0
 LIMIT = 20.0
 ENGINES = count()
-
-
-@dataclass
-class Asked:
-    """The fields of vLLM's ``Request`` that are read."""
-
-    request_id: str
-    all_token_ids: Sequence[int]
-    cache_salt: str | None = None
-    lora_request: None = None
-    mm_features: Sequence[Any] = ()
-    prompt_embeds: None = None
-    resumable: bool = False
-    skip_reading_prefix_cache: bool = False
-
-    @property
-    def prompt_token_ids(self) -> Sequence[int]:
-        """All of them."""
-        return self.all_token_ids
-
-    @property
-    def num_tokens(self) -> int:
-        """The number of tokens."""
-        return len(self.all_token_ids)
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """The number of the prompt's tokens."""
-        return len(self.all_token_ids)
-
-    @property
-    def page_count(self) -> int:
-        """The number of whole pages."""
-        return len(self.all_token_ids) // PAGE
 
 
 class Generating(Asked):
@@ -161,7 +135,7 @@ class Engine:
         """Begins a request; returns vLLM's keys for its pages."""
         context = ReqContext(asked.request_id)
         keys = []
-        for number in range(1, asked.page_count + 1):
+        for number in range(1, asked.num_tokens // PAGE + 1):
             digest = repr(asked.all_token_ids[: number * PAGE]).encode()[-28:].rjust(32)
             keys.append(make_offload_key(digest, 0))
             context.set_offload_key_position(keys[-1], number * PAGE)
@@ -292,7 +266,46 @@ def test_pages_come_back_as_they_were(engine: Engine, store: RunningStore) -> No
     assert engine.same(range(2, 8), range(40, 46))
     engine.end(context)
     assert wait_until(lambda: holds(store) == (0, 0), LIMIT)
-    assert engine.counts["loaded_tokens"] == 6 * PAGE
+    assert engine.counts["loaded_tokens_1"] == 6 * PAGE
+
+
+def test_pages_that_the_disk_alone_had_are_told_from_others(tmp_path: Path) -> None:
+    """The first load after a restart of the store is the disk's, for vLLM and in the counts."""
+    slab = ("--tier3-path", str(tmp_path / "slab"), "--tier3-bytes", str(4 << 20))
+    with running_store(*STORE, *slab, "--tier3-write", "through") as store:
+        engine = Engine(store)
+        tokens = prompt(1, 8)
+        engine.save(Asked("first", tokens), range(8))
+        assert wait_until(lambda: tokens_on_disk(store, tokens) == 8 * PAGE, LIMIT)
+        for name, source, tier in (
+            ("memory", CacheHitSource.HOST, 1),
+            ("disk", CacheHitSource.DISK, 3),
+        ):
+            keys, context = engine.arrive(Asked(name, tokens))
+            assert engine.hits(keys, context) == 8
+            pages = engine.manager.prepare_load(keys, context)
+            engine.manager.allocated(name)
+            assert {engine.manager.get_load_source(key, context) for key in keys} == {source}
+            assert not engine.copy(range(40, 48), pages, load=True)
+            engine.manager.complete_load(set(keys), context)
+            assert engine.counts[f"loaded_tokens_{tier}"] == 8 * PAGE
+            engine.end(context)
+            store.restart()
+            assert wait_until(lambda: attached(engine), LIMIT)
+        engine.close()
+
+
+def attached(engine: Engine) -> bool:
+    """Steps; returns whether the engine uses the store."""
+    step(engine)
+    return engine.access.usable and not engine.access.memory.failure
+
+
+def tokens_on_disk(store: RunningStore, tokens: Sequence[int]) -> int:
+    """Returns how many tokens of a prompt the store's disk has."""
+    with connect_admin(store.runtime_dir) as admin:
+        [namespace] = admin.namespaces()
+        return admin.peek_prefix(namespace.namespace_id, tokens).tier_3_token_count
 
 
 def test_memory_is_registered_with_the_device_of_the_ranks(
@@ -561,10 +574,9 @@ def test_after_a_reset_nothing_older_hits(engine: Engine, store: RunningStore) -
     assert not engine.copy(range(40, 48), pages, load=True)
     assert engine.same(range(8), range(40, 48))
     engine.copy(range(4), stored.store_spec, load=False)
-    flushed = OffloadReport(flushed=Counter({engine.manager.reset_count: 1}))
-    engine.manager.reported(flushed, set())
-    assert engine.manager.has_pending_work()
-    engine.manager.reported(flushed, set())
+    for rank in (0, 0, 1):
+        assert engine.manager.has_pending_work()
+        engine.manager.reported(OffloadReport(flushed={rank: engine.manager.reset_count}), set())
     engine.manager.on_request_finished(context)
     engine.end(writing)
     assert wait_until(lambda: holds(store) == (0, 0), LIMIT)
@@ -572,6 +584,44 @@ def test_after_a_reset_nothing_older_hits(engine: Engine, store: RunningStore) -
         keys, context = engine.arrive(Asked(f"after {number}", prompt(number, 4)))
         assert engine.hits(keys, context) == 0
         engine.end(context)
+
+
+def test_each_rank_has_to_flush_each_reset(engine: Engine, store: RunningStore) -> None:
+    """A rank that flushed two resets does not count for another one."""
+    keys, context = hit(engine)
+    engine.manager.prepare_load(keys, context)
+    for _ in range(2):
+        engine.manager.reset_cache()
+        engine.manager.reported(OffloadReport(flushed={0: engine.manager.reset_count}), set())
+    assert holds(store)[0] == 1
+    both = OffloadReport(flushed={0: 2}).aggregate(OffloadReport(flushed={1: 2}))
+    assert both.flushed == {0: 2, 1: 2}
+    engine.manager.reported(both, set())
+    engine.end(context)
+    assert wait_until(lambda: holds(store) == (0, 0), LIMIT)
+
+
+def test_a_reset_may_follow_another_before_a_step() -> None:
+    """The scheduler of vLLM keeps the copies to flush of both."""
+    scheduler = object.__new__(OffloadingConnectorScheduler)
+    scheduler.__dict__ |= {
+        "_current_batch_load_jobs": {},
+        "_current_batch_jobs_to_flush": set(),
+        "_current_batch_allocated_block_ids": set(),
+        "_jobs": {1: None, 2: None},
+        "_req_status": {},
+        "_job_counter": 3,
+        "_block_id_to_pending_jobs": {},
+        "_chunks_being_loaded": None,
+        "_events_tracker": SimpleNamespace(reset=lambda: None),
+        "manager": SimpleNamespace(reset_cache=lambda: None),
+    }
+    connector = object.__new__(KvstoreOffloadingConnector)
+    connector.connector_scheduler = scheduler
+    assert connector.reset_cache()
+    scheduler._jobs[4] = None
+    assert connector.reset_cache()
+    assert scheduler._current_batch_jobs_to_flush == {1, 2, 4}
 
 
 def test_a_dry_store_keeps_the_beginning(engine: Engine) -> None:

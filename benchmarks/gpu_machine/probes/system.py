@@ -25,7 +25,13 @@ def kernel() -> dict[str, Any]:
 
     An emulated kernel such as gVisor's may lack some of it. Then the store serves nobody there.
     """
-    uses = (sees_a_death, seals_memory, sends_descriptors, ends_with_its_parent)
+    uses = (
+        sees_a_death,
+        seals_memory,
+        opens_memory_for_readers,
+        sends_descriptors,
+        ends_with_its_parent,
+    )
     facts = {use.__name__: _outcome(use) for use in uses}
     refused = [f"{name}: {found}" for name, found in facts.items() if found != "yes"]
     answer = "no" if refused else "yes"
@@ -63,6 +69,25 @@ def seals_memory() -> bool:
         return False
     finally:
         os.close(descriptor)
+
+
+def opens_memory_for_readers() -> bool:
+    """Returns whether a memfd can be opened again by /proc, for reading only."""
+    descriptor = os.memfd_create("probe", os.MFD_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o600)
+        os.ftruncate(descriptor, SIZE)
+        readers = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(descriptor)
+    try:
+        mmap.mmap(readers, SIZE, prot=mmap.PROT_READ).close()
+        mmap.mmap(readers, SIZE).close()
+    except PermissionError:
+        return True
+    finally:
+        os.close(readers)
+    return False
 
 
 def sends_descriptors() -> bool:

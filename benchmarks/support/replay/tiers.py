@@ -46,7 +46,8 @@ class ReplayTiers:
         )
         if self.slab is not None:
             found[3] = self._load(self.slab, sequence)
-        moves = cache.plan_promotion(self._caller, self._namespace_id, sequence, options)
+        most = len(sequence.tokens)
+        moves = cache.plan_promotion(self._caller, self._namespace_id, sequence, options, most)
         cache.finish_moves(moves)
         return found
 

@@ -14,9 +14,7 @@ PERCENTILES = 100
 
 def rows(samples: Mapping[str, Samples]) -> list[dict[str, Any]]:
     """Returns a row of figures for each way. Times are ms; a figure without requests is None."""
-    alone = samples.get(ALONE)
-    plain = _median_ms(alone.cold) if alone else None
-    return [_row(way, found, plain) for way, found in samples.items()]
+    return [_row(way, found) for way, found in samples.items()]
 
 
 def p95(values: Sequence[float]) -> float | None:
@@ -26,16 +24,26 @@ def p95(values: Sequence[float]) -> float | None:
     return quantiles(values, n=PERCENTILES, method="inclusive")[94]
 
 
-def _row(way: str, samples: Samples, plain: float | None) -> dict[str, Any]:
-    cold, hit = _clean(samples.cold), _clean(samples.hit)
+def _row(way: str, samples: Samples) -> dict[str, Any]:
+    pairs = [
+        (cold, beside)
+        for cold, beside in zip(samples.cold, samples.beside, strict=True)
+        if cold.clean and beside.clean
+    ]
+    cold, beside = [each for each, _ in pairs], [each for _, each in pairs]
+    hit = _clean(samples.hit)
+    ratios = [each.seconds / plain.seconds for each, plain in pairs]
+    plain = _median_ms(beside)
     cold_ms, hit_ms = _median_ms(cold), _median_ms(hit)
     return {
         "way": way,
         "cold_ms": cold_ms,
         "cold_p95_ms": _rounded(p95([each.seconds * 1e3 for each in cold]), 1),
+        "alone_ms": plain,
+        "alone_p95_ms": _rounded(p95([each.seconds * 1e3 for each in beside]), 1),
         "hit_ms": hit_ms,
         "ratio": _ratio(cold_ms, hit_ms, 2),
-        "cold_to_alone": _ratio(cold_ms, plain, 3),
+        "cold_to_alone": _rounded(_median(ratios), 3),
         "hit_of_alone": _ratio(plain, hit_ms, 2),
         "identical": samples.identical,
         "tokens_hit": _whole_median(samples.tokens),
@@ -52,6 +60,7 @@ def _row(way: str, samples: Samples, plain: float | None) -> dict[str, Any]:
         },
         "enough": len(cold) >= ENOUGH and (way == ALONE or len(hit) >= ENOUGH),
         "raw_cold": [_raw(each) for each in samples.cold],
+        "raw_beside": [_raw(each) for each in samples.beside],
         "raw_hit": [_raw(each) for each in samples.hit],
         "raw_tokens": samples.tokens,
     }

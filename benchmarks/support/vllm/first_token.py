@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support.vllm.processor_use import OtherWork, ServerUse
 from support.vllm.server import Completion, VllmServer
-from support.vllm.ways import VLLM_PYTHON, WAYS, Way
+from support.vllm.ways import ALONE, VLLM_PYTHON, WAYS, Way
 
 # Ids above those that tokenizers reserve, in every measured model.
 TOKENS = range(16, 250)
@@ -35,7 +35,7 @@ ALLOCATOR = {
 
 @dataclass(frozen=True)
 class Request:
-    """One request: seconds to its first token, its server's use, and other work beside it."""
+    """One request: seconds to its first token, its server's use until then, and other work."""
 
     seconds: float
     use: ServerUse
@@ -52,6 +52,8 @@ class Samples:
     """One way's requests, in their order, and what they copied: tokens and bytes."""
 
     cold: list[Request] = field(default_factory=list)
+    # The cold requests to a server without a connector that were sent just before or after.
+    beside: list[Request] = field(default_factory=list)
     hit: list[Request] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     stored_bytes: list[int] = field(default_factory=list)
@@ -85,76 +87,89 @@ def measure(
     folder: Path,
     say: Callable[[str], None],
 ) -> dict[str, Samples]:
-    """Measures ways in all rounds, in another order in each. Only one way's servers run."""
+    """Measures ways in all rounds, in another order in each. Only one way's servers run.
+
+    Beside them runs a server without a connector, for cold requests in turns with theirs: a
+    machine's speed changes within minutes by more than what a miss may cost.
+    """
     samples = {name: Samples() for name in names}
     for number in range(setting.rounds):
         order = numbers.sample(names, len(names))
         say(f"round {number + 1} of {setting.rounds}: {', '.join(order)}")
         for name in order:
-            with WAYS[name].start() as way:
-                _turn(way, setting, samples[name], numbers, folder, say)
+            with WAYS[name].start() as way, WAYS[ALONE].start() as alone:
+                _Turn(way, alone, setting, samples[name], numbers, folder, say).run()
     return samples
 
 
-def _turn(
-    way: Way,
-    setting: Setting,
-    samples: Samples,
-    numbers: random.Random,
-    folder: Path,
-    say: Callable[[str], None],
-) -> None:
-    with ExitStack() as stack:
-        servers = [
-            stack.enter_context(_server(way, setting, folder / f"{way.name}-{number}.log"))
-            for number in range(2)
-        ]
-        for server in servers:
-            server.wait_healthy()
-        _warm_up(servers, numbers, setting)
-        kept = 0
-        for _ in range(TRIES * setting.requests):
-            kept += _pair(way, servers, samples, numbers, setting, say)
-            if kept == setting.requests:
-                return
+@dataclass
+class _Turn:
+    """One start of a way's two servers, and of one without a connector, with their requests."""
 
+    way: Way
+    alone: Way
+    setting: Setting
+    samples: Samples
+    numbers: random.Random
+    folder: Path
+    say: Callable[[str], None]
 
-def _pair(
-    way: Way,
-    servers: list[VllmServer],
-    samples: Samples,
-    numbers: random.Random,
-    setting: Setting,
-    say: Callable[[str], None],
-) -> bool:
-    """Sends the last server a new prompt, and one that the first server computed.
+    def run(self) -> None:
+        """Measures pairs of requests until enough are kept."""
+        with ExitStack() as stack:
+            first, last, beside = servers = [
+                stack.enter_context(_server(way, self.setting, self.folder / f"{name}.log"))
+                for way, name in (
+                    (self.way, f"{self.way.name}-first"),
+                    (self.way, f"{self.way.name}-last"),
+                    (self.alone, "beside"),
+                )
+            ]
+            for server in servers:
+                server.wait_healthy()
+            _warm_up(servers, self.numbers, self.setting)
+            kept = 0
+            for _ in range(TRIES * self.setting.requests):
+                cold = self._cold(last, beside)
+                # A server without a connector has no hits.
+                kept += cold and (self.way.transfer is None or self._hit(first, last))
+                if kept == self.setting.requests:
+                    return
 
-    Returns whether both requests are kept. Servers without a connector get the same prompts,
-    but none of them is a hit.
-    """
-    first, last = servers
-    _, cold = _measured(last, _prompt(numbers, setting), setting)
-    samples.cold.append(cold)
-    say(_line(way, "cold", cold))
-    shared = _prompt(numbers, setting)
-    with _bytes(way, first, "stored") as stored:
-        expected = _ask(first, shared)
-        time.sleep(SETTLING)
-    before = last.counters().get(TAKEN, 0.0)
-    with _bytes(way, last, "loaded") as loaded:
-        answer, hit = _measured(last, shared, setting)
-    if way.transfer is None:
-        return cold.clean
-    samples.hit.append(hit)
-    say(_line(way, "hit", hit))
-    samples.identical &= answer.tokens == expected.tokens
-    samples.tokens.append(round(last.counters().get(TAKEN, 0.0) - before))
-    if way.files is not None:
-        # The server reads the files that it wrote.
-        loaded = stored
-    samples.stored_bytes += stored
-    samples.loaded_bytes += loaded
-    return cold.clean and hit.clean
+    def _cold(self, last: VllmServer, beside: VllmServer) -> bool:
+        """Sends the last server, and the one beside it, a new prompt each, in any order.
+
+        Returns whether both requests are kept.
+        """
+        samples, found = self.samples, dict[VllmServer, Request]()
+        for server in self.numbers.sample([last, beside], 2):
+            _, found[server] = _measured(server, _prompt(self.numbers, self.setting), self.setting)
+        samples.cold.append(found[last])
+        samples.beside.append(found[beside])
+        self.say(_line(self.way, "cold", found[last]))
+        self.say(_line(self.alone, "beside it", found[beside]))
+        return found[last].clean and found[beside].clean
+
+    def _hit(self, first: VllmServer, last: VllmServer) -> bool:
+        """Sends the last server a prompt that the first computed. Returns whether it is kept."""
+        way, samples = self.way, self.samples
+        shared = _prompt(self.numbers, self.setting)
+        with _bytes(way, first, "stored") as stored:
+            expected = _ask(first, shared)
+            time.sleep(SETTLING)
+        before = last.counters().get(TAKEN, 0.0)
+        with _bytes(way, last, "loaded") as loaded:
+            answer, hit = _measured(last, shared, self.setting)
+        samples.hit.append(hit)
+        self.say(_line(way, "hit", hit))
+        samples.identical &= answer.tokens == expected.tokens
+        samples.tokens.append(round(last.counters().get(TAKEN, 0.0) - before))
+        if way.files is not None:
+            # The server reads the files that it wrote.
+            loaded = stored
+        samples.stored_bytes += stored
+        samples.loaded_bytes += loaded
+        return hit.clean
 
 
 def _measured(
@@ -163,11 +178,16 @@ def _measured(
     """Sends a prompt when other work pauses, and waits until its pages are stored."""
     _await_quiet(setting.patience)
     server.forget()
-    others, before = OtherWork(), ServerUse.of(server.session)
-    answer = server.complete(tokens, answer_tokens=ANSWER_TOKENS)
-    use = ServerUse.of(server.session).since(before)
+    used: list[ServerUse] = []
+
+    def look() -> None:
+        used.append(ServerUse.of(server.session))
+
+    others = OtherWork()
+    look()
+    answer = server.complete(tokens, answer_tokens=ANSWER_TOKENS, at_first_token=look)
     time.sleep(SETTLING)
-    return answer, Request(answer.first_token_seconds, use, others.cores())
+    return answer, Request(answer.first_token_seconds, used[1].since(used[0]), others.cores())
 
 
 def _await_quiet(patience: float) -> None:

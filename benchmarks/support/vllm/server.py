@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,10 +101,13 @@ class VllmServer:
         answer_tokens: int,
         salt: str | None = None,
         replica: int | None = None,
+        hint: object = None,
+        at_first_token: Callable[[], None] = lambda: None,
     ) -> Completion:
         """Requests a greedy answer, streamed, of a data-parallel replica if one is given.
 
-        Raises ``OSError`` and ``RuntimeError``.
+        ``hint`` is for the store, about the reuse of the request's pages. Calls
+        ``at_first_token`` as soon as it is there. Raises ``OSError`` and ``RuntimeError``.
         """
         body: dict[str, Any] = {
             "model": self._model,
@@ -117,6 +120,8 @@ class VllmServer:
         }
         if salt is not None:
             body["cache_salt"] = salt
+        if hint is not None:
+            body["kv_transfer_params"] = {"kvstore": hint}
         began = time.perf_counter()
         first, found = 0.0, list[int]()
         headers = {} if replica is None else {"X-data-parallel-rank": str(replica)}
@@ -128,7 +133,9 @@ class VllmServer:
                 if "choices" not in piece:
                     raise RuntimeError(f"the server answered {piece}")
                 if piece["choices"] and piece["choices"][0].get("token_ids"):
-                    first = first or time.perf_counter() - began
+                    if not found:
+                        first = time.perf_counter() - began
+                        at_first_token()
                     found += piece["choices"][0]["token_ids"]
         return Completion(tuple(found), first)
 

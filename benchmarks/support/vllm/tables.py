@@ -12,7 +12,8 @@ NONE = "-"
 
 
 COLUMNS = (
-    *("cold, ms", "95th percentile", "cold / alone", "hit, ms", "cold / hit", "alone / hit"),
+    *("cold, ms", "95th percentile", "alone, ms", "95th percentile", "cold / alone"),
+    *("hit, ms", "cold / hit", "alone / hit"),
     *("tokens hit", "MB copied in", "MB copied out", "identical"),
 )
 USE_COLUMNS = ("EngineCore, s", "page faults", "kept", "dropped", "other cores")
@@ -75,6 +76,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [
         _number(row["cold_ms"], 1),
         _number(row.get("cold_p95_ms"), 1),
+        _number(row.get("alone_ms"), 1),
+        _number(row.get("alone_p95_ms"), 1),
         _number(row["cold_to_alone"], 2),
         _number(row["hit_ms"], 1),
         _number(row["ratio"], 2),

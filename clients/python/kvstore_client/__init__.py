@@ -20,6 +20,7 @@ from kvstore_client.remote_store import RemoteStore
 from kvstore_client.reservation import Acquired, Inserted, Reservation, ReuseHint, grow_reservations
 from kvstore_client.runtime_dir import default_runtime_dir
 from kvstore_client.spare_slots import SpareSlots
+from kvstore_client.store_step import StepOutcome, StoreStep
 
 __all__ = [
     "Acquired",
@@ -51,7 +52,9 @@ __all__ = [
     "SlotRun",
     "Source",
     "SpareSlots",
+    "StepOutcome",
     "StoreBudget",
+    "StoreStep",
     "connect_admin",
     "connect_remote_admin",
     "default_runtime_dir",

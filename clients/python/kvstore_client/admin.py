@@ -77,7 +77,8 @@ class Admin:
         """Yields one run of pages for each node of a namespace's index.
 
         Each has the first ``max_tokens`` tokens of its node. Nodes that are added or removed
-        meanwhile may be missing.
+        meanwhile may be missing. The pages of a node that is divided, or joined with another,
+        may be missing or be there twice.
         """
         request = store_pb2.ListPrefixesRequest(
             namespace_id=namespace_id, page_size=PAGE_SIZE, max_tokens=max_tokens

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Self
 
-from kvstore.v1 import prefix_cache_pb2
+from kvstore.v1 import prefix_cache_pb2, types_pb2
 from kvstore_client.errors import StoreError
 from kvstore_client.held_pages import HeldPages, Hold
-from kvstore_client.kv_cache_groups import GroupPages
+from kvstore_client.kv_cache_groups import GroupPages, pages_of_groups
+from kvstore_client.lifecycle.session import Session
 from kvstore_client.page_runs import PageRef, Pages
 
 
@@ -91,7 +92,9 @@ class Match(HeldPages):
         next_token: int | None = None,
         in_flight: InFlight | None = None,
         groups: Mapping[int, GroupPages] = NO_GROUPS,
+        disk_page_count: int = 0,
     ) -> None:
+        """``disk_page_count`` of the last pages were read from the store's disk for this match."""
         self.pages = Pages() if pages is None else pages
         self.token_count = token_count
         self.failure = failure
@@ -100,11 +103,26 @@ class Match(HeldPages):
         self.in_flight = in_flight
         self.groups = groups
         self.hold = hold
+        self._disk_page_count = disk_page_count
+        self._page_tiers: list[int] | None = None
 
     @property
     def page_count(self) -> int:
         """The number of matched pages."""
         return len(self.pages)
+
+    @property
+    def page_tiers(self) -> list[int]:
+        """The tier that each page came from: 1 or 2 for memory, 3 for the disk.
+
+        All pages are in memory. Tier 3 means that only the disk had the page as the match was
+        asked for. Older stores name the memory instead.
+        """
+        if self._page_tiers is None:
+            tiers = self.pages.tiers
+            kept = max(len(tiers) - self._disk_page_count, 0)
+            self._page_tiers = tiers[:kept] + [types_pb2.TIER_3] * (len(tiers) - kept)
+        return self._page_tiers
 
     @property
     def holds(self) -> list[Hold]:
@@ -116,3 +134,39 @@ class Match(HeldPages):
     def pin_id(self) -> int | None:
         """The pin's id, or None for a miss or once it is released."""
         return self.hold.pin_ids[0] if self.hold is not None and self.hold.open else None
+
+
+def match_of(
+    session: Session,
+    pin_ids: tuple[int, int],
+    answer: prefix_cache_pb2.PrefixMatch,
+    page_tokens: int,
+) -> Match:
+    """Returns the match of an answer to a call under the ids of a pin and of a source's pin.
+
+    Call it only within ``Session.request``. Raises ``StoreUnavailable`` if a page is not mapped.
+    """
+    pin_id, source_pin_id = pin_ids
+    pages = session.require_mapped(Pages(answer.runs))
+    in_flight = InFlight.of(answer)
+    if not pages and not answer.HasField("source"):
+        return Match(in_flight=in_flight)  # neither a miss nor a request that yields has a pin
+    groups = pages_of_groups(answer)
+    for each in groups.values():
+        session.require_mapped(each.pages)
+    source = None
+    if answer.HasField("source"):
+        [page] = session.require_mapped(Pages([answer.source.page]))
+        hold = Hold(session, pin_ids=(source_pin_id,), runs=[answer.source.page])
+        source = Source(hold, page, answer.source.valid_token_count)
+    every = [*answer.runs, *(run for each in answer.groups for run in each.runs)]
+    return Match(
+        Hold(session, pin_ids=(pin_id,), runs=every),
+        pages,
+        answer.matched_token_count,
+        source=source,
+        next_token=answer.next_token if answer.HasField("next_token") else None,
+        in_flight=in_flight,
+        groups=groups,
+        disk_page_count=answer.tier_3_loaded_token_count // page_tokens,
+    )

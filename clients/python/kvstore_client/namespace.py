@@ -16,10 +16,10 @@ from kvstore_client.errors import (
     StoreUnavailable,
 )
 from kvstore_client.held_pages import Hold, end_holds
-from kvstore_client.kv_cache_groups import GroupWindow, pages_of_groups, window_messages
+from kvstore_client.kv_cache_groups import GroupWindow, window_messages
 from kvstore_client.lifecycle.session import OpenedNamespace, Session
 from kvstore_client.lifecycle.store_connector import Connector
-from kvstore_client.match import InFlight, Match, Source
+from kvstore_client.match import InFlight, Match, Source, match_of
 from kvstore_client.memory.address_range import AddressRange
 from kvstore_client.memory.mapped_extent import MappedExtent
 from kvstore_client.memory.page_generations import PageGenerations
@@ -27,7 +27,7 @@ from kvstore_client.namespace_key import NamespaceIdentity, NamespaceKey
 from kvstore_client.packed_tokens import Tokens, pack_tokens
 from kvstore_client.page_layout import PageLayout
 from kvstore_client.page_runs import DatedRun, PageRef, Pages
-from kvstore_client.reservation import Acquired, Reservation
+from kvstore_client.reservation import Acquired, Reservation, acquired_of
 from kvstore_client.spare_slots import SpareSlots
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Namespace:
                 total_page_count,
                 budget or self.new_budget(),
                 accept_next_token=accept_next_token,
-                yield_idle_ms=_idle_ms(yield_idle) if yield_to_in_flight else None,
+                yield_idle_ms=idle_ms(yield_idle) if yield_to_in_flight else None,
             )
         except StoreError as error:
             return Acquired(Match(failure=error.with_traceback(None)))
@@ -214,7 +214,7 @@ class Namespace:
             try:
                 [grant] = asking.ask(call, namespace_id, [request], asking.remaining())
             except NamespaceNotFound:
-                session.note_namespace(self._key, None)
+                self._lost(session)
                 raise
             session.require_mapped(Pages(grant.runs))
             return grant, Hold(session, reservation_ids=(reservation_id,))
@@ -384,7 +384,7 @@ class Namespace:
                     group_start_page=group_start_page,
                 )
         except NamespaceNotFound:
-            session.note_namespace(self._key, None)
+            self._lost(session)
             return prefix_cache_pb2.PeekPrefixResponse()
         except StoreError:
             return prefix_cache_pb2.PeekPrefixResponse()
@@ -416,9 +416,9 @@ class Namespace:
                     group_start_page=group_start_page,
                 )
             except NamespaceNotFound:
-                session.note_namespace(self._key, None)
+                self._lost(session)
                 raise
-            pinned = self._pinned(session, pin_ids, match)
+            pinned = match_of(session, pin_ids, match, self.layout.page_tokens)
         if pinned.hold is not None and len(match.groups) < len(windows):
             end_holds(*pinned.holds)
             raise FeatureUnsupported("this server does not know KV cache groups")
@@ -435,11 +435,11 @@ class Namespace:
         yield_idle_ms: int | None,
     ) -> Acquired:
         opened = self._opened(session)
-        pin_ids, reservation_id = (session.take_id(), session.take_id()), session.take_id()
+        ids = session.take_id(), session.take_id(), session.take_id()
         with session.request(
             budget,
-            pin_ids=pin_ids,
-            reservation_ids=(reservation_id,),
+            pin_ids=ids[:2],
+            reservation_ids=ids[2:],
             sample=ProbeSample(opened.namespace_id, packed),
         ) as asking:
             session.settle(asking)
@@ -448,7 +448,7 @@ class Namespace:
                     session.lease.acquire,
                     opened.namespace_id,
                     packed,
-                    (*pin_ids, reservation_id),
+                    ids,
                     total_page_count,
                     asking.remaining(),
                     accept_next_token=accept_next_token,
@@ -456,47 +456,23 @@ class Namespace:
                     yield_idle_ms=yield_idle_ms,
                 )
             except NamespaceNotFound:
-                session.note_namespace(self._key, None)
+                self._lost(session)
                 raise
-            session.require_mapped(Pages(answer.grant.runs))
-            match = self._pinned(session, pin_ids, answer.match)
-            if not answer.HasField("grant"):
-                return Acquired(match)
-            hold = Hold(session, reservation_ids=(reservation_id,))
-            reservation = Reservation(hold, opened, answer.grant, budget)
-            return Acquired(match, reservation)
+            return acquired_of(session, opened, ids, answer, budget)
+
+    def _opened_session(self) -> tuple[Session, OpenedNamespace]:
+        """Returns the session and the namespace in it; raises ``StoreError``."""
+        session = self._connector.require_session()
+        return session, self._opened(session)
+
+    def _lost(self, session: Session) -> None:
+        """Opens the namespace again: the store does not know it any more."""
+        session.note_namespace(self._key, None)
 
     def _stated_speed(self) -> int:
         """Returns the engine's speed as the field has it: 0 is unknown, 1 very slow."""
         speed = self.prefill_tokens_per_second
         return int(min(max(speed, 1), MAX_SPEED)) if speed > 0 else 0
-
-    def _pinned(
-        self, session: Session, pin_ids: tuple[int, int], match: prefix_cache_pb2.PrefixMatch
-    ) -> Match:
-        pin_id, source_pin_id = pin_ids
-        pages = session.require_mapped(Pages(match.runs))
-        in_flight = InFlight.of(match)
-        if not pages and not match.HasField("source"):
-            return Match(in_flight=in_flight)  # neither a miss nor a request that yields has a pin
-        groups = pages_of_groups(match)
-        for each in groups.values():
-            session.require_mapped(each.pages)
-        source = None
-        if match.HasField("source"):
-            [page] = session.require_mapped(Pages([match.source.page]))
-            hold = Hold(session, pin_ids=(source_pin_id,), runs=[match.source.page])
-            source = Source(hold, page, match.source.valid_token_count)
-        every = [*match.runs, *(run for each in match.groups for run in each.runs)]
-        return Match(
-            Hold(session, pin_ids=(pin_id,), runs=every),
-            pages,
-            match.matched_token_count,
-            source=source,
-            next_token=match.next_token if match.HasField("next_token") else None,
-            in_flight=in_flight,
-            groups=groups,
-        )
 
     def _extent(self, extent_id: int) -> MappedExtent:
         self._connector.check_process()
@@ -527,6 +503,6 @@ class Namespace:
         return opened
 
 
-def _idle_ms(idle: float | None) -> int:
+def idle_ms(idle: float | None) -> int:
     """Returns ``yield_idle`` as the field has it: 0 is unbounded."""
     return 0 if idle is None else min(max(round(idle * MILLISECONDS), 1), MAX_IDLE_MS)

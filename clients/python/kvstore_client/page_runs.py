@@ -99,6 +99,17 @@ class Pages(Sequence[PageRef]):
         """The slots by extent with their generations, for another process that copies them."""
         return [DatedRun(run.extent_id, slots_of(run), generations_of(run)) for run in self._runs]
 
+    @property
+    def tiers(self) -> list[int]:
+        """The memory tier of each page: 1 or 2. Reads no pages."""
+        counts = (run.slot_count or len(slots_of(run)) for run in self._runs)
+        # A page without a tier is in the nearest one.
+        return [
+            tier
+            for run, count in zip(self._runs, counts, strict=True)
+            for tier in repeat(run.tier or types_pb2.TIER_1, count)
+        ]
+
     def ends(self) -> Iterator[tuple[int, int]]:
         """Yields the extent of each run, and the slot after its last if its slots are a range.
 

@@ -11,7 +11,7 @@ from kvstore_client.errors import PageRecycled, StoreError
 from kvstore_client.held_pages import HeldPages, Hold, end_holds, require_current
 from kvstore_client.kv_cache_groups import GroupInsert
 from kvstore_client.lifecycle.session import OpenedNamespace, Session
-from kvstore_client.match import InFlight, Match
+from kvstore_client.match import InFlight, Match, match_of
 from kvstore_client.memory.mapped_extent import NO_CHECKSUM
 from kvstore_client.memory.page_generations import PageGenerations
 from kvstore_client.packed_tokens import TOKEN_BYTES, Tokens, pack_tokens
@@ -64,6 +64,14 @@ class Inserted(NamedTuple):
 
     pages: Pages
     published_page_count: int
+
+
+class _Insertion(NamedTuple):
+    """An insert to send: the slots that its reservation has then, and the end of its pages."""
+
+    request: prefix_cache_pb2.InsertPrefixRequest
+    runs: Sequence[types_pb2.PageRun]
+    end: int
 
 
 class Reservation:
@@ -171,7 +179,39 @@ class Reservation:
         published. Raises ``ValueError`` for invalid tokens or an invalid hint, and once the
         reservation was aborted.
         """
-        session = self._open_session()
+        insertion = self._insertion(
+            tokens,
+            position=position,
+            base=base,
+            next_token=next_token,
+            hint=hint,
+            spare=spare,
+            slot_offsets=slot_offsets,
+            group_pages=group_pages,
+        )
+        session = self.hold.session
+        with session.request(self.budget) as asking:
+            answer = asking.ask(session.lease.insert, insertion.request, asking.remaining())
+        return self._inserted(insertion, answer)
+
+    def _insertion(
+        self,
+        tokens: Tokens,
+        *,
+        position: int,
+        base: "Match | Reservation | None" = None,
+        next_token: int | None = None,
+        hint: ReuseHint | None = None,
+        spare: SpareSlots | None = None,
+        slot_offsets: Sequence[int] = (),
+        group_pages: Iterable[GroupInsert] = (),
+        wait: bool = True,
+    ) -> "_Insertion":
+        """Returns an insert that may be sent, as :meth:`insert` describes it.
+
+        With ``wait=False`` the caller must have waited for the device.
+        """
+        self._open_session()
         request = prefix_cache_pb2.InsertPrefixRequest(
             reservation_id=self.reservation_id,
             sequence={"tokens": pack_tokens(tokens), "position": position},
@@ -189,20 +229,24 @@ class Reservation:
         first, end = self._pages_of(position, len(request.sequence.tokens) // TOKEN_BYTES)
         runs = self._runs
         if spare is not None:
-            runs = self._name_slots(request, spare, slot_offsets, groups)
+            runs = self._name_slots(request, spare, slot_offsets, groups, wait=wait)
         elif slot_offsets or groups:
             raise ValueError("only spare slots have offsets")
-        require_current(self.hold, *self._bases)
+        require_current(self.hold, *self._bases, wait=wait)
         request.page_checksums.extend(self._checksums(Pages(runs), first, end))
-        with session.request(self.budget) as asking:
-            inserted = asking.ask(session.lease.insert, request, asking.remaining())
-        self._take_runs(runs)
-        self._inserted_end = max(self._inserted_end, end)
+        return _Insertion(request, runs, end)
+
+    def _inserted(
+        self, insertion: "_Insertion", answer: prefix_cache_pb2.InsertPrefixResponse
+    ) -> Inserted:
+        """Notes an insert that the store answered, and returns its outcome."""
+        self._take_runs(insertion.runs)
+        self._inserted_end = max(self._inserted_end, insertion.end)
         # Not required to be mapped: another worker's page may be in an extent unmapped here.
-        pages = Pages(inserted.runs)
-        for each in inserted.groups:
+        pages = Pages(answer.runs)
+        for each in answer.groups:
             self._published_groups.setdefault(each.group, set()).update(each.published_positions)
-        return Inserted(pages, inserted.published_page_count)
+        return Inserted(pages, answer.published_page_count)
 
     def _name_slots(
         self,
@@ -210,10 +254,13 @@ class Reservation:
         spare: SpareSlots,
         slot_offsets: Sequence[int],
         groups: Sequence[GroupInsert],
+        *,
+        wait: bool,
     ) -> list[types_pb2.PageRun]:
         """Names slots of ``spare`` in a request; returns this reservation's slots after it.
 
-        Waits for the device. Raises ``ValueError``, or ``PageRecycled`` if a slot was reused.
+        Waits for the device if ``wait`` says so. Raises ``ValueError``, or ``PageRecycled`` if a
+        slot was reused.
         """
         if (spare.session, spare.namespace_id) != (self.hold.session, self._namespace.namespace_id):
             raise ValueError("the spare slots are of another namespace or session")
@@ -222,7 +269,8 @@ class Reservation:
         offsets = [*slot_offsets, *(offset for each in groups for offset in each.slot_offsets)]
         if len(set(offsets)) < len(offsets):
             raise ValueError("an offset is named twice")
-        self.hold.session.wait_for_device()
+        if wait:
+            self.hold.session.wait_for_device()
         every = PageGenerations([*moved, *(run for each in named for run in each)])
         recycled = every.recycled(self.hold.session.extents.get)
         if recycled:
@@ -362,3 +410,24 @@ class Acquired(HeldPages):
         """The holds of the match and of the reservation."""
         reserved = [] if self.reservation is None else [self.reservation.hold]
         return [*self.match.holds, *reserved]
+
+
+def acquired_of(
+    session: Session,
+    namespace: OpenedNamespace,
+    ids: tuple[int, int, int],
+    answer: prefix_cache_pb2.AcquirePrefixResponse,
+    budget: StoreBudget,
+) -> Acquired:
+    """Returns what an answer to an acquire gives, under the ids that the call named.
+
+    Call it only within ``Session.request``. Raises ``StoreUnavailable`` if a page is not mapped.
+    """
+    pin_id, source_pin_id, reservation_id = ids
+    session.require_mapped(Pages(answer.grant.runs))
+    pins = pin_id, source_pin_id
+    match = match_of(session, pins, answer.match, namespace.page_tokens)
+    if not answer.HasField("grant"):
+        return Acquired(match)
+    hold = Hold(session, reservation_ids=(reservation_id,))
+    return Acquired(match, Reservation(hold, namespace, answer.grant, budget))

@@ -183,6 +183,20 @@ class KvstoreConnector(KVConnectorBase_V1):
             return 0, False
         return self._scheduler.matched_tokens(request.request_id, num_computed_tokens)
 
+    def get_external_cache_hit_sources(
+        self, request: "Request", num_external_tokens: int
+    ) -> dict[CacheHitSource, int]:
+        """Returns the tokens of a planned load by where they came from: memory or disk."""
+        if self._scheduler is None:
+            return {}
+        on_disk = self._scheduler.planner.tokens_from_disk(request.request_id)
+        on_disk = min(on_disk, num_external_tokens)
+        sources = {
+            CacheHitSource.HOST: num_external_tokens - on_disk,
+            CacheHitSource.DISK: on_disk,
+        }
+        return {source: count for source, count in sources.items() if count}
+
     def update_state_after_alloc(
         self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int
     ) -> None:
@@ -195,7 +209,10 @@ class KvstoreConnector(KVConnectorBase_V1):
         """Returns the step's plan for the ranks."""
         assert self._scheduler is not None
         preempted = scheduler_output.preempted_req_ids or ()
-        return PlanMetadata(self._scheduler.plan(scheduler_output.num_scheduled_tokens, preempted))
+        finished = scheduler_output.finished_req_ids
+        return PlanMetadata(
+            self._scheduler.plan(scheduler_output.num_scheduled_tokens, preempted, finished)
+        )
 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
         """Takes the ranks' results."""

@@ -25,10 +25,14 @@ METRICS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "kvstore_asked_tokens": ("Tokens of the requests that were looked up.", ""),
     "kvstore_matched_tokens": ("Tokens of whole pages that the store had.", ""),
-    "kvstore_loaded_tokens": ("Tokens whose KV was copied from the store.", ""),
+    "kvstore_loaded_tokens": (
+        "Tokens whose KV was copied from the store, by the tier that had it: 3 is the disk.",
+        "tier",
+    ),
     "kvstore_stored_tokens": ("Tokens whose KV this engine put into the store.", ""),
     "kvstore_failed_loads": ("Loads that failed, whose tokens were computed.", ""),
     "kvstore_failed_saves": ("Copies and inserts of pages that failed.", ""),
+    "kvstore_ignored_hints": ("Requests whose hint was malformed, and ignored.", ""),
     "kvstore_fault_loads": ("Loads that were made to fail, in tests.", ""),
     "kvstore_loaded_bytes": ("Bytes copied from the store, at all ranks.", ""),
     "kvstore_stored_bytes": ("Bytes copied to the store, at all ranks.", ""),
@@ -43,15 +47,19 @@ GAUGES: Final[Mapping[str, str]] = {
     ATTACHED: "1 while the store answers and every rank reaches its memory, as of the last step.",
 }
 OUTCOMES: Final = ("full", "partial", "miss", "timeout", "unavailable")
+# The store's tiers: memory, and the disk.
+TIERS: Final = (1, 2, 3)
+DISK: Final = 3
 COUNTED: Final = (
     *(Counted(f"lookups_{outcome}", "kvstore_lookups", outcome) for outcome in OUTCOMES),
     Counted("asked_tokens", "kvstore_asked_tokens"),
     Counted("matched_tokens", "kvstore_matched_tokens"),
-    Counted("loaded_tokens", "kvstore_loaded_tokens"),
+    *(Counted(f"loaded_tokens_{tier}", "kvstore_loaded_tokens", str(tier)) for tier in TIERS),
     Counted("stored_tokens", "kvstore_stored_tokens"),
     Counted("loads_failed", "kvstore_failed_loads"),
     Counted("saves_failed", "kvstore_failed_saves"),
     Counted("inserts_failed", "kvstore_failed_saves"),
+    Counted("ignored_hints", "kvstore_ignored_hints"),
     Counted("load_faults", "kvstore_fault_loads"),
     Counted("load_bytes", "kvstore_loaded_bytes"),
     Counted("save_bytes", "kvstore_stored_bytes"),
@@ -69,6 +77,12 @@ def summed(*counts: Mapping[str, int]) -> dict[str, int]:
     return total
 
 
+def count_loaded(counts: "Counter[str]", tiers: Mapping[int, int], page_tokens: int) -> None:
+    """Counts the tokens of loaded pages; ``tiers`` has the number of pages of each tier."""
+    for tier, page_count in tiers.items():
+        counts[f"loaded_tokens_{tier}"] += page_count * page_tokens
+
+
 def note_attached(counts: "Counter[str]", *, attached: bool) -> None:
     """Notes for Prometheus whether the engine now uses the store."""
     now, before = (IS_ATTACHED, IS_NOT_ATTACHED) if attached else (IS_NOT_ATTACHED, IS_ATTACHED)
@@ -81,8 +95,10 @@ def in_words(counts: Mapping[str, int]) -> dict[str, int | float]:
     lookups = sum(counts.get(f"lookups_{outcome}", 0) for outcome in OUTCOMES)
     words: dict[str, int | float] = {"kvstore lookups": lookups} if lookups else {}
     words |= {outcome: counts.get(f"lookups_{outcome}", 0) for outcome in OUTCOMES}
-    for what in ("asked", "matched", "loaded", "stored"):
+    for what in ("asked", "matched", "stored"):
         words[f"{what} tokens"] = counts.get(f"{what}_tokens", 0)
+    words["loaded tokens"] = sum(counts.get(f"loaded_tokens_{tier}", 0) for tier in TIERS)
+    words["of them from disk"] = counts.get(f"loaded_tokens_{DISK}", 0)
     for verb, done in (("load", "loaded"), ("save", "stored")):
         copied, time = counts.get(f"{verb}_bytes", 0), counts.get(f"{verb}_microseconds", 0)
         words[f"{done} MB"] = round(copied / BYTES_OF_A_MEGABYTE, 1)

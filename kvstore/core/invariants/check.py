@@ -292,6 +292,10 @@ def _check_counts(state: CacheState, tenant: Tenant) -> None:
     invariant(counted, "what a tenant has is counted", name, had)
     holds = sum(len(each.pins) + len(each.reservations) for each in leases)
     invariant(holds == tenant.hold_count, "a tenant's holds are counted", name)
+    pinned = sum(len(pin.group_anchors) for each in leases for pin in each.pins.values())
+    inserted = sum(len(r.group_pages) for each in leases for r in each.reservations.values())
+    counted = pinned + inserted == tenant.group_page_count
+    invariant(counted, "a tenant's held pages of groups are counted", name)
     pins = {each: len(state.named_pins.of(each)) for each in namespaces}
     counted = all(count == each.named_pin_count for each, count in pins.items())
     invariant(counted, "a namespace's named pins are counted", name)

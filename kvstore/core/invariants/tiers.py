@@ -10,6 +10,8 @@ from kvstore.core.invariants.invariant import invariant
 from kvstore.core.pool.disk_state import DiskState
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import FIRST, LOWER
+from kvstore.core.tiers.disk_reads import DiskRead
+from kvstore.core.tiers.group_reads import GroupRead
 from kvstore.core.values.page_hash import page_digests
 
 NOTHING = PageHashes(b"", 0, 0)
@@ -80,8 +82,9 @@ def _check_untold(disk: DiskState) -> None:
 
 
 def _check_reads(cache: PrefixCache, namespace: Namespace) -> None:
-    reads = [read for read in cache.disk_reads if read.namespace is namespace]
+    every: list[DiskRead | GroupRead] = [*cache.disk_reads, *cache.group_reads]
+    reads = [read for read in every if read.namespace is namespace]
     digests = [page.digest for read in reads for page in read.pages]
     invariant(len(digests) == len(set(digests)), "a page is read once at a time")
-    known = set(digests) == cache.reads_in(namespace).keys()
-    invariant(known, "what is being read is known")
+    known = cache.reads_in(namespace).keys() | cache.group_reads_in(namespace).keys()
+    invariant(set(digests) == known, "what is being read is known")

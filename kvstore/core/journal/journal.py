@@ -23,6 +23,8 @@ from kvstore.core.journal.rows import CounterRow, HoldKey, HoldRow, Row, Table
 ID_STEP = 1 << 20
 # A named tuple's constructor costs a Python frame.
 _new_tuple = tuple.__new__
+# Python 3.11 takes 0.2 us to look a member up in its enumeration.
+_HOLDS = Table.HOLDS
 PAGE_IDS, LEASE_NUMBERS = "page ids", "lease numbers"
 
 
@@ -70,17 +72,17 @@ class Journal:
 
     def hold(self, row: HoldRow) -> None:
         """Writes a hold of a lease."""
-        self.memory.put(Table.HOLDS, row.key, row)
+        self.memory.put(_HOLDS, _new_tuple(HoldKey, row[:3]), row)
 
     def release(self, lease: int, kind: int, hold_id: int) -> None:
         """Writes that a hold ends, and leaves a tombstone of its id."""
         key = _new_tuple(HoldKey, (lease, kind, hold_id))
         self.memory.bury(key)
-        self.memory.clear(Table.HOLDS, key)
+        self.memory.clear(_HOLDS, key)
 
     def drop(self, lease: int, kind: int, hold_id: int) -> None:
         """Writes that a hold ends without a tombstone."""
-        self.memory.clear(Table.HOLDS, HoldKey(lease, kind, hold_id))
+        self.memory.clear(_HOLDS, HoldKey(lease, kind, hold_id))
 
     def put(self, table: Table, key: Hashable, row: Row) -> None:
         """Writes a row of a table."""

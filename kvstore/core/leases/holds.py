@@ -108,6 +108,14 @@ class Hold:
         if above.depth:
             self.stand_at(above)
 
+    def hold_pages(self, pages: Iterable[tuple[Node, int]]) -> None:
+        """Adds pages of KV cache groups, each in a tier, to the hold."""
+        for node, tier in pages:
+            copies = node.copies_in(tier)
+            if copies.anchors is NO_ANCHORS:
+                copies.anchors = PageAnchors()
+            self.group_anchors.append(Anchor(self, node, 1, tier))
+
     def pages_leave(self) -> bool:
         """Returns False: a hold keeps the pages that leave the index until it is released."""
         return False
@@ -208,14 +216,7 @@ class Pin(Hold):
     def hold_group(self, group: int, start_page: int, pages: Items[tuple[Node, int]]) -> None:
         """Adds the pages of a group, each in a tier, to the hold."""
         self.groups += (HeldGroup(group, start_page, len(pages)),)
-        self.group_anchors += [self.anchor_on(node, tier) for node, tier in pages]
-
-    def anchor_on(self, node: Node, tier: int) -> Anchor:
-        """Returns a new anchor on a page of a group."""
-        copies = node.copies_in(tier)
-        if copies.anchors is NO_ANCHORS:
-            copies.anchors = PageAnchors()
-        return Anchor(self, node, 1, tier)
+        self.hold_pages(pages)
 
     def group_slots(self) -> Iterator[tuple[HeldGroup, Slots]]:
         """Yields each group with the slots of its pages."""
@@ -281,22 +282,30 @@ class Reservation(Hold):
 
     ``group_pages`` are the pages of KV cache groups that went through an insert, by group and
     position, and True for those that were published. The slots of the others are ``duplicates``.
+    ``base`` has the ids of the pin and of the reservation that its first insert named as the base,
+    or is None before. ``lease_number`` is that of its lease, and ``written_count`` the number of
+    slots that it had when a journal last had all of it.
     """
 
     __slots__ = (
+        "base",
         "duplicates",
         "group_pages",
         "inserted",
+        "lease_number",
         "prefill",
         "published",
         "reserved",
         "start_page",
         "tail_token_count",
         "whole_end",
+        "written_count",
     )
 
     def __init__(self, hold_id: int, namespace: Namespace, start_page: int, now: float) -> None:
         super().__init__(hold_id, namespace, now)
+        self.lease_number = 0
+        self.written_count = 0
         self.start_page = start_page
         self.whole_end = start_page
         self.reserved: Slots = array("Q")
@@ -305,6 +314,7 @@ class Reservation(Hold):
         self.tail_token_count = 0
         self.prefill: Prefill | None = None
         self.group_pages: dict[tuple[int, int], bool] = {}
+        self.base: tuple[int | None, int | None] | None = None
         self.duplicates: Slots = array("Q")
 
     @property

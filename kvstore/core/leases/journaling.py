@@ -123,3 +123,4 @@ def write_reservation(
     slots = (reservation.reserved, generations, reservation.published, reservation.duplicates)
     record = _new_tuple(ReserveRecord, (*numbers, *slots, groups, reservation.tiers))
     journal.reserve(record)
+    reservation.written_count = len(reservation.reserved)

@@ -144,11 +144,12 @@ class Lease:
                 raise Tombstoned(id=pin_id)
 
     def add_pin(self, pin: Pin | SourcePin) -> None:
-        """Adds a pin."""
+        """Adds a pin, which holds all its pages already."""
         self._hold_number += 1
         pin.number = self._hold_number
         self.pins[pin.hold_id] = pin
         self.owner.hold_count += 1
+        self.owner.group_page_count += len(pin.group_anchors)
 
     def drop_pin(self, pin: Pin | SourcePin) -> None:
         """Releases a pin."""
@@ -156,12 +157,14 @@ class Lease:
         self.owner.hold_count -= 1
         release(pin.anchors)
         if pin.group_anchors:
+            self.owner.group_page_count -= len(pin.group_anchors)
             release_groups(pin.group_anchors)
 
     def add_reservation(self, reservation: Reservation) -> None:
         """Adds a reservation."""
         self._hold_number += 1
         reservation.number = self._hold_number
+        reservation.lease_number = self.number
         self.reservations[reservation.hold_id] = reservation
         self.owner.hold_count += 1
 
@@ -169,6 +172,7 @@ class Lease:
         """Ends a reservation: unpublished slots go back, and published pages stay."""
         del self.reservations[reservation.hold_id]
         self.owner.hold_count -= 1
+        self.owner.group_page_count -= len(reservation.group_pages)
         reservation.drop_prefill()
         reservation.namespace.arena.recycle(reservation.unpublished(), self.slot_state)
         release(reservation.anchors)

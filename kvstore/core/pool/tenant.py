@@ -106,12 +106,15 @@ class Tenant:
     arenas in all tiers. ``tier1_bytes`` is the size of all slots of its arenas in tier 1.
     ``announced_bytes`` is the size of the tokens of its prefills in flight. ``tombstones``
     are those of all its ids; ``lease_tombstones`` are those of leases among them.
+    ``group_page_count`` counts the pages of KV cache groups that its pins hold, and those that its
+    reservations have inserted.
     """
 
     __slots__ = (
         "_limits",
         "announced_bytes",
         "arena_count",
+        "group_page_count",
         "hold_count",
         "lease_count",
         "lease_tombstones",
@@ -131,6 +134,7 @@ class Tenant:
         self.arena_count = 0
         self.tier1_bytes = 0
         self.hold_count = 0
+        self.group_page_count = 0
         self.named_pin_count = 0
         self.announced_bytes = 0
         self.tombstones = Tombstones(limits.tombstone_ttl, limits.max_tombstones)
@@ -173,6 +177,12 @@ class Tenant:
         quota = self.quotas.tier1_bytes
         if quota is not None and page_bytes > quota:
             raise QuotaExceeded(quota="tier1_bytes", maximum=quota, value=page_bytes)
+
+    def require_group_room(self, count: int) -> None:
+        """Raises :class:`QuotaExceeded` if ``count`` more held pages of groups are too many."""
+        maximum = self._limits.max_held_group_pages
+        if self.group_page_count + count > maximum:
+            raise QuotaExceeded(quota="held_group_pages", maximum=maximum)
 
     def has_room_to_announce(self, size: int) -> bool:
         """Returns True if prefills may keep ``size`` more bytes of tokens."""

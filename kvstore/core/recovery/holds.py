@@ -11,6 +11,7 @@ from kvstore.core.leases.lease import Lease
 from kvstore.core.leases.named_pins import NamedPin, NamedPinTable
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import nearest
+from kvstore.core.pool.tenant import Tenant
 from kvstore.core.recovery.tree import TreeRecovery
 
 
@@ -35,18 +36,21 @@ def restore_pin(
         tree.wait_for(row.page_id, pin.stand_at)
     anchors: dict[int, Anchor] = {}
     for number, (page_id, tier) in enumerate(row.group_pages):
-        tree.wait_for(page_id, _on_group(pin, anchors, number, tier, len(row.group_pages)))
+        place = _on_group(pin, anchors, number, tier, len(row.group_pages), lease.owner)
+        tree.wait_for(page_id, place)
 
 
 def _on_group(
-    pin: Pin, anchors: dict[int, Anchor], number: int, tier: int, count: int
+    pin: Pin, anchors: dict[int, Anchor], number: int, tier: int, count: int, owner: Tenant
 ) -> Callable[[Position], None]:
     """Returns what puts one of ``count`` group anchors of a pin on its page."""
 
     def place(at: Position) -> None:
-        anchors[number] = pin.anchor_on(at.node, tier)
+        pin.hold_pages([(at.node, tier)])
+        anchors[number] = pin.group_anchors.pop()
         if len(anchors) == count:
             pin.group_anchors = [anchors[each] for each in range(count)]
+            owner.group_page_count += count
 
     return place
 
@@ -111,7 +115,11 @@ def restore_reservation(
     reservation.tail_token_count = record.tail_token_count
     partial = int(record.tail_token_count > 0)
     reservation.whole_end = record.start_page + record.inserted - partial
+    # An insert may come again under any base that has the same tokens.
+    reservation.base = (None, record.reservation_id) if record.inserted else None
+    reservation.written_count = len(record.slots)
     lease.add_reservation(reservation)
+    lease.owner.group_page_count += len(reservation.group_pages)
 
     def place(at: Position) -> None:
         if reservation.tiers is None:

@@ -5,18 +5,19 @@ decides under its owner's mutex; others read outside it, and finish under it.
 """
 
 from array import array
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.children import NO_CHILDREN
-from kvstore.core.index.node import Position
+from kvstore.core.index.node import Node, Position
 from kvstore.core.index.path_hashes import PathHashes, hashes_to
 from kvstore.core.index.radix import ancestor
 from kvstore.core.leases.holds import Hold
 from kvstore.core.pool.namespace import Namespace, namespace_of
-from kvstore.core.pool.pages import publish, release
-from kvstore.core.pool.placement import nearest
+from kvstore.core.pool.pages import publish, release, release_groups
+from kvstore.core.pool.placement import FIRST, LOWER, nearest
 from kvstore.core.tiers.disk_reads import ReadPage, take_targets, write_loaded
 from kvstore.core.tiers.disk_writes import UNBOUNDED
 from kvstore.core.values.event_log import Cause
@@ -24,7 +25,7 @@ from kvstore.core.values.group_pages import group_marker
 from kvstore.core.values.page_hash import page_digest
 from kvstore.core.values.requests import NO_HINT, Caller, MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
-from kvstore.core.verbs.group_windows import require_windows
+from kvstore.core.verbs.group_windows import fit, require_windows, tier_for
 from kvstore.core.verbs.lookup import cached_end, matchable_pages
 
 
@@ -38,12 +39,15 @@ class LackingPage(NamedTuple):
 class LocatedGroups(NamedTuple):
     """The pages of groups that the end of a cached path lacks.
 
-    ``digests`` are those of the path, which ends at ``end``. They may be asked outside the owner's
-    mutex, by one thread at a time.
+    ``firsts`` are the first page of each window, by the marker of its group. ``match_end`` is
+    where a match ends without the pages, and ``end`` where it ends with them, in pages. ``digests``
+    are those of the path. They may be asked outside the owner's mutex, by one thread at a time.
     """
 
     namespace_digest: bytes
+    match_end: int
     end: int
+    firsts: Mapping[bytes, int]
     pages: list[LackingPage]
     digests: PathHashes
 
@@ -55,7 +59,8 @@ class LocatedGroups(NamedTuple):
 class GroupRead(Hold):
     """A hold on a path, pages of whose groups are to be published in tier 1.
 
-    Their slots, ``targets``, are MOVING. It belongs to no lease.
+    It holds the cached pages of the windows too, without which the others are of no use. The
+    slots, ``targets``, are MOVING. It belongs to no lease.
     """
 
     __slots__ = ("lacking", "pages", "removals", "targets")
@@ -79,6 +84,11 @@ class GroupRead(Hold):
         """True if its path left the index, or if pages of the namespace were removed since."""
         return self.anchors[0].node.detached or self.removals != self.namespace.removals
 
+    def release(self) -> None:
+        """Releases all that it holds."""
+        release_groups(self.group_anchors)
+        release(self.anchors)
+
 
 class GroupReads:
     """Publishes pages of groups that come from the disk. ``under_way`` are not finished yet."""
@@ -86,6 +96,11 @@ class GroupReads:
     def __init__(self, state: CacheState) -> None:
         self._state = state
         self.under_way: dict[GroupRead, None] = {}
+        self._by_digest: dict[Namespace, dict[bytes, GroupRead]] = {}
+
+    def reads_in(self, namespace: Namespace) -> Mapping[bytes, GroupRead]:
+        """Returns the reads under way in a namespace, by the digests of their pages."""
+        return self._by_digest.get(namespace, {})
 
     def locate_groups(
         self,
@@ -109,36 +124,59 @@ class GroupReads:
         at = cached_end(lease, namespace, sequence, most)
         at = ancestor(at, min(at.depth, most))
         end, pages = at.depth, list[LackingPage]()
-        if options.pin_id not in lease.pins:
-            slots = namespace.arena.slot_count
-            pages = _lacking(
-                namespace, at, options, min(room // namespace.layout.page_bytes, slots)
+        firsts = {
+            group_marker(group, namespace.width): max(
+                end - (count or end), options.group_start_page
             )
+            for group, count in options.groups
+        }
+        if options.pin_id not in lease.pins:
+            room = min(room // namespace.layout.page_bytes, namespace.arena.slot_count)
+            _, pages = _windows_at(at, firsts, room)
+        match_end = end
+        if pages:
+            every = options.groups, options.group_start_page
+            match_end = fit(namespace, at, *every, tier_for(None, namespace))[0].depth
         first = min((page.end for page in pages), default=end)
-        return LocatedGroups(namespace.digest, end, pages, hashes_to(at, since=first))
+        digests = hashes_to(at, since=first)
+        return LocatedGroups(namespace.digest, match_end, end, firsts, pages, digests)
 
     def begin_group_read(
         self, caller: Caller, namespace_id: bytes, sequence: Sequence, located: LocatedGroups
     ) -> GroupRead | None:
-        """Takes slots for all pages that were located; FREE to MOVING. Evicts as a reservation.
+        """Takes slots for the pages that still lack of those located; FREE to MOVING.
 
-        Returns None if there are too few, if the path is not as it was, or if the disk has not
-        heard of a removal. The caller has to finish it. Raises the errors of a match.
+        Evicts as a reservation. If a read under way brings one of the pages, returns that read:
+        once it is finished, the pages are to be located again. Returns None if nothing lacks, if
+        there are too few slots, if the path is not as it was, if more pages lack, or if the disk
+        has not heard of a removal. The first caller of a read has to finish it. Raises the errors
+        of a match.
         """
         lease = self._state.member(caller)
         namespace = self._state.own(lease, namespace_id)
         at = cached_end(lease, namespace, sequence, located.end)
-        if not located.pages or namespace.removing or at.depth != located.end:
+        if namespace.removing or at.depth != located.end:
             return None
-        read = GroupRead(at, located.pages)
-        targets = take_targets(self._state, lease, namespace, len(located.pages))
-        if len(targets) < len(located.pages):
+        digests = dict(zip(located.pages, located.page_digests(), strict=True))
+        cached, pages = _windows_at(at, located.firsts, len(digests))
+        if not pages or not digests.keys() >= set(pages):
+            return None
+        reads_in = self.reads_in(namespace)
+        under_way = [reads_in[digests[page]] for page in pages if digests[page] in reads_in]
+        if under_way:
+            return under_way[0]
+        read = GroupRead(at, pages)
+        read.hold_pages(cached)
+        targets = take_targets(self._state, lease, namespace, len(pages))
+        if len(targets) < len(pages):
             namespace.arena.recycle(targets, SlotState.MOVING)
-            release(read.anchors)
+            read.release()
             return None
         read.targets = targets
-        rows = zip(located.pages, located.page_digests(), targets, strict=True)
-        read.pages = [ReadPage(page.end + 1, digest, slot) for page, digest, slot in rows]
+        rows = zip(pages, targets, strict=True)
+        read.pages = [ReadPage(page.end + 1, digests[page], slot) for page, slot in rows]
+        begun = {page.digest: read for page in read.pages}
+        self._by_digest.setdefault(namespace, {}).update(begun)
         self.under_way[read] = None
         return read
 
@@ -152,6 +190,11 @@ class GroupReads:
         """
         namespace, arena = read.namespace, read.namespace.arena
         del self.under_way[read]
+        reads_in = self._by_digest[namespace]
+        for each in read.pages:
+            del reads_in[each.digest]
+        if not reads_in:
+            del self._by_digest[namespace]
         good = 0 if read.is_stale else good_count
         arena.keep_checksums(zip(read.targets[:good], checksums, strict=False))
         published = 0
@@ -161,7 +204,7 @@ class GroupReads:
                 published += 1
             else:
                 arena.recycle(own, SlotState.MOVING)
-        release(read.anchors)
+        read.release()
         for counters in (self._state.counters, namespace.counters):
             counters.loaded_page_count += published
         return published
@@ -188,29 +231,30 @@ class GroupReads:
         return True
 
 
-def _lacking(
-    namespace: Namespace, at: Position, options: MatchOptions, most: int
-) -> list[LackingPage]:
-    """Returns the pages of all windows before ``at`` that are not cached, the deepest first.
+def _windows_at(
+    at: Position, firsts: Mapping[bytes, int], most: int
+) -> tuple[list[tuple[Node, int]], list[LackingPage]]:
+    """Returns the cached pages of all windows before ``at``, each in a tier, and the others.
 
-    Returns none of them if they are more than ``most``.
+    ``firsts`` are the first page of each window, by the marker of its group. Both lists begin
+    with the deepest page. Both are empty if more than ``most`` pages are not cached.
     """
-    end, node = at.depth, at.node
-    firsts = [
-        (group_marker(group, namespace.width), max(end - (count or end), options.group_start_page))
-        for group, count in options.groups
-    ]
-    pages: list[LackingPage] = []
-    for depth in range(end, min(first for _, first in firsts), -1):
+    node = at.node
+    cached: list[tuple[Node, int]] = []
+    lacking: list[LackingPage] = []
+    for depth in range(at.depth, min(firsts.values()), -1):
         while node.start >= depth:
             assert node.parent is not None  # the root starts at zero
             node = node.parent
         children = node.children if depth == node.start + len(node.slots) else NO_CHILDREN
-        pages += [
-            LackingPage(depth, marker)
-            for marker, first in firsts
-            if first < depth and marker not in children
-        ]
-        if len(pages) > most:
-            return []
-    return pages
+        for marker, first in firsts.items():
+            if first >= depth:
+                continue
+            page = children.get(marker)
+            if page is None:
+                lacking.append(LackingPage(depth, marker))
+            else:
+                cached.append((page, FIRST if page.copy_count else LOWER))
+        if len(lacking) > most:
+            return [], []
+    return cached, lacking

@@ -21,6 +21,7 @@ from kvstore.core.pool.pages import evict, nominate, note_pages, release
 from kvstore.core.pool.placement import FIRST, LOWER, Tiers, extended, nearest
 from kvstore.core.pool.tier_policy import WritePolicy
 from kvstore.core.values.event_log import Cause, PagesChange
+from kvstore.core.values.group_pages import is_group_page
 from kvstore.core.values.requests import Caller, MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
 from kvstore.core.verbs.group_windows import require_windows
@@ -57,7 +58,9 @@ class Move(Hold):
 def lacking(at: Position, tier: int) -> list[tuple[int, int]]:
     """Returns the pages of a path without a copy in ``tier`` as (end, slot in the other tier).
 
-    They are in prefix order.
+    They are in prefix order. A page of a KV cache group needs no copies above it in tier 1, so
+    there it is the only one. Costs a step for each node up to the first whose pages all have
+    copies in tier 2, or in tier 1 for each node of the path.
     """
     found: list[tuple[int, int]] = []
     node: Node | None = at.node
@@ -67,7 +70,9 @@ def lacking(at: Position, tier: int) -> list[tuple[int, int]]:
         if have < pages:
             slots = node.copies_in(FIRST + LOWER - tier).slots
             found += [(node.start + k + 1, slots[k]) for k in range(pages - 1, have - 1, -1)]
-        node = node.parent
+        # A page has a copy in tier 2 only if its parent has one.
+        is_last = have > 0 if tier == LOWER else is_group_page(node.edge)
+        node = None if is_last else node.parent
     return found[::-1]
 
 
@@ -82,8 +87,9 @@ def prepare(at: Position, tier: int, most: int, moving: set[int]) -> Move | None
     if not pages:
         return None
     at = ancestor(at, pages[-1][0])
-    tiers: Tiers = nearest(at)
-    if tier == LOWER:
+    if tier == FIRST:
+        tiers: Tiers = ((at.depth, LOWER),) if is_group_page(at.node.edge) else nearest(at)
+    else:
         # Sources in tier 1, and above them the copies in tier 2 that the targets continue.
         tiers = extended(((missing[0][0] - 1, LOWER),), missing[0][0] - 1, at.depth, FIRST)
     return Move(at, tier, tiers, [Transfer(end, source, 0) for end, source in pages])
@@ -98,9 +104,10 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
     namespace = move.namespace
     published: list[int] = []
     arena = namespace.arena_in(move.tier)
+    places = _places(move)
     for end, source, target in move.transfers:
         moving.discard(source)
-        at = move.position_at(end)
+        at = places[end]
         slots = array("Q", [target])
         if copied and target >> INDEX_BITS in arena.lasting and _fits(at, move.tier):
             if namespace.journal is not None:
@@ -113,11 +120,10 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
             arena.recycle(slots, SlotState.MOVING)
     for first, last in side_by_side(published):
         pages = last - first + 1
-        at = move.position_at(last)
-        note_pages(namespace, PagesChange.COPIED, Cause.MOVED, *at, pages, move.tier)
-    touched = [move.position_at(each.end).node for each in move.transfers]
+        node, end = places[last]
+        note_pages(namespace, PagesChange.COPIED, Cause.MOVED, node, end, pages, move.tier)
     release(move.anchors)
-    for node in touched:
+    for node in dict.fromkeys(node for node, _ in places.values()):
         namespace.index.compact(node)
     return len(published)
 
@@ -140,10 +146,24 @@ def _write(namespace: Namespace, at: Position, tier: int, source: int, target: i
     )
 
 
+def _places(move: Move) -> dict[int, Position]:
+    """Returns the place of each page of a move by its end, found in one walk up the path.
+
+    In a part that left the index it looks for each page anew.
+    """
+    places: dict[int, Position] = {}
+    at: Position | None = None
+    for end, _, _ in reversed(move.transfers):
+        at = move.position_at(end) if at is None or at.node.detached else ancestor(at, end)
+        places[end] = at
+    return places
+
+
 def side_by_side(ends: list[int]) -> list[tuple[int, int]]:
     """Returns the runs of consecutive numbers, each as its first and its last."""
-    firsts = [each for each in ends if each - 1 not in ends]
-    lasts = [each for each in ends if each + 1 not in ends]
+    every = set(ends)
+    firsts = [each for each in ends if each - 1 not in every]
+    lasts = [each for each in ends if each + 1 not in every]
     return list(zip(firsts, lasts, strict=True))
 
 
@@ -208,12 +228,18 @@ class Moves:
         return moves
 
     def plan_promotion(
-        self, caller: Caller, namespace_id: bytes, sequence: Sequence, options: MatchOptions
+        self,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        options: MatchOptions,
+        most: int,
     ) -> list[Move]:
-        """Plans to copy to tier 1 the pages that a match would find in tier 2 alone.
+        """Plans to copy to tier 1 at most ``most`` pages that a match would find in tier 2 alone.
 
         Includes the source page, if the match wants one. Plans nothing unless the policy promotes
-        on a match, and no more than there are slots for. Raises the errors of a match.
+        on a match, and no more than there are slots for. Costs as much as the match, and a few
+        steps for each page. Raises the errors of a match.
         """
         lease = self._state.member(caller)
         namespace = self._state.own(lease, namespace_id)
@@ -222,11 +248,14 @@ class Moves:
             self._state.length(sequence.tokens, sequence.position)
             require_windows(namespace, options.groups)
             found = find(lease, namespace, sequence, options, anywhere=True)
-            self._begin(found.last, FIRST, moves, found.last.depth)
-            for node, tier in (page for group in found.groups for page in group.pages):
-                # A look for what there is to copy costs a step for each node of the path.
-                if tier != FIRST:
-                    self._begin(Position(node, 1), FIRST, moves, 1)
+            left = most - self._begin(found.last, FIRST, moves, most)
+            pages = [node for group in found.groups for node, tier in group.pages if tier != FIRST]
+            while pages and left:
+                begun = self._begin(Position(pages.pop(), 1), FIRST, moves, 1)
+                left -= begun
+                if not begun and not namespace.arena.free_count:
+                    # There is no room for the others either.
+                    break
         return moves
 
     def finish_moves(self, moves: Iterable[Move], *, copied: bool = True) -> int:
@@ -251,16 +280,20 @@ class Moves:
 
     def _drain(self, queue: dict[Node, None], tier: int, moves: list[Move], most: int) -> None:
         """Begins moves along the paths of a queue, the first one first."""
-        while queue and (left := most - _page_count(moves)) > 0:
+        left = most - _page_count(moves)
+        while queue and left > 0:
             node = next(iter(queue))
             del queue[node]
             while not node.slots and node.parent is not None:
                 # It was merged with the node below it, or it left.
                 node = node.parent
             if node.slots and not node.detached:
+                room = left
                 if tier == FIRST:
-                    left = min(left, self._room_to_promote(namespace_of(node).arena))
-                if self._begin(Position(node, len(node.slots)), tier, moves, left):
+                    room = min(left, self._room_to_promote(namespace_of(node).arena))
+                begun = self._begin(Position(node, len(node.slots)), tier, moves, room)
+                left -= begun
+                if begun == room > 0:
                     queue[node] = None
 
     def _room_to_promote(self, arena: Arena) -> int:
@@ -276,7 +309,8 @@ class Moves:
         Those that are copied go the next time, unless they were used meanwhile. Returns True if
         anything was done, or was left because of ``most``.
         """
-        done = _page_count(moves) >= most
+        left = most - _page_count(moves)
+        done = left <= 0
         wanted = self._mark(arena, self._state.tier_policy.high) - arena.free_count
         victims = nominate(arena, min(max(wanted, 0), most))
         rest = _drop_copied(victims)
@@ -286,20 +320,20 @@ class Moves:
                 # A page that was used once is not worth a copy.
                 leaf.node.tree.leaf_changed(leaf.node)
                 continue
-            count, at = len(moves), Position(leaf.node, leaf.copy_count)
-            self._begin(at, LOWER, moves, most - _page_count(moves))
+            begun = self._begin(Position(leaf.node, leaf.copy_count), LOWER, moves, left)
             leaf.node.tree.leaf_changed(leaf.node)
-            done = done or len(moves) > count
+            left -= begun
+            done = done or begun > 0
         return done
 
-    def _begin(self, at: Position, tier: int, moves: list[Move], most: int) -> bool:
-        """Begins to copy at most ``most`` pages of a path; returns True if it copies as many.
+    def _begin(self, at: Position, tier: int, moves: list[Move], most: int) -> int:
+        """Begins to copy at most ``most`` pages of a path; returns how many.
 
         FREE to MOVING. In tier 2, victims of its policy make room.
         """
         move = prepare(at, tier, most, self.sources) if most > 0 else None
         if move is None:
-            return False
+            return 0
         wanted = len(move.transfers)
         arena = move.namespace.arena_in(tier)
         if wanted > arena.free_count:
@@ -315,7 +349,7 @@ class Moves:
             self.under_way[move] = None
         else:
             release(move.anchors)
-        return len(move.transfers) == most
+        return len(move.transfers)
 
     def _make_room(self, arena: Arena, pages: int) -> None:
         """Evicts copies from tier 2. For a match, evicts copies from tier 1 that tier 2 has too."""

@@ -86,6 +86,10 @@ class Limits:
     max_features: int = 64
     max_namespaces: int = 10_000
     max_holds_per_lease: int = 100_000
+    # Pages of KV cache groups that one tenant's pins hold and its reservations have inserted, at
+    # about 133 bytes each. A pin of 100,000 tokens has 6,250 of a group of which it needs all
+    # pages, with 16 tokens a page.
+    max_held_group_pages: int = 1_000_000
     # Tokens of one tenant's prefills in flight: 160 of 100,000 tokens, or 8,000 of 2,000.
     # Prefills beyond that still run, but other callers do not learn of them.
     max_announced_bytes: int = 64 << 20

@@ -182,8 +182,9 @@ class GroupPages(NamedTuple):
 class Match(NamedTuple):
     """The longest cached prefix. Without runs and source it is a miss, or pinned nothing.
 
-    The core leaves ``tier_3_token_count`` at zero: it is the number of tokens after the runs
-    that the disk has. ``groups`` are in the order of the request.
+    The core leaves ``tier_3_token_count`` and ``tier_3_loaded_token_count`` at zero. They are the
+    numbers of tokens after the runs that the disk has, and of the last matched tokens that only
+    the disk had as the call arrived. ``groups`` are in the order of the request.
     """
 
     matched_token_count: int
@@ -193,6 +194,7 @@ class Match(NamedTuple):
     tier_3_token_count: int = 0
     in_flight: InFlight | None = None
     groups: tuple[GroupPages, ...] = ()
+    tier_3_loaded_token_count: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
+from kvstore.core.journal.journal import Journal
 from kvstore.core.journal.records import INSERTED, NO_PAGE, PagesRecord
 from kvstore.core.leases.holds import Hold, Reservation, covered_position
 from kvstore.core.leases.journaling import generations_in, row_of, write_reservation
@@ -29,6 +30,7 @@ from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.core.verbs.lookup import whole_tokens
 from kvstore.core.verbs.reclaim import Reclaiming
 from kvstore.core.verbs.slot_moves import (
+    NO_MOVES,
     GroupPublishing,
     PlannedMoves,
     move_slots,
@@ -71,7 +73,7 @@ class Inserting:
         self._reclaiming = reclaiming
         self._groups = GroupPublishing(state, reclaiming)
 
-    def insert(
+    def insert(  # noqa: C901 - one step after the other
         self,
         caller: Caller,
         reservation_id: int,
@@ -85,6 +87,8 @@ class Inserting:
     ) -> Inserted:
         """Publishes the next pages of a reservation. Pages inserted before are answered again.
 
+        Raises IdReused if those are on another path than the base that ``sequence`` names.
+
         The last page may be partial; then nothing may follow it. ``next_token`` is stored at
         the end of ``sequence``. ``checksums`` has one entry for each page of ``sequence``,
         zero for none, or is empty. The store keeps those of pages that it publishes now.
@@ -93,44 +97,39 @@ class Inserting:
         the reservation is made if it does not exist.
         """
         lease = self._state.member(caller)
-        reservation = reservation_for(lease, reservation_id, sequence, moves, now)
-        namespace = reservation.namespace
         length = self._state.length(sequence.tokens, sequence.position)
-        plan = plan_moves(lease, reservation, moves, -(-length // namespace.layout.page_tokens))
+        if moves is None:
+            reservation, plan = lease.reservation(reservation_id), NO_MOVES
+        else:
+            reservation = reservation_for(lease, reservation_id, sequence, moves, now)
+            plan = plan_moves(lease, reservation, moves, length)
+        namespace = reservation.namespace
         first, end = insert_range(reservation, sequence, length, len(plan.offsets))
-        require_checksums(checksums, end - first)
-        known = reservation.token_end(namespace.layout.page_tokens) - sequence.position
-        cut = min(max(known, 0) * TOKEN_BYTES, len(sequence.tokens))
-        if cut:
-            require_same(reservation, sequence, cut)
-        is_new = cut < len(sequence.tokens)
-        if is_new:
-            require_new(lease, reservation, sequence, cut)
+        if checksums and len(checksums) != end - first:
+            raise other_checksums(checksums, end - first)
+        cut = 0 if reservation.base is None else inserted_bytes(lease, reservation, sequence)
+        place: tuple[Hold | None, Position] | None = None
+        if cut < len(sequence.tokens):
+            place = place_of(lease, reservation, sequence, cut)
         elif next_token is not None:
             require_covered(lease, reservation, sequence, length)
         if plan.pages:
-            covered = length // namespace.layout.page_tokens if is_new else None
+            covered = None if place is None else length // namespace.layout.page_tokens
             base = base_of(lease, reservation, sequence)
             require_parents(namespace, base, covered, plan.pages)
+            lease.owner.require_group_room(len(plan.pages))
         # From here on nothing is refused.
-        if moves is not None and reservation_id not in lease.reservations:
-            self._add(lease, reservation)
-        move_slots(reservation, plan)
+        if moves is not None:
+            self._move_slots(lease, reservation, plan)
         expected = NO_HINT if hint is None else hint.at(now)
         runs: tuple[Run, ...] = ()
-        if is_new:
+        if place is not None:
             fresh = checksums[reservation.whole_end - first :]
-            # Without a record of the reservation, slots that move are still the other's.
-            pending = plan.source is not None
-            runs = self._publish(
-                lease, reservation, sequence, cut, fresh, expected, now, is_pending=pending
-            )
+            runs = self._publish(lease, reservation, sequence, place, cut, fresh, expected, now)
         if plan.pages:
             self._publish_groups(lease, reservation, sequence, plan, expected, now)
-        journal = self._state.journal
-        if journal is not None and (moves is not None or reservation.tiers is not None):
-            # An insert's own record does not say all of it. Slots that moved are the later one's.
-            write_reservation(journal, lease, reservation)
+        if self._state.journal is not None:
+            write_rest(self._state.journal, lease, reservation, moves)
         if next_token is not None:
             store_next_token(lease, reservation, sequence, next_token)
         flags = reservation.published[first - reservation.start_page : end - reservation.start_page]
@@ -138,11 +137,11 @@ class Inserting:
         groups = () if moves is None else published_groups(reservation, moves.groups)
         return Inserted(runs, sum(flags), groups)
 
-    def _add(self, lease: Lease, reservation: Reservation) -> None:
-        """Gives a lease the reservation of an insert that brings its slots."""
-        if self._state.journal is not None:
+    def _move_slots(self, lease: Lease, reservation: Reservation, plan: PlannedMoves) -> None:
+        """Moves slots as :func:`move_slots` does, after the journal has a new reservation."""
+        if self._state.journal is not None and reservation.hold_id not in lease.reservations:
             self._state.journal.hold(row_of(lease, reservation))
-        lease.add_reservation(reservation)
+        move_slots(lease, reservation, plan)
 
     def _publish_groups(
         self,
@@ -157,7 +156,10 @@ class Inserting:
         namespace = reservation.namespace
         namespace.arena.policy.now = self._state.events.now = now
         base = base_of(lease, reservation, sequence)
-        inserted, duplicates, returned = self._groups.publish(lease, reservation, base, plan, hint)
+        if reservation.base is None:
+            reservation.base = sequence.base_pin_id, sequence.base_reservation_id
+        inserted, duplicates, returned = self._groups.publish(reservation, base, plan, hint)
+        lease.owner.group_page_count += len(plan.pages)
         for counters in (self._state.counters, namespace.counters, lease.counters):
             counters.inserted_page_count += inserted
             counters.duplicate_page_count += duplicates
@@ -168,23 +170,22 @@ class Inserting:
         lease: Lease,
         reservation: Reservation,
         sequence: Sequence,
+        place: tuple[Hold | None, Position],
         cut: int,
         checksums: Items[int],
         hint: Hint,
         now: float,
-        *,
-        is_pending: bool,
     ) -> tuple[Run, ...]:
         """Publishes a sequence's pages from byte ``cut`` on, and tells the other tiers.
 
-        Returns the slots of the sequence if they are known and all of it was published.
-        ``is_pending`` means that some of the slots are another reservation's until its record.
+        ``place`` is that of :func:`place_of`. Returns the slots of the sequence if they are known
+        and all of it was published.
         """
         state, namespace, tokens = self._state, reservation.namespace, sequence.tokens[cut:]
         namespace.arena.policy.now = state.events.now = now
-        published = publish_next(
-            lease, reservation, sequence, tokens, checksums, hint, is_pending=is_pending
-        )
+        published = publish_next(reservation, *place, tokens, checksums, hint)
+        if reservation.base is None:
+            reservation.base = sequence.base_pin_id, sequence.base_reservation_id
         state.touch(published.at)
         note_advance(reservation, sequence, tokens, now)
         if state.wanted is not None:
@@ -230,7 +231,7 @@ def insert_range(
     if length % layout.page_tokens and not layout.divides_by_token:
         raise InvalidField(field="tokens", value=length, why="not in whole pages")
     end = -(-length // layout.page_tokens)
-    reserved_end = reservation.reserved_end + moving
+    reserved_end = reservation.start_page + len(reservation.reserved) + moving
     lost = reservation.published.find(1, reservation.inserted)
     if lost >= 0:
         reserved_end = reservation.start_page + lost
@@ -243,31 +244,62 @@ def insert_range(
     return first, end
 
 
-def require_checksums(checksums: Items[int], page_count: int) -> None:
-    """Raises InvalidField unless there is a checksum for each page, or none at all."""
-    if checksums and len(checksums) != page_count:
-        why = f"{page_count} pages are inserted"
-        value = f"{len(checksums)} checksums"
-        raise InvalidField(field="page_checksums", value=value, why=why)
+def other_checksums(checksums: Items[int], page_count: int) -> InvalidField:
+    """Returns the error of an insert without a checksum for each page."""
+    why = f"{page_count} pages are inserted"
+    value = f"{len(checksums)} checksums"
+    return InvalidField(field="page_checksums", value=value, why=why)
 
 
-def require_same(reservation: Reservation, sequence: Sequence, cut: int) -> None:
-    """Raises IdReused unless a sequence's first ``cut`` bytes are what was inserted."""
-    start = sequence.position * TOKEN_BYTES
-    if reservation.tokens()[start : start + cut] != sequence.tokens[:cut]:
+def inserted_bytes(lease: Lease, reservation: Reservation, sequence: Sequence) -> int:
+    """Returns how many of a sequence's bytes a reservation has inserted.
+
+    Raises IdReused if it inserted other tokens, besides the errors of :func:`require_same_base`.
+    """
+    require_same_base(lease, reservation, sequence)
+    known = reservation.token_end(reservation.namespace.layout.page_tokens) - sequence.position
+    cut = min(max(known, 0) * TOKEN_BYTES, len(sequence.tokens))
+    if cut:
+        start = sequence.position * TOKEN_BYTES
+        if reservation.tokens()[start : start + cut] != sequence.tokens[:cut]:
+            raise IdReused(id=reservation.hold_id)
+    return cut
+
+
+def require_same_base(lease: Lease, reservation: Reservation, sequence: Sequence) -> None:
+    """Raises IdReused if a reservation's pages are on another path than that of ``sequence``.
+
+    That is the path of the base that its first insert named, or its own. The tokens of another
+    base are compared, as far as they are before ``sequence``, if the reservation has a path too.
+    Also raises the errors of ``Lease.base_of`` for such a base.
+    """
+    named = sequence.base_pin_id, sequence.base_reservation_id
+    if named == reservation.base:
+        return
+    if not reservation.inserted:
+        raise IdReused(id=reservation.hold_id)
+    if named in ((None, None), (None, reservation.hold_id)):
+        return
+    base = lease.base_of(reservation.namespace, sequence)
+    assert base is not None  # it is named
+    end = sequence.position * TOKEN_BYTES
+    if base.tokens()[:end] != reservation.tokens()[:end]:
         raise IdReused(id=reservation.hold_id)
 
 
-def require_new(lease: Lease, reservation: Reservation, sequence: Sequence, cut: int) -> None:
-    """Raises unless a sequence's pages from byte ``cut`` on may follow the inserted ones.
+def place_of(
+    lease: Lease, reservation: Reservation, sequence: Sequence, cut: int
+) -> tuple[Hold | None, Position]:
+    """Returns the base of a sequence's pages from byte ``cut`` on, and the place before them.
 
-    Raises IdReused, InvalidField, ParentNotCovered or ParentDetached, besides the errors of
-    ``Lease.base_of``.
+    Raises IdReused, InvalidField, ParentNotCovered or ParentDetached unless they may follow the
+    inserted ones, besides the errors of ``Lease.base_of``.
     """
     if reservation.tail_token_count:
         raise IdReused(id=reservation.hold_id)
     require_sequence(sequence.tokens[cut:], reservation.namespace.width)
-    parent_of(reservation, base_of(lease, reservation, sequence))
+    base = base_of(lease, reservation, sequence)
+    return base, parent_of(reservation, base)
 
 
 def require_covered(
@@ -302,27 +334,22 @@ def parent_of(reservation: Reservation, base: Hold | None) -> Position:
 
 
 def publish_next(
-    lease: Lease,
     reservation: Reservation,
-    sequence: Sequence,
+    base: Hold | None,
+    parent: Position,
     tokens: bytes,
     checksums: Items[int] = (),
     hint: Hint = NO_HINT,
-    *,
-    is_pending: bool = False,
 ) -> Published:
     """Inserts ``tokens`` at the reservation's inserted end: whole pages, then a partial one.
 
-    A page that is cached already stays, and so does a page that begins with the partial one.
-    ``checksums`` has one entry for each page, or none; ``hint`` is that of all pages.
-    ``is_pending`` is for the journal. Raises ParentNotCovered or ParentDetached, besides the
-    errors of ``Lease.base_of``.
+    ``base`` holds the path to ``parent``, which ends there. A page that is cached already stays,
+    and so does a page that begins with the partial one. ``checksums`` has one entry for each page,
+    or none; ``hint`` is that of all pages.
     """
     namespace = reservation.namespace
     index = namespace.index
-    base = base_of(lease, reservation, sequence)
     done = reservation.whole_end
-    parent = parent_of(reservation, base)
     pages, rest = divmod(len(tokens), index.width)
     slots = reservation.reserved[reservation.inserted :]
     at = index.descend(parent, tokens, pages)
@@ -336,11 +363,9 @@ def publish_next(
     if namespace.journal is not None:
         count = pages - duplicates + (rest > 0 and fuller is None)
         page_id, runs = write_insert(
-            *(lease, reservation, at if fuller is None else fuller),
+            *(reservation, at if fuller is None else fuller),
             *(slots[duplicates : duplicates + count], tokens[duplicates * index.width :]),
-            checksums[duplicates : duplicates + count],
-            duplicate_count=duplicates + (fuller is not None),
-            is_pending=is_pending,
+            *(checksums[duplicates : duplicates + count], duplicates + (fuller is not None)),
         )
     if duplicates < pages:
         whole = tokens[duplicates * index.width : pages * index.width]
@@ -373,16 +398,24 @@ def publish_next(
     return Published(at, sum(flags), len(flags) - sum(flags), superseded, returned, runs)
 
 
+def write_rest(
+    journal: Journal, lease: Lease, reservation: Reservation, moves: SlotMoves | None
+) -> None:
+    """Writes to the journal what the record of an insert does not say of its reservation.
+
+    Slots that moved are from now on those of the reservation that was written last.
+    """
+    if moves is not None or reservation.tiers is not None:
+        write_reservation(journal, lease, reservation)
+
+
 def write_insert(
-    lease: Lease,
     reservation: Reservation,
     at: Position,
     slots: Slots,
     tokens: bytes,
     checksums: Items[int],
-    *,
     duplicate_count: int,
-    is_pending: bool,
 ) -> tuple[int, tuple[Run, ...]]:
     """Writes to the journal that pages are published after ``at``.
 
@@ -395,10 +428,13 @@ def write_insert(
     partial = begun(at, tokens[: namespace.width]) if slots else None
     superseded = NO_PAGE if partial is None else Position(partial, 1).page_id
     runs = runs_of(slots, namespace.extents)
+    # Slots that moved are the other reservation's until this one is written.
+    is_pending = len(reservation.reserved) > reservation.written_count
     number = journal.next_number if is_pending else 0
     tail = len(tokens) % namespace.width // TOKEN_BYTES
     record = (
-        *(INSERTED, FIRST, namespace.number, lease.number, journal.next_id, at.page_id),
+        *(INSERTED, FIRST, namespace.number, reservation.lease_number),
+        *(journal.next_id, at.page_id),
         *(superseded, reservation.hold_id, reservation.inserted, duplicate_count, tail, number),
         *(slots, generations_in(runs), array("Q", checksums), tokens if slots else b""),
     )

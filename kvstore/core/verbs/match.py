@@ -142,8 +142,13 @@ class Matching:
         fingerprint: int,
         now: float,
     ) -> Pin:
-        """Uses and pins what was found; the source page gets a pin of its own."""
+        """Uses and pins what was found; the source page gets a pin of its own.
+
+        Raises QuotaExceeded, and changes nothing then.
+        """
         state = self._state
+        if found.groups:
+            lease.owner.require_group_room(sum(len(each.pages) for each in found.groups))
         last = found.at if found.source is None else found.source
         state.touch(last, hits=1)
         if state.wanted is not None:
@@ -151,10 +156,10 @@ class Matching:
         if state.disk is not None:
             state.disk.touched(found.at)
         pin = Pin(options.pin_id, namespace, found.at, fingerprint, now, found.tiers)
-        lease.add_pin(pin)
-        pin.next_token = found.next_token
         for each in found.groups:
             self._pin_group(pin, each)
+        lease.add_pin(pin)
+        pin.next_token = found.next_token
         if found.source is not None:
             source_pin_id, valid = options.source_pin_id, found.valid_token_count
             assert source_pin_id is not None  # without one, no source is looked for

@@ -47,15 +47,19 @@ class PlannedMoves(NamedTuple):
     pages: Items[NewGroupPage] = ()
 
 
+# The plan of an insert that moves no slots.
+NO_MOVES = PlannedMoves()
+
+
 def reservation_for(
-    lease: Lease, reservation_id: int, sequence: Sequence, moves: SlotMoves | None, now: float
+    lease: Lease, reservation_id: int, sequence: Sequence, moves: SlotMoves, now: float
 ) -> Reservation:
-    """Returns the reservation of an insert. With ``moves`` makes one, which the lease lacks yet.
+    """Returns the reservation of an insert, made if it is new. The lease lacks a new one yet.
 
     Raises ReservationNotFound, Tombstoned, QuotaExceeded or InvalidField.
     """
-    if moves is None or reservation_id in lease.reservations:
-        return lease.reservation(reservation_id)
+    if reservation_id in lease.reservations:
+        return lease.reservations[reservation_id]
     lease.reservation_tombstones.require_none(reservation_id, id=reservation_id)
     namespace = lease.reservation(moves.reservation_id).namespace
     lease.require_room(1)
@@ -64,15 +68,14 @@ def reservation_for(
 
 
 def plan_moves(
-    lease: Lease, reservation: Reservation, moves: SlotMoves | None, end: int
+    lease: Lease, reservation: Reservation, moves: SlotMoves, length: int
 ) -> PlannedMoves:
-    """Returns what is to move for an insert through page ``end``; changes nothing.
+    """Returns what is to move for an insert of ``length`` tokens in all; changes nothing.
 
     Leaves out the pages that an earlier copy of the call inserted. Raises InvalidField,
     ReservationNotFound or Tombstoned.
     """
-    if moves is None:
-        return PlannedMoves()
+    end = -(-length // reservation.namespace.layout.page_tokens)
     lacking = max(end - reservation.reserved_end, 0)
     is_new = end > reservation.start_page + reservation.inserted
     # In place of slots that the caller wrote, the insert would publish others.
@@ -87,7 +90,7 @@ def plan_moves(
     pages = [each for each in every if each[:2] not in reservation.group_pages]
     named = [*offsets, *(each.offset for each in pages)]
     if not named:
-        return PlannedMoves()
+        return NO_MOVES
     source = lease.reservation(moves.reservation_id)
     if source is reservation or source.namespace is not reservation.namespace:
         why = "of another namespace, or the reservation itself"
@@ -136,8 +139,13 @@ def require_parents(
         raise ParentNotCovered(page_position=last + 1, covered=covered)
 
 
-def move_slots(reservation: Reservation, plan: PlannedMoves) -> None:
-    """Moves the slots for the pages of the path. The caller has checked everything."""
+def move_slots(lease: Lease, reservation: Reservation, plan: PlannedMoves) -> None:
+    """Moves the slots for the pages of the path. Adds the reservation to the lease if it is new.
+
+    The caller has checked everything.
+    """
+    if reservation.hold_id not in lease.reservations:
+        lease.add_reservation(reservation)
     if plan.source is not None:
         plan.source.drop_prefill()
         reservation.grow(array("Q", [plan.source.move_out(each) for each in plan.offsets]))
@@ -159,12 +167,7 @@ class GroupPublishing:
         self._reclaiming = reclaiming
 
     def publish(
-        self,
-        lease: Lease,
-        reservation: Reservation,
-        base: Hold | None,
-        plan: PlannedMoves,
-        hint: Hint,
+        self, reservation: Reservation, base: Hold | None, plan: PlannedMoves, hint: Hint
     ) -> GroupCounts:
         """Publishes the planned pages; those that are cached already stay.
 
@@ -174,7 +177,7 @@ class GroupPublishing:
         assert source is not None  # the pages are in its slots
         for page, at in _places(reservation.namespace, base, plan.pages):
             slot = source.move_out(page.offset)
-            back = self._publish_one(lease, reservation, at, page, slot, hint)
+            back = self._publish_one(reservation, at, page, slot, hint)
             reservation.group_pages[page[:2]] = back is not None
             if back is None:
                 reservation.duplicates.append(slot)
@@ -185,7 +188,6 @@ class GroupPublishing:
 
     def _publish_one(
         self,
-        lease: Lease,
         reservation: Reservation,
         at: Position,
         page: NewGroupPage,
@@ -207,7 +209,7 @@ class GroupPublishing:
         if namespace.journal is not None:
             page_id = namespace.journal.insert(
                 PagesRecord(
-                    *(INSERTED, FIRST, namespace.number, lease.number),
+                    *(INSERTED, FIRST, namespace.number, reservation.lease_number),
                     *(namespace.journal.next_id, at.page_id, NO_PAGE, reservation.hold_id),
                     *(0, 0, 0, namespace.journal.next_number),
                     slots,

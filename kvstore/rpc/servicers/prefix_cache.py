@@ -1,6 +1,11 @@
 """PrefixCacheService: each method reads the request, makes one call, and answers."""
 
-from kvstore.rpc.pipeline import Call
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import Message
+
+from kvstore.rpc.pipeline import Call, method_of, unknown_method
 from kvstore.rpc.wire import convert, fields
 from kvstore.service.store import KVStore
 from kvstore.v1 import prefix_cache_pb2 as pb
@@ -9,6 +14,8 @@ from kvstore.v1 import prefix_cache_pb2 as pb
 IN_FLIGHT = "in_flight"
 # The feature of a server that keeps pages of KV cache groups, and moves slots with an insert.
 KV_CACHE_GROUPS = "kv_cache_groups"
+# The feature of a server that runs the operations of many sequences in one call.
+STEP = "step"
 
 
 class PrefixCacheServicer:
@@ -19,6 +26,19 @@ class PrefixCacheServicer:
 
     def __init__(self, store: KVStore) -> None:
         self._store = store
+        # The operations of a step, by their names in it.
+        serves: dict[str, Callable[[Any, Call], Message]] = {
+            "acquire": self.AcquirePrefix,
+            "match": self.MatchPrefix,
+            "reserve": self.ReservePages,
+            "insert": self.InsertPrefix,
+            "release": self.ReleasePins,
+            "abort": self.AbortReservation,
+        }
+        self._operations = {
+            name: method_of(f"/kvstore.v1.PrefixCacheService/{serve.__name__}", serve, store.limits)
+            for name, serve in serves.items()
+        }
 
     def MatchPrefix(self, request: pb.MatchPrefixRequest, call: Call) -> pb.MatchPrefixResponse:
         """Pins the longest cached prefix and answers it."""
@@ -110,3 +130,25 @@ class PrefixCacheServicer:
         caller = call.caller(request.caller.lease_id, request.caller.store_epoch)
         self._store.abort(caller, list(request.reservation_ids))
         return pb.AbortReservationResponse()
+
+    def RunStep(self, request: pb.RunStepRequest, call: Call) -> pb.RunStepResponse:
+        """Makes the operations of a step in their order, each as its own method does.
+
+        The mutex is free between any two of them.
+        """
+        assert call.operations is not None  # the pipeline gives them to each step
+        fields.require_batch(request.operations, self._store.limits)
+        response = pb.RunStepResponse()
+        for operation in request.operations:
+            result = response.results.add()
+            kind = operation.WhichOneof("operation")
+            if kind is None:
+                method, inner = unknown_method("operation", "", self._store.limits), operation
+            else:
+                method, inner = self._operations[kind], getattr(operation, kind)
+            answer, failure = call.operations.answer(method, inner)
+            if answer is None:
+                result.error.CopyFrom(failure)
+            else:
+                getattr(result, kind).CopyFrom(answer)
+        return response

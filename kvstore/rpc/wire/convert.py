@@ -206,6 +206,7 @@ def fill_match(message: pb.PrefixMatch, match: Match, caller: pb.Caller) -> None
     if match.next_token is not None:
         message.next_token = match.next_token
     message.tier_3_token_count = match.tier_3_token_count
+    message.tier_3_loaded_token_count = match.tier_3_loaded_token_count
     if match.in_flight is not None:
         message.in_flight.CopyFrom(_in_flight_message(match.in_flight))
     for held in match.groups:

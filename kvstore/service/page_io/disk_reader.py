@@ -6,6 +6,8 @@ They are chosen under the store's mutex, read outside it, and published under it
 import mmap
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from threading import BoundedSemaphore, Event, Lock
 from typing import NamedTuple
@@ -13,9 +15,9 @@ from typing import NamedTuple
 import structlog
 
 from kvstore import tracing
-from kvstore.core import Caller, MatchOptions, PageLayout, PrefixCache, Sequence
+from kvstore.core import Caller, MatchOptions, PrefixCache, Sequence
 from kvstore.core.pool.arena import Arena
-from kvstore.core.tiers.disk_reads import DiskRead, Located
+from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.tiers.group_reads import GroupRead
 from kvstore.core.tiers.load_or_recompute import LoadDecision, Wanted
 from kvstore.errors import KVStoreError
@@ -42,6 +44,36 @@ class _Target(NamedTuple):
     slot: int
     view: memoryview
     staged: bool
+
+
+class _Asked(NamedTuple):
+    """A match, as the methods of the core take it."""
+
+    caller: Caller
+    namespace_id: bytes
+    sequence: Sequence
+    options: MatchOptions
+
+
+class _Plan(NamedTuple):
+    """A possible load of ``page_count`` pages.
+
+    ``wanted`` says what it costs and saves. ``begin`` begins or joins it under the store's mutex.
+    """
+
+    page_count: int
+    wanted: Wanted
+    begin: Callable[[], DiskRead | GroupRead | None]
+
+
+class DiskPart(NamedTuple):
+    """The tokens of a sequence that only tier 3 had: from ``start`` to ``end``, in whole pages."""
+
+    start: int = 0
+    end: int = 0
+
+
+NO_PART = DiskPart()
 
 
 class Loader:
@@ -90,126 +122,102 @@ class Loader:
         sequence: Sequence,
         options: MatchOptions,
         remaining: float | None,
-    ) -> int:
+    ) -> DiskPart:
         """Loads a sequence's pages that only tier 3 has to tier 1, if that is worth it.
 
-        Returns how many tokens tier 3 has, with those before them; 0 if it has none beyond the
-        index. A call with ``remaining`` seconds to its deadline waits for most of them; a longer
-        load finishes without it. Errors in the call are left to the match, which may have been
-        answered before.
+        Returns the tokens that it has beyond the index, loaded or not. A call with ``remaining``
+        seconds to its deadline waits for most of them; a longer load finishes without it. Errors
+        in the call are left to the match, which may have been answered before.
 
         For a match with KV cache groups it then loads the pages that their windows lack at the end
         of the path, if tier 3 has all of them.
         """
         slab = self._disk.usable()
         if slab is None or not slab.page_count:
-            return 0
-        begun = self._clock()
-        try:
-            on_disk = self._load(slab, caller, namespace_id, sequence, options, remaining)
+            return NO_PART
+        part = NO_PART
+        due = None if remaining is None else self._clock() + remaining * (1 - RESERVE)
+        asked = _Asked(caller, namespace_id, sequence, options)
+        # The errors of one step leave what the step before it found.
+        with suppress(KVStoreError):
+            part = self._load(slab, asked, due)
             if options.groups:
-                if remaining is not None:
-                    remaining = max(remaining - (self._clock() - begun), 0.0)
-                self._load_groups(slab, caller, namespace_id, sequence, options, remaining)
-        except KVStoreError:
-            return 0
-        return on_disk
+                self._load_groups(slab, asked, due)
+        return part
 
-    def _load(
-        self,
-        slab: Slab,
-        caller: Caller,
-        namespace_id: bytes,
-        sequence: Sequence,
-        options: MatchOptions,
-        remaining: float | None,
-    ) -> int:
+    def _load(self, slab: Slab, asked: _Asked, due: float | None) -> DiskPart:
+        """Loads the pages of a path until ``due``; returns the tokens that only tier 3 had."""
         with self._mutex:
-            located = self._cache.locate(caller, namespace_id, sequence, options)
-            layout = self._cache.namespaces[namespace_id].layout
-        digests = located.page_digests()
-        count = self._disk.leading(located.namespace_digest, digests)
+            located = self._cache.locate(*asked)
+            layout = self._cache.namespaces[asked.namespace_id].layout
+        count = self._disk.leading(located.namespace_digest, located.page_digests())
         if not count:
-            return 0
+            return NO_PART
+        most = min(count, max(slab.reading_room // layout.page_bytes, 1))
+        wanted = Wanted(count * layout.page_bytes, count * layout.page_tokens)
+        begin = partial(self._cache.begin_read, *asked[:3], most, located)
+        self._bring(slab, _Plan(most, wanted, begin), asked.options, due)
+        start = located.end * layout.page_tokens
+        return DiskPart(start, start + count * layout.page_tokens)
+
+    def _load_groups(self, slab: Slab, asked: _Asked, due: float | None) -> None:
+        """Loads the pages of groups that a match lacks at the end of its path, all or none.
+
+        Looks again after it waited for a load of another caller, which may have brought only some
+        of the pages.
+        """
+        is_joined = True
+        while is_joined:
+            with self._mutex:
+                located = self._cache.locate_groups(*asked, slab.reading_room)
+                layout = self._cache.namespaces[asked.namespace_id].layout
+            count = len(located.pages)
+            there = self._disk.leading(located.namespace_digest, located.page_digests())
+            if not count or there < count:
+                return
+            saved = (located.end - located.match_end) * layout.page_tokens
+            wanted = Wanted(count * layout.page_bytes, saved)
+            begin = partial(self._cache.begin_group_read, *asked[:3], located)
+            is_joined = self._bring(slab, _Plan(count, wanted, begin), asked.options, due)
+
+    def _bring(self, slab: Slab, plan: _Plan, options: MatchOptions, due: float | None) -> bool:
+        """Begins a load, if it is worth it, or joins one under way, and waits for it until ``due``.
+
+        Returns True if it joined a load, which has ended.
+        """
         speed = options.prefill_tokens_per_second
-        if self._worth_loading(slab, layout, count, speed) and self._places.acquire(blocking=False):
-            most = max(slab.reading_room // layout.page_bytes, 1)
-            try:
-                with tracing.span("load", pages=min(count, most)):
-                    ended = self._begin(
-                        slab, caller, namespace_id, sequence, min(count, most), located
-                    )
-                    _wait(ended, remaining)
-            finally:
-                self._places.release()
-        return (located.end + count) * layout.page_tokens
-
-    def _load_groups(
-        self,
-        slab: Slab,
-        caller: Caller,
-        namespace_id: bytes,
-        sequence: Sequence,
-        options: MatchOptions,
-        remaining: float | None,
-    ) -> None:
-        """Loads the pages of groups that a match lacks, all or none, in the remaining seconds."""
-        with self._mutex:
-            located = self._cache.locate_groups(
-                caller, namespace_id, sequence, options, slab.reading_room
-            )
-        count = len(located.pages)
-        if not count:
-            return
-        digests = located.page_digests()
-        if self._disk.leading(located.namespace_digest, digests) < count:
-            return
+        if not self._worth_loading(slab, plan.wanted, speed):
+            return False
         if not self._places.acquire(blocking=False):
-            return
+            return False
         try:
-            with tracing.span("load", pages=count):
+            with tracing.span("load", pages=plan.page_count):
                 with self._mutex:
-                    load = self._cache.begin_group_read(caller, namespace_id, sequence, located)
+                    load = plan.begin()
                     if load is None:
-                        return
-                    self._took(load.namespace.arena)
-                    ended = self._ends[load] = Event()
-                self._read(slab, load)
-                _wait(ended, remaining)
+                        return False
+                    is_joined = load in self._ends
+                    if not is_joined:
+                        self._took(load.namespace.arena)
+                        self._ends[load] = Event()
+                    ended = self._ends[load]
+                if not is_joined:
+                    self._read(slab, load)
+                remaining = None if due is None else max(due - self._clock(), 0.0)
+                return ended.wait(remaining) and is_joined
         finally:
             self._places.release()
 
-    def _worth_loading(self, slab: Slab, layout: PageLayout, count: int, speed: int) -> bool:
+    def _worth_loading(self, slab: Slab, wanted: Wanted, speed: int) -> bool:
         with self._deciding:
             worth = self._decision.worth_loading(
-                Wanted(count * layout.page_bytes, count * layout.page_tokens),
+                wanted,
                 prefill_tokens_per_second=speed,
                 queued_bytes=slab.reading_bytes,
                 now=self._clock(),
             )
             self.declined_count += not worth
         return worth
-
-    def _begin(
-        self,
-        slab: Slab,
-        caller: Caller,
-        namespace_id: bytes,
-        sequence: Sequence,
-        count: int,
-        located: Located,
-    ) -> Event | None:
-        """Begins a load, or joins the one under way; returns the event that is set at its end."""
-        with self._mutex:
-            load = self._cache.begin_read(caller, namespace_id, sequence, count, located)
-            if load is None:
-                return None
-            if load in self._ends:
-                return self._ends[load]
-            self._took(load.namespace.arena)
-            ended = self._ends[load] = Event()
-        self._read(slab, load)
-        return ended
 
     def _read(self, slab: Slab, load: DiskRead | GroupRead) -> None:
         """Begins to read the pages of a load, which is finished later."""
@@ -282,9 +290,3 @@ class Loader:
                 self._cache.finish_read(load, len(checksums), checksums)
             ended = self._ends.pop(load)
         ended.set()
-
-
-def _wait(ended: Event | None, remaining: float | None) -> None:
-    """Waits for a load, so that some of the remaining seconds are left for the match itself."""
-    if ended is not None:
-        ended.wait(None if remaining is None else remaining * (1 - RESERVE))

@@ -178,6 +178,7 @@ class GroupedPagesInTwoTiers(GroupedPages):
 
     policy = "lru"
     tier_count = 2
+    promote_windows = group_pages.promote_windows
 
 
 class TwoTiers(CacheMachine):

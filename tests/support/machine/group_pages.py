@@ -15,6 +15,7 @@ from kvstore.core.values.requests import (
     SlotMoves,
 )
 from machine.inserts import Base, covering, take_inserted
+from machine.moves import finish, let_go, plan_promotion, sink
 from machine.reservations import reserve_and_check
 from machine.state import COUNTS, OWNER, PAGES, SELDOM, MachineState, slots_of
 from naive.copies import Path, Slot
@@ -123,6 +124,9 @@ def insert_moving(
     if (symbols or deepest) and model.attached(held) != held:
         refuse(machine, lease, errors.ParentDetached, args, moves)
         return
+    if known.is_elsewhere(base):
+        refuse(machine, lease, errors.IdReused, args, moves)
+        return
     own = known.slots[known.inserted :] + [spare.slots[each] for each in moving]
     fresh = whole[first:] if symbols else []
     checksums = []
@@ -136,6 +140,7 @@ def insert_moving(
     call = (machine.caller(lease), *args, machine.now)
     inserted = machine.cache.insert(*call, checksums=checksums, moves=moves)
     lease.reservations[target_id] = known
+    known.base = known.base if known.group_pages else base
     take_moved(spare, known, moving)
     if symbols:
         begins, below = known.inserted == 0 < known.start, base == ("pin", known.pin_id)
@@ -301,6 +306,41 @@ def publish_groups(
             lease.dead_reservations.add(each)
 
 
+@precondition(lambda machine: machine.has_tiers and machine.model.leases)
+@rule(data=st.data(), pages=SOME, marks=MARKS, windows=WINDOWS, start=STARTS, late=SELDOM)
+def promote_windows(
+    machine: MachineState,
+    data: st.DataObject,
+    pages: list[int],
+    marks: list[set[int]],
+    windows: dict[int, int],
+    start: int,
+    *,
+    late: bool,
+) -> None:
+    """Copies the pages of tier 2 that a match with windows would find, at once or later."""
+    COUNTS["promote_windows"] += 1
+    lease = machine.member(data)
+    if lease is None:
+        return
+    publish_groups(machine, lease, pages, marks, gives=True)
+    let_go(machine)
+    sink(machine)
+    marked = sorted(filter(is_marker_page(machine), machine.model.cached))
+    if not marked:
+        return
+    above = data.draw(st.sampled_from(marked))[: -machine.model.width]
+    sequence = Sequence(above + machine.page(0)[:4])
+    asked = tuple(GroupWindow(*each) for each in windows.items())
+    options = MatchOptions(machine.fresh(), groups=asked, group_start_page=start)
+    moves = plan_promotion(machine, lease, sequence, options)
+    COUNTS["promoted group pages"] += sum(
+        is_marker(each.tokens()[-machine.model.width :]) for each in moves
+    )
+    if not late:
+        finish(machine, moves)
+
+
 def held_paths(path: Path, groups: dict[int, Path]) -> list[Path]:
     """Returns the path to each page of a group."""
     return [
@@ -338,6 +378,7 @@ def name_a_group_page_as_tokens(machine: MachineState, data: st.DataObject, grou
         return
     lease, reservation_id, known = machine.reservation(data)
     is_fresh = bool(known.slots) and not (known.inserted or known.moved or known.start)
+    is_fresh = is_fresh and not known.group_pages
     if is_fresh and lease.processes and not lease.expired:
         bad = Sequence(page)
         machine.refused(errors.InvalidField, machine.cache.insert, lease, reservation_id, bad)

@@ -62,6 +62,9 @@ def insert_into(
         # Of the writer too: no two that wrote the same page agree in all bits.
         machine.digests[slot] = crc32(prefix, reservation_id) + 1
         machine.flipped.discard(slot)
+    if known.is_elsewhere(base):
+        machine.refused(errors.IdReused, machine.cache.insert, lease, reservation_id, sequence)
+        return
     above = covering(machine, lease, known, base)
     if len(above) < first:
         machine.refused(

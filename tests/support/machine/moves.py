@@ -10,6 +10,10 @@ from kvstore.core.values.requests import MatchOptions, Sequence
 from machine.matches import match_and_check
 from machine.state import COUNTS, SELDOM, MachineState
 from naive.copies import FIRST, LOWER, ModelMove, Slot
+from naive.holds import ModelLease
+
+# Pages that a step of a promotion plans at most.
+STEP = 2
 
 POLICIES = st.builds(
     TierPolicy,
@@ -85,13 +89,12 @@ def promote_for_a_match(
         return
     deep = data.draw(st.sampled_from(far(machine)))
     tokens, options = deep[: len(deep) - 4 * cut], machine.options(data)
-    caller, promotes = machine.caller(lease), machine.cache.state.tier_policy.promote
+    promotes = machine.cache.state.tier_policy.promote
     room = len(machine.model.free_slots(FIRST)) > len(deep) // machine.model.width
     mapped = lease.usable(machine.model.lasting) >= set(machine.model.lasting_in(FIRST))
     idle = not machine.moves
-    moves = machine.cache.plan_promotion(caller, machine.namespace_id, Sequence(tokens), options)
+    moves = plan_promotion(machine, lease, Sequence(tokens), options)
     assert promotes or not moves
-    judge_plan(machine, moves)
     if late:
         return
     finish(machine, moves)
@@ -102,6 +105,19 @@ def promote_for_a_match(
         COUNTS["source promoted"] += match.source is not None
         runs = [*match.runs, *([] if match.source is None else [match.source.page])]
         assert all(run.tier == FIRST for run in runs), "a match found what was not promoted"
+
+
+def plan_promotion(
+    machine: MachineState, lease: ModelLease, sequence: Sequence, options: MatchOptions
+) -> list[Move]:
+    """Plans what a match would find in tier 2 alone, in steps of a few pages."""
+    asked = machine.caller(lease), machine.namespace_id, sequence, options
+    moves: list[Move] = []
+    while planned := machine.cache.plan_promotion(*asked, STEP):
+        assert sum(len(move.transfers) for move in planned) <= STEP
+        judge_plan(machine, planned)
+        moves += planned
+    return moves
 
 
 @precondition(lambda machine: bool(far(machine) and machine.model.leases))

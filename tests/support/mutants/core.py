@@ -204,7 +204,7 @@ MUTANTS = [
     Mutant(
         "partial-page-appended-to-in-place",
         "kvstore.core.verbs.insert",
-        "require_new",
+        "place_of",
         "reservation.tail_token_count",
         "False",
     ),

@@ -72,7 +72,7 @@ JOURNAL_MUTANTS = [
     Mutant(
         "reservation-with-moved-slots-is-not-written",
         "kvstore.core.verbs.insert",
-        "Inserting.insert",
+        "write_rest",
         "write_reservation(journal, lease, reservation)",
         "pass",
     ),

@@ -19,7 +19,7 @@ CLIENT = [
     Mutant(
         "lost-answer-not-given-back",
         "kvstore_client.lifecycle.session",
-        "Session.request",
+        "is_unclear",
         "not isinstance(error, StoreRefused) or isinstance(error, Internal)",
         "False",
     ),

@@ -28,8 +28,8 @@ TIER_MUTANTS = [
         "source-page-left-below",
         "kvstore.core.tiers.moves",
         "Moves.plan_promotion",
-        "self._begin(found.last, FIRST, moves, found.last.depth)",
-        "self._begin(found.at, FIRST, moves, found.at.depth)",
+        "self._begin(found.last, FIRST, moves, most)",
+        "self._begin(found.at, FIRST, moves, most)",
     ),
     Mutant(
         "published-though-it-was-not-copied",

@@ -6,6 +6,7 @@ so each copy shows whether it is of the right page, and each page that is publis
 
 from collections import Counter, deque
 
+from kvstore_client import ReuseHint
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.transfer_planner import TransferPlanner
@@ -81,12 +82,12 @@ class NaiveEngine:
 
     # What users and time do.
 
-    def arrive(self, name: str, prompt: list[int]) -> None:
+    def arrive(self, name: str, prompt: list[int], hint: ReuseHint | None = None) -> None:
         """A request comes."""
         request = NaiveRequest(name, list(prompt), len(prompt))
         self.requests[name] = request
         self.waiting.append(request)
-        self.planner.arrived(request, RequestKey())
+        self.planner.arrived(request, RequestKey(), hint)
 
     def preempt(self, request: NaiveRequest) -> None:
         """Takes a running request's blocks away."""

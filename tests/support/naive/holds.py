@@ -48,6 +48,7 @@ class ModelReservation:
     below the pin ``pin_id``, from the beginning; ``advanced_at`` is when it last got on.
     ``moved`` are offsets whose slots went to another reservation. ``group_pages`` are those that
     it inserted, by group and position; the slots of those that were there are ``duplicates``.
+    ``base`` is what covered the path above its first page of a group.
     """
 
     start: int
@@ -63,6 +64,11 @@ class ModelReservation:
     moved: set[int] = field(default_factory=set)
     duplicates: list[Slot] = field(default_factory=list)
     group_pages: dict[tuple[int, int], bool] = field(default_factory=dict)
+    base: tuple[str, int] | None = None
+
+    def is_elsewhere(self, base: tuple[str, int] | None) -> bool:
+        """Returns whether pages of groups, and no others, were inserted below another base."""
+        return bool(self.group_pages) and not self.inserted and base != self.base
 
     @property
     def slot_end(self) -> int:

@@ -47,6 +47,12 @@ class NaiveMatch:
         return len(self.slots)
 
     @property
+    def page_tiers(self) -> list[int]:
+        """The tier of each page: memory, and the disk for the last ones that it had alone."""
+        in_memory = len(self.slots) - min(self.store.on_disk, len(self.slots))
+        return [1] * in_memory + [3] * (len(self.slots) - in_memory)
+
+    @property
     def token_count(self) -> int:
         """The number of its tokens."""
         return len(self.prefix)
@@ -113,10 +119,16 @@ class NaivePages:
         self.reserved: set[int] = set()
         self.down = False
         self.someone_else_saves = False
+        # The hints of the inserts so far.
+        self.hints: list[object] = []
+        # The number of each match's last pages that come from a disk.
+        self.on_disk = 0
 
-    def look_up(self, key: object, token_ids: Sequence[int]) -> NaiveMatch:
+    def look_up(
+        self, key: object, token_ids: Sequence[int], groups: Sequence[object] = ()
+    ) -> NaiveMatch:
         """Pins the longest prefix; a store that is down pins nothing."""
-        del key
+        del key, groups
         if self.down:
             return NaiveMatch(self, failure="the store is down")
         return self._match(tuple(token_ids))
@@ -137,10 +149,17 @@ class NaivePages:
         return NaiveAcquired(self, match, reservation)
 
     def insert(
-        self, key: object, token_ids: Sequence[int], acquired: NaiveAcquired, start: int, end: int
+        self,
+        key: object,
+        token_ids: Sequence[int],
+        acquired: NaiveAcquired,
+        start: int,
+        end: int,
+        hint: object = None,
     ) -> bool:
         """Publishes; a page that is there already stays."""
         del key
+        self.hints.append(hint)
         assert not acquired.released
         reservation = acquired.reservation
         assert reservation is not None

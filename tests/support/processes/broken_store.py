@@ -16,7 +16,7 @@ from kvstore.core.leases.lease import Lease, LeaseChange
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.requests import Caller, Grant, Match, Sequence
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
-from kvstore.core.verbs.insert import publish_next
+from kvstore.core.verbs.insert import base_of, parent_of, publish_next
 from kvstore.core.verbs.lease_lifecycle import Lifecycle
 from kvstore.core.verbs.reserve import Reserving
 from kvstore.core.verbs.verify import Inspection
@@ -71,7 +71,8 @@ def publish_slots_of_the_dead() -> None:
         for reservation in lease.reservations.values():
             width = reservation.namespace.index.width
             tokens = asked[reservation.hold_id].tokens[: len(reservation.reserved) * width]
-            publish_next(lease, reservation, Sequence(tokens), tokens)
+            base = base_of(lease, reservation, Sequence(tokens))
+            publish_next(reservation, base, parent_of(reservation, base), tokens)
         return end(lifecycle, lease, now)
 
     Reserving.acquire_with_checks = remember  # type: ignore[method-assign]

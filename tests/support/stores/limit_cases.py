@@ -9,7 +9,7 @@ from kvstore.core.values.requests import Caller
 from kvstore.errors import KVStoreError
 from kvstore.rpc.pipeline import digest_of
 from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
-from stores.rpc_world import Refused, Worker, watch
+from stores.rpc_world import PAGE_TOKENS, Refused, Worker, watch
 
 pb = prefix_cache_pb2
 LIMITS = Limits(
@@ -29,6 +29,7 @@ LIMITS = Limits(
     max_deadline=50.0,
     max_watch=70.0,
     max_watchers=2,
+    max_held_group_pages=2,
 )
 Case = Callable[[Worker, int], object]
 
@@ -130,6 +131,26 @@ def max_holds_per_lease(worker: Worker, size: int) -> object:
     return None
 
 
+def max_held_group_pages(worker: Worker, size: int) -> object:
+    """Inserts a page, and pages of so many groups beside it."""
+    namespace_id, caller = worker.open_namespace(), worker.caller()
+    spare = pb.ReservationRequest(reservation_id=1, page_count=size + 1)
+    request = pb.ReservePagesRequest(caller=caller, namespace_id=namespace_id, reservations=[spare])
+    worker.ask(worker.prefix_cache.ReservePages, request)
+    insert = pb.InsertPrefixRequest(
+        caller=caller,
+        reservation_id=2,
+        sequence={"tokens": bytes(4 * PAGE_TOKENS)},
+        slots_reservation_id=1,
+        slot_offsets=[0],
+        group_pages=[
+            {"group": number, "page_positions": [0], "slot_offsets": [number]}
+            for number in range(1, size + 1)
+        ],
+    )
+    return worker.ask(worker.prefix_cache.InsertPrefix, insert)
+
+
 def max_processes_per_lease(worker: Worker, size: int) -> object:
     """Attaches so many processes, of which the worker has one."""
     identity = worker.server.credentials.identity_of(worker.uid)
@@ -207,6 +228,7 @@ CASES: dict[str, tuple[Case, str]] = {
         "QUOTA_EXCEEDED": [
             max_namespaces,
             max_holds_per_lease,
+            max_held_group_pages,
             max_processes_per_lease,
             max_watchers,
         ],

@@ -107,8 +107,9 @@ class Stage:
             answer, body = lane_call(near, LANE_METHODS.index(f"/{path}"), body)
         if answer.HasField("status"):
             return refused_with(answer.status, given_by(names))
-        response = GetMessageClass(METHODS[path].output_type).FromString(body)
-        return Outcome(OK, "", (), (), (), without(response, PASSING))
+        return answered(
+            GetMessageClass(METHODS[path].output_type).FromString(body), given_by(names)
+        )
 
     def owners_things(self) -> Message:
         """Returns what its tenant has, as it says itself, without the passing of time."""
@@ -145,12 +146,21 @@ def outcome(
     try:
         call = send(sent, timeout=LIMIT, metadata=metadata)
         if not method.server_streaming:
-            return Outcome(OK, "", (), (), (), without(call, PASSING))
+            return answered(call, given)
         first = next(call)
         call.cancel()
         return Outcome(OK, "", (), (), (), first)
     except grpc.RpcError as error:
         return refused(error, given)
+
+
+def answered(answer: Message, given: set[str]) -> Outcome:
+    """Returns how a call ended that was answered; a step ends as its only operation."""
+    if isinstance(answer, prefix_cache_pb2.RunStepResponse):
+        [result] = answer.results
+        if result.HasField("error"):
+            return refused_with(result.error, given)
+    return Outcome(OK, "", (), (), (), without(answer, PASSING))
 
 
 def refused(error: Any, given: set[str]) -> Outcome:  # noqa: ANN401 - grpc's errors are calls, untyped

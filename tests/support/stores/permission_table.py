@@ -175,6 +175,17 @@ PERMISSIONS: Mapping[str, Permission] = {
         "As ReleasePins.",
         OK,
     ),
+    f"{CACHE}/RunStep": of_lease(
+        lambda n: cache.RunStepRequest(
+            caller=n.caller,
+            namespace_id=n.namespace_id,
+            operations=[
+                cache.StepOperation(match=cache.MatchPrefixRequest(sequence=WHOLE, pin_id=101))
+            ],
+        ),
+        "Each operation as its own method. A refusal is in the operation's result.",
+        NO_NAMESPACE,
+    ),
     f"{PINS}/PinPrefix": of_namespace(
         lambda n: named.PinPrefixRequest(
             namespace_id=n.namespace_id, name="another", tokens=CACHED

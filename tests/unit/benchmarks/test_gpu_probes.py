@@ -75,6 +75,7 @@ def test_this_kernel_does_what_the_store_asks_of_it(capsys: pytest.CaptureFixtur
     assert program.main(["kernel"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["answer"], answer["sees_a_death"], answer["seals_memory"]) == ("yes",) * 3
+    assert answer["opens_memory_for_readers"] == "yes"
 
 
 def test_what_a_kernel_refuses_is_named(

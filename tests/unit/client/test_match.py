@@ -2,10 +2,11 @@
 
 import pytest
 
+from kvstore.v1 import types_pb2
 from kvstore_client import errors
 from kvstore_client.held_pages import Hold
 from kvstore_client.match import Match
-from kvstore_client.page_runs import PageRef
+from kvstore_client.page_runs import PageRef, Pages
 from kvstore_client.reservation import Acquired
 from wire.scripted_session import ScriptedSession
 
@@ -47,3 +48,10 @@ def test_an_acquired_pair_is_given_back_together(attached: ScriptedSession) -> N
     failure = errors.StoreUnavailable("away")
     with Acquired(Match(failure=failure)) as missed:
         assert missed.failure is failure
+
+
+@pytest.mark.parametrize(("on_disk", "tiers"), [(0, [2, 2]), (1, [2, 3]), (9, [3, 3])])
+def test_the_last_pages_may_come_from_the_disk(on_disk: int, tiers: list[int]) -> None:
+    """A match names tier 3 for them, and the memory that the store named for the others."""
+    pages = Pages([types_pb2.PageRun(extent_id=3, slot_indexes=[0, 1], tier=types_pb2.TIER_2)])
+    assert Match(pages=pages, token_count=8, disk_page_count=on_disk).page_tiers == tiers

@@ -105,3 +105,12 @@ def test_a_run_with_less_than_one_packed_number_has_no_page() -> None:
     pages = Pages([types_pb2.PageRun(extent_id=3, packed_slot_indexes=b"\7\0\0", slot_count=2)])
     assert pages == []
     assert pages.cut_off
+
+
+def test_pages_have_the_tiers_of_their_runs(answered: Answered) -> None:
+    """A run without a tier is in the nearest one, as older stores say it."""
+    runs = [
+        types_pb2.PageRun(extent_id=2, slot_indexes=[7], slot_count=3, tier=types_pb2.TIER_2),
+        types_pb2.PageRun(extent_id=1, slot_indexes=[0, 4]),
+    ]
+    assert answered(runs).tiers == [2, 2, 2, 1, 1]

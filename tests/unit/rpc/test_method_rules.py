@@ -30,6 +30,7 @@ WITH_TOKENS = {
     "MatchPrefix",
     "PeekPrefix",
     "PinPrefix",
+    "RunStep",
 }
 
 
@@ -73,7 +74,7 @@ def test_a_message_in_a_request_is_required_or_optional() -> None:
         if each.message_type is not None
     }
     optional = {("ttl", False), ("hint", False), ("reservations", True)}
-    optional |= {("groups", True), ("group_pages", True)}
+    optional |= {("groups", True), ("group_pages", True), ("operations", True)}
     assert parts == {(name, False) for name in REQUIRED} | optional
 
 

@@ -3,10 +3,25 @@
 import re
 from collections import Counter
 
-from kvstore_vllm.counters import COUNTED, METRICS, OUTCOMES, in_words, note_attached, summed
+from kvstore_vllm.counters import (
+    COUNTED,
+    METRICS,
+    OUTCOMES,
+    TIERS,
+    count_loaded,
+    in_words,
+    note_attached,
+    summed,
+)
 
 RANK = {"load_bytes": 3_000_000, "load_microseconds": 1_500, "save_bytes": 1}
-STEP = {"lookups_full": 2, "lookups_miss": 1, "asked_tokens": 300, "loaded_tokens": 200}
+STEP = {
+    "lookups_full": 2,
+    "lookups_miss": 1,
+    "asked_tokens": 300,
+    "loaded_tokens_1": 120,
+    "loaded_tokens_3": 80,
+}
 
 
 def test_ranks_and_steps_add_up() -> None:
@@ -25,6 +40,7 @@ def test_an_interval_reads_as_one_line() -> None:
         "miss": 1,
         "asked tokens": 300,
         "loaded tokens": 200,
+        "of them from disk": 80,
         "loaded MB": 3.0,
         "loaded MB/s": 2000,
         "failed saves": 2,
@@ -49,5 +65,15 @@ def test_every_metric_is_counted_and_has_a_unit() -> None:
     assert len({each.key for each in COUNTED}) == len(COUNTED)
     for each in COUNTED:
         assert bool(each.label) == bool(METRICS[each.metric][1])
-        assert re.fullmatch("kvstore_[a-z]+(_(tokens|bytes|seconds|loads|saves))?", each.metric)
-    assert {each.label for each in COUNTED if each.label} == set(OUTCOMES)
+        assert re.fullmatch(
+            "kvstore_[a-z]+(_(tokens|bytes|seconds|loads|saves|hints))?", each.metric
+        )
+    assert {each.label for each in COUNTED if each.label} == {*OUTCOMES, *map(str, TIERS)}
+
+
+def test_loaded_tokens_are_counted_by_tier() -> None:
+    """Each page counts in the tier that had it."""
+    counts: Counter[str] = Counter()
+    count_loaded(counts, {1: 3, 3: 2}, 16)
+    count_loaded(counts, {3: 1}, 16)
+    assert counts == {"loaded_tokens_1": 48, "loaded_tokens_3": 48}

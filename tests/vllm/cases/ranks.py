@@ -1,11 +1,16 @@
-"""An engine of two processes, each with half of every page."""
+"""Engines of two processes, and engines of one beside them."""
 
+from rig.case import Case
 from rig.engine import Engine
-from rig.prompts import prompts
+from rig.prompts import Prompt, prompt, prompts
 from rig.store import Store
-from rig.world import World, wholes
+from rig.world import World, whole, wholes
 
 ASKED = prompts(45, 300, 1_100)
+OTHERS = prompts(46, 200, 900)
+TAIL = prompt(47, 150)
+# Pages that do not depend on the number of ranks.
+CANONICAL = {"canonical_layout": True}
 
 
 def ranks(world: World, store: Store, engine: Engine) -> None:
@@ -16,3 +21,38 @@ def ranks(world: World, store: Store, engine: Engine) -> None:
         case.require(case.loaded == 0, "an empty store gave pages")
         world.check(case, engine, ASKED)
         case.require(case.loaded == wholes(ASKED), f"loaded {case.loaded} tokens")
+
+
+def rank_counts(world: World, store: Store, one: Engine, two: Engine) -> None:
+    """Engines of one rank and of two, each of which hits what the other stored."""
+    model = world.options.model.name
+    with world.case(f"canonical, {model}: one rank stores, two hit", store) as case:
+        world.check(case, one, ASKED)
+        case.require(case.loaded == 0, "an empty store gave pages")
+        _hit(world, case, two, ASKED)
+    with world.case(f"canonical, {model}: two ranks store, one hits", store) as case:
+        world.check(case, two, OTHERS)
+        case.require(case.loaded == 0, f"{case.loaded} tokens of other prompts were loaded")
+        _hit(world, case, one, OTHERS)
+    with world.case(f"canonical, {model}: pages of both in one prompt", store) as case:
+        further = ASKED[1].then(TAIL)
+        world.check(case, two, [further])
+        case.require(case.loaded == whole(1_100), f"loaded {case.loaded} of 1,088 tokens")
+        case.loaded = 0
+        _hit(world, case, one, [further])
+
+
+def apart(world: World, store: Store, engine: Engine) -> None:
+    """An engine whose pages depend on its two ranks hits nothing of the others."""
+    model = world.options.model.name
+    with world.case(f"canonical, {model}: not shared without the setting", store) as case:
+        world.check(case, engine, ASKED)
+        case.require(case.loaded == 0, f"{case.loaded} tokens of another layout were loaded")
+        _hit(world, case, engine, ASKED)
+
+
+def _hit(world: World, case: Case, engine: Engine, asked: list[Prompt]) -> None:
+    before = case.loaded
+    world.check(case, engine, asked)
+    found = case.loaded - before
+    case.require(found == wholes(asked), f"loaded {found} of {wholes(asked)} tokens")

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rig.answer import Answer
+from rig.case import Case
 from rig.models import save_model
-from rig.options import OWN, EngineOptions
+from rig.options import EngineOptions
 from rig.prompts import prompts
 from rig.store import Store, store
 from rig.table import Table
@@ -47,30 +48,51 @@ def servers(world: World, store: Store) -> None:
                 counters = server.counters()
                 without = {name: counters.get(name, 0) for name in NOT_ASKED}
                 case.require(not any(without.values()), f"went on without the store: {without}")
+        with world.case("OpenAI server: hints of requests", store) as case:
+            _ask_with_hints(case, first, expected[0])
+
+
+def _ask_with_hints(case: Case, server: VllmServer, expected: Answer) -> None:
+    """Requires that a well-formed hint is taken, and that a malformed one is ignored."""
+    for hint, count in (({"expected_reuse": "one_shot"}, 0), ("one_shot", 1)):
+        asked = ASKED[0]
+        found = server.complete(asked.tokens, answer_tokens=asked.answer_tokens, hint=hint)
+        case.compare([Answer(found.tokens, "length")], [expected])
+        ignored = round(server.counters().get("kvstore_ignored_hints", 0))
+        case.require(ignored == count, f"{ignored} hints were ignored after {hint}")
 
 
 def replicas(folder: Path, table: Table, connectors: Sequence[str]) -> None:
     """One server with two data-parallel replicas, each an engine of its own."""
-    if OWN not in connectors:
-        return
     model = save_model("qwen3", folder / "replicated")
-    with (
-        table.group("replicas"),
-        world(folder, EngineOptions(model), table) as here,
-        store(folder / "replicas-store", "--tier1-bytes", "256MiB") as shared,
-    ):
-        options = replace(
-            here.options, runtime_dir=shared.runtime_dir, arguments={"data_parallel_size": 2}
-        )
-        with _server(folder / "replicas.log", options) as server:
-            server.wait_healthy()
-            with here.case("data parallel: a replica hits the other's", shared) as case:
-                expected = here.reference.answers(ASKED)
-                case.compare(_ask(server, replica=0), expected)
-                case.require(_loaded(server) == 0, "an empty store gave pages")
-                case.compare(_ask(server, replica=1), expected)
-                case.loaded = _loaded(server)
-                case.require(case.loaded == wholes(ASKED), f"loaded {case.loaded} tokens")
+    with table.group("replicas"), world(folder, EngineOptions(model), table) as plain:
+        for here in map(plain.with_connector, connectors):
+            with (
+                table.group("replicas"),
+                store(here.folder / "replicas-store", "--tier1-bytes", "256MiB") as shared,
+            ):
+                _replicated(here, shared)
+
+
+def _replicated(here: World, shared: Store) -> None:
+    options = replace(
+        here.options, runtime_dir=shared.runtime_dir, arguments={"data_parallel_size": 2}
+    )
+    with _server(here.folder / "replicas.log", options) as server:
+        server.wait_healthy()
+        expected = here.reference.answers(ASKED)
+        with here.case("data parallel: a replica hits the other's", shared) as case:
+            case.compare(_ask(server, replica=0), expected)
+            case.require(_loaded(server) == 0, "an empty store gave pages")
+            case.compare(_ask(server, replica=1), expected)
+            case.loaded = _loaded(server)
+            case.require(case.loaded == wholes(ASKED), f"loaded {case.loaded} tokens")
+        with here.case("data parallel: replicas hit their own", shared) as case:
+            before = _loaded(server)
+            for replica in (0, 1):
+                case.compare(_ask(server, replica=replica), expected)
+            case.loaded = _loaded(server) - before
+            case.require(case.loaded == 2 * wholes(ASKED), f"loaded {case.loaded} tokens")
 
 
 def _server(log: Path, options: EngineOptions) -> VllmServer:

@@ -13,7 +13,9 @@ from rig.options import OFFLOADING, PAGE_TOKENS, EngineOptions
 from rig.prompts import Prompt, prompt, prompts
 from rig.store import Store, store
 from rig.table import Table
-from rig.world import World, tally, world
+from rig.world import World, world
+
+from cases.failing import wrong_page
 
 ASKED = prompts(90, 100, 500, 900)
 # The same tokens again and again, whose next one a search for n-grams finds.
@@ -169,21 +171,7 @@ def _second_process(world: World, store: Store, setup: Setup) -> None:
             _last_pages(world, case, second, setup)
     if setup.controlled:
         with world.engine(f"{stem}-faulty", store, arguments=arguments, wrong_page=True) as faulty:
-            _wrong_page(world, store, faulty, setup)
-
-
-def _wrong_page(world: World, store: Store, engine: Engine, setup: Setup) -> None:
-    """Requires that answers differ if one page of each load is another."""
-    with world.case(f"{setup.name}: a wrong page is seen", store) as case:
-        asked = list(setup.asked)
-        before = engine.counts()
-        answers = engine.ask(asked)
-        tally(case, engine, before)
-        case.require(case.loaded > 0, "nothing was loaded")
-        expected = world.reference.answers(asked)
-        wrong = sum(a.tokens != b.tokens for a, b in zip(answers, expected, strict=True))
-        case.require(wrong > 0, "all answers are right with wrong pages")
-        case.note = f"{wrong} of {len(asked)} answers are wrong, as they have to be"
+            wrong_page(world, store, faulty, f"{setup.name}: a wrong page is seen", setup.asked)
 
 
 def _last_pages(world: World, case: Case, engine: Engine, setup: Setup) -> None:

@@ -23,6 +23,9 @@ def first_engine(world: World, store: Store, engine: Engine, *, small: bool) -> 
         case.require(stored >= wholes(ASKED) // 32, f"only {stored} pages were stored")
     with world.case("whole hit", store) as case:
         _hit(world, case, engine, wholes(ASKED))
+        # The engine stated how fast it had computed them.
+        timed = store.stats().counters.timed_token_count
+        case.require(timed >= wholes(ASKED), f"{timed} matched tokens have a prefill speed")
     with world.case("partial hit", store) as case:
         parting = ASKED[3].head(777).then(TAIL)
         world.check(case, engine, [parting])

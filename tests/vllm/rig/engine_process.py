@@ -1,5 +1,6 @@
 """The process of one engine: vLLM in it, asked over a pipe."""
 
+import json
 import os
 import sys
 import time
@@ -163,8 +164,16 @@ def _tokens(prompt: Prompt) -> TokensPrompt:
 
 
 def _sampling(prompt: Prompt) -> SamplingParams:
+    # As vLLM's server passes on the field of a request's body.
+    extra = None
+    if prompt.hint is not None:
+        extra = {"kv_transfer_params": {"kvstore": json.loads(prompt.hint)}}
     return SamplingParams(
-        temperature=0.0, max_tokens=prompt.answer_tokens, ignore_eos=True, detokenize=False
+        temperature=0.0,
+        max_tokens=prompt.answer_tokens,
+        ignore_eos=True,
+        detokenize=False,
+        extra_args=extra,
     )
 
 

@@ -66,11 +66,19 @@ class EngineOptions:
         return arguments | self.arguments
 
     def transfer_config(self) -> dict[str, object]:
-        """Returns the one flag that a user gives, as ``--kv-transfer-config``'s JSON."""
+        """Returns the one flag that a user gives, as ``--kv-transfer-config``'s JSON.
+
+        Loads run beside the steps, as on a GPU, unless a case says otherwise.
+        """
+        loads = {} if self.connector == OFFLOADING else {"load_async": True}
         return {
             "kv_connector": self.connector,
             "kv_connector_module_path": "kvstore_vllm",
             "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",
-            "kv_connector_extra_config": {"runtime_dir": str(self.runtime_dir), **self.extra},
+            "kv_connector_extra_config": {
+                "runtime_dir": str(self.runtime_dir),
+                **loads,
+                **self.extra,
+            },
         }

@@ -9,13 +9,17 @@ ANSWER_TOKENS = 12
 
 @dataclass(frozen=True)
 class Prompt:
-    """One request. It is aborted after ``abort_after`` tokens of its answer, if that is given."""
+    """One request. It is aborted after ``abort_after`` tokens of its answer, if that is given.
+
+    ``hint`` is its hint in JSON, well formed or not.
+    """
 
     tokens: tuple[int, ...]
     salt: str | None = None
     adapter: str | None = None
     answer_tokens: int = ANSWER_TOKENS
     abort_after: int | None = None
+    hint: str | None = None
 
     def then(self, more: "Prompt") -> "Prompt":
         """Returns a prompt that goes on with another's tokens."""

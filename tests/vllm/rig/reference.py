@@ -16,8 +16,8 @@ class Reference:
         self._known: dict[Prompt, Answer] = {}
 
     def answers(self, prompts: Sequence[Prompt]) -> list[Answer]:
-        """Returns what is right; a salt and an abort change nothing of it."""
-        plain = [replace(prompt, salt=None, abort_after=None) for prompt in prompts]
+        """Returns what is right; a salt, a hint and an abort change nothing of it."""
+        plain = [replace(each, salt=None, abort_after=None, hint=None) for each in prompts]
         unknown = [prompt for prompt in dict.fromkeys(plain) if prompt not in self._known]
         if unknown:
             self._known |= zip(unknown, self._engine.ask(unknown), strict=True)

@@ -354,6 +354,17 @@ class StoreRequest:
         self._breaker.answered(self._admitted, kind)
         return answer
 
+    def check(self, kind: str) -> None:
+        """Raises ``StoreUnavailable`` if calls of this kind must not be sent yet."""
+        self._breaker.check(kind)
+
+    def refused(self, kind: str, error: StoreError) -> None:
+        """Notes that an operation of an answered call failed."""
+        if isinstance(error, SESSION_OVER):
+            self._end(error)
+        else:
+            self.failed(kind, error)
+
     def failed(self, kind: str, error: StoreError) -> None:
         """Notes that a call or another wait of the request failed."""
         if isinstance(error, StoreTimedOut) and self._given < self._fair:

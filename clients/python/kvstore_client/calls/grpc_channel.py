@@ -39,7 +39,7 @@ CHANNEL_OPTIONS = (
 PREFIX_CACHE = "/kvstore.v1.PrefixCacheService/"
 LEASE = "/kvstore.v1.LeaseService/"
 # Calls that have to see the slots of all earlier releases.
-IN_ORDER = {PREFIX_CACHE + "AcquirePrefix", PREFIX_CACHE + "ReservePages"}
+IN_ORDER = {PREFIX_CACHE + name for name in ("AcquirePrefix", "ReservePages", "RunStep")}
 
 
 class StoreCalls:
@@ -90,6 +90,7 @@ class StoreCalls:
                 PREFIX_CACHE + "AbortReservation",
                 pb.AbortReservationResponse,
             ),
+            cache.RunStep: (PREFIX_CACHE + "RunStep", pb.RunStepResponse),
             lease.RenewLease: (LEASE + "RenewLease", lease_pb2.RenewLeaseResponse),
         }
         self._lanes = lanes

@@ -9,6 +9,50 @@ from kvstore_client.namespace_key import NamespaceIdentity
 from kvstore_client.page_layout import PageLayout
 
 
+def match_request(
+    pin_ids: tuple[int, int],
+    *,
+    accept_next_token: bool = False,
+    prefill_tokens_per_second: int = 0,
+    windows: Sequence[prefix_cache_pb2.GroupWindow] = (),
+    group_start_page: int = 0,
+) -> prefix_cache_pb2.MatchPrefixRequest:
+    """Returns a match without caller, namespace and tokens, as :meth:`LeaseCalls.match`."""
+    pin_id, source_pin_id = pin_ids
+    return prefix_cache_pb2.MatchPrefixRequest(
+        sequence={},
+        pin_id=pin_id,
+        source_pin_id=source_pin_id,
+        accept_next_token=accept_next_token,
+        prefill_tokens_per_second=prefill_tokens_per_second,
+        groups=windows,
+        group_start_page=group_start_page,
+    )
+
+
+def acquire_request(
+    ids: tuple[int, int, int],
+    total_page_count: int,
+    *,
+    accept_next_token: bool = False,
+    prefill_tokens_per_second: int = 0,
+    yield_idle_ms: int | None = None,
+) -> prefix_cache_pb2.AcquirePrefixRequest:
+    """Returns an acquire without caller, namespace and tokens, as :meth:`LeaseCalls.acquire`."""
+    pin_id, source_pin_id, reservation_id = ids
+    return prefix_cache_pb2.AcquirePrefixRequest(
+        sequence={},
+        pin_id=pin_id,
+        source_pin_id=source_pin_id,
+        accept_next_token=accept_next_token,
+        reservation_id=reservation_id,
+        total_page_count=total_page_count,
+        prefill_tokens_per_second=prefill_tokens_per_second,
+        yield_to_in_flight=yield_idle_ms is not None,
+        yield_idle_ms=yield_idle_ms or 0,
+    )
+
+
 class LeaseCalls:
     """Calls that name a lease and the epoch that granted it; timeouts in seconds.
 
@@ -40,18 +84,15 @@ class LeaseCalls:
 
         ``windows`` are the pages that the match needs of further KV cache groups.
         """
-        pin_id, source_pin_id = pin_ids
-        request = prefix_cache_pb2.MatchPrefixRequest(
-            caller=self._caller,
-            namespace_id=namespace_id,
-            sequence={},
-            pin_id=pin_id,
-            source_pin_id=source_pin_id,
+        request = match_request(
+            pin_ids,
             accept_next_token=accept_next_token,
             prefill_tokens_per_second=prefill_tokens_per_second,
-            groups=windows,
+            windows=windows,
             group_start_page=group_start_page,
         )
+        request.caller.CopyFrom(self._caller)
+        request.namespace_id = namespace_id
         fault_point("match.before")
         response: prefix_cache_pb2.MatchPrefixResponse = self._calls.call(
             self._calls.prefix_cache.MatchPrefix, request, timeout, tokens=tokens
@@ -77,20 +118,15 @@ class LeaseCalls:
         ``yield_idle_ms`` the call yields to a prefill in flight that advanced within that
         time; zero means any. A call that yields holds nothing.
         """
-        pin_id, source_pin_id, reservation_id = ids
-        request = prefix_cache_pb2.AcquirePrefixRequest(
-            caller=self._caller,
-            namespace_id=namespace_id,
-            sequence={},
-            pin_id=pin_id,
-            source_pin_id=source_pin_id,
+        request = acquire_request(
+            ids,
+            total_page_count,
             accept_next_token=accept_next_token,
-            reservation_id=reservation_id,
-            total_page_count=total_page_count,
             prefill_tokens_per_second=prefill_tokens_per_second,
-            yield_to_in_flight=yield_idle_ms is not None,
-            yield_idle_ms=yield_idle_ms or 0,
+            yield_idle_ms=yield_idle_ms,
         )
+        request.caller.CopyFrom(self._caller)
+        request.namespace_id = namespace_id
         fault_point("acquire.before")
         response: prefix_cache_pb2.AcquirePrefixResponse = self._calls.call(
             self._calls.prefix_cache.AcquirePrefix, request, timeout, tokens=tokens
@@ -126,6 +162,23 @@ class LeaseCalls:
         )
         fault_point("insert.after")
         return response
+
+    def run_step(
+        self,
+        namespace_id: bytes,
+        operations: Sequence[prefix_cache_pb2.StepOperation],
+        timeout: float,
+    ) -> Sequence[prefix_cache_pb2.StepResult]:
+        """Runs operations in their order. Returns one result each."""
+        request = prefix_cache_pb2.RunStepRequest(
+            caller=self._caller, namespace_id=namespace_id, operations=operations
+        )
+        fault_point("step.before")
+        response: prefix_cache_pb2.RunStepResponse = self._calls.call(
+            self._calls.prefix_cache.RunStep, request, timeout
+        )
+        fault_point("step.after")
+        return response.results
 
     def peek(
         self,

@@ -98,7 +98,14 @@ class Attempt:
         if self._config.hot_lane and FEATURE in capabilities.features:
             calls.use_lanes(LanePool(self._open_lane))
         return Attachment(
-            self._connection, calls, lease, term, welcome, capabilities.limits, shared
+            self._connection,
+            calls,
+            lease,
+            term,
+            welcome,
+            capabilities.limits,
+            shared,
+            features=frozenset(capabilities.features),
         )
 
     def _open_lane(self, timeout: float) -> Lane:

@@ -53,6 +53,7 @@ class Attachment(NamedTuple):
     """A lease with this process bound to it.
 
     ``shared`` joins further processes. ``joined`` is True if another process owns the lease.
+    ``features`` are those that the store offers.
     """
 
     connection: AttachConnection
@@ -63,6 +64,12 @@ class Attachment(NamedTuple):
     limits: store_pb2.Limits
     shared: SharedLease
     joined: bool = False
+    features: frozenset[str] = frozenset()
+
+
+def is_unclear(error: BaseException) -> bool:
+    """Returns whether a call that failed with ``error`` may have taken effect."""
+    return not isinstance(error, StoreRefused) or isinstance(error, Internal)
 
 
 # The ids begin below this, so at least half of all ids follow the first.
@@ -94,6 +101,8 @@ class Session:
         self.store_epoch = attachment.welcome.store_epoch
         self.tenant = attachment.welcome.tenant
         self.shared = attachment.shared
+        self.features = attachment.features
+        self.max_batch_size = attachment.limits.max_batch_size or 1
         self._joined = attachment.joined
         limit = attachment.limits.max_deadline.ToTimedelta().total_seconds()
         self.call_timeout = min(config.call_timeout, limit or config.call_timeout)
@@ -112,7 +121,7 @@ class Session:
             attachment.lease,
             call_timeout=self.call_timeout,
             backoff=Backoff(config.first_backoff, config.longest_backoff),
-            max_batch_size=attachment.limits.max_batch_size or 1,
+            max_batch_size=self.max_batch_size,
             tell_unmapped=attachment.connection.tell_unmapped,
             closed=self._close,
             lingering=lambda: self.extents.lingering,
@@ -215,8 +224,7 @@ class Session:
             try:
                 yield request
             except BaseException as error:
-                unclear = not isinstance(error, StoreRefused) or isinstance(error, Internal)
-                if request.asked and unclear:
+                if request.asked and is_unclear(error):
                     self._sender.give_back(pin_ids=pin_ids, reservation_ids=reservation_ids)
                 raise
             finally:

@@ -7,6 +7,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,11 +16,11 @@ from kvstore_client.config import ContiguousMemory
 from kvstore_client.memory.mapped_extent import UntrustedExtent
 from kvstore_client.memory.shared_memory import (
     Unregister,
-    at_once,
     map_into,
     release_addresses,
     reserve_addresses,
     reserve_again,
+    view_mapped,
 )
 from kvstore_client.page_runs import DatedRun, PageRef, SlotRun
 
@@ -178,19 +179,18 @@ class AddressRange:
         except OSError:
             self._break()
             raise
-        try:
-            unregister = at_once if register is None else register(place.address)
-        except BaseException:
-            self._empty(extent.arena_offset, place)
-            raise
-        self._extents[place.extent_id] = place
-        memory = (ctypes.c_ubyte * place.size_bytes).from_address(place.address)
-        # The finalizer keeps this object, and so the reservation.
-        end = weakref.finalize(
-            memory, self._unmap, extent.arena_offset, place, os.getpid(), unmapped, unregister
+        # It keeps this object, and so the reservation.
+        unmap = partial(self._empty, extent.arena_offset, place)
+        view = view_mapped(
+            place.address,
+            place.size_bytes,
+            unmap,
+            dropped=partial(self._extents.pop, place.extent_id),
+            unmapped=unmapped,
+            register=register,
         )
-        end.atexit = False
-        return memoryview(memory).cast("B")
+        self._extents[place.extent_id] = place
+        return view
 
     def _place_of(self, extent: types_pb2.Extent) -> RangeExtent:
         """Returns where an extent belongs. Raises as :meth:`map` does."""
@@ -219,28 +219,11 @@ class AddressRange:
         first_row = offset // self.row_bytes
         return RangeExtent(extent.extent_id, first_row, extent.slot_count, self.base + offset, size)
 
-    def _unmap(
-        self,
-        offset: int,
-        place: RangeExtent,
-        pid: int,
-        unmapped: Callable[[], None] | None,
-        unregister: Unregister,
-    ) -> None:
-        if os.getpid() != pid:
-            # A forked child: MADV_DONTFORK left nothing here, and other memory may be in its place.
-            return
-        self._extents.pop(place.extent_id, None)
-
-        def unmap() -> None:
-            # Not reported if it fails: the store keeps the extent for this process until its end.
-            if self._empty(offset, place) and unmapped is not None:
-                unmapped()
-
-        unregister(unmap)
-
     def _empty(self, offset: int, place: RangeExtent) -> bool:
-        """Unmaps an extent's memory; returns whether that succeeded."""
+        """Unmaps an extent's memory; returns whether that succeeded.
+
+        If it fails, the store keeps the extent for this process until its end.
+        """
         try:
             reserve_again(place.address, place.size_bytes)
         except OSError as error:

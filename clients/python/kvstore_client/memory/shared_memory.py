@@ -6,6 +6,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 # Without these seals the store could shrink the memory, and SIGBUS would kill a reader.
@@ -65,18 +66,36 @@ def map_memory(
     raises, the bytes are unmapped.
     """
     address = _map(descriptor, size, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+    unmap = partial(_unmap, address, size)
+    view = view_mapped(address, size, unmap, unmapped=unmapped, register=register)
+    return view if writable else view.toreadonly()
+
+
+def view_mapped(
+    address: int,
+    size: int,
+    unmap: Callable[[], bool],
+    *,
+    dropped: Callable[[], object] | None = None,
+    unmapped: Callable[[], None] | None = None,
+    register: Callable[[int], Unregister] | None = None,
+) -> memoryview:
+    """Returns mapped bytes. Once the last view of them is dropped, calls ``dropped``.
+
+    Then unregisters them, and calls ``unmap``, which returns whether it succeeded. Calls
+    ``register`` and ``unmapped`` as :func:`map_memory` does, and ``unmapped`` only after a success.
+    """
+    try:
+        unregister = _at_once if register is None else register(address)
+    except BaseException:
+        unmap()
+        raise
     # Views keep this array alive, and the array keeps the mapping.
     memory = (ctypes.c_ubyte * size).from_address(address)
-    try:
-        unregister = at_once if register is None else register(address)
-    except BaseException:
-        release_addresses(address, size)
-        raise
-    end = weakref.finalize(memory, _unmap, address, size, os.getpid(), unmapped, unregister)
+    end = weakref.finalize(memory, _end, os.getpid(), dropped, unregister, unmap, unmapped)
     # At exit the kernel unmaps, after the last thread that may still read.
     end.atexit = False
-    view = memoryview(memory).cast("B")
-    return view if writable else view.toreadonly()
+    return memoryview(memory).cast("B")
 
 
 def populate(view: memoryview) -> bool:
@@ -159,25 +178,31 @@ def _advise_or_unmap(address: int, size: int) -> None:
         raise
 
 
-def _unmap(
-    address: int,
-    size: int,
+def _unmap(address: int, size: int) -> bool:
+    release_addresses(address, size)
+    return True
+
+
+def _end(
     pid: int,
-    unmapped: Callable[[], None] | None,
+    dropped: Callable[[], object] | None,
     unregister: Unregister,
+    unmap: Callable[[], bool],
+    unmapped: Callable[[], None] | None,
 ) -> None:
     if os.getpid() != pid:
         # A forked child: MADV_DONTFORK left nothing here, and other memory may be in its place.
         return
+    if dropped is not None:
+        dropped()
 
-    def unmap() -> None:
-        _LIBC.munmap(address, size)
-        if unmapped is not None:
+    def unmap_and_report() -> None:
+        if unmap() and unmapped is not None:
             unmapped()
 
-    unregister(unmap)
+    unregister(unmap_and_report)
 
 
-def at_once(unmap: Callable[[], None]) -> None:
+def _at_once(unmap: Callable[[], None]) -> None:
     """Unmaps memory that is not registered."""
     unmap()

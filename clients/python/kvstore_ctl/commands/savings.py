@@ -72,8 +72,8 @@ REPORTED = (
 )
 TOO_FEW = (
     "Seconds are unknown: no engine that matched these tokens had reported its prefill speed."
-    " kvstore-worker reports it after it has computed enough tokens to measure it. Set"
-    " --prefill-rate to count all at one speed."
+    " kvstore-worker and the connectors for vLLM report it after they have computed enough tokens"
+    " to measure it. Set --prefill-rate to count all at one speed."
 )
 DELETED = "Not included: {deleted} asked in namespaces that are deleted."
 NOT_KNOWN = "Seconds are unknown: set an engine's prefill speed with --prefill-rate."

@@ -237,6 +237,8 @@ def memfd_check(make: Callable[[str, int], int] = os.memfd_create) -> Finding:
             os.posix_fallocate(descriptor, 0, os.sysconf("SC_PAGESIZE"))
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+            # As the server opens tables of generations for workers, which may only read them.
+            os.close(os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC))
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -50,8 +50,11 @@ class ConnectorSettings:
     new request is left out of the step, and asked about again in the next one.
     """
 
-    load_async: bool = True
-    """Says whether loads run beside the engine's steps. Else a step waits for its loads."""
+    load_async: bool | None = None
+    """Says whether loads run beside the engine's steps. Else a step waits for its loads.
+
+    None: beside them on a GPU, and within them on a CPU, where both use the same cores.
+    """
 
     save_output: bool = True
     """Says whether whole pages of the output are stored too, as a request finishes."""
@@ -116,6 +119,10 @@ class ConnectorSettings:
                 f"know; it knows {', '.join(sorted(known))}"
             )
         return cls(**{name: _checked(name, value, known[name]) for name, value in extra.items()})
+
+    def loads_beside_steps(self, device_type: str) -> bool:
+        """Returns whether loads run beside the steps on a kind of device."""
+        return device_type != "cpu" if self.load_async is None else self.load_async
 
     def wanted_layout(self, device_type: str) -> str | None:
         """Returns the layout to ask vLLM for on a kind of device; None leaves it to vLLM."""

@@ -95,6 +95,7 @@ class StoreAccess:
         self._client = Client(self._folder, config)
         self._plain = self._client.namespace(identity, layout)
         self._by_salt: OrderedDict[bytes, Namespace] = OrderedDict()
+        self._speed = 0.0
         self._mutex = Lock()
         self._client.start()
 
@@ -119,11 +120,19 @@ class StoreAccess:
             return self._plain
         with self._mutex:
             found = self._by_salt.pop(salt, None) or self._plain.salted(salt)
+            found.prefill_tokens_per_second = self._speed
             self._by_salt[salt] = found
             if len(self._by_salt) > MOST_NAMESPACES:
                 _, longest_unused = self._by_salt.popitem(last=False)
                 longest_unused.forget()
             return found
+
+    def state_speed(self, tokens_per_second: float) -> None:
+        """States the engine's prefill speed to the store, with each later lookup."""
+        with self._mutex:
+            self._speed = tokens_per_second
+            for namespace in (self._plain, *self._by_salt.values()):
+                namespace.prefill_tokens_per_second = tokens_per_second
 
     def facts(self) -> dict[str, str]:
         """Returns the fields of the log: folder, namespace, and the reason if it is unused."""

@@ -135,9 +135,14 @@ LORA_FIELDS: Final = frozenset(
 )
 
 
-def config_factors(vllm_config: Any) -> dict[str, bytes]:  # noqa: ANN401  # a VllmConfig
+def config_factors(
+    vllm_config: Any,  # noqa: ANN401  # a VllmConfig
+    *,
+    any_rank_count: bool = False,
+) -> dict[str, bytes]:
     """Returns each setting that decides over KV as JSON, by its name.
 
+    ``any_rank_count`` leaves out the number of tensor-parallel ranks, for pages free of it.
     Raises ``UnidentifiableModel`` for a setting without a stable value.
     """
     factors: dict[str, bytes] = {}
@@ -154,7 +159,7 @@ def config_factors(vllm_config: Any) -> dict[str, bytes]:  # noqa: ANN401  # a V
         except OSError as error:
             raise UnidentifiableModel(f"mm_encoder_fp8_scale_path: {error}") from error
     parallel = vllm_config.parallel_config
-    for name in sorted(PARALLEL_FIELDS):
+    for name in sorted(PARALLEL_FIELDS if not any_rank_count else ()):
         factors[f"parallel_config.{name}"] = canonical_json(getattr(parallel, name), name)
     return factors
 

@@ -77,13 +77,15 @@ def model_identity(
     platform: PlatformFacts | None = None,
     *,
     layout: PageLayout | None = None,
+    any_rank_count: bool = False,
 ) -> NamespaceIdentity:
     """Returns the identity that engines must have in common to share pages.
 
     Its digest covers the weights (or ``settings.model_digest`` in their place), each setting
     that decides over KV, and ``layout``. A store refuses a namespace with two layouts, so
     engines whose pages differ have one namespace each. The identity is the same in each
-    process that loads the same model, on any day, from any path.
+    process that loads the same model, on any day, from any path. With ``any_rank_count`` it
+    is also the same for each number of tensor-parallel ranks; pages MUST be free of it then.
 
     Takes from milliseconds to seconds.
 
@@ -98,7 +100,7 @@ def model_identity(
         "platform": canonical_json(platform, "platform"),
         "weights": _weights(model, vllm_config.load_config, settings.model_digest),
         "layout": b"" if layout is None else repr(layout).encode(),
-        **config_factors(vllm_config),
+        **config_factors(vllm_config, any_rank_count=any_rank_count),
         **_draft(vllm_config, settings),
     }
     named = [each for name, part in sorted(parts.items()) for each in (name.encode(), part)]

@@ -1,7 +1,7 @@
 """The messages between the scheduler and the ranks, in vLLM's own envelopes."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
@@ -55,14 +55,14 @@ class OffloadReport(OffloadingWorkerMetadata):
     """The report of vLLM's worker at one rank, or several ranks' reports summed up.
 
     ``failed`` are the numbers of copies that failed at one rank or more. ``joined`` counts the
-    ranks that joined each lease, and ``flushed`` those whose copies before a reset have ended.
-    ``faults`` counts loads that failed on purpose, in tests. ``weight_changes`` is the largest
-    count of changes of a rank's weights.
+    ranks that joined each lease. ``flushed`` has, by rank, the latest reset before which all its
+    copies have ended. ``faults`` counts loads that failed on purpose, in tests.
+    ``weight_changes`` is the largest count of changes of a rank's weights.
     """
 
     failed: set[int] = field(default_factory=set)
     joined: Counter[bytes] = field(default_factory=Counter)
-    flushed: Counter[int] = field(default_factory=Counter)
+    flushed: dict[int, int] = field(default_factory=dict)
     faults: int = 0
     weight_changes: int = 0
 
@@ -75,7 +75,13 @@ class OffloadReport(OffloadingWorkerMetadata):
             base.transfer_stats,
             self.failed | other.failed,
             self.joined + other.joined,
-            self.flushed + other.flushed,
+            latest_flushes(self.flushed, other.flushed),
             self.faults + other.faults,
             max(self.weight_changes, other.weight_changes),
         )
+
+
+def latest_flushes(flushed: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+    """Returns the latest reset of each rank of two reports."""
+    ranks = flushed.keys() | other.keys()
+    return {rank: max(flushed.get(rank, 0), other.get(rank, 0)) for rank in ranks}

@@ -77,6 +77,7 @@ class KvstoreOffloadingConnector(OffloadingConnector):
         HANDOVERS.put(engine_id, handover)
         _name_spec(vllm_config)
         super().__init__(vllm_config, role, kv_cache_config)
+        self._rank = int(vllm_config.parallel_config.rank)
         self._reset_count = self._weight_changes = 0
         self._report = OffloadReport()
 
@@ -130,10 +131,12 @@ class KvstoreOffloadingConnector(OffloadingConnector):
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> KVConnectorMetadata:
         """Returns the step's copies for the ranks."""
-        idle = not scheduler_output.num_scheduled_tokens
+        scheduled = scheduler_output.num_scheduled_tokens
+        idle = not scheduled
         manager = self._manager
         manager.begin_step(idle=idle)
         meta = super().build_connector_meta(scheduler_output)
+        manager.speed.scheduled(scheduled, scheduler_output.finished_req_ids)
         return OffloadStep(
             meta.load_jobs,
             meta.store_jobs,
@@ -156,6 +159,20 @@ class KvstoreOffloadingConnector(OffloadingConnector):
             _logger.warning("weights_changed", extra={"change_count": self._weight_changes})
             self.reset_cache()
 
+    def reset_cache(self) -> bool | None:
+        """Continues in new namespaces. May be called again before the next step.
+
+        vLLM's method expects that no copies are left to flush, but an earlier call left some.
+        """
+        scheduler = self.scheduler
+        earlier = scheduler._current_batch_jobs_to_flush  # noqa: SLF001  # there is no other way
+        scheduler._current_batch_jobs_to_flush = set()  # noqa: SLF001
+        try:
+            done: bool | None = super().reset_cache()
+        finally:
+            scheduler._current_batch_jobs_to_flush |= earlier  # noqa: SLF001
+        return done
+
     # Methods at a rank.
 
     @property
@@ -169,7 +186,7 @@ class KvstoreOffloadingConnector(OffloadingConnector):
         assert isinstance(kv_connector_metadata, OffloadStep)
         if kv_connector_metadata.reset_count != self._reset_count:
             self._reset_count = kv_connector_metadata.reset_count
-            self._report.flushed[self._reset_count] += 1
+            self._report.flushed[self._rank] = self._reset_count
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Takes a step's plan, and joins its lease."""

@@ -22,17 +22,20 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvstore_client import DatedRun, Match
-from kvstore_vllm.counters import COUNTED
+from kvstore_vllm.counters import COUNTED, DISK, count_loaded
 from kvstore_vllm.engine.connector_settings import PlannerSettings
+from kvstore_vllm.engine.reuse_hints import ReuseHints
 from kvstore_vllm.identity.adapters import AdapterDigests
 from kvstore_vllm.identity.canonical import mixed_salt
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.offload.key_groups import KeyGroups
-from kvstore_vllm.offload.lookups import GroupPage, Lookups
-from kvstore_vllm.offload.messages import LeaseToJoin, OffloadReport, StorePages
+from kvstore_vllm.offload.matched_pages import GroupPage, MatchedPages
+from kvstore_vllm.offload.messages import LeaseToJoin, OffloadReport, StorePages, latest_flushes
 from kvstore_vllm.offload.publication import Publication, Written
 from kvstore_vllm.offload.reserve import Reserve
 from kvstore_vllm.offload.store_path import Stored, StorePath
+from kvstore_vllm.scheduler.engine_speed import EngineSpeed
+from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
 from kvstore_vllm.scheduler.store_attachment import StoreAttachment
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
 from kvstore_vllm.scheduler.store_work import StoreWork
@@ -84,7 +87,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         work = StoreWork(attachment.access, settings.page_tokens, settings.lookup_timeout)
         self._publication = Publication(work, settings.page_tokens)
         self._reserves: dict[Any, Reserve] = {}
-        self._lookups = Lookups(
+        self._lookups = PrefixLookups(
             settings,
             work,
             self._answers,
@@ -93,6 +96,7 @@ class KvstoreOffloadingManager(OffloadingManager):
             joining=attachment.is_joining,
             groups=groups.windows,
         )
+        self._matched = MatchedPages(self._lookups)
         self._stores = StorePath(
             settings.page_tokens,
             self._publication,
@@ -103,12 +107,15 @@ class KvstoreOffloadingManager(OffloadingManager):
             published=self._published,
             ended=self._forget_if_idle,
         )
+        self._hints = ReuseHints(counts)
+        self.speed = EngineSpeed(attachment.access.state_speed)
         self._numbers = count(1)
         # The keys of copies under way by their numbers, for reports of failures.
         self._copies: dict[int, tuple[str, frozenset[OffloadKey]]] = {}
         self._failed_keys: set[tuple[str, OffloadKey]] = set()
         self.reset_count = 0
-        self._flushed: Counter[int] = Counter()
+        # The latest reset by rank, before which all its copies have ended.
+        self._flushed: dict[int, int] = {}
         # What ranks may still copy from or to, by the reset that ended its use.
         self._condemned: list[tuple[int, list[Match], Reserve | None, list[Written]]] = []
 
@@ -116,20 +123,25 @@ class KvstoreOffloadingManager(OffloadingManager):
 
     def arrived(self, request: Any) -> None:  # noqa: ANN401  # a Request
         """Begins a request's lookup, if anything of it may be shared."""
+        self.speed.arrived(request)
         key = RequestKey.of(request, base_salt=self._salt, adapters=self._adapters)
         if key is None:
             return
-        tracked = Stored(request, key, may_load=key.reads)
+        tracked = Stored(request, key, self._hints.read(request), may_load=key.reads)
         self._tracked[request.request_id] = tracked
         if tracked.may_load:
             self._lookups.begin(tracked)
 
     def is_known(self, request_id: str) -> bool:
-        """Returns whether lookups of a request can be answered now."""
+        """Returns whether lookups of a request can be answered now.
+
+        Waits for the store's answer once a request, and ``scheduling_wait`` at most in a step.
+        """
+        self._answers.deliver()
         tracked = self._tracked.get(request_id)
         if tracked is None:
             return True
-        if not self._lookups.known(tracked):
+        if tracked.may_load and self._lookups.find(tracked) is None:
             return False
         if tracked.may_store and self._attachment.usable():
             found = 0 if tracked.lookup is None else tracked.lookup.page_count
@@ -157,13 +169,15 @@ class KvstoreOffloadingManager(OffloadingManager):
 
     def begin_step(self, *, idle: bool) -> None:
         """Delivers answers; an idle step waits for some at most two milliseconds."""
+        self._lookups.end_step()
         self._attachment.begin_step(idle=idle)
         if idle:
             self._answers.wait(IDLE_WAIT)
             self._publications.wait(IDLE_WAIT)
 
     def reported(self, report: OffloadReport, failed_request_ids: Collection[str]) -> None:
-        """Takes what ranks report, before vLLM reports the same copies as ended."""
+        """Takes what ranks report of a step, before vLLM reports the same copies as ended."""
+        self.speed.output_arrived()
         for number in report.failed:
             request_id, keys = self._copies.get(number, ("", frozenset()))
             self._failed_keys.update((request_id, key) for key in keys)
@@ -173,7 +187,7 @@ class KvstoreOffloadingManager(OffloadingManager):
                 tracked.may_load = False
         self._attachment.joined(report.joined)
         self._counts["load_faults"] += report.faults
-        self._flushed.update(report.flushed)
+        self._flushed = latest_flushes(self._flushed, report.flushed)
         self._release_flushed()
 
     # vLLM's interface.
@@ -183,12 +197,14 @@ class KvstoreOffloadingManager(OffloadingManager):
         tracked, page = self._place(key, req_context)
         if tracked is None or page is None:
             return LookupResult.MISS
-        return STATES[self._lookups.has(tracked, page)]
+        return STATES[self._matched.has(tracked, page)]
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
-        """Returns the host's memory."""
-        del key, req_context
-        return CacheHitSource.HOST
+        """Returns the disk for a page that only the store's disk had, and else the host."""
+        tracked, page = self._place(key, req_context)
+        if tracked is None or page is None or self._matched.tier(tracked, page) != DISK:
+            return CacheHitSource.HOST
+        return CacheHitSource.DISK
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> StorePages:
         """Returns the pages to copy from, and holds them until :meth:`complete_load`."""
@@ -197,7 +213,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         pages = [page for page in places if page is not None]
         runs: tuple[DatedRun, ...] | None = None
         if tracked is not None and len(pages) == len(keys):
-            runs = self._lookups.take(tracked, pages)
+            runs = self._matched.take(tracked, pages)
         return self._pages(req_context.req_id, keys, runs)
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
@@ -206,13 +222,14 @@ class KvstoreOffloadingManager(OffloadingManager):
         tracked = self._tracked.get(req_context.req_id)
         if tracked is None:
             return
-        self._lookups.loaded(tracked)
         if failed:
             self._counts["loads_failed"] += 1
         else:
-            places = (self._place(key, req_context)[1] for key in keys)
-            path = sum(page is not None and not page.group for page in places)
-            self._counts["loaded_tokens"] += path * self._settings.page_tokens
+            pages = [self._place(key, req_context)[1] for key in keys]
+            path = [page for page in pages if page is not None and not page.group]
+            tiers = Counter(self._matched.tier(tracked, page) for page in path)
+            count_loaded(self._counts, tiers, self._settings.page_tokens)
+        self._matched.loaded(tracked)
         self._forget_if_idle(tracked)
 
     def prepare_store(
@@ -267,7 +284,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         self._answers.deliver()
         self._publications.deliver()
         for tracked in self._tracked.values():
-            self._lookups.expire(tracked)
+            self._matched.expire(tracked)
         self._drop_ended_sessions()
         self._end_idle_reserves()
 
@@ -320,7 +337,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         self._publications.close()
         for tracked in list(self._tracked.values()):
             self._lookups.drop(tracked)
-            self._lookups.loaded(tracked)
+            self._matched.loaded(tracked)
             self._stores.drop(tracked)
         for reserve in self._reserves.values():
             reserve.close()
@@ -386,8 +403,8 @@ class KvstoreOffloadingManager(OffloadingManager):
         kept = []
         for each in self._condemned:
             reset, matches, reserve, copying = each
-            ranks = sum(times for number, times in self._flushed.items() if number >= reset)
-            if ranks < self._settings.rank_count:
+            ranks = [rank for rank, latest in self._flushed.items() if latest >= reset]
+            if len(ranks) < self._settings.rank_count:
                 kept.append(each)
                 continue
             for match in matches:

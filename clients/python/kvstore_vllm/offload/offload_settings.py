@@ -11,6 +11,8 @@ OF_VLLM: Final = frozenset(
     {"spec_name", "spec_module_path", "block_size", "blocks_per_chunk", "self_describing_kv_events"}
 )
 LAYOUT: Final = "kv_cache_layout"
+# vLLM reads it too, as true or false by Python's rules.
+CANONICAL: Final = "canonical_layout"
 # Settings of the other connector that say nothing here: loads always run beside the steps.
 UNUSED: Final = frozenset({"load_async"})
 
@@ -27,11 +29,14 @@ class OffloadSettings:
     kv_cache_layout: str = ""
     """The layout to ask vLLM for, such as ``BLNHC``; empty: the one that vLLM's connector takes."""
 
+    canonical_layout: bool = False
+    """Says whether pages are free of the number of tensor-parallel ranks, which vLLM reads too."""
+
     @classmethod
     def read(cls, extra: Mapping[str, object]) -> Self:
         """Reads vLLM's ``kv_connector_extra_config``; raises ``ValueError`` for an unknown key."""
         shared = {each.name for each in fields(ConnectorSettings)} - UNUSED
-        known = shared | OF_VLLM | {LAYOUT}
+        known = shared | OF_VLLM | {LAYOUT, CANONICAL}
         unknown = sorted(set(extra) - known)
         if unknown:
             raise ValueError(
@@ -43,5 +48,10 @@ class OffloadSettings:
             raise ValueError(  # noqa: TRY004  # a setting's value
                 f"{LAYOUT} in kv_connector_extra_config is {layout!r}, which is no str"
             )
+        canonical = extra.get(CANONICAL, False)
+        if not isinstance(canonical, bool):
+            raise ValueError(  # noqa: TRY004  # a setting's value
+                f"{CANONICAL} in kv_connector_extra_config is {canonical!r}: set true or false"
+            )
         chosen: dict[str, Any] = {key: extra[key] for key in shared & set(extra)}
-        return cls(ConnectorSettings.read(chosen), layout)
+        return cls(ConnectorSettings.read(chosen), layout, canonical)

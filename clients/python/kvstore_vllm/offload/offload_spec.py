@@ -1,14 +1,13 @@
 """vLLM's OffloadingSpec over a store: makes the manager, and each rank's worker."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
     get_sliding_window_size_in_chunks,
 )
-from vllm.v1.kv_cache_interface import MambaSpec
+from vllm.v1.kv_cache_interface import MambaSpec, iter_layer_specs
 from vllm.v1.kv_offload.base import (
     CanonicalKVCaches,
     OffloadingCounterMetadata,
@@ -26,6 +25,7 @@ from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess, lease_na
 from kvstore_vllm.identity.adapters import AdapterDigests
 from kvstore_vllm.identity.config_factors import adapter_facts, part_factors
 from kvstore_vllm.identity.model import engine_salt, model_identity
+from kvstore_vllm.offload.canonical_layout import CanonicalLayout, page_sizes
 from kvstore_vllm.offload.cpu_worker import HostCopyWorker
 from kvstore_vllm.offload.handover import HANDOVERS, Handover
 from kvstore_vllm.offload.held_copies import HeldCopies
@@ -75,13 +75,20 @@ class KvstoreOffloadingSpec(OffloadingSpec):
                 "their own, and a page is one block then: leave out block_size and "
                 "blocks_per_chunk in kv_connector_extra_config"
             )
-        self.row = _row_of(config, self._handed, self._groups)
+        self._canonical: CanonicalLayout | None = None
+        if config.canonical_layout:
+            self._canonical = CanonicalLayout(
+                config, self._handed.vllm_config, self._handed.kv_cache_config
+            )
+        self.row = _row_of(config, self._handed, self._groups, self._canonical)
 
     def get_manager(self) -> OffloadingManager:
         """Returns the manager, which attaches to the store in the background."""
         config, settings = self._handed.vllm_config, self._settings
         layout = self.row.layout
-        identity = model_identity(config, settings, layout=layout)
+        identity = model_identity(
+            config, settings, layout=layout, any_rank_count=self._canonical is not None
+        )
         access = StoreAccess(
             settings.runtime_dir,
             identity,
@@ -99,6 +106,7 @@ class KvstoreOffloadingSpec(OffloadingSpec):
                 page_tokens=self.row.page_tokens,
                 rank_count=rank_count,
                 lookup_timeout=settings.lookup_timeout,
+                scheduling_wait=settings.scheduling_wait,
                 save_output=settings.save_output,
             ),
             StoreAttachment(access, self.config.engine_id, rank_count, counts),
@@ -114,7 +122,9 @@ class KvstoreOffloadingSpec(OffloadingSpec):
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """Returns the worker of one rank. Raises ``ValueError`` if its blocks do not fit a page."""
-        found = sum(each.page_size_bytes for each in kv_caches.tensors) * self.blocks_per_chunk
+        canonical = self._canonical is not None
+        sizes = [each.page_size_bytes for each in kv_caches.tensors]
+        found = sum(page_sizes(kv_caches) if canonical else sizes) * self.blocks_per_chunk
         if found > self.row.rank_bytes:
             raise ValueError(
                 f"a block of this rank has {found} bytes, and a page has {self.row.rank_bytes}"
@@ -128,8 +138,8 @@ class KvstoreOffloadingSpec(OffloadingSpec):
         def make(addresses: AddressRange) -> OffloadingWorker:
             region = StoreRegion(addresses, rank, begin)
             if on_host:
-                return HostCopyWorker(kv_caches, self.blocks_per_chunk, region)
-            return _device_worker(kv_caches, self.blocks_per_chunk, region)
+                return HostCopyWorker(kv_caches, self.blocks_per_chunk, region, canonical=canonical)
+            return _device_worker(kv_caches, self.blocks_per_chunk, region, canonical=canonical)
 
         faults = self._settings.fault_load_fraction
         return HeldCopies(
@@ -142,7 +152,7 @@ class KvstoreOffloadingSpec(OffloadingSpec):
 
 
 def _device_worker(
-    kv_caches: CanonicalKVCaches, blocks_per_chunk: int, region: StoreRegion
+    kv_caches: CanonicalKVCaches, blocks_per_chunk: int, region: StoreRegion, *, canonical: bool
 ) -> OffloadingWorker:
     # Only a build for a device has what it imports.
     from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker  # noqa: PLC0415
@@ -152,6 +162,7 @@ def _device_worker(
         blocks_per_chunk=blocks_per_chunk,
         num_cpu_chunks=0,
         mmap_region=region,
+        canonical_layout=canonical,
     )
     return worker
 
@@ -173,25 +184,26 @@ def _group_of(
     )
 
 
-def _row_of(config: OffloadingConfig, handed: Handover, groups: KeyGroups) -> PageRow:
+def _row_of(
+    config: OffloadingConfig,
+    handed: Handover,
+    groups: KeyGroups,
+    canonical: CanonicalLayout | None,
+) -> PageRow:
     blocks_per_chunk = config.cache.blocks_per_chunk
-    facts = [str(config.kv_cache_layout), str(config.parallel.tp_size), str(blocks_per_chunk)]
-    facts += [repr(sorted(groups.numbers.items())), repr(groups.windows)]
+    rank_bytes = config.worker_kv_bytes_per_block * blocks_per_chunk
+    facts = [str(config.kv_cache_layout)]
+    facts += [str(config.parallel.tp_size)] if canonical is None else canonical.facts
+    facts += [str(blocks_per_chunk), repr(sorted(groups.numbers.items())), repr(groups.windows)]
     for group in config.groups:
         spec = handed.kv_cache_config.kv_cache_groups[group.group_id].kv_cache_spec
-        facts += [str(group.tokens_per_block), *group.layer_names, *_specs(spec)]
+        specs = iter_layer_specs(spec)
+        whole = specs if canonical is None else map(canonical.whole, specs)
+        facts += [str(group.tokens_per_block), *group.layer_names, *map(repr, whole)]
         if isinstance(spec, MambaSpec):
             mamba = part_factors("mamba_config", handed.vllm_config.mamba_config)
             facts += [f"{name} {value!r}" for name, value in mamba.items()]
-    return PageRow(
-        page_tokens=groups.page_tokens,
-        rank_bytes=config.worker_kv_bytes_per_block * blocks_per_chunk,
-        copies=1 if config.replicated_layout else config.parallel.world_size,
-        facts=facts,
-    )
-
-
-def _specs(spec: Any) -> Iterator[str]:  # noqa: ANN401  # a KVCacheSpec
-    """Yields the description of each layer's cache, or of all."""
-    by_layer: Mapping[str, Any] | None = getattr(spec, "kv_cache_specs", None)
-    yield from map(repr, [spec] if by_layer is None else by_layer.values())
+    if canonical is not None:
+        return PageRow(groups.page_tokens, rank_bytes * canonical.shards, 1, facts)
+    copies = 1 if config.replicated_layout else config.parallel.world_size
+    return PageRow(groups.page_tokens, rank_bytes, copies, facts)

@@ -18,7 +18,8 @@ ALIGNMENT: Final = mmap.PAGESIZE
 class PageRow:
     """The bytes of one page: ``rank_bytes`` of each of ``copies`` ranks, and padding.
 
-    ``copies`` is 1 if all ranks have the same bytes, as with MLA: rank 0 writes them then.
+    ``copies`` is 1 if all ranks have the same bytes, as with MLA: rank 0 writes them then. It is
+    also 1 for vLLM's canonical layout, in which ``rank_bytes`` are those of all ranks together.
     ``facts`` describe the layers by groups; engines with other facts share no pages.
     """
 

@@ -6,11 +6,19 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from kvstore_client import GroupInsert, Match, PageRef, Reservation, SpareSlots, StoreBudget
+from kvstore_client import (
+    GroupInsert,
+    Match,
+    PageRef,
+    Reservation,
+    ReuseHint,
+    SpareSlots,
+    StoreBudget,
+)
 from kvstore_client.errors import PoolExhausted, StoreError
 from kvstore_client.packed_tokens import TOKEN_BYTES
 from kvstore_vllm.identity.request_key import RequestKey
-from kvstore_vllm.offload.lookups import GroupPage
+from kvstore_vllm.offload.matched_pages import GroupPage
 from kvstore_vllm.offload.reserve import Spare, SpareBatch
 from kvstore_vllm.scheduler.store_work import ONE_MORE, SAVE_BUDGET, TRIES_FOR_ROOM, StoreWork
 
@@ -86,12 +94,17 @@ class Publication:
         return None
 
     def publish(
-        self, key: RequestKey, token_ids: Sequence[int], pages: Sequence[Written]
+        self,
+        key: RequestKey,
+        token_ids: Sequence[int],
+        pages: Sequence[Written],
+        hint: ReuseHint | None = None,
     ) -> PublishedPages:
         """Publishes consecutive pages of the path, and pages of other groups on it.
 
-        ``token_ids`` end with the last of the pages. Publishes nothing if the store lacks a page
-        of the path before the first. The slots of a failed call are used up.
+        ``hint`` is for the pages of the path. ``token_ids`` end with the last of the pages.
+        Publishes nothing if the store lacks a page of the path before the first. The slots of a
+        failed call are used up.
         """
         namespace = self._work.open_namespace(key)
         if namespace is None or isinstance(namespace, StoreError):
@@ -109,7 +122,7 @@ class Publication:
             used: list[Spare] = []
             try:
                 with namespace.new_reservation(start_page=first, budget=budget) as reservation:
-                    own = self._insert(reservation, match, packed, fresh, hanging, used)
+                    own = self._insert(reservation, match, packed, fresh, hanging, used, hint)
             except (StoreError, ValueError) as error:
                 _logger.debug("insert_failed", extra={"reason": str(error)})
                 return PublishedPages(first, frozenset(used))
@@ -123,6 +136,7 @@ class Publication:
         path: Sequence[Written],
         hanging: Sequence[Written],
         used: list[Spare],
+        hint: ReuseHint | None,
     ) -> int:
         """Inserts pages by batch; adds their slots to ``used``; returns how many of the path's.
 
@@ -137,6 +151,7 @@ class Publication:
                 packed[start * page_bytes : stop * page_bytes],
                 position=start * self._page_tokens,
                 base=base if start == reservation.start_page else None,
+                hint=hint,
                 spare=slots.spare,
                 slot_offsets=[each.spare.offset for each in part],
             )

@@ -26,6 +26,7 @@ class StoreRegion:
         self._row_count = addresses.row_count
         self._base: torch.Tensor | None = addresses.tensor().view(torch.int8)
         self._next = begin
+        self._next_canonical = 0
 
     @property
     def is_pinned(self) -> bool:
@@ -45,16 +46,25 @@ class StoreRegion:
 
         Raises ``ValueError`` if they end after the row.
         """
-        assert self._base is not None
-        end = self._next + tensor_page_size
-        if end > self._row_stride:
-            raise ValueError(f"byte {end} is not in a row of {self._row_stride} bytes")
-        view = self._base.as_strided(
-            (self._row_count, tensor_page_size), (self._row_stride, 1), self._next
-        )
-        self._next = end
+        view = self._view(self._next, tensor_page_size)
+        self._next += tensor_page_size
+        return view
+
+    def create_next_canonical_view(self, tensor_page_size: int) -> torch.Tensor:
+        """Returns the next ``tensor_page_size`` bytes that all ranks share, as int8.
+
+        They begin at the row's first byte. Raises ``ValueError`` if they end after the row.
+        """
+        view = self._view(self._next_canonical, tensor_page_size)
+        self._next_canonical += tensor_page_size
         return view
 
     def cleanup(self) -> None:
         """Drops the memory. Views that were returned keep it reserved."""
         self._base = None
+
+    def _view(self, begin: int, size: int) -> torch.Tensor:
+        assert self._base is not None
+        if begin + size > self._row_stride:
+            raise ValueError(f"byte {begin + size} is not in a row of {self._row_stride} bytes")
+        return self._base.as_strided((self._row_count, size), (self._row_stride, 1), begin)

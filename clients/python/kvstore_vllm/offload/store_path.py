@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
+from kvstore_client import Match, ReuseHint
 from kvstore_vllm.identity.request_key import RequestKey
-from kvstore_vllm.offload.lookups import GroupPage, LookedUp
+from kvstore_vllm.offload.matched_pages import GroupPage
 from kvstore_vllm.offload.publication import PublishedPages, Written
 from kvstore_vllm.offload.reserve import Reserve
 from kvstore_vllm.scheduler.store_threads import Answers
+from kvstore_vllm.scheduler.tracked_requests import EngineRequest, RequestLookup
 
 # Generated pages are published together once there are so many, or as their request ends.
 PAGES_TOGETHER: Final = 8
@@ -23,18 +25,32 @@ class Publisher(Protocol):
     """Publishes written pages, on a thread that may wait."""
 
     def publish(
-        self, key: RequestKey, token_ids: Sequence[int], pages: Sequence[Written]
+        self,
+        key: RequestKey,
+        token_ids: Sequence[int],
+        pages: Sequence[Written],
+        hint: ReuseHint | None,
     ) -> PublishedPages:
         """Publishes consecutive pages of the path, and pages of other groups on it."""
 
 
 @dataclass(eq=False, slots=True)
-class Stored(LookedUp):
-    """A request with its lookups, and its pages on the way into the store.
+class Stored:
+    """A request with its lookup, and its pages on the way into the store.
 
-    ``copying`` are those that ranks copy into slots, by vLLM's key.
+    ``loading`` are the matches that ranks copy from, and ``copying`` the pages that ranks copy
+    into slots, by vLLM's key.
     """
 
+    request: EngineRequest
+    key: RequestKey
+    hint: ReuseHint | None = None
+    may_load: bool = True
+    lookup: RequestLookup | None = None
+    waited: bool = False
+    # The number of pages from the beginning that the store is known to have had.
+    stored_pages: int = 0
+    loading: list[Match] = field(default_factory=list)
     copying: dict[bytes, Written] = field(default_factory=dict)
     written: dict[GroupPage, Written] = field(default_factory=dict)
     may_store: bool = True
@@ -189,7 +205,7 @@ class StorePath:
         end = max(each.page.number for each in pages) + 1
         ids = tracked.request.all_token_ids[: end * self._page_tokens]
         self._answers.ask(
-            partial(self._publisher.publish, tracked.key, ids, pages),
+            partial(self._publisher.publish, tracked.key, ids, pages, tracked.hint),
             partial(self._answered, tracked, pages, end),
         )
 

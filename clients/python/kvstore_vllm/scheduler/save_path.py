@@ -197,7 +197,9 @@ class SavePath:
             save.inserting = True
             ids = tracked.request.all_token_ids[: end * self._settings.page_tokens]
             self._answers.ask(
-                partial(self._work.insert, tracked.key, ids, save.acquired, start, end),
+                partial(
+                    self._work.insert, tracked.key, ids, save.acquired, start, end, tracked.hint
+                ),
                 partial(self._inserted, tracked, save, end),
             )
         elif not save.open_jobs and (save.stopped or save.inserted_end == save.end_page):

@@ -9,12 +9,14 @@ from typing import Any, Final
 from kvstore_vllm.blocks.engine_layout import layout_of
 from kvstore_vllm.engine.connector_settings import ConnectorSettings, PlannerSettings
 from kvstore_vllm.engine.engine_facts import EngineFacts
+from kvstore_vllm.engine.reuse_hints import ReuseHints
 from kvstore_vllm.engine.store_access import ENGINES_HERE, StoreAccess, lease_name
 from kvstore_vllm.identity.adapters import AdapterDigests
 from kvstore_vllm.identity.canonical import mixed_salt
 from kvstore_vllm.identity.config_factors import adapter_facts
 from kvstore_vllm.identity.model import engine_salt, model_identity
 from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.scheduler.engine_speed import EngineSpeed
 from kvstore_vllm.scheduler.store_attachment import StoreAttachment
 from kvstore_vllm.scheduler.store_threads import ThreadedAnswers
 from kvstore_vllm.scheduler.store_work import StoreWork
@@ -48,6 +50,8 @@ class SchedulerRole:
     ) -> None:
         self._facts = facts
         self._settings = settings
+        device_type = vllm_config.device_config.device_type
+        self._load_async = settings.loads_beside_steps(device_type)
         # Set once the scheduler is complete.
         self.blocks_of: Callable[[str], Sequence[int]] = _no_blocks
         # Sent to the ranks, because their configuration changes when the model is loaded.
@@ -65,13 +69,15 @@ class SchedulerRole:
         self._weight_changes = 0
         self._adapters = AdapterDigests(adapter_facts(vllm_config.lora_config))
         counts: Counter[str] = Counter()
+        self._hints = ReuseHints(counts)
         self._attachment = StoreAttachment(access, facts.engine_id, facts.rank_count, counts)
+        self._speed = EngineSpeed(access.state_speed)
         half_settings = PlannerSettings(
             page_tokens=facts.page_tokens,
             rank_count=facts.rank_count,
             lookup_timeout=settings.lookup_timeout,
             scheduling_wait=settings.scheduling_wait,
-            load_async=settings.load_async,
+            load_async=self._load_async,
             save_output=settings.save_output,
         )
         self.planner = TransferPlanner(
@@ -87,8 +93,9 @@ class SchedulerRole:
 
     def arrived(self, request: Any) -> None:  # noqa: ANN401  # a Request
         """Begins a request's lookup."""
+        self._speed.arrived(request)
         key = RequestKey.of(request, base_salt=self._base_salt, adapters=self._adapters)
-        self.planner.arrived(request, key)
+        self.planner.arrived(request, key, self._hints.read(request))
 
     def matched_tokens(self, request_id: str, computed_tokens: int) -> tuple[int | None, bool]:
         """Returns the number of loadable tokens, and whether they load beside steps."""
@@ -96,20 +103,28 @@ class SchedulerRole:
             # vLLM's own prefix cache may have them from before the change.
             self.planner.save_nothing(request_id)
         count = self.planner.matched_tokens(request_id, computed_tokens)
-        return count, bool(count) and self._settings.load_async
+        return count, bool(count) and self._load_async
 
-    def plan(self, scheduled: Mapping[str, int], preempted: Collection[str]) -> StepPlan:
-        """Returns the plan of a step."""
-        plan = StepPlan(self._facts.engine_id, load_async=self._settings.load_async)
+    def plan(
+        self,
+        scheduled: Mapping[str, int],
+        preempted: Collection[str],
+        finished: Collection[str],
+    ) -> StepPlan:
+        """Returns the plan of a step. ``finished`` requests ended since the last one."""
+        plan = StepPlan(self._facts.engine_id, load_async=self._load_async)
         if self._attachment.tells_ranks:
             plan.lease, plan.identity = self._attachment.share(), self._identity
         plan.weight_changes = self._weight_changes
         self._attachment.begin_step(idle=not scheduled)
         self.planner.plan(plan, scheduled, preempted)
+        loads_within = bool(plan.loads) and not plan.load_async
+        self._speed.scheduled(scheduled, finished, measured=not loads_within)
         return plan
 
     def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
-        """Takes the ranks' results, and which ranks joined the lease."""
+        """Takes the ranks' results of a step, and which ranks joined the lease."""
+        self._speed.output_arrived()
         self._attachment.joined(report.joined)
         if report.disagrees:
             self._attachment.turn_off("a rank's blocks lie otherwise")

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from kvstore_client import Acquired, GroupWindow, Match, Namespace, StoreBudget
+from kvstore_client import Acquired, GroupWindow, Match, Namespace, ReuseHint, StoreBudget
 from kvstore_client.errors import PoolExhausted, StoreError, StoreUnavailable
 from kvstore_client.packed_tokens import TOKEN_BYTES, pack_tokens
 from kvstore_vllm.identity.adapters import UndigestableAdapter
@@ -96,7 +96,13 @@ class StoreWork:
         return acquired
 
     def insert(
-        self, key: RequestKey, token_ids: Sequence[int], acquired: Acquired, start: int, end: int
+        self,
+        key: RequestKey,
+        token_ids: Sequence[int],
+        acquired: Acquired,
+        start: int,
+        end: int,
+        hint: ReuseHint | None = None,
     ) -> bool:
         """Publishes pages ``start`` to ``end`` of the reservation; returns whether it succeeded."""
         reservation = acquired.reservation
@@ -105,7 +111,7 @@ class StoreWork:
         packed = self.packed(key, token_ids[: end * self._page_tokens])[first * TOKEN_BYTES :]
         base = acquired.match if start == reservation.start_page else None
         try:
-            reservation.insert(packed, position=first, base=base)
+            reservation.insert(packed, position=first, base=base, hint=hint)
         except StoreError as error:
             _logger.debug("insert_failed", extra={"reason": str(error)})
             return False

@@ -1,10 +1,11 @@
 """The state of one request in the scheduler half: its lookup, its loads and its saves."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from kvstore_client import Acquired, Match
+from kvstore_client import Acquired, Match, ReuseHint
 from kvstore_vllm.identity.request_key import RequestKey
 
 
@@ -44,6 +45,7 @@ class RequestLookup:
     asked_at: float | None = None
     match: Match | None = None
     answered: bool = False
+    answered_at: float = 0.0
     given_up: bool = False
     page_count: int = 0
     computed_tokens: int = 0
@@ -83,6 +85,7 @@ class Tracked:
 
     request: EngineRequest
     key: RequestKey
+    hint: ReuseHint | None = None
     may_load: bool = True
     may_save: bool = True
     lookup: RequestLookup | None = None
@@ -97,6 +100,8 @@ class Tracked:
     wanted_pages: int = 0
     last_asked: bool = False
     open_loads: int = 0
+    # The pages of the load planned last, by the store's tier that had them.
+    load_tiers: Counter[int] = field(default_factory=Counter)
 
     def held_blocks(self) -> Sequence[int]:
         """Returns the blocks that vLLM keeps for the ended request."""

@@ -5,9 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+from kvstore_client import ReuseHint
+from kvstore_vllm.counters import DISK
 from kvstore_vllm.engine.connector_settings import PlannerSettings
 from kvstore_vllm.identity.request_key import RequestKey
 from kvstore_vllm.scheduler.load_path import LoadPath
+from kvstore_vllm.scheduler.prefix_lookups import PrefixLookups
 from kvstore_vllm.scheduler.save_path import SavePath
 from kvstore_vllm.scheduler.store_threads import Answers
 from kvstore_vllm.scheduler.store_work import StoreWork
@@ -57,9 +60,13 @@ class TransferPlanner:
         self._blocks_of = blocks_of
         self._tracked: dict[str, Tracked] = {}
         self._jobs = Jobs(settings.rank_count)
-        parts = settings, work, answers, self._jobs, self.counts
-        self._loads = LoadPath(*parts, usable=usable, joining=joining, clock=clock)
-        self._saves = SavePath(*parts, usable=usable, stored=stored)
+        self._lookups = PrefixLookups(
+            settings, work, answers, self.counts, usable=usable, joining=joining, clock=clock
+        )
+        self._loads = LoadPath(settings, self._lookups, self._jobs, self.counts)
+        self._saves = SavePath(
+            settings, work, answers, self._jobs, self.counts, usable=usable, stored=stored
+        )
 
     @property
     def holds_blocks(self) -> bool:
@@ -76,14 +83,19 @@ class TransferPlanner:
         """True while answers or transfers are under way, which hold something until they end."""
         return bool(self._answers.under_way or self._jobs)
 
-    def arrived(self, request: EngineRequest, key: RequestKey | None) -> None:
-        """Begins a request's lookup. A request without a key is neither looked up nor saved."""
+    def arrived(
+        self, request: EngineRequest, key: RequestKey | None, hint: ReuseHint | None = None
+    ) -> None:
+        """Begins a request's lookup. A request without a key is neither looked up nor saved.
+
+        ``hint`` is for the pages that the request stores.
+        """
         if key is None:
             return
-        tracked = Tracked(request, key, may_load=key.reads)
+        tracked = Tracked(request, key, hint, may_load=key.reads)
         self._tracked[request.request_id] = tracked
         if tracked.may_load:
-            self._loads.look_up(tracked)
+            self._lookups.begin(tracked)
 
     def matched_tokens(self, request_id: str, computed_tokens: int) -> int | None:
         """Returns the number of loadable tokens beyond ``computed_tokens``; None if unknown yet.
@@ -104,6 +116,11 @@ class TransferPlanner:
         if tracked := self._tracked.get(request_id):
             self._loads.allocated(tracked, block_ids, loaded_tokens)
 
+    def tokens_from_disk(self, request_id: str) -> int:
+        """Returns how many tokens of a request's planned load only the store's disk had."""
+        tracked = self._tracked.get(request_id)
+        return 0 if tracked is None else tracked.load_tiers[DISK] * self._settings.page_tokens
+
     def plan(
         self, plan: StepPlan, scheduled: Mapping[str, int], preempted: Collection[str]
     ) -> None:
@@ -122,6 +139,7 @@ class TransferPlanner:
         # Of ended requests too: their saves read blocks that were taken before the end.
         plan.preempted |= set(preempted)
         plan.loads += self._loads.take_planned()
+        self._lookups.end_step()
         for request_id, token_count in scheduled.items():
             if tracked := self._tracked.get(request_id):
                 request = tracked.request
@@ -148,8 +166,7 @@ class TransferPlanner:
         tracked = self._tracked.pop(request_id, None)
         if tracked is None:
             return False
-        if tracked.lookup is not None:
-            tracked.lookup.drop()
+        self._lookups.drop(tracked)
         request = tracked.request
         computed = request.num_computed_tokens - request.num_in_flight_tokens
         return self._saves.finished(tracked, min(computed, request.num_tokens), block_ids)
@@ -163,9 +180,7 @@ class TransferPlanner:
         for tracked in [*self._tracked.values(), *self._saves.held.values()]:
             self._saves.drop(tracked)
             tracked.may_load = False
-            if tracked.lookup is not None:
-                tracked.lookup.drop()
-                tracked.lookup = None
+            self._lookups.drop(tracked)
         return not self._loads.open_count
 
     def close(self) -> None:

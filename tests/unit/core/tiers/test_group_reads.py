@@ -1,10 +1,13 @@
 """Reads of pages of KV cache groups: what is located, and what is published."""
 
+import pytest
+
 from core.core_builders import NAMESPACE_ID, CoreWorld, places
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.tiers.group_reads import GroupRead, LocatedGroups
 from kvstore.core.values.requests import GroupWindow, MatchOptions
 from kvstore.core.values.slots import SlotState
+from kvstore.errors import PoolExhausted
 
 
 def locate(world: CoreWorld, windows: dict[int, int], pin_id: int = 1) -> LocatedGroups:
@@ -60,15 +63,78 @@ def test_what_was_read_is_published_where_it_is_missing() -> None:
     policy = TierPolicy(write=WritePolicy.THROUGH)
     world = CoreWorld(slots=14, has_disk=True, tier_policy=policy, lower_slots=2)
     world.worker.publish("abc")
-    first, second = started(world, {1: 3}), started(world, {1: 3})
-    assert world.cache.finish_group_read(first, 2, [5, 6]) == 2
+    read = started(world, {1: 3})
+    world.worker.publish_groups("abc", g1="001")
+    assert world.cache.finish_group_read(read, 2, [5, 6]) == 1
     world.laws.check()
-    assert world.cache.finish_group_read(second, 3, [7, 8, 9]) == 1
+    read = started(world, {1: 3})
+    assert [page.end for page in read.lacking] == [1]
+    assert world.cache.finish_group_read(read, 1, [7]) == 1
     world.laws.check()
     match = world.worker.match_groups("abc", 2, {1: 3})
-    slots = [slot & 0xFF for slot in (second.targets[2], first.targets[1], first.targets[0])]
-    assert places(match.groups[0].runs) == slots
+    assert len(places(match.groups[0].runs)) == 3
     assert world.arena.counts[SlotState.MOVING] == 0
+
+
+def test_a_page_is_read_once_at_a_time() -> None:
+    """A caller that wants a page of a read under way gets that read, and locates anew after it."""
+    world = CoreWorld(slots=14, has_disk=True)
+    world.worker.publish("abc")
+    read = started(world, {1: 2})
+    assert begin(world, locate(world, {1: 2})) is read
+    assert begin(world, locate(world, {1: 3, 2: 1})) is read
+    other = started(world, {2: 1})
+    assert other is not read
+    assert world.arena.counts[SlotState.MOVING] == 3
+    assert world.cache.finish_group_read(read, 2) == 2
+    assert world.cache.finish_group_read(other, 1) == 1
+    rest = started(world, {1: 3, 2: 1})
+    assert [page.end for page in rest.lacking] == [1]
+    assert world.cache.finish_group_read(rest, 0) == 0
+    world.laws.check()
+
+
+def test_a_read_holds_the_cached_pages_of_its_windows() -> None:
+    """Without them the pages that it brings would be of no use."""
+    world = CoreWorld(slots=8, has_disk=True)
+    world.worker.publish_groups("abc", g1="101")
+    read = started(world, {1: 3})
+    world.worker.reserve(70, 2)
+    world.laws.check()
+    with pytest.raises(PoolExhausted):
+        world.worker.reserve(71, 1)
+    assert world.cache.finish_group_read(read, 1) == 1
+    assert len(places(world.worker.match_groups("abc", 2, {1: 3}).groups[0].runs)) == 3
+    world.laws.check()
+
+
+def test_what_lacks_is_looked_for_again_when_a_read_begins() -> None:
+    """Pages that were published since are not read, and nothing is if others were evicted."""
+    world = CoreWorld(slots=10, has_disk=True)
+    world.worker.publish("abc")
+    located = locate(world, {1: 3})
+    world.worker.publish_groups("abc", g1="010")
+    read = begin(world, located)
+    assert read is not None
+    assert [page.end for page in read.lacking] == [3, 1]
+    assert world.cache.finish_group_read(read, 0) == 0
+    located = locate(world, {1: 3})
+    world.worker.match("abc", 2)
+    world.worker.reserve(70, 7)
+    world.worker.abort(70)
+    assert len(locate(world, {1: 3}).pages) == 3
+    assert begin(world, located) is None
+    world.laws.check()
+
+
+def test_what_a_read_saves_is_located_too() -> None:
+    """Without it the match ends where all windows are whole: the rest would be computed again."""
+    world = CoreWorld(slots=12, has_disk=True)
+    world.worker.publish_groups("abc", g1="110", g2="011")
+    located = locate(world, {1: 1})
+    assert (located.match_end, located.end) == (2, 3)
+    located = locate(world, {1: 1, 2: 2})
+    assert (located.match_end, located.end) == (0, 3)
 
 
 def test_a_read_of_a_path_that_changed_publishes_nothing() -> None:

@@ -10,7 +10,7 @@ from kvstore.core.values.requests import MatchOptions, Sequence
 def promote(world: CoreWorld, sequence: Sequence, *wished: MatchOptions) -> int:
     """Copies what a match would find in tier 2 alone; returns how many pages that were."""
     [options] = wished or [MatchOptions(1)]
-    moves = world.cache.plan_promotion(world.worker.caller, NAMESPACE_ID, sequence, options)
+    moves = world.cache.plan_promotion(world.worker.caller, NAMESPACE_ID, sequence, options, 100)
     return world.cache.finish_moves(moves)
 
 

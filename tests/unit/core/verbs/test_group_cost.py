@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from core.core_builders import NAMESPACE_ID, CoreWorld
-from kvstore.core.pool.tier_policy import TierPolicy
+from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
+from kvstore.core.tiers.moves import Move
 from kvstore.core.values.requests import GroupInsert, GroupWindow, MatchOptions, SlotMoves
 
 SHORT, LONG = 40, 80
@@ -76,6 +77,75 @@ def test_pages_that_are_in_memory_cost_no_plan() -> None:
         asked = options._replace(groups=(GroupWindow(1, 0),))
         caller = world.worker.caller
         plan = world.cache.plan_promotion
-        return count_steps(lambda: plan(caller, NAMESPACE_ID, sequence, asked))
+        return count_steps(lambda: plan(caller, NAMESPACE_ID, sequence, asked, count))
 
     assert steps(LONG) < 2.2 * steps(SHORT)
+
+
+def through(count: int) -> CoreWorld:
+    """Returns a world in which a sequence with a page of group 1 at each page is to go down."""
+    policy = TierPolicy(write=WritePolicy.THROUGH, promote=True, low=0.0, high=0.0)
+    world = CoreWorld(slots=2 * count + 4, tier_policy=policy, lower_slots=2 * count)
+    world.worker.publish_groups(letters(count), g1="1" * count)
+    return world
+
+
+def test_pages_of_groups_go_down_at_the_cost_of_their_number() -> None:
+    """Nobody looks for copies along the whole path of each of them."""
+
+    def steps(count: int) -> int:
+        world = through(count)
+        plan, finish = world.cache.plan_moves, world.cache.finish_moves
+        return count_steps(lambda: [finish(plan(SHORT)) for _ in range(2 * count // SHORT)])
+
+    assert steps(2 * LONG) < 2.2 * steps(LONG)
+
+
+def test_pages_of_groups_come_up_at_the_cost_of_their_number() -> None:
+    """Each is a move of its own, which looks at no other page of the path."""
+
+    def steps(count: int) -> tuple[int, int]:
+        world, plan = sunk(count)
+        moves: list[Move] = []
+        planned = count_steps(lambda: moves.extend(plan(2 * count)))
+        finished = count_steps(lambda: world.cache.finish_moves(moves))
+        assert world.cache.counters.promoted_page_count == 2 * count
+        world.laws.check()
+        return planned, finished
+
+    for short, long in zip(steps(LONG), steps(2 * LONG), strict=True):
+        assert long < 2.2 * short
+
+
+def test_a_promotion_is_planned_in_steps_of_a_few_pages() -> None:
+    """A step leaves out what is under way, so there is an end, and all pages come up."""
+    world, plan = sunk(SHORT)
+    moves: list[Move] = []
+    while planned := plan(30):
+        assert sum(len(move.transfers) for move in planned) <= 30
+        moves += planned
+    assert world.cache.finish_moves(moves) == 2 * SHORT
+    world.laws.check()
+
+
+def test_nothing_is_promoted_without_room() -> None:
+    """A tier 1 that others have reserved gets no page, and the match uses tier 2 in place."""
+    world, plan = sunk(SHORT)
+    world.worker.reserve(71, 2 * SHORT + 4)
+    assert plan(30) == []
+    world.laws.check()
+    match = world.worker.match_groups(letters(SHORT), 1, {1: 0})
+    assert {run.tier for group in match.groups for run in group.runs} == {2}
+
+
+def sunk(count: int) -> tuple[CoreWorld, Callable[[int], list[Move]]]:
+    """Returns a world whose pages are in tier 2 alone, and what plans to promote so many."""
+    world = through(count)
+    while moves := world.cache.plan_moves(count):
+        world.cache.finish_moves(moves)
+    world.worker.reserve(70, 2 * count + 4)
+    world.worker.abort(70)
+    sequence = world.worker.sequence(letters(count))
+    options = MatchOptions(1, groups=(GroupWindow(1, 0),))
+    asked = world.worker.caller, NAMESPACE_ID, sequence, options
+    return world, lambda most: world.cache.plan_promotion(*asked, most)

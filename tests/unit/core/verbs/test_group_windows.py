@@ -7,6 +7,7 @@ import pytest
 from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged, places
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.tiers.moves import Move
+from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import (
     GroupInsert,
     GroupWindow,
@@ -16,7 +17,7 @@ from kvstore.core.values.requests import (
 )
 from kvstore.core.values.slots import SlotState
 from kvstore.core.verbs.verify import Inspection
-from kvstore.errors import IdReused, InvalidField, PoolExhausted
+from kvstore.errors import IdReused, InvalidField, PoolExhausted, QuotaExceeded
 
 FIVE = "abcde"
 
@@ -87,6 +88,25 @@ def test_the_pin_holds_the_pages_of_groups() -> None:
     world.worker.abort(70)
     world.worker.reserve(71, 8)
     assert world.states() == {"RESERVED": 8}
+    world.laws.check()
+
+
+def test_pinned_pages_of_groups_count_until_their_release() -> None:
+    """A tenant whose pins hold as many as it may gets no more, and nothing is changed then."""
+    world = CoreWorld(limits=Limits(max_held_group_pages=3))
+    world.worker.publish_groups("abc", g1="111")
+    world.worker.match_groups("abc", 1, {1: 2})
+    counted = world.cache.counters.copy()
+    with pytest.raises(QuotaExceeded, match="held_group_pages"):
+        world.worker.match_groups("abc", 2, {1: 2})
+    assert world.cache.counters == counted
+    assert list(world.worker.lease.pins) == [1]
+    world.laws.check()
+    world.worker.match_groups("abc", 2, {1: 1})
+    world.worker.match("abc", 3)
+    world.worker.release(1)
+    world.laws.check()
+    world.worker.match_groups("abc", 4, {1: 2})
     world.laws.check()
 
 
@@ -317,12 +337,12 @@ def test_pages_of_groups_move_between_tiers() -> None:
     world.worker.abort(70)
     options = MatchOptions(2, groups=(GroupWindow(1, 1),))
     asked = (world.worker.caller, NAMESPACE_ID, world.worker.sequence("ab"), options)
-    carry_out(world, world.cache.plan_promotion(*asked))
+    carry_out(world, world.cache.plan_promotion(*asked, 10))
     world.laws.check()
     match = world.cache.match(*asked, world.now)
     assert [run.tier for group in match.groups for run in group.runs] == [1]
     assert world.arena.counts[SlotState.CACHED] == 3
-    assert world.cache.plan_promotion(*asked) == []
+    assert world.cache.plan_promotion(*asked, 10) == []
     world.worker.release(1, 2)
     world.laws.check()
 

@@ -4,15 +4,17 @@ import pytest
 
 from core.core_builders import CoreWorld, make_layout, places
 from kvstore.core.values.layout import NamespaceIdentity
-from kvstore.core.values.limits import Quotas
+from kvstore.core.values.limits import Limits, Quotas
 from kvstore.core.values.requests import GroupInsert, ReservationRequest, SlotMoves
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import (
+    IdReused,
     InsertExceedsReservation,
     InvalidField,
     KVStoreError,
     ParentDetached,
     ParentNotCovered,
+    PinNotFound,
     QuotaExceeded,
     ReservationNotFound,
     Tombstoned,
@@ -166,6 +168,22 @@ def test_a_new_reservation_counts_as_a_hold() -> None:
     world.laws.check()
 
 
+def test_inserted_pages_of_groups_count_until_their_reservation_ends() -> None:
+    """The record of each takes memory, whether it was published or not."""
+    world = CoreWorld(limits=Limits(max_held_group_pages=2))
+    world.worker.reserve(SPARE, 6)
+    two = SlotMoves(SPARE, [0], [GroupInsert(1, [0], [1]), GroupInsert(2, [0], [2])])
+    world.worker.insert(TARGET, "a", moves=two)
+    assert world.worker.insert(TARGET, "a", moves=two).groups == ((1, (0,)), (2, (0,)))
+    more = SlotMoves(SPARE, [], [GroupInsert(3, [0], [3])])
+    with pytest.raises(QuotaExceeded):
+        world.worker.insert(TARGET, "", moves=more)
+    world.laws.check()
+    world.worker.abort(TARGET)
+    world.worker.insert(61, "a", moves=SlotMoves(SPARE, [4], [GroupInsert(3, [0], [3])]))
+    world.laws.check()
+
+
 def test_group_pages_are_published_under_the_path(world: CoreWorld) -> None:
     """One call publishes pages of the path and of groups, with or without new tokens."""
     groups = [GroupInsert(1, [0, 1], [2, 3], [7, 8]), GroupInsert(2, [1], [4])]
@@ -222,6 +240,44 @@ def test_group_pages_hang_on_what_a_base_holds(world: CoreWorld) -> None:
     world.laws.check()
 
 
+def test_an_insert_on_another_path_is_refused() -> None:
+    """The pages of a reservation are on the path of its first base, which a repeat names again."""
+    world = CoreWorld(slots=12)
+    world.worker.publish("ab", "xb", "ac")
+    world.worker.reserve(SPARE, 3)
+    world.worker.match("ab", 1)
+    world.worker.match("xb", 2)
+    world.worker.match("ac", 3)
+    below = SlotMoves(SPARE, [0])
+    first = world.worker.insert(TARGET, "d", 2, moves=below, base_pin_id=1)
+    assert world.worker.insert(TARGET, "d", 2, moves=below, base_pin_id=1) == first
+    assert world.worker.insert(TARGET, "d", 2, moves=below) == first
+    for other in (2, 3):
+        with pytest.raises(IdReused):
+            world.worker.insert(TARGET, "d", 2, moves=below, base_pin_id=other)
+    with pytest.raises(PinNotFound):
+        world.worker.insert(TARGET, "d", 2, moves=below, base_pin_id=9)
+    world.worker.match("abd", 4)
+    assert world.worker.insert(TARGET, "d", 2, base_pin_id=4) == first
+    world.laws.check()
+
+
+def test_pages_of_groups_on_another_path_are_refused(world: CoreWorld) -> None:
+    """Otherwise the pages of the other path would be answered as published, and be nowhere."""
+    world.worker.publish("a", "x")
+    world.worker.match("a", 1)
+    world.worker.match("x", 2)
+    moves = SlotMoves(SPARE, groups=[GroupInsert(1, [0], [0])])
+    first = world.worker.insert(TARGET, "", 1, moves=moves, base_pin_id=1)
+    again = SlotMoves(SPARE, groups=[GroupInsert(1, [0], [1])])
+    for base in ({"base_pin_id": 2}, {}):
+        with pytest.raises(IdReused):
+            world.worker.insert(TARGET, "", 1, moves=again, **base)
+    assert world.worker.insert(TARGET, "", 1, moves=moves, base_pin_id=1) == first
+    assert world.worker.lease.unpublished_count() == 5
+    world.laws.check()
+
+
 def test_a_next_token_needs_a_held_path(world: CoreWorld) -> None:
     """An insert of nothing but a next token and a group's page is refused as a whole."""
     moves = SlotMoves(SPARE, groups=[GroupInsert(1, [0], [0])])
@@ -251,6 +307,17 @@ def test_pages_of_a_retiring_extent_are_expelled_at_once(world: CoreWorld) -> No
     assert inserted.groups == ((1, ()),)
     world.laws.check()
     world.worker.abort(SPARE, TARGET)
+    world.laws.check()
+
+
+def test_pages_stay_while_another_extent_retires(world: CoreWorld) -> None:
+    """An insert into a lasting extent removes nothing."""
+    world.cache.add_extent(1, 9, 4)
+    world.worker.map_memory()
+    world.worker.reserve(70, 6)
+    world.cache.retire_extent(1, 9)
+    world.worker.insert(TARGET, "ab", moves=SlotMoves(SPARE, [0, 1]))
+    assert world.worker.match("ab", 1).matched_token_count == 4
     world.laws.check()
 
 

@@ -14,6 +14,11 @@ from stores.rpc_world import PAGE_TOKENS, Refused, Server, Worker, tokens
 pb = prefix_cache_pb2
 FILES = (lease_pb2, prefix_cache_pb2, named_pin_pb2, store_pb2)
 PAGE = tokens(*range(PAGE_TOKENS))
+STEP = [
+    pb.StepOperation(match=pb.MatchPrefixRequest(sequence=pb.Sequence(tokens=PAGE), pin_id=1)),
+    pb.StepOperation(insert={"reservation_id": 5, "sequence": {"tokens": PAGE}}),
+    pb.StepOperation(release=pb.ReleasePinsRequest(pin_ids=[1])),
+]
 
 
 def methods(*names: str) -> set[str]:
@@ -41,7 +46,8 @@ def outcome(worker: Worker, name: str, request: object, named: bytes) -> tuple[o
         given = call(request, **options)
         # A stream ends with its error once it is read.
         each = [given] if hasattr(given, "SerializeToString") else given
-        return [answer.SerializeToString() for answer in each]
+        # The results of a step name what its operations named.
+        return [answer.SerializeToString().replace(named.hex().encode(), b"ID") for answer in each]
 
     try:
         return tuple(worker.ask(answers, request))
@@ -71,6 +77,9 @@ BY_NAMESPACE: dict[str, Callable[[Worker, bytes], object]] = {
         pin_id=1,
         reservation_id=7,
         total_page_count=1,
+    ),
+    "RunStep": lambda worker, space: pb.RunStepRequest(
+        caller=worker.caller(), namespace_id=space, operations=STEP
     ),
     "PinPrefix": lambda _, space: named_pin_pb2.PinPrefixRequest(
         namespace_id=space, name="p", tokens=PAGE
@@ -117,6 +126,9 @@ BY_LEASE: dict[str, Callable[[pb.Caller], object]] = {
     "ReleasePins": lambda caller: pb.ReleasePinsRequest(caller=caller, pin_ids=[1]),
     "AbortReservation": lambda caller: pb.AbortReservationRequest(
         caller=caller, reservation_ids=[5]
+    ),
+    "RunStep": lambda caller: pb.RunStepRequest(
+        caller=caller, namespace_id=bytes(16), operations=STEP
     ),
 }
 

@@ -10,7 +10,7 @@ from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.values.requests import Identity, MatchOptions, ReservationRequest, Sequence
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import NamespaceNotFound, PinNotFound
-from kvstore.service.page_io.disk_reader import MOST_WAITING
+from kvstore.service.page_io.disk_reader import MOST_WAITING, NO_PART
 from kvstore.service.page_io.disk_slab import Disk, DiskState
 from kvstore.storage.errors import SlabInUse
 from kvstore.storage.slab.policy import SecondTouch
@@ -60,6 +60,15 @@ def test_what_is_slower_to_load_than_to_compute_is_a_miss(stores: DiskStores) ->
     assert use.declined_count == 1
     assert use.bandwidth > 0
     assert page_count(later.ask(1, LIMIT)) == PAGES
+
+
+def test_a_match_says_which_tokens_the_disk_alone_had(stores: DiskStores) -> None:
+    """The first match waits for the disk, and the second finds the pages in memory."""
+    store = stores.open()
+    store.write(0)
+    later = stores.reopen(store)
+    found = [later.ask(0).tier_3_loaded_token_count for _ in range(2)]
+    assert found == [PAGES * later.world.layout.page_tokens, 0]
 
 
 def test_a_load_outlives_its_caller(stores: DiskStores) -> None:
@@ -148,7 +157,7 @@ def test_what_the_disk_has_already_is_not_written_again(
     store = stores.open()
     store.write(0)
     later = stores.reopen(store)
-    monkeypatch.setattr(later.world.store.tier3.loader, "load", lambda *_: 0)
+    monkeypatch.setattr(later.world.store.tier3.loader, "load", lambda *_: NO_PART)
     later.write(0)
     assert later.slab.use().counters.written_pages == 0
     later.tiers(0)

@@ -1,9 +1,13 @@
 """Pages of KV cache groups on the disk: what a match with windows brings back."""
 
+from threading import Event, Thread
+from typing import Any
+
 import pytest
 from xxhash import xxh3_64_intdigest
 
 from kvstore.core.invariants.check import Invariants
+from kvstore.core.tiers.group_reads import GroupRead
 from kvstore.core.values.requests import (
     GroupInsert,
     GroupWindow,
@@ -17,6 +21,8 @@ from kvstore.core.values.slots import SlotState
 from stores.disk_store import LIMIT, PAGES, DiskStore, DiskStores, page_count
 
 SPARE, TARGET = 5001, 5002
+# Tokens a second that no disk is as fast as.
+FASTEST = (1 << 32) - 1
 # Of each position: the path's page, and those of groups 1 and 2.
 KINDS = (0, 1, 2)
 
@@ -53,11 +59,13 @@ def write(store: DiskStore, groups: dict[int, list[int]]) -> None:
     store.settle()
 
 
-def match(store: DiskStore, windows: dict[int, int], remaining: float | None = None) -> Match:
-    """Matches with windows, compares every byte, and releases it."""
+def match(
+    store: DiskStore, windows: dict[int, int], remaining: float | None = None, speed: int = 0
+) -> Match:
+    """Matches with windows and a prefill speed, compares every byte, and releases it."""
     pin_id = next(store._ids)
     asked = tuple(GroupWindow(*each) for each in windows.items())
-    options = MatchOptions(pin_id, groups=asked)
+    options = MatchOptions(pin_id, groups=asked, prefill_tokens_per_second=speed)
     sequence = store.sequence(0)
     found = store.world.store.match(store.caller, store.namespace_id, sequence, options, remaining)
     every = [(0, 0, found.runs), *((e.group, e.start_page, e.runs) for e in found.groups)]
@@ -106,9 +114,63 @@ def test_a_read_of_windows_outlives_its_caller(stores: DiskStores) -> None:
     assert len(later.world.cache.group_reads) == 1
     later.slab.let_go()
     assert page_count(match(later, {1: 1}, LIMIT)) == 2
-    # The second match may have begun a read of its own, and not waited for the first.
-    later.disk.close()
     assert not later.world.cache.group_reads
+
+
+def test_callers_share_a_read_of_windows(
+    stores: DiskStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page is read once at a time. A caller that waited then reads what is left of its own."""
+    store = stores.open()
+    write(store, {1: [0, 1]})
+    later = stores.reopen(store)
+    assert page_count(match(later, {})) == 2
+    later.slab.closed = True
+    for _ in range(2):
+        assert page_count(match(later, {1: 1}, 0.001)) == 0
+    assert (len(later.world.cache.group_reads), len(later.slab.waiting)) == (1, 1)
+    begin, asked = later.world.cache.begin_group_read, Event()
+
+    def begin_and_tell(*args: Any) -> GroupRead | None:  # noqa: ANN401  # the core's
+        read = begin(*args)
+        asked.set()
+        return read
+
+    monkeypatch.setattr(later.world.cache, "begin_group_read", begin_and_tell)
+    found: list[Match] = []
+    thread = Thread(target=lambda: found.append(match(later, {1: 2})), daemon=True)
+    thread.start()
+    assert asked.wait(LIMIT)
+    later.slab.let_go()
+    thread.join(LIMIT)
+    assert [page_count(each) for each in found] == [2]
+    assert later.world.cache.counters.loaded_page_count == PAGES + 2
+    assert not later.world.cache.group_reads
+
+
+def test_windows_that_are_slower_to_load_than_to_compute_are_not_loaded(
+    stores: DiskStores,
+) -> None:
+    """Their pages are on the disk all the same, and others load them."""
+    store = stores.open()
+    write(store, {1: [1]})
+    later = stores.reopen(store)
+    assert page_count(match(later, {})) == 2
+    assert page_count(match(later, {1: 1}, LIMIT, FASTEST)) == 0
+    assert later.world.store.tier3.use().declined_count == 1
+    assert page_count(match(later, {1: 1}, LIMIT)) == 2
+
+
+def test_an_error_about_windows_leaves_what_is_known_of_the_path(stores: DiskStores) -> None:
+    """The answer still says how many tokens of the path tier 3 has."""
+    store = stores.open()
+    write(store, {})
+    later = stores.reopen(store)
+    later.slab.closed = True
+    twice = MatchOptions(1, groups=(GroupWindow(1, 1), GroupWindow(1, 2)))
+    asked = later.caller, later.namespace_id, later.sequence(0), twice
+    assert later.world.store.tier3.loader.load(*asked, 0.001).end == 8
+    later.slab.let_go()
 
 
 @pytest.mark.parametrize("whole", [True, False])

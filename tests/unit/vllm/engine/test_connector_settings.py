@@ -11,7 +11,7 @@ def test_nothing_has_to_be_set() -> None:
     """Every setting has a default."""
     settings = ConnectorSettings.read({})
     assert settings == ConnectorSettings()
-    assert settings.load_async
+    assert settings.load_async is None
     assert settings.save_output
     assert settings.fault_load_fraction == 0
 
@@ -60,6 +60,21 @@ def test_what_is_no_setting_is_named(extra: Mapping[str, object], named: str) ->
     """An unknown key and an invalid value are refused by name."""
     with pytest.raises(ValueError, match=named):
         ConnectorSettings.read(extra)
+
+
+@pytest.mark.parametrize(
+    ("extra", "on_gpu", "on_cpu"),
+    [({}, True, False), ({"load_async": True}, True, True), ({"load_async": False}, False, False)],
+)
+def test_loads_run_beside_the_steps_of_a_gpu(
+    extra: Mapping[str, object],
+    on_gpu: bool,  # noqa: FBT001
+    on_cpu: bool,  # noqa: FBT001
+) -> None:
+    """Without the setting a load runs beside steps, unless both need the same cores."""
+    settings = ConnectorSettings.read(extra)
+    assert settings.loads_beside_steps("cuda") == on_gpu
+    assert settings.loads_beside_steps("cpu") == on_cpu
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
-"""Engines of one model have different names if they were given ids."""
+"""One engine's use of a store: its name, and what it states about itself."""
+
+from pathlib import Path
 
 import pytest
 
-from kvstore_vllm.engine.store_access import lease_name
+from kvstore_client import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore_vllm.engine.store_access import StoreAccess, lease_name
 
 DRAWN = "0b0e7a3c-5a0e-4d53-9a05-4f7a3a0c2f11"
 
@@ -31,3 +34,15 @@ def test_a_long_name_is_cut() -> None:
         assert 100 < len(name.encode()) <= 256
     assert lease_name("é" * 128, "blue_dp1").endswith("é blue dp1")
     assert lease_name("", DRAWN) == "vllm"
+
+
+def test_a_stated_speed_is_that_of_every_namespace(tmp_path: Path) -> None:
+    """Open namespaces have it, and those of later salts."""
+    identity = NamespaceIdentity(b"a model of thirty-two bytes at mo", display_name="tiny")
+    layout = PageLayout(4, 4096, OpaqueContent(b"rows"))
+    access = StoreAccess(str(tmp_path), identity, layout, name="vllm tiny", call_timeout=1.0)
+    early = access.namespace(b"early")
+    access.state_speed(7.0)
+    namespaces = [early, access.memory, access.namespace(b"late"), access.namespace(b"early")]
+    assert [each.prefill_tokens_per_second for each in namespaces] == [7.0] * 4
+    access.close()

@@ -109,6 +109,20 @@ def test_what_does_not_decide_lets_engines_share(folder: Path, edit: Edit) -> No
     assert digest(config) == before
 
 
+def test_pages_free_of_the_rank_count_are_shared_by_any(folder: Path) -> None:
+    """The number of ranks is left out on demand, and alone; what has it shares with none."""
+    one, two, other = engine(folder), engine(folder), engine(folder)
+    two.parallel_config.tensor_parallel_size = 2
+    other.parallel_config.tensor_parallel_size = 2
+    other.model_config.dtype = "float16"
+    free = [
+        model_identity(each, PLAIN, CPU, any_rank_count=True).model_digest
+        for each in (one, two, other)
+    ]
+    assert free[0] == free[1] != free[2]
+    assert not {digest(one), digest(two)} & set(free)
+
+
 def test_it_depends_on_no_path(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The same files in another folder are the same model."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")

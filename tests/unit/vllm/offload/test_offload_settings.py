@@ -8,9 +8,11 @@ from kvstore_vllm.offload.offload_settings import OffloadSettings
 def test_settings_are_those_of_both_connectors_and_of_vllm() -> None:
     """Shared settings are read; the keys that vLLM reads itself are left to it."""
     extra = {"runtime_dir": "/run/kvstore", "kv_cache_layout": "BLNHC", "spec_name": "a spec"}
-    settings = OffloadSettings.read(extra | {"blocks_per_chunk": 2})
+    settings = OffloadSettings.read(extra | {"blocks_per_chunk": 2, "canonical_layout": True})
     assert settings.connector.runtime_dir == "/run/kvstore"
     assert settings.kv_cache_layout == "BLNHC"
+    assert settings.canonical_layout
+    assert not OffloadSettings.read(extra).canonical_layout
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,7 @@ def test_settings_are_those_of_both_connectors_and_of_vllm() -> None:
         ({"cpu_bytes_to_use": 1 << 30}, "cpu_bytes_to_use"),
         ({"load_async": False}, "load_async"),
         ({"kv_cache_layout": 1}, "kv_cache_layout"),
+        ({"canonical_layout": "no"}, "canonical_layout"),
         ({"lookup_timeout": 0.0}, "lookup_timeout"),
     ],
 )

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from kvstore_client import PageRef
+from kvstore_client import PageRef, ReuseHint
 from kvstore_vllm.identity.request_key import RequestKey
-from kvstore_vllm.offload.lookups import GroupPage
+from kvstore_vllm.offload.matched_pages import GroupPage
 from kvstore_vllm.offload.publication import PublishedPages, Written
 from kvstore_vllm.offload.reserve import Reserve, SpareBatch
 from kvstore_vllm.offload.store_path import LONGEST_DEFERRAL, Stored, StorePath
@@ -38,6 +38,7 @@ class World:
     answers: ToldAnswers = field(default_factory=ToldAnswers)
     now: float = 0.0
     prompt_pages: int = PAGES
+    hints: list[ReuseHint | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.reserve = Reserve(self._fill, self.answers, MOST, self._ticking)
@@ -68,10 +69,15 @@ class World:
         return None if found is None else len(found)
 
     def publish(
-        self, key: RequestKey, token_ids: Sequence[int], pages: Sequence[Written]
+        self,
+        key: RequestKey,
+        token_ids: Sequence[int],
+        pages: Sequence[Written],
+        hint: ReuseHint | None,
     ) -> PublishedPages:
         """Publishes all."""
         del key
+        self.hints.append(hint)
         used = frozenset(each.spare for each in pages)
         return PublishedPages(len(token_ids) // PAGE, used, len(pages))
 
@@ -124,3 +130,15 @@ def test_only_pages_of_an_ended_session_are_given_up() -> None:
     assert not world.tracked.written
     assert not world.tracked.may_store
     assert world.reserve.is_empty
+
+
+def test_a_hint_goes_with_the_pages_of_its_request() -> None:
+    """Each publication of the request has it."""
+    world = World()
+    hint = world.tracked.hint = ReuseHint("one_shot")
+    assert world.prepare(0, 1) is None
+    world.answers.answer_all()
+    assert world.prepare(0, 1) == 1
+    world.path.copied(world.tracked, [b"0"], failed=False)
+    world.answers.answer_all()
+    assert world.hints == [hint]

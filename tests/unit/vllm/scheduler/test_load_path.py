@@ -189,3 +189,18 @@ def test_the_wait_can_be_turned_off() -> None:
     assert world.waiting
     assert world.answers.waits == []
     end(world)
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside", "within"])
+def test_loaded_tokens_are_those_of_their_tiers(*, beside: bool) -> None:
+    """The pages that the disk alone had are told apart, for vLLM too once they are planned."""
+    world = engine(store=stored_prompt(), load_async=beside)
+    world.answers.come_in_time = True
+    world.store.on_disk = 1
+    world.arrive("b", PROMPT)
+    assert world.planner.tokens_from_disk("b") == 0
+    world.step()
+    assert world.planner.tokens_from_disk("b") == PAGE
+    end(world)
+    counts = world.planner.counts
+    assert (counts["loaded_tokens_1"], counts["loaded_tokens_3"]) == (PAGE, PAGE)

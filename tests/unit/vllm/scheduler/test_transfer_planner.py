@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvstore_client import ReuseHint
 from naive.pages import NaivePages
 from naive.runs import PAGE, PROMPT, engine, run, settle
 
@@ -269,3 +270,17 @@ def test_closing_gives_all_back() -> None:
     world.planner.close()
     assert store.holds == []
     assert store.reserved == set()
+
+
+def test_a_hint_goes_with_the_pages_of_its_request() -> None:
+    """Each insert of the request has it, of its prompt and of its answer."""
+    world = engine()
+    hint = ReuseHint("one_shot")
+    world.arrive("a", PROMPT, hint)
+    for _ in range(8):
+        world.answers.answer_all()
+        world.step()
+    world.finish(world.requests["a"])
+    settle(world)
+    assert len(world.store.hints) > 1
+    assert set(world.store.hints) == {hint}

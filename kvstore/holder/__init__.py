@@ -1,0 +1,1 @@
+"""The holder: a process that owns a store's descriptors, so that its memory outlives the server."""

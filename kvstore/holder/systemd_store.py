@@ -1,0 +1,182 @@
+"""The store of descriptors that systemd has for each service (FDSTORE, man 5 systemd.service)."""
+
+import fcntl
+import os
+import select
+from collections.abc import Iterable, Mapping, MutableMapping
+from threading import Lock
+
+from kvstore.holder.carrier import CarriedDescriptor, CarrierFull, CarrierLost, CarrierRefused
+from kvstore.holder.holder_process import (
+    REQUIRED_SEALS,
+    DescriptorIdentity,
+    Former,
+    Refused,
+    close_all,
+    name_in,
+    new_memfd,
+)
+from kvstore.service_manager import ServiceManager
+
+# SD_LISTEN_FDS_START: the number of the first descriptor that systemd passes.
+FIRST_DESCRIPTOR = 3
+BARRIER_SECONDS = 10.0
+
+
+class SystemdStore:
+    """systemd as the carrier of descriptors. Thread-safe.
+
+    systemd keeps them while it restarts the service, and closes them when it stops the service.
+    The unit needs ``FileDescriptorStoreMax=``; systemd closes what exceeds it, and says so in its
+    log alone. Since version 254 the number is in ``$FDSTORE``, and this class refuses more.
+
+    systemd runs one main process at a time and kills it before the next, so nobody else owns.
+    """
+
+    def __init__(
+        self,
+        manager: ServiceManager,
+        environment: MutableMapping[str, str] = os.environ,
+        *,
+        first_descriptor: int = FIRST_DESCRIPTOR,
+    ) -> None:
+        """Takes the descriptors out of the environment, so that no child takes them as well.
+
+        Raises :class:`CarrierRefused` if one of them is neither a sealed memfd nor a pidfd, or if
+        two have one name.
+        """
+        self._manager = manager
+        self._mutex = Lock()
+        self._most = int(environment.get("FDSTORE", "0")) or None
+        self._held = _received(environment, first_descriptor)
+        self._deposits = {name: each.identity for name, each in self._held.items()}
+
+    @property
+    def behind(self) -> int:
+        """Returns 0: systemd is not lost."""
+        return 0
+
+    def own(self, instance: int, *, wait_seconds: float = 0.0) -> Former:  # noqa: ARG002  # as others
+        """Does nothing; the former instance's number is not known."""
+        return Former(0, None)
+
+    def descriptors(self) -> dict[str, CarriedDescriptor]:
+        """Returns the descriptors that this process was started with."""
+        return {
+            name: each._replace(descriptor=os.dup(each.descriptor))
+            for name, each in self._held.items()
+        }
+
+    def make(self, name: str, size_bytes: int) -> int:
+        """Makes a memfd in this process, and deposits it.
+
+        Its pages are charged to this process, and the caller compares the bounds of memory before.
+        """
+        try:
+            descriptor = new_memfd(name, size_bytes, REQUIRED_SEALS)
+            try:
+                os.posix_fallocate(descriptor, 0, size_bytes)
+                self.put({name: descriptor})
+            except BaseException:
+                os.close(descriptor)
+                raise
+        except OSError as error:
+            raise CarrierFull(f"{name}: {error.strerror}") from error
+        return descriptor
+
+    def put(self, descriptors: Mapping[str, int]) -> bool:
+        """Deposits descriptors, one message each; returns True once systemd has read all."""
+        named = {name: _identity(name, each) for name, each in descriptors.items()}
+        with self._mutex:
+            again = named.keys() & self._deposits.keys()
+            if any(named[name] != self._deposits[name] for name in again):
+                raise CarrierRefused(f"{sorted(again)} are held already, with another identity")
+            count = len(self._deposits.keys() | named.keys())
+            if self._most is not None and count > self._most:
+                raise CarrierFull(
+                    f"systemd keeps {self._most} descriptors: raise FileDescriptorStoreMax="
+                )
+            self._remove(again)
+            for name, descriptor in descriptors.items():
+                # Without FDPOLL=0 systemd drops the pidfd of a process that was reaped.
+                self._tell(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", [descriptor])
+            self._wait()
+            self._deposits |= named
+        return True
+
+    def drop(self, names: Iterable[str]) -> bool:
+        """Ends deposits."""
+        with self._mutex:
+            self._remove(names)
+            self._wait()
+        return True
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._tell(f"FDSTOREREMOVE=1\nFDNAME={name}")
+            self._deposits.pop(name, None)
+
+    def is_lost(self) -> bool:
+        """Returns False."""
+        return False
+
+    def restore(self) -> bool:
+        """Returns True: nothing is behind."""
+        return True
+
+    def give_up(self, sequence: int) -> None:
+        """Does nothing: the next process owns once this one is dead, and gets no number."""
+
+    def end(self) -> None:
+        """Ends all deposits."""
+        self.drop(list(self._deposits))
+
+    def close(self) -> None:
+        """Closes this process's copies of what it was started with. Idempotent."""
+        held, self._held = self._held, {}
+        close_all(each.descriptor for each in held.values())
+
+    def _tell(self, message: str, descriptors: Iterable[int] = ()) -> None:
+        try:
+            self._manager.send(message, descriptors)
+        except OSError as error:
+            raise CarrierLost(f"systemd takes no message: {error}") from error
+
+    def _wait(self) -> None:
+        """Waits until systemd has read all messages so far, which it says by closing a pipe."""
+        reads, writes = os.pipe2(os.O_CLOEXEC)
+        try:
+            try:
+                self._tell("BARRIER=1", [writes])
+            finally:
+                os.close(writes)
+            waiting = select.poll()
+            waiting.register(reads, 0)
+            if not waiting.poll(BARRIER_SECONDS * 1000):
+                raise CarrierLost(f"systemd read no message in {BARRIER_SECONDS:g} seconds")
+        finally:
+            os.close(reads)
+
+
+def _received(environment: MutableMapping[str, str], first: int) -> dict[str, CarriedDescriptor]:
+    """Returns the descriptors that systemd started this process with, close-on-exec."""
+    pid = environment.pop("LISTEN_PID", "")
+    count = int(environment.pop("LISTEN_FDS", "0"))
+    names = environment.pop("LISTEN_FDNAMES", "").split(":")
+    if pid != str(os.getpid()) or count == 0:
+        return {}
+    if len(names) != count or len(set(names)) != count:
+        raise CarrierRefused(f"systemd passed {count} descriptors with the names {names}")
+    found = {}
+    for descriptor, name in enumerate(names, first):
+        fcntl.fcntl(descriptor, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+        found[name] = CarriedDescriptor(descriptor, _identity(name, descriptor))
+    return found
+
+
+def _identity(name: str, descriptor: int) -> DescriptorIdentity:
+    try:
+        name_in(name.encode())
+        return DescriptorIdentity.of(descriptor)
+    except (Refused, OSError, ValueError) as error:
+        raise CarrierRefused(f"{name}: {error}") from error

@@ -1,0 +1,39 @@
+"""Bytes that outlive the server: a ring of records, tables of rows, and a ring of tombstones.
+
+Everything here works on writable memory that the caller gives and that survives the process. It
+knows nothing of pages, uses no clock, thread or system call, and is used under one mutex.
+
+A killed process leaves its writes in program order, and each aligned store of eight bytes whole
+or not at all. Therefore each structure writes the word that commits a change last. Sums find
+stray writes: any damage makes the whole memory unusable, which is :class:`JournalUnusable`.
+"""
+
+from kvstore.journal.checked_rows import CheckedRows
+from kvstore.journal.errors import (
+    JournalDamaged,
+    JournalUnusable,
+    NeverCreated,
+    OtherVersion,
+    RecordTooLarge,
+    RingFull,
+    TableFull,
+    WrongMemory,
+)
+from kvstore.journal.record_ring import RecordRing
+from kvstore.journal.row_table import RowTable
+from kvstore.journal.tombstone_ring import TombstoneRing
+
+__all__ = [
+    "CheckedRows",
+    "JournalDamaged",
+    "JournalUnusable",
+    "NeverCreated",
+    "OtherVersion",
+    "RecordRing",
+    "RecordTooLarge",
+    "RingFull",
+    "RowTable",
+    "TableFull",
+    "TombstoneRing",
+    "WrongMemory",
+]

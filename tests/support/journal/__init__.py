@@ -1,0 +1,1 @@
+"""The journal's memory under test: recorded writes, cut anywhere, and a writer to kill."""

@@ -1,0 +1,325 @@
+"""A step's answers that a real store never gives, on scripted sockets."""
+
+from collections.abc import Iterator
+from typing import cast
+
+import grpc
+import pytest
+from google.protobuf import duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore_client import Namespace, Reservation, StoreBudget, StoreStep, errors
+from kvstore_client.held_pages import Hold
+from kvstore_client.lifecycle.session import OpenedNamespace
+from kvstore_client.lifecycle.store_connector import Connector
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.spare_slots import SpareSlots
+from kvstore_client.store_step import FEATURE
+from wire.scripted_session import CAPABILITIES, KEY, ScriptedSession, matched, run_of
+from wire.scripted_store import ScriptedCalls
+
+TOKENS = [1, 2, 3, 4, 5]
+SPACE = OpenedNamespace(b"space", 1, 4)
+pytestmark = pytest.mark.usefixtures("releases_answered")
+
+
+class OneSession:
+    """A connector whose session is open."""
+
+    def __init__(self, attached: ScriptedSession) -> None:
+        self.attached = attached
+        self.session = attached.open()
+
+    def want(self, key: object) -> None:
+        """Does nothing, because the namespace is open already."""
+        assert key == KEY
+
+    def require_session(self) -> object:
+        """Returns the session."""
+        return self.session
+
+    def new_budget(self) -> StoreBudget:
+        """Returns a budget of 30 s."""
+        return StoreBudget(30.0)
+
+
+class Rig:
+    """A namespace at a store that runs steps, as far as the client knows."""
+
+    def __init__(self, attached: ScriptedSession) -> None:
+        self.attached = attached
+        self.calls = attached.calls
+        self.namespace = Namespace(cast("Connector", OneSession(attached)), KEY)
+        self.session = attached.session
+        self.session.features = frozenset({FEATURE})
+
+    def answer(self, *results: pb.StepResult) -> None:
+        """Answers the next step with these results."""
+        self.calls.answer("RunStep", pb.RunStepResponse(results=results))
+
+    def asked(self) -> list[pb.StepOperation]:
+        """Returns the operations of the last step that was sent."""
+        return list(pb.RunStepRequest.FromString(self.calls.requests["RunStep"][-1]).operations)
+
+    def given_back(self) -> tuple[list[int], list[int]]:
+        """Returns the pins and the reservations that single calls gave back."""
+        assert self.session.flush(30)
+        pins = map(pb.ReleasePinsRequest.FromString, self.calls.requests.get("ReleasePins", []))
+        rest = self.calls.requests.get("AbortReservation", [])
+        ended = map(pb.AbortReservationRequest.FromString, rest)
+        return (
+            [each for call in pins for each in call.pin_ids],
+            [each for call in ended for each in call.reservation_ids],
+        )
+
+    def reservation(self, name: int) -> Reservation:
+        """Returns a reservation of one slot."""
+        with self.session.request():
+            hold = Hold(self.session, reservation_ids=(name,))
+        grant = pb.ReservationGrant(reservation_id=name, runs=[run_of(0)])
+        return Reservation(hold, SPACE, grant, StoreBudget(30.0))
+
+
+@pytest.fixture
+def rig(attached: ScriptedSession) -> Iterator[Rig]:
+    """Provides a namespace at a store that runs steps."""
+    return Rig(attached)
+
+
+def found(*slots: int, extent_id: int = 3) -> pb.StepResult:
+    """Returns the result of a match."""
+    answer = pb.MatchPrefixResponse(match=matched(*slots, extent_id=extent_id))
+    return pb.StepResult(match=answer)
+
+
+def refused(reason: str, *, retry_after_s: float | None = None, **metadata: str) -> pb.StepResult:
+    """Returns the error of an operation."""
+    status = status_pb2.Status(code=9, message="no")
+    info = error_details_pb2.ErrorInfo(domain="kvstore", reason=reason, metadata=metadata)
+    status.details.add().Pack(info)
+    if retry_after_s is not None:
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(round(retry_after_s * 1_000))
+        status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
+    return pb.StepResult(error=status)
+
+
+def test_features_are_those_of_the_store(runtime_dir: RuntimeDir, scripted: ScriptedCalls) -> None:
+    """A session knows the features of its store, and a step without them makes single calls."""
+    attached = ScriptedSession(runtime_dir, scripted)
+    assert attached.session.features == frozenset(CAPABILITIES.features)
+    scripted.answer("MatchPrefix", *[pb.MatchPrefixResponse(match=matched(0))] * 2)
+    namespace = Namespace(cast("Connector", OneSession(attached)), KEY)
+    with StoreStep(namespace) as step:
+        outcomes = [step.match(TOKENS) for _ in range(2)]
+    assert [each.result().page_count for each in outcomes] == [1, 1]
+    assert "RunStep" not in scripted.requests
+    for each in outcomes:
+        each.result().release()
+    attached.close()
+
+
+def test_a_step_is_one_call_in_order(rig: Rig) -> None:
+    """Operations are sent in their order, neighbouring releases together, under fresh ids."""
+    reservations = [rig.reservation(each) for each in (8, 9)]
+    step = StoreStep(rig.namespace)
+    outcome = step.match(TOKENS)
+    step.release(*reservations)
+    acquired = step.acquire(TOKENS, total_page_count=2, yield_to_in_flight=True, yield_idle=0.5)
+    rig.answer(
+        found(0),
+        pb.StepResult(abort=pb.AbortReservationResponse()),
+        pb.StepResult(acquire=pb.AcquirePrefixResponse()),
+    )
+    step.run()
+    match_, abort, acquire = rig.asked()
+    assert match_.match.sequence.tokens == acquire.acquire.sequence.tokens
+    assert list(abort.abort.reservation_ids) == [8, 9]
+    assert (acquire.acquire.yield_to_in_flight, acquire.acquire.yield_idle_ms) == (True, 500)
+    ids = [match_.match.pin_id, match_.match.source_pin_id, acquire.acquire.pin_id]
+    assert len({*ids, acquire.acquire.source_pin_id, acquire.acquire.reservation_id}) == 5
+    with outcome.result() as match:
+        assert (match.page_count, match.pin_id) == (1, match_.match.pin_id)
+    assert acquired.result().reservation is None
+    assert rig.given_back() == ([match_.match.pin_id], [])
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [],
+        [found(0)],
+        [found(0)] * 3,
+        [found(0), pb.StepResult(insert=pb.InsertPrefixResponse())],
+        [found(0), pb.StepResult()],
+    ],
+    ids=["none", "too few", "too many", "another kind", "unknown"],
+)
+def test_an_answer_that_is_none_gives_back_what_it_may_have_taken(
+    rig: Rig, results: list[pb.StepResult]
+) -> None:
+    """Operations without a usable result are misses, and their ids go back."""
+    step = StoreStep(rig.namespace)
+    outcomes = [step.match(TOKENS), step.match(TOKENS)]
+    rig.answer(*results)
+    step.run()
+    failures = [each.result().failure for each in outcomes]
+    assert isinstance(failures[1], errors.StoreUnavailable)
+    ids = [[each.match.pin_id, each.match.source_pin_id] for each in rig.asked()]
+    if failures[0] is None:
+        outcomes[0].result().release()
+        assert rig.given_back()[0] == [*ids[1], ids[0][0]]
+    else:
+        assert rig.given_back()[0] == ids[0] + ids[1]
+
+
+@pytest.mark.parametrize(
+    ("result", "kind", "goes_back"),
+    [
+        (refused("PIN_NOT_FOUND"), errors.PinNotFound, False),
+        (refused("INTERNAL"), errors.Internal, True),
+        (refused("INVALID_FIELD", field="deadline", value="passed"), errors.StoreTimedOut, True),
+        (found(0, extent_id=99), errors.StoreUnavailable, True),
+    ],
+)
+def test_an_unclear_operation_gives_its_ids_back(
+    rig: Rig, result: pb.StepResult, kind: type[errors.StoreError], *, goes_back: bool
+) -> None:
+    """Only what an operation may have taken goes back, and other operations keep theirs."""
+    step = StoreStep(rig.namespace)
+    bad, good = step.match(TOKENS), step.match(TOKENS)
+    rig.answer(result, found(0))
+    step.run()
+    assert isinstance(bad.result().failure, kind)
+    asked = rig.asked()[0].match
+    with good.result() as match:
+        assert match.page_count == 1
+        wanted = [asked.pin_id, asked.source_pin_id] if goes_back else []
+        assert rig.given_back()[0] == wanted
+
+
+def test_a_lost_answer_gives_everything_back(rig: Rig) -> None:
+    """Without an answer each operation fails, and all ids and all released holds go back."""
+    reservation = rig.reservation(9)
+    step = StoreStep(rig.namespace)
+    looking, room = step.match(TOKENS), step.reserve(start_page=0, page_count=1)
+    step.release(reservation)
+    rig.calls.answer("RunStep", grpc.StatusCode.UNAVAILABLE)
+    step.run()
+    assert isinstance(looking.result().failure, errors.StoreUnavailable)
+    with pytest.raises(errors.StoreUnavailable):
+        room.result()
+    match, reserve, abort = rig.asked()
+    [reserved] = reserve.reserve.reservations
+    assert list(abort.abort.reservation_ids) == [9]
+    pins, ended = rig.given_back()
+    assert pins == [match.match.pin_id, match.match.source_pin_id]
+    assert sorted(ended) == sorted([9, reserved.reservation_id])
+    assert not reservation.hold.open
+
+
+def test_a_refused_release_is_repeated(rig: Rig) -> None:
+    """Single calls release a hold that the store did not release in a step."""
+    reservation = rig.reservation(9)
+    step = StoreStep(rig.namespace)
+    looking = step.match(TOKENS)
+    step.release(reservation)
+    rig.answer(found(), refused("QUOTA_EXCEEDED", retry_after_s=0.01))
+    step.run()
+    assert looking.result().failure is None
+    assert rig.given_back() == ([], [9])
+
+
+def test_an_operation_that_ends_the_lease_ends_the_session(rig: Rig) -> None:
+    """An operation's error that says the lease is over ends the session, as a call's does."""
+    step = StoreStep(rig.namespace)
+    outcomes = [step.match(TOKENS), step.match(TOKENS)]
+    rig.answer(refused("LEASE_EXPIRED"), refused("LEASE_EXPIRED"))
+    step.run()
+    assert [type(each.result().failure) for each in outcomes] == [errors.LeaseExpired] * 2
+    assert isinstance(rig.session.ended, errors.LeaseExpired)
+
+
+def test_a_namespace_that_is_gone_is_opened_again(rig: Rig) -> None:
+    """After NAMESPACE_NOT_FOUND in a step the session opens the namespace again."""
+    step = StoreStep(rig.namespace)
+    outcomes = [step.match(TOKENS), step.match(TOKENS)]
+    rig.answer(refused("NAMESPACE_NOT_FOUND"), refused("NAMESPACE_NOT_FOUND"))
+    step.run()
+    assert {type(each.result().failure) for each in outcomes} == {errors.NamespaceNotFound}
+    assert KEY not in rig.session.namespaces
+
+
+def test_operations_of_a_kind_wait_for_its_retry_time(rig: Rig) -> None:
+    """Operations whose kind was refused for a while are not sent, and the others are."""
+    step = StoreStep(rig.namespace)
+    outcomes = [step.match(TOKENS), step.reserve(start_page=0, page_count=1)]
+    grant = pb.ReservationGrant(reservation_id=1, runs=[run_of(0)])
+    reserved = pb.StepResult(reserve=pb.ReservePagesResponse(grants=[grant]))
+    rig.answer(refused("QUOTA_EXCEEDED", retry_after_s=60.0), reserved)
+    step.run()
+    again = StoreStep(rig.namespace)
+    late, room = again.match(TOKENS), again.reserve(start_page=0, page_count=1)
+    rig.answer(reserved)
+    again.run()
+    assert [each.WhichOneof("operation") for each in rig.asked()] == ["reserve"]
+    assert "not asked for another" in str(late.result().failure)
+    for each in (outcomes[1], room):
+        held = each.result()
+        assert isinstance(held, Reservation)
+        held.abort()
+
+
+def test_spare_slots_are_of_one_insert(rig: Rig) -> None:
+    """A reservation's insert with spare slots is its only one in a step."""
+    reservation, spare = rig.reservation(9), cast("SpareSlots", None)
+    with rig.session.request():
+        hold = Hold(rig.session, reservation_ids=(5,))
+    spare = SpareSlots(hold, SPACE, pb.ReservationGrant(reservation_id=5, runs=[run_of(1)]))
+    for order in ((spare, None), (None, spare), (spare, spare)):
+        step = StoreStep(rig.namespace)
+        step.insert(reservation, TOKENS[:4], position=0, spare=order[0])
+        with pytest.raises(ValueError, match="only one"):
+            step.insert(reservation, TOKENS[:4], position=0, spare=order[1])
+    reservation.abort()
+    spare.abort()
+
+
+def test_a_hold_that_was_released_meanwhile_is_not_sent(rig: Rig) -> None:
+    """A step releases only what is still held."""
+    reservation = rig.reservation(9)
+    step = StoreStep(rig.namespace)
+    looking = step.match(TOKENS)
+    step.release(reservation)
+    reservation.abort()
+    rig.answer(found())
+    step.run()
+    assert [each.WhichOneof("operation") for each in rig.asked()] == ["match"]
+    assert looking.result().failure is None
+    assert rig.given_back() == ([], [9])
+
+
+def test_a_failing_device_sends_nothing(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> None:
+    """If the wait for the device fails nothing is sent, and everything stays held."""
+    broken = [False]
+
+    def wait() -> None:
+        if broken[0]:
+            raise RuntimeError("the device failed")
+
+    attached = ScriptedSession(runtime_dir, scripted, wait_for_device=wait)
+    rig = Rig(attached)
+    reservation = rig.reservation(9)
+    step = StoreStep(rig.namespace)
+    looking = step.match(TOKENS)
+    step.release(reservation)
+    broken[0] = True
+    with pytest.raises(RuntimeError, match="the device failed"):
+        step.run()
+    assert reservation.hold.open
+    assert not looking.known
+    assert "RunStep" not in scripted.requests
+    broken[0] = False
+    reservation.abort()
+    attached.close()

@@ -1,0 +1,260 @@
+"""A process killed at each byte of each write: what was acknowledged is there, nothing is wrong."""
+
+import struct
+from collections import defaultdict
+from random import Random
+
+import pytest
+
+from journal.recording_memory import Crash, RecordingMemory, WriteLog
+from journal.ring_model import IDENTITY, number_of, payload
+from kvstore.journal import CheckedRows, NeverCreated, RecordRing, RowTable, TombstoneRing
+
+# Thousands of starts, which run no line that other tests do not.
+pytestmark = pytest.mark.no_cover
+PAIR = struct.Struct("=QQ")
+SEGMENT_BYTES = 1024
+
+
+def keep(view: memoryview) -> memoryview:
+    """Returns any record as live."""
+    return view
+
+
+class RingWriter:
+    """A ring in recorded memory that says what was acknowledged, and what has to be gone."""
+
+    def __init__(self, memory: list[RecordingMemory], log: WriteLog) -> None:
+        self.log = log
+        self.memory = memory
+        self.sizes: dict[int, int] = {}
+        self.dead: set[int] = set()
+        self.dropped: list[int] = []
+        self.kept = 0
+
+    def still_live(self, view: memoryview) -> memoryview | None:
+        """Answers the cleaner."""
+        number = number_of(bytes(view))
+        if number in self.dead:
+            self.dropped.append(number)
+            return None
+        self.kept += 1
+        return view
+
+    def create(self) -> None:
+        """Creates the ring."""
+        self.ring = RecordRing.create(self.memory, IDENTITY, self.still_live)
+        self.log.say("created")
+
+    def open(self) -> None:
+        """Opens the ring."""
+        self.ring = RecordRing.open(self.memory, self.still_live)
+
+    def append(self, number: int, size: int) -> None:
+        """Appends a record."""
+        self.sizes[number] = size
+        self.log.say("begun", number)
+        self.ring.append(payload(number, size))
+        self.log.say("appended", number)
+        self.say_dropped()
+
+    def clean(self, count: int) -> None:
+        """Cleans some records."""
+        self.ring.clean(count)
+        self.say_dropped()
+
+    def say_dropped(self) -> None:
+        """Says of each dropped record that it is gone."""
+        while self.dropped:
+            self.log.say("gone", self.dropped.pop())
+
+    def die(self, number: int) -> None:
+        """Makes a record one that does not count."""
+        self.dead.add(number)
+        self.log.say("dead", number)
+
+    def check(self, crash: Crash) -> RecordRing | None:
+        """Checks the ring that a start finds after a crash, and returns it."""
+        said = crash.said
+        try:
+            ring = RecordRing.open(crash.images, keep)
+        except NeverCreated:
+            assert not said["created"]
+            return None
+        found = set()
+        for _, view in ring.records():
+            content = bytes(view)
+            number = number_of(content)
+            assert content == payload(number, self.sizes[number])
+            found.add(number)
+        assert found.issubset(said["begun"])
+        assert found.issuperset({*said["appended"]}.difference(said["dead"]))
+        assert found.isdisjoint(said["gone"])
+        return ring
+
+
+def written(count: int) -> RingWriter:
+    """Returns what wrote records of which few stay live, and cleaned now and then."""
+    rng = Random(11)
+    log = WriteLog()
+    writer = RingWriter([log.memory(rng.randbytes(SEGMENT_BYTES)) for _ in range(2)], log)
+    writer.create()
+    for number in range(count):
+        writer.append(number, rng.randrange(40))
+        for age in (6, 60):
+            # One in nine lives longer.
+            if number >= age and ((number - age) % 9 == 0) == (age == 60):
+                writer.die(number - age)
+        if number % 11 == 0:
+            writer.clean(2)
+        if number % 37 == 36:
+            # More copies than fit before the tail moves.
+            writer.clean(100)
+    return writer
+
+
+def test_a_ring_survives_each_cut() -> None:
+    """Through creation, appends, copies of the cleaner and several laps."""
+    writer = written(100)
+    assert writer.ring.head > 3 * writer.ring.capacity_bytes
+    assert writer.kept > 10
+    count = sum(writer.check(crash) is not None for crash in writer.log.crashes())
+    assert count > 5_000
+
+
+def test_a_ring_survives_a_second_cut() -> None:
+    """A start whose predecessor was killed is killed too, while it appends and cleans."""
+    writer = written(60)
+    late = 0
+    for turn, crash in enumerate(writer.log.crashes()):
+        ring = writer.check(crash)
+        # Every crash between a record's commit and the store of the head, and some others.
+        is_late = ring is not None and ring.head != crash.images[0].cast("Q")[16]
+        if ring is None or not (is_late or turn % 211 == 0):
+            continue
+        late += is_late
+        if late % 3:
+            continue
+        log = WriteLog()
+        successor = RingWriter([log.memory(bytes(image)) for image in crash.images], log)
+        successor.sizes, successor.dead = dict(writer.sizes), set(crash.said["dead"])
+        successor.open()
+        if late % 2:
+            successor.clean(8)
+        # Twice, or the first would never be one of two records behind the stored head.
+        for number in (1_000, 1_001):
+            successor.append(number, 3)
+        said: defaultdict[str, list[object]] = defaultdict(list)
+        for second in log.crashes():
+            for what, values in crash.said.items():
+                said[what] = values + second.said[what]
+            assert successor.check(Crash(second.images, said)) is not None
+    assert late > 50
+
+
+def test_rows_survive_each_cut() -> None:
+    """A row is live from its add to its remove, and has its fields."""
+    log = WriteLog()
+    memory = log.memory(b"\x5a" * (128 + 4 * 24))
+    table = RowTable.create(memory, IDENTITY, "holds", PAIR)
+    log.say("created")
+    rows: dict[int, int] = {}
+    for number in range(12):
+        log.say("begun", number)
+        rows[number] = table.add(number, number * 7)
+        log.say("added", number)
+        if number >= 3:
+            log.say("leaves", number - 3)
+            table.remove(rows.pop(number - 3))
+            log.say("gone", number - 3)
+    for crash in log.crashes():
+        try:
+            opened = RowTable.open(crash.images[0], "holds", PAIR)
+        except NeverCreated:
+            assert not crash.said["created"]
+            continue
+        fields = [each for _, each in opened.rows()]
+        assert all(second == first * 7 for first, second in fields)
+        found = {first for first, _ in fields}
+        assert found.issubset(crash.said["begun"])
+        assert found.issuperset({*crash.said["added"]}.difference(crash.said["leaves"]))
+        assert found.isdisjoint(crash.said["gone"])
+        assert len(fields) == len(found)
+
+
+def test_checked_rows_survive_each_cut() -> None:
+    """A row has the body before a change or the one after it, whatever their lengths."""
+    log = WriteLog()
+    memory = log.memory(b"\x5a" * (128 + 2 * 2 * (24 + 32)))
+    table = CheckedRows.create(memory, IDENTITY, "leases", 32)
+    log.say("now", None)
+    rng = Random(3)
+    row, live = 0, False
+    for _ in range(40):
+        body = rng.randbytes(rng.randrange(33)) if not live or rng.random() < 0.8 else None
+        log.say("next", body)
+        if body is None:
+            table.remove(row)
+        elif live:
+            table.replace(row, body)
+        else:
+            row = table.add(body)
+        live = body is not None
+        log.say("now", body)
+    for crash in log.crashes():
+        try:
+            opened = CheckedRows.open(crash.images[0], "leases", 32)
+        except NeverCreated:
+            assert not crash.said["now"]
+            continue
+        found = next((body for _, body in opened.rows()), None)
+        assert found in (crash.said["now"] or [None])[-1:] + crash.said["next"][-1:]
+
+
+def test_tombstones_survive_each_cut() -> None:
+    """The last entries but one are there in their order, through several laps and a second cut."""
+    count = 4
+    log = WriteLog()
+    ring = TombstoneRing.create(log.memory(b"\x5a" * (192 + count * 24)), IDENTITY, PAIR)
+    log.say("created")
+    for number in range(3 * count):
+        ring.append(number, number * 7)
+        log.say("appended", number)
+    for crash in log.crashes():
+        if not crash.said["created"]:
+            continue
+        _check_tombstones(crash.images[0], len(crash.said["appended"]), count)
+        again = WriteLog()
+        memory = again.memory(bytes(crash.images[0]))
+        successor = TombstoneRing.open(memory, PAIR)
+        start = max((first for first, _ in successor.entries()), default=-1) + 1
+        for number in range(start, start + 2):
+            successor.append(number, number * 7)
+            again.say("appended", number)
+        for second in again.crashes():
+            acknowledged = start + len(second.said["appended"])
+            _check_tombstones(second.images[0], acknowledged, count)
+
+
+def _check_tombstones(memory: memoryview, acknowledged: int, count: int) -> None:
+    """Checks the entries that a start finds after some were acknowledged."""
+    entries = list(TombstoneRing.open(memory, PAIR).entries())
+    numbers = [first for first, _ in entries]
+    assert entries == [(number, number * 7) for number in numbers]
+    end = numbers[-1] + 1 if numbers else 0
+    assert numbers == list(range(end - len(numbers), end))
+    assert acknowledged <= end <= acknowledged + 1
+    assert len(numbers) >= min(acknowledged, count - 1)
+
+
+def test_a_cut_creation_of_tombstones_is_recognised() -> None:
+    """Before its header is committed nothing opens, and after it the ring is empty."""
+    log = WriteLog()
+    TombstoneRing.create(log.memory(b"\x5a" * 288), IDENTITY, PAIR)
+    outcomes = []
+    for crash in log.crashes():
+        try:
+            outcomes.append(len(TombstoneRing.open(crash.images[0], PAIR)))
+        except NeverCreated:
+            outcomes.append(-1)
+    assert outcomes == [-1] * (len(outcomes) - 1) + [0]
