@@ -33,24 +33,29 @@ def end_of(hold: Hold) -> int:
     return ids.at(anchor.pages - 1)
 
 
-def row_of(lease: Lease, hold: Pin | SourcePin | Reservation) -> HoldRow:
-    """Returns the row of a hold."""
-    scope, end, next_token, source_id, valid = PIN_SCOPE, end_of(hold), None, None, 0
+def pin_row(lease: Lease, pin: Pin) -> HoldRow:
+    """Returns the row of a pin."""
     groups: tuple[tuple[int, int, int], ...] = ()
     group_pages: tuple[tuple[int, int], ...] = ()
-    if isinstance(hold, Reservation):
-        # Its record has the rest.
-        scope, end = RESERVATION_SCOPE, NO_PAGE
-    elif isinstance(hold, SourcePin):
-        valid = hold.valid_token_count
-    else:
-        next_token, source_id = hold.next_token, hold.source_id
-        if hold.groups:
-            groups = tuple((each.group, each.start_page, each.page_count) for each in hold.groups)
-            anchors = hold.group_anchors
-            group_pages = tuple((Position(each.node, 1).page_id, each.tier) for each in anchors)
-    row = (lease.number, scope, hold.hold_id, hold.namespace.number, end, hold.tiers)
-    return _new_tuple(HoldRow, (*row, next_token, source_id, valid, groups, group_pages))
+    if pin.groups:
+        groups = tuple((each.group, each.start_page, each.page_count) for each in pin.groups)
+        anchors = pin.group_anchors
+        group_pages = tuple((Position(each.node, 1).page_id, each.tier) for each in anchors)
+    row = (lease.number, PIN_SCOPE, pin.hold_id, pin.namespace.number, end_of(pin), pin.tiers)
+    return _new_tuple(HoldRow, (*row, pin.next_token, pin.source_id, 0, groups, group_pages))
+
+
+def source_row(lease: Lease, pin: SourcePin) -> HoldRow:
+    """Returns the row of a source pin."""
+    row = (lease.number, PIN_SCOPE, pin.hold_id, pin.namespace.number, end_of(pin), pin.tiers)
+    return _new_tuple(HoldRow, (*row, None, None, pin.valid_token_count, (), ()))
+
+
+def reservation_row(lease: Lease, reservation: Reservation) -> HoldRow:
+    """Returns the row that says that a reservation has not ended. Its record has the rest."""
+    hold_id, number = reservation.hold_id, reservation.namespace.number
+    row = (lease.number, RESERVATION_SCOPE, hold_id, number, NO_PAGE)
+    return _new_tuple(HoldRow, (*row, None, None, None, 0, (), ()))
 
 
 def lease_row(lease: Lease) -> LeaseRow:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
 from kvstore.core.journal.journal import Journal
-from kvstore.core.journal.records import INSERTED, NO_PAGE, PagesRecord
+from kvstore.core.journal.records import INSERTED, NO_PAGE, NOTHING, PagesRecord
 from kvstore.core.leases.holds import Hold, Reservation, covered_position
-from kvstore.core.leases.journaling import generations_in, row_of, write_reservation
+from kvstore.core.leases.journaling import generations_in, reservation_row, write_reservation
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.pages import begun, publish
 from kvstore.core.pool.placement import FIRST, joined, nearest
@@ -140,7 +140,7 @@ class Inserting:
     def _move_slots(self, lease: Lease, reservation: Reservation, plan: PlannedMoves) -> None:
         """Moves slots as :func:`move_slots` does, after the journal has a new reservation."""
         if self._state.journal is not None and reservation.hold_id not in lease.reservations:
-            self._state.journal.hold(row_of(lease, reservation))
+            self._state.journal.hold(reservation_row(lease, reservation))
         move_slots(lease, reservation, plan)
 
     def _publish_groups(
@@ -436,7 +436,12 @@ def write_insert(
         *(INSERTED, FIRST, namespace.number, reservation.lease_number),
         *(journal.next_id, at.page_id),
         *(superseded, reservation.hold_id, reservation.inserted, duplicate_count, tail, number),
-        *(slots, generations_in(runs), array("Q", checksums), tokens if slots else b""),
+        *(
+            slots,
+            generations_in(runs),
+            array("Q", checksums) if checksums else NOTHING,
+            tokens if slots else b"",
+        ),
     )
     return journal.insert(_new_tuple(PagesRecord, record)), runs
 

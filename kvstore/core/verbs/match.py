@@ -9,7 +9,7 @@ from typing import TypeAlias
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
 from kvstore.core.leases.holds import Pin, SourcePin, Unanswered
-from kvstore.core.leases.journaling import row_of
+from kvstore.core.leases.journaling import pin_row, source_row
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.counters import Lookup, count_lookup
@@ -167,9 +167,9 @@ class Matching:
             source = SourcePin(source_pin_id, namespace, found.source, valid, now, found.tiers)
             lease.add_pin(source)
             if state.journal is not None:
-                state.journal.hold(row_of(lease, source))
+                state.journal.hold(source_row(lease, source))
         if state.journal is not None:
-            state.journal.hold(row_of(lease, pin))
+            state.journal.hold(pin_row(lease, pin))
         return pin
 
     def _pin_group(self, pin: Pin, found: FoundGroup) -> None:

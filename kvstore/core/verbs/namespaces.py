@@ -166,7 +166,11 @@ class Namespaces:
     def _arena_of(self, owner: Tenant, layout: PageLayout, tier: int) -> Arena:
         key = _arena_key(owner, layout, tier)
         known = self._by_arena_key.get(key)
-        return known or self.restore_arena(next(self._arena_ids), key, owner)
+        if known is not None:
+            return known
+        # Recovered arenas have ids already.
+        free = (each for each in self._arena_ids if each not in self._state.arenas)
+        return self.restore_arena(next(free), key, owner)
 
     def add_extent(
         self,

@@ -24,14 +24,14 @@ JOURNAL_MUTANTS = [
         "pin-has-no-row",
         "kvstore.core.verbs.match",
         "Matching._pin",
-        "state.journal.hold(row_of(lease, pin))",
+        "state.journal.hold(pin_row(lease, pin))",
         "pass",
     ),
     Mutant(
         "source-pin-has-no-row",
         "kvstore.core.verbs.match",
         "Matching._pin",
-        "state.journal.hold(row_of(lease, source))",
+        "state.journal.hold(source_row(lease, source))",
         "pass",
     ),
     Mutant(

@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from core.core_builders import ADMIN, FILLER, NAMESPACE_ID, OWNER, Worker, paged
+from core.core_builders import ADMIN, FILLER, NAMESPACE_ID, OWNER, Worker, make_layout, paged
 from core.verify_calls import ask, conclude, publish
 from journaled.list_memory import Moved, WatchedGenerations, Write
 from journaled.snapshot import Snapshot
@@ -571,3 +571,16 @@ def test_ends_without_their_page_are_dropped() -> None:
     store_end(world, paged("a"), 6)
     world.worker.reserve(60, 8)
     assert ends(world.cache) == ends(world.recover().cache) == {}
+
+
+def test_a_new_arena_gets_a_new_id(world: JournaledWorld) -> None:
+    """An arena that is made after a recovery takes no other's place."""
+    world.worker.publish("a")
+    world.restart()
+    world.attach(world.worker)
+    layout = make_layout(page_bytes=128)
+    identity = NamespaceIdentity(b"other")
+    caller = world.worker.caller
+    other = world.cache.open_namespace(caller, identity, layout, b"other" * 4, world.now)
+    assert (other.arena.arena_id, other.number) == (2, 2)
+    assert world.arena.counts[SlotState.CACHED] == 1
