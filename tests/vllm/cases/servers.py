@@ -10,18 +10,21 @@ from pathlib import Path
 from rig.answer import Answer
 from rig.case import Case
 from rig.models import save_model
-from rig.options import EngineOptions
+from rig.options import PAGE_TOKENS, EngineOptions
 from rig.prompts import prompts
 from rig.store import Store, store
 from rig.table import Table
 from rig.world import World, wholes, world
 
+from kvstore_client.testing import wait_until
 from support.vllm.server import VllmServer
 
 # Said otherwise, or as it is by itself.
 GIVEN = frozenset({"model", "disable_log_stats"})
 NOT_ASKED = ("kvstore_lookups{unavailable}", "kvstore_lookups{timeout}")
 ASKED = prompts(80, 260, 1_500)
+# A replica stores its last pages after it has answered.
+STORED_SECONDS = 20.0
 
 
 def servers(world: World, store: Store) -> None:
@@ -84,6 +87,9 @@ def _replicated(here: World, shared: Store) -> None:
         with here.case("data parallel: a replica hits the other's", shared) as case:
             case.compare(_ask(server, replica=0), expected)
             case.require(_loaded(server) == 0, "an empty store gave pages")
+            pages = wholes(ASKED) // PAGE_TOKENS
+            stored = wait_until(lambda: _stored_pages(shared) >= pages, STORED_SECONDS)
+            case.require(stored, f"{_stored_pages(shared)} of {pages} pages were stored")
             case.compare(_ask(server, replica=1), expected)
             case.loaded = _loaded(server)
             case.require(case.loaded == wholes(ASKED), f"loaded {case.loaded} tokens")
@@ -93,6 +99,10 @@ def _replicated(here: World, shared: Store) -> None:
                 case.compare(_ask(server, replica=replica), expected)
             case.loaded = _loaded(server) - before
             case.require(case.loaded == 2 * wholes(ASKED), f"loaded {case.loaded} tokens")
+
+
+def _stored_pages(shared: Store) -> int:
+    return shared.stats().counters.inserted_page_count
 
 
 def _server(log: Path, options: EngineOptions) -> VllmServer:

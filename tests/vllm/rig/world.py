@@ -45,7 +45,7 @@ class World:
     @contextmanager
     def case(self, name: str, *stores: Store) -> Iterator[Case]:
         """Runs a case; at its end these stores hold nothing of it."""
-        with self.table.case(f"offloading: {name}" if self.offloads else name) as case:
+        with self.table.case(name, self.options.connector) as case:
             yield case
             for each in stores:
                 held = each.held()
