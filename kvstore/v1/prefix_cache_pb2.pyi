@@ -33,7 +33,7 @@ class Sequence(_message.Message):
     def __init__(self, tokens: _Optional[bytes] = ..., position: _Optional[int] = ..., base_pin_id: _Optional[int] = ..., base_reservation_id: _Optional[int] = ...) -> None: ...
 
 class MatchPrefixRequest(_message.Message):
-    __slots__ = ("caller", "namespace_id", "sequence", "pin_id", "source_pin_id", "accept_next_token", "prefill_tokens_per_second", "groups", "group_start_page")
+    __slots__ = ("caller", "namespace_id", "sequence", "pin_id", "source_pin_id", "accept_next_token", "prefill_tokens_per_second", "groups", "group_start_page", "is_base")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class MatchPrefixRequest(_message.Message):
     PREFILL_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     GROUP_START_PAGE_FIELD_NUMBER: _ClassVar[int]
+    IS_BASE_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     namespace_id: bytes
     sequence: Sequence
@@ -52,7 +53,8 @@ class MatchPrefixRequest(_message.Message):
     prefill_tokens_per_second: int
     groups: _containers.RepeatedCompositeFieldContainer[GroupWindow]
     group_start_page: int
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pin_id: _Optional[int] = ..., source_pin_id: _Optional[int] = ..., accept_next_token: _Optional[bool] = ..., prefill_tokens_per_second: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupWindow, _Mapping]]] = ..., group_start_page: _Optional[int] = ...) -> None: ...
+    is_base: bool
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pin_id: _Optional[int] = ..., source_pin_id: _Optional[int] = ..., accept_next_token: _Optional[bool] = ..., prefill_tokens_per_second: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupWindow, _Mapping]]] = ..., group_start_page: _Optional[int] = ..., is_base: _Optional[bool] = ...) -> None: ...
 
 class GroupWindow(_message.Message):
     __slots__ = ("group", "page_count")

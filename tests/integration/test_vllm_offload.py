@@ -13,6 +13,7 @@ from kvstore_client import (
     OpaqueContent,
     PageLayout,
     PageRef,
+    connect_admin,
 )
 from kvstore_client.testing import RunningStore, wait_until
 from kvstore_vllm.engine.connector_settings import PlannerSettings
@@ -251,6 +252,22 @@ def test_generated_pages_are_published_as_their_request_ends(engine: Engine) -> 
     engine.stores.finish(request)
     engine.settle()
     assert len(engine.published) == 4
+
+
+def test_a_publication_in_pieces_is_no_lookup(engine: Engine, store: RunningStore) -> None:
+    """A request counts as one lookup, however many pieces its pages are published in."""
+    with connect_admin(store.runtime_dir) as admin:
+        before = admin.stats().counters
+        request = engine.look_up(tokens(6_000, 6))
+        for pages in (path(0, 1), path(2, 3), path(4, 5)):
+            engine.write(request, pages, 1)
+            engine.settle()
+        engine.stores.finish(request)
+        engine.settle()
+        assert len(engine.published) == 6
+        after = admin.stats().counters
+    assert after.lookup_count - before.lookup_count == 1
+    assert after.matched_token_count == before.matched_token_count
 
 
 def test_a_match_ends_where_the_windows_are(hybrid: Engine) -> None:

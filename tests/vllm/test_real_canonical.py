@@ -109,12 +109,16 @@ def compressed_engine(folder: Path, ranks: int, **changes: Any) -> EngineCaches:
     return EngineCaches.of(folder, dict.fromkeys(NAMES, latent(ranks)), ranks=ranks, **changes)
 
 
-def namespace(engine: EngineCaches) -> tuple[Any, Any]:
+# vLLM makes up other dummy weights for another number of ranks.
+SAME_WEIGHTS = ConnectorSettings(model_digest="ab" * 32)
+
+
+def namespace(engine: EngineCaches, settings: ConnectorSettings = SAME_WEIGHTS) -> tuple[Any, Any]:
     """Returns the layout of an engine's pages, and its model's digest."""
     layout = engine.spec.row.layout
     identity = model_identity(
         engine.vllm_config,
-        ConnectorSettings(),
+        settings,
         layout=layout,
         any_rank_count=engine.settings.canonical_layout,
     )
@@ -140,12 +144,18 @@ def test_whatever_else_differs_is_another_namespace(dense: Path, tmp_path: Path)
         dense_engine(dense, 1, layout="LBNHC"),
         dense_engine(dense, 1, extra=ON | {"blocks_per_chunk": 2}),
         dense_engine(dense, 1, max_model_len=3 * BLOCK_TOKENS),
-        dense_engine(dense, 1, seed=7),
         windowed_engine(dense, 1),
         EngineCaches.of(other_heads, layers, extra=ON),
         EngineCaches.of(dense, dict.fromkeys(NAMES[:3], attention(1)), extra=ON),
     ]
     assert len({digest for _, digest in map(namespace, engines)}) == len(engines)
+
+
+def test_dummy_weights_of_another_number_of_ranks_are_others(dense: Path) -> None:
+    """Each rank makes up its part by itself, so the pages differ although their layout does not."""
+    engines = [dense_engine(dense, 1), dense_engine(dense, 2), dense_engine(dense, 1, seed=7)]
+    digests = {namespace(each, ConnectorSettings())[1] for each in engines}
+    assert len(digests) == len(engines)
 
 
 def test_mla_has_one_namespace_for_any_number_of_ranks(compressed: Path) -> None:

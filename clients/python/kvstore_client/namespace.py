@@ -121,6 +121,7 @@ class Namespace:
         accept_next_token: bool = False,
         groups: Sequence[GroupWindow] = (),
         group_start_page: int = 0,
+        is_base: bool = False,
         budget: StoreBudget | None = None,
     ) -> Match:
         """Pins the longest cached prefix of ``tokens``, less than all of them.
@@ -131,6 +132,9 @@ class Namespace:
         With ``groups`` it ends at the deepest page at which each group has all pages of its
         window. ``Match.groups`` has these pages, under the same pin. The caller has the pages
         of these groups before ``group_start_page``. Such a match has no source and no next token.
+
+        With ``is_base`` it is only the base of an insert: it has no source, and is neither a lookup
+        nor a hit to the store. An older server counts both.
 
         A failure of the store is a miss with ``Match.failure``. So is a server that does not
         know groups (``FeatureUnsupported``). Raises ``ValueError`` for invalid tokens or groups.
@@ -146,6 +150,7 @@ class Namespace:
                 accept_next_token=accept_next_token,
                 windows=windows,
                 group_start_page=group_start_page,
+                is_base=is_base,
             )
         except StoreError as error:
             return Match(failure=error.with_traceback(None))
@@ -398,6 +403,7 @@ class Namespace:
         accept_next_token: bool,
         windows: Sequence[prefix_cache_pb2.GroupWindow],
         group_start_page: int,
+        is_base: bool,
     ) -> Match:
         opened = self._opened(session)
         pin_ids = session.take_id(), session.take_id()
@@ -414,6 +420,7 @@ class Namespace:
                     prefill_tokens_per_second=self._stated_speed(),
                     windows=windows,
                     group_start_page=group_start_page,
+                    is_base=is_base,
                 )
             except NamespaceNotFound:
                 self._lost(session)

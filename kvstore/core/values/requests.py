@@ -99,7 +99,8 @@ class MatchOptions(NamedTuple):
     Without ``source_pin_id`` the match looks for no source page. ``prefill_tokens_per_second``
     is the caller's own speed, or 0 if it states none. Counters use it; it does not make two
     matches different. ``groups`` are what it needs of further KV cache groups, from page
-    ``group_start_page`` on.
+    ``group_start_page`` on. ``is_base`` is set for the mere base of an insert, which is
+    neither a lookup nor a hit.
     """
 
     pin_id: int
@@ -108,6 +109,7 @@ class MatchOptions(NamedTuple):
     prefill_tokens_per_second: int = 0
     groups: tuple[GroupWindow, ...] = ()
     group_start_page: int = 0
+    is_base: bool = False
 
 
 class GroupInsert(NamedTuple):

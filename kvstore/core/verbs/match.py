@@ -12,7 +12,7 @@ from kvstore.core.leases.holds import Pin, SourcePin, Unanswered
 from kvstore.core.leases.journaling import pin_row, source_row
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace
-from kvstore.core.values.counters import Lookup, count_lookup
+from kvstore.core.values.counters import Counters, Lookup, count_lookup
 from kvstore.core.values.requests import (
     Caller,
     GroupPages,
@@ -110,14 +110,17 @@ class Matching:
         node, pages = found.at
         depth = node.start + pages
         lookup = _lookup(namespace, found, depth, asked, options)
+        pick = None if options.is_base else pick
+        every = self._state.counters, namespace.counters, lease.counters
+        sinks: tuple[Counters, ...] = () if options.is_base else every
         if not depth and found.source is None:
-            count_lookup(lookup, self._state.counters, namespace.counters, lease.counters)
+            count_lookup(lookup, *sinks)
             return Match(0, (), in_flight=in_flight), None
         fingerprint = fingerprint_of(namespace, sequence, options, depth)
         pin = self._pin(lease, namespace, found, options, fingerprint, now)
         inspection = None if pick is None else _inspection(lease, pin, depth, options, pick)
         if inspection is None:
-            count_lookup(lookup, self._state.counters, namespace.counters, lease.counters)
+            count_lookup(lookup, *sinks)
         else:
             pin.unanswered = Unanswered(lookup)
         return match_of(lease, pin, in_flight), inspection
@@ -150,14 +153,15 @@ class Matching:
         if found.groups:
             lease.owner.require_group_room(sum(len(each.pages) for each in found.groups))
         last = found.at if found.source is None else found.source
-        state.touch(last, hits=1)
-        if state.wanted is not None:
+        hits = 0 if options.is_base else 1
+        state.touch(last, hits=hits)
+        if state.wanted is not None and hits:
             state.wanted.matched(last, found.tiers)
         if state.disk is not None:
             state.disk.touched(found.at)
         pin = Pin(options.pin_id, namespace, found.at, fingerprint, now, found.tiers)
         for each in found.groups:
-            self._pin_group(pin, each)
+            self._pin_group(pin, each, hits)
         lease.add_pin(pin)
         pin.next_token = found.next_token
         if found.source is not None:
@@ -172,20 +176,20 @@ class Matching:
             state.journal.hold(pin_row(lease, pin))
         return pin
 
-    def _pin_group(self, pin: Pin, found: FoundGroup) -> None:
-        """Uses and pins the pages of a group."""
+    def _pin_group(self, pin: Pin, found: FoundGroup, hits: int) -> None:
+        """Uses and pins the pages of a group, with ``hits`` more hits."""
         state = self._state
         group, start_page, pages = found
         pin.hold_group(group, start_page, pages)
         state.use_count += 1
         for node, _ in pages:
             node.last_use = state.use_count
-            node.hits += 1
+            node.hits += hits
         if state.wanted is None and state.disk is None:
             return
         for depth, (node, tier) in enumerate(pages, start=start_page + 1):
             end = Position(node, 1)
-            if state.wanted is not None:
+            if state.wanted is not None and hits:
                 state.wanted.matched(end, ((depth + 1, tier),))
             if state.disk is not None:
                 state.disk.touched(end, depth)

@@ -83,6 +83,8 @@ def windows_of(
 def group_options_of(message: pb.MatchPrefixRequest, limits: Limits) -> MatchOptions:
     """Returns how a match is asked for, with its KV cache groups."""
     options = options_of(message)
+    if message.is_base:
+        options = options._replace(is_base=True)
     if not message.groups:
         return options
     return options._replace(

@@ -79,10 +79,12 @@ class LeaseCalls:
         prefill_tokens_per_second: int = 0,
         windows: Sequence[prefix_cache_pb2.GroupWindow] = (),
         group_start_page: int = 0,
+        is_base: bool = False,
     ) -> prefix_cache_pb2.PrefixMatch:
         """Matches a sequence under the ids of a pin and of a source page's pin.
 
-        ``windows`` are the pages that the match needs of further KV cache groups.
+        ``windows`` are the pages that the match needs of further KV cache groups. With
+        ``is_base`` it asks for no source page, and the store counts neither lookup nor hit.
         """
         request = match_request(
             pin_ids,
@@ -91,6 +93,9 @@ class LeaseCalls:
             windows=windows,
             group_start_page=group_start_page,
         )
+        request.is_base = is_base
+        if is_base:
+            request.source_pin_id = 0
         request.caller.CopyFrom(self._caller)
         request.namespace_id = namespace_id
         fault_point("match.before")

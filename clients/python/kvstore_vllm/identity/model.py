@@ -98,7 +98,7 @@ def model_identity(
     model = vllm_config.model_config
     parts = {
         "platform": canonical_json(platform, "platform"),
-        "weights": _weights(model, vllm_config.load_config, settings.model_digest),
+        "weights": _weights(model, vllm_config, vllm_config.load_config, settings),
         "layout": b"" if layout is None else repr(layout).encode(),
         **config_factors(vllm_config, any_rank_count=any_rank_count),
         **_draft(vllm_config, settings),
@@ -138,12 +138,14 @@ def _require_prefixes(config: Any, device_type: str) -> None:  # noqa: ANN401  #
         )
 
 
-def _weights(model: Any, load: Any, stated: str | None) -> bytes:  # noqa: ANN401  # vLLM's configs
+def _weights(model: Any, config: Any, load: Any, settings: ConnectorSettings) -> bytes:  # noqa: ANN401  # vLLM's configs
+    stated = settings.model_digest
     load_format = str(getattr(load.load_format, "value", load.load_format))
     if stated is not None:
         return b"stated " + bytes.fromhex(stated)
     if load_format == DUMMY:
-        return f"dummy {model.seed}".encode()
+        # vLLM makes up each rank's part by itself, so another number of ranks has other weights.
+        return f"dummy {model.seed} {config.parallel_config.tensor_parallel_size}".encode()
     if load_format not in SAFETENSORS_FORMATS:
         raise UnidentifiableModel(f"load_format {load_format} is not read by kvstore. {ADVICE}")
     try:
@@ -193,7 +195,7 @@ def _draft(config: Any, settings: ConnectorSettings) -> dict[str, bytes]:  # noq
     factors = part_factors("model_config", draft)
     factors["method"] = canonical_json(speculative.method, "speculative_config.method")
     factors["kv_cache_dtype"] = canonical_json(speculative.kv_cache_dtype, "kv_cache_dtype")
-    factors["weights"] = _weights(draft, load, settings.model_digest)
+    factors["weights"] = _weights(draft, config, load, settings)
     return {f"speculative_config.{name}": part for name, part in factors.items()}
 
 

@@ -112,7 +112,8 @@ class Publication:
         packed = self._work.packed(key, token_ids)
         path = [each for each in pages if not each.page.group]
         budget = StoreBudget(SAVE_BUDGET)
-        with namespace.match(packed + ONE_MORE, budget=budget) as match:
+        # The lookup was counted as the request arrived; its own pages are no hits.
+        with namespace.match(packed + ONE_MORE, is_base=True, budget=budget) as match:
             end = len(packed) // TOKEN_BYTES // self._page_tokens
             first = match.page_count
             if match.failure is not None or first < (path[0].page.number if path else end):

@@ -4,7 +4,7 @@ import pytest
 
 from core.core_builders import FILLER, NAMESPACE_ID, CoreWorld, node_at, paged, picture, places
 from kvstore.core.values.limits import Limits
-from kvstore.core.values.requests import Match, MatchOptions, Sequence
+from kvstore.core.values.requests import GroupWindow, Match, MatchOptions, Sequence
 from kvstore.errors import (
     LeaseExpired,
     LimitExceeded,
@@ -103,6 +103,25 @@ def test_a_match_touches_its_deepest_node_alone() -> None:
     assert {each for each in after if after[each] != before[each]} == {deepest.number}
     assert deepest.last_use == max(use for use, _ in after.values())
     assert deepest.hits == before[deepest.number][1] + 1
+
+
+def test_the_base_of_an_insert_is_no_use_of_its_pages() -> None:
+    """It pins as any match, and counts neither a lookup nor a hit, with groups too."""
+    world = CoreWorld()
+    world.worker.publish_groups("abc", g1="111")
+    counted = world.cache.counters.copy()
+    nodes = world.namespace.index.nodes.values()
+    hits = {node.number: node.hits for node in nodes}
+    for number, sequence in enumerate(("abc", "x"), start=1):
+        options = MatchOptions(number, groups=(GroupWindow(1, 1),), is_base=True)
+        found = world.cache.match(
+            world.worker.caller, NAMESPACE_ID, world.worker.sequence(sequence), options, 0.0
+        )
+        assert bool(found.matched_token_count) is (sequence == "abc")
+    assert list(world.worker.lease.pins) == [1]
+    assert world.cache.counters == counted
+    assert {node.number: node.hits for node in nodes} == hits
+    world.laws.check()
 
 
 def test_what_was_matched_goes_later() -> None:

@@ -208,6 +208,21 @@ def test_made_up_weights_are_their_seed(folder: Path) -> None:
     assert digest(config) != first
 
 
+def test_made_up_weights_depend_on_the_number_of_ranks(folder: Path) -> None:
+    """Pages free of the ranks do not help: each rank makes up its own part of the weights."""
+    one, two = engine(folder), engine(folder)
+    two.parallel_config.tensor_parallel_size = 2
+    for each in (one, two):
+        each.load_config.load_format = "dummy"
+    settings = ConnectorSettings(model_digest="ab" * 32)
+    for chosen, shared in ((PLAIN, False), (settings, True)):
+        digests = {
+            model_identity(each, chosen, CPU, any_rank_count=True).model_digest
+            for each in (one, two)
+        }
+        assert (len(digests) == 1) is shared
+
+
 def test_code_from_elsewhere_needs_a_commit(folder: Path) -> None:
     """Code of another repository needs a fixed commit. Code of the folder is digested."""
     (folder / "config.json").write_text('{"auto_map": {"AutoModel": "a/b--modeling.Own"}}')
