@@ -97,6 +97,8 @@ class PrefixCache:
         self.evict_prefix = namespaces.evict_prefix
         self.thin = namespaces.thin
         self.delete_namespace = namespaces.delete_namespace
+        self.restore_namespace = namespaces.restore
+        self.restore_arena = namespaces.restore_arena
         self.pin_prefix = named_pins.pin_prefix
         self.unpin_prefix = named_pins.unpin_prefix
         self.expire_named_pins = named_pins.expire_named_pins

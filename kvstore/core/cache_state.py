@@ -2,6 +2,7 @@
 
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.usage import note_use
+from kvstore.core.journal.journal import Journal
 from kvstore.core.leases.holds import Pin
 from kvstore.core.leases.lease import Lease, LeaseState
 from kvstore.core.leases.lease_table import LeaseTable
@@ -31,8 +32,8 @@ class CacheState:
     over leases stay equal to the totals. ``deleted`` has, by tenant, the counters of deleted
     namespaces, and ``leaving`` are those of them with pages that somebody still holds.
     ``removed_pages`` counts removed pages by cause. ``use_count`` counts uses of pages; a
-    node's last use is one of these numbers. ``wanted`` is None without a tier 2, and ``disk``
-    is None without a disk.
+    node's last use is one of these numbers. ``wanted`` is None without a tier 2, ``disk`` without
+    a disk, and ``journal`` without a journal.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class CacheState:
         has_disk: bool = False,
     ) -> None:
         """Without ``quotas`` all tenants have the default ones."""
+        self.journal: Journal | None = None
         self.epoch = epoch
         self.limits = limits
         self.quotas = QuotaTable() if quotas is None else quotas
@@ -64,6 +66,16 @@ class CacheState:
         self.arenas_of = ByTenant[int, Arena]()
         self.wanted = None if tier_policy is None else WantedMoves(tier_policy)
         self.disk = DiskState() if has_disk else None
+
+    def journal_to(self, journal: Journal) -> None:
+        """Writes what changes from now on to a journal, which has all that there is."""
+        self.journal = journal
+        self.mappings.journal_to(journal)
+        self.named_pins.journal_to(journal)
+        if self.disk is not None:
+            self.disk.journal_to(journal)
+        for namespace in (*self.namespaces.values(), *self.leaving):
+            namespace.journal = journal
 
     @property
     def tiers(self) -> tuple[int, ...]:
@@ -99,7 +111,7 @@ class CacheState:
         lease = self.table.leases.get((caller.identity.tenant, caller.lease_id))
         if lease is None or not lease.knows(caller):
             raise LeaseNotFound(lease_id=caller.lease_id.hex())
-        if lease.state is LeaseState.EXPIRED or not lease.processes:
+        if lease.state is LeaseState.EXPIRED or not lease.processes or lease.suspended:
             lease.require_active()
             lease.require_attached()
         return lease

@@ -53,7 +53,7 @@ class DescriptorCarrier(Protocol):
         """Becomes the owner, once the former one is dead or has yielded.
 
         Waits for that. ``instance`` is this start's number, which the next owner learns. Raises
-        :class:`CarrierOwned` if the former owner is neither after ``wait_seconds``.
+        :class:`CarrierOwned` if the former owner still owns after ``wait_seconds``.
         """
         ...
 
@@ -77,7 +77,7 @@ class DescriptorCarrier(Protocol):
         ...
 
     def drop(self, names: Iterable[str]) -> bool:
-        """Ends deposits; the caller may close its descriptors after it. Returns as ``put``."""
+        """Ends deposits, so the caller may close its descriptors. Returns the same as ``put``."""
         ...
 
     def is_lost(self) -> bool:

@@ -197,7 +197,7 @@ class HolderClient:
 
     A holder that dies alone loses nothing, since this process has every descriptor. ``put`` and
     ``drop`` then return False, and ``restore`` deposits all anew. ``start`` starts a holder if none
-    serves the folder; without it, somebody else does. A process yields or ends for good.
+    serves the folder; without it, a service manager has to. ``give_up`` and ``end`` are final.
     """
 
     def __init__(
@@ -335,7 +335,7 @@ class HolderClient:
     def give_up(self, sequence: int) -> None:
         """Ends this process's ownership; see :class:`DescriptorCarrier`.
 
-        Also if it raises: the holder may have read the message, and another process may own.
+        Ownership ends also if it raises, since the holder may have read the message.
         """
         self._leave(lambda connection: connection.give_up(sequence))
 

@@ -137,7 +137,7 @@ class DescriptorIdentity(NamedTuple):
 
     @classmethod
     def of(cls, descriptor: int) -> "DescriptorIdentity":
-        """Reads a descriptor's. Raises :class:`Refused` unless it is a sealed memfd or a pidfd."""
+        """Returns a descriptor's. Raises :class:`Refused` if it is no sealed memfd or pidfd."""
         status = os.fstat(descriptor)
         try:
             seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
@@ -147,7 +147,8 @@ class DescriptorIdentity(NamedTuple):
             return cls(DescriptorKind.PIDFD, 0, 0, status.st_dev, status.st_ino)
         if seals & REQUIRED_SEALS != REQUIRED_SEALS:
             raise Refused(
-                Result.UNSUITABLE, f"a memfd has the seals {seals:#x}, not {REQUIRED_SEALS:#x}"
+                Result.UNSUITABLE,
+                f"a memfd has the seals {seals:#x}, and needs {REQUIRED_SEALS:#x}",
             )
         return cls(DescriptorKind.MEMFD, seals, status.st_size, status.st_dev, status.st_ino)
 
@@ -176,10 +177,10 @@ def is_dead(pidfd: int) -> bool:
 
 
 class Process(NamedTuple):
-    """A process as the holder tells it from others, as long as it lives.
+    """The identity of a process, as long as it lives.
 
     ``inode`` is that of its pidfd, or 0 if all pidfds share one. ``pid`` is 0 for a process of
-    another pid namespace. If both are 0, the process is nobody's equal, not even its own.
+    another pid namespace. If both are 0, the process equals no process, not even itself.
     """
 
     pid: int
@@ -198,7 +199,7 @@ class Former(NamedTuple):
 
 
 class Ownership:
-    """The decision who owns. Knows no descriptors and no clock.
+    """The present owner and the one before. Knows no descriptors and no clock.
 
     ``number`` counts the owners so far. A connection with an earlier number lost its rights.
     ``owner`` is None while nobody owns.
@@ -619,7 +620,7 @@ class DescriptorHolder:
             self._poll.register(pidfd, select.POLLIN)
 
     def _notice_death(self) -> None:
-        """Ends the rights of an owner that died, after all that it still said was done."""
+        """Ends the rights of an owner that died, after doing all that it still sent."""
         if self._owner_pidfd is None or not is_dead(self._owner_pidfd):
             return
         for each in list(self._connections.values()):
@@ -653,13 +654,15 @@ class DescriptorHolder:
 
     def _end(self, connection: _Connection, _: int, __: bytes, ___: list[int]) -> None:
         self._require_owner(connection)
-        say("ends: the owner said so")
+        say("ends: the owner sent END")
         self._answer(connection, Result.DONE)
         self._ended = True
 
     def _require_owner(self, connection: _Connection) -> None:
         if not self._ownership.owns(connection.number):
-            raise Refused(Result.NOT_OWNER, "this process does not own, or no longer")
+            raise Refused(
+                Result.NOT_OWNER, "this process does not own the descriptors, or no longer"
+            )
 
     # The descriptors.
 
@@ -669,7 +672,9 @@ class DescriptorHolder:
         self._require_owner(connection)
         entries = list(unpack_entries(count, body))
         if len(entries) != len(descriptors) or len(dict(entries)) != len(entries):
-            raise Refused(Result.MALFORMED, "PUT has a descriptor and a name of its own an entry")
+            raise Refused(
+                Result.MALFORMED, "PUT needs a descriptor and another name for each entry"
+            )
         for (name, identity), descriptor in zip(entries, descriptors, strict=True):
             identity.require(descriptor)
             self._require_free(name, identity)
@@ -728,7 +733,9 @@ class DescriptorHolder:
         self._require_free(name)
         self._require_descriptors(1)
         if size_bytes == 0 or seals & REQUIRED_SEALS != REQUIRED_SEALS:
-            raise Refused(Result.MALFORMED, f"a memfd has bytes, and the seals {REQUIRED_SEALS:#x}")
+            raise Refused(
+                Result.MALFORMED, f"a memfd needs a size, and the seals {REQUIRED_SEALS:#x}"
+            )
         self._require_memory(name, size_bytes)
         try:
             descriptor = new_memfd(name, size_bytes, seals)
@@ -817,23 +824,25 @@ def prepare(folder: Path) -> None:
     except OSError as error:
         raise Unusable(f"{folder} cannot be made: {error.strerror}") from error
     if not stat.S_ISDIR(status.st_mode):
-        raise Unusable(f"{folder} is a link")
+        raise Unusable(f"{folder} is a link: name the folder itself")
     if status.st_uid != os.geteuid():
-        raise Unusable(f"{folder} belongs to uid {status.st_uid}")
+        raise Unusable(f"{folder} belongs to uid {status.st_uid}: name another folder")
     if stat.S_IMODE(status.st_mode) & OTHERS:
         mode = stat.S_IMODE(status.st_mode)
         raise Unusable(f"{folder} has mode {mode:04o}, open to others: chmod 700 it")
 
 
 def lock(folder: Path) -> None:
-    """Takes the folder for the life of this process. Raises :class:`Unusable` if another has it."""
+    """Locks the folder while this process lives. Raises :class:`Unusable` if another has it."""
     descriptor = os.open(folder / FLOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNERS_ALONE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
         os.close(descriptor)
-        raise Unusable(f"another kvstore-holder (pid {pid or 'unknown'}) serves {folder}") from None
+        raise Unusable(
+            f"another kvstore-holder (pid {pid or 'unknown'}) serves {folder}: name another folder"
+        ) from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
@@ -869,9 +878,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def detach() -> int:
-    """Goes on in a new session, as a child. Returns the end of a pipe to write to when it serves.
+    """Continues as a child in a new session. Returns a pipe's end, to write to once it serves.
 
-    The process that was called waits for that, and exits with 0, or else with the child's status.
+    The parent waits for that write and exits with 0, or with the status of a child that ended.
     """
     told, tells = os.pipe()
     child = os.fork()
@@ -909,8 +918,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=int,
         default=DEFAULT_DESCRIPTORS,
         metavar="COUNT",
-        help="descriptors that it must be able to keep, or else it does not start: two an extent, "
-        "one a process (default: %(default)d)",
+        help="least descriptors that it can keep, or it does not start: two for each extent, one "
+        "for each process (default: %(default)d)",
     )
     parser.add_argument(
         "--background", action="store_true", help="return once the socket accepts connections"
@@ -920,7 +929,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the holder; returns the exit status."""
-    # Its end has no work to do: the kernel closes every descriptor.
+    # An interrupt needs no cleaning up: the kernel closes every descriptor.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     options = parse(arguments)
     options.folder = options.folder.absolute()

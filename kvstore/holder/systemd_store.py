@@ -94,7 +94,8 @@ class SystemdStore:
             count = len(self._deposits.keys() | named.keys())
             if self._most is not None and count > self._most:
                 raise CarrierFull(
-                    f"systemd keeps {self._most} descriptors: raise FileDescriptorStoreMax="
+                    f"{count} descriptors are more than systemd keeps ({self._most}): raise "
+                    "FileDescriptorStoreMax= of the unit"
                 )
             self._remove(again)
             for name, descriptor in descriptors.items():

@@ -18,12 +18,12 @@ from kvstore.journal.header import (
 
 KIND: Final = "checked rows of"
 _COPY_HEADER_BYTES: Final = 24
-# Of a copy's header, what its sum is over: the number without its mark, and the length.
+# The number and the length, which the sum is over too.
 _SUMMED: Final = struct.Struct("=QQ")
 # The length of a free row's copy.
 _FREE: Final = (1 << 64) - 1
-# Set in a copy's number while it is written.
-_WRITING: Final = 1 << 63
+# The first numbers of a row's copies. Zero is no number, so cleared memory is damage.
+_FIRST_NUMBERS: Final = (2, 3)
 
 
 class CheckedRows:
@@ -33,12 +33,12 @@ class CheckedRows:
     to the copy with the smaller number, and becomes the newest by the store of its number, which
     is last. So a killed process leaves the row as it was before the change, or as it is after.
 
-    The numbers of two whole copies differ by one. A copy that is being written has a mark in its
-    number. Anything else was changed by a stray write, and raises :class:`JournalDamaged`: the
-    older copy never stands in for a damaged newer one.
+    The copies' numbers differ by one. A copy that is being written still has its former number,
+    so it is the older one, and is not read. Anything else was changed by a stray write, and
+    raises :class:`JournalDamaged`: the older copy never stands in for a damaged newer one.
 
     Under a mutex of the owner. The table has as many rows as fit into the memory. For facts that
-    change seldom; a change takes about 3 us.
+    change seldom; a change takes about 1 us.
     """
 
     def __init__(self, memory: memoryview, header: MemoryHeader) -> None:
@@ -66,9 +66,9 @@ class CheckedRows:
         header.write(memory)
         made = cls(memory, header)
         for row in range(made._row_count):
-            for number in range(2):
+            for number in _FIRST_NUMBERS:
                 made._write(row, number, None)
-            made._numbers.append(1)
+            made._numbers.append(max(_FIRST_NUMBERS))
         made._free = list(reversed(range(made._row_count)))
         commit(memory)
         return made
@@ -153,10 +153,9 @@ class CheckedRows:
         self._write(row, self._numbers[row], body)
 
     def _write(self, row: int, number: int, body: Payload | None) -> None:
-        """Writes a copy: its marked number, the sum and the body, and last its number."""
+        """Writes a copy: the sum and the body, and last its number."""
         start = self._start(row, number)
         word = start >> 3
-        self._words[word] = number | _WRITING
         length = _FREE if body is None else len(body)
         self._words[word + 1] = self._sum(start, number, length, body or b"")
         self._words[word + 2] = length
@@ -166,14 +165,10 @@ class CheckedRows:
 
     def _newest(self, row: int) -> int:
         """Returns the number of a row's newest copy. Raises :class:`JournalDamaged`."""
-        stored = [self._words[self._start(row, copy) >> 3] for copy in range(2)]
-        first, second = (each & ~_WRITING for each in stored)
-        newest = max(first, second)
-        if abs(first - second) != 1 or first & 1:
+        first, second = (self._words[self._start(row, copy) >> 3] for copy in range(2))
+        if abs(first - second) != 1:
             raise JournalDamaged(f"row {row} is damaged")
-        if stored[newest & 1] & _WRITING:
-            newest -= 1
-        return newest
+        return max(first, second)
 
     def _read(self, row: int, number: int) -> bytes | None:
         """Returns the body of the copy of a number, None if it says that the row is free."""

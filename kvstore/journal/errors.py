@@ -38,7 +38,7 @@ class JournalDamaged(JournalUnusable):
 
 
 class RingFull(JournalUnusable):
-    """Every record of the ring is live, which a ring of twice the live bytes never meets."""
+    """Every record of the ring is live. A ring twice as large as its live records never is so."""
 
 
 class RecordTooLarge(ValueError):

@@ -18,6 +18,7 @@ _FIELDS: Final = struct.Struct("=32s16s4Q")
 _FIELDS_AT: Final = 16
 _SUM_AT: Final = _FIELDS_AT + _FIELDS.size
 _KIND_BYTES: Final = 32
+# Bytes in one piece.
 Payload = bytes | bytearray | memoryview
 
 

@@ -1,5 +1,6 @@
 """A ring of records in memory that survives the process, with the live ones kept by a cleaner."""
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NoReturn, Self
 
@@ -121,9 +122,9 @@ class RecordRing:
         """Returns an empty ring over some memory, whatever bytes it has.
 
         ``identity`` is 16 random bytes. Each segment is a writable memory of bytes; all have the
-        same size, a multiple of 16 from 1 KiB to 16 GiB. The headers are committed last,
-        so ``open`` refuses a ring whose creation was cut off. Raises ValueError for
-        segments of unequal or unfit sizes.
+        same size, a multiple of 16 from 1 KiB to 16 GiB. The headers are committed last, so
+        ``open`` refuses a ring whose creation was cut off. Raises ValueError for segments of
+        unequal or unfit sizes.
         """
         _check_sizes(segments)
         headers = [_header(segments, number, identity) for number in range(len(segments))]
@@ -193,13 +194,17 @@ class RecordRing:
         """The size of the largest payload: about an eighth of a segment."""
         return self._largest - _RECORD_HEADER_BYTES
 
-    def append(self, *parts: Payload) -> int:
+    def append(self, *parts: "Payload | array[int]") -> int:
         """Appends a record whose payload is the parts in a row, and returns its place.
 
         The record is committed when this returns. Above seven eighths of ``capacity_bytes`` it
         first cleans four of the oldest records, and more only if the record would not fit. Raises
         :class:`RecordTooLarge`, which changes nothing, and :class:`RingFull` or
         :class:`JournalDamaged`, after which the ring is given up.
+
+        A record of 32 pages in five parts, 2.9 kB, takes 1.6 us, and 3.6 us within an insert.
+        One of a page takes 1.1 us. Cleaning takes 1.3 us a record, and 1.4 us more to copy one
+        (decision 0047).
         """
         payload = b"".join(parts)
         size = len(payload)

@@ -268,10 +268,10 @@ class Pipeline:
         outcome.ended()
         return response, None
 
-    def begin(self, method: Method, request_id: str) -> "Outcome":
-        """Returns the outcome of a call, or of a step's operation, that begins now."""
+    def begin(self, method: Method, request_id: str, step: "Outcome | None" = None) -> "Outcome":
+        """Returns the outcome of a call, or of an operation of ``step``, that begins now."""
         times = None if method.has_stream else self._times
-        return Outcome(self.clock, self._log, method, request_id, times)
+        return Outcome(self.clock, self._log, method, request_id, times, step)
 
 
 class Operations:
@@ -291,9 +291,10 @@ class Operations:
         self._pipeline = pipeline
         self._step = step
         # No operation waits for tier 3.
-        self._call = call._replace(remaining=0.0)
+        self._call = call._replace(remaining=0.0, operations=None)
         self._caller = request.caller
         self._namespace_id: bytes = request.namespace_id
+        self._most_bytes = pipeline.limits.max_message_bytes // 2
         self._ends_at = pipeline.clock() + (call.remaining or 0.0)
         self._answer_bytes = 0
         self._is_first = True
@@ -304,8 +305,7 @@ class Operations:
         request: Any,  # noqa: ANN401  # of any type that has a caller
     ) -> tuple[Message | None, status_pb2.Status | None]:
         """Makes an operation and returns its answer, or the status of its failure."""
-        outcome = self._pipeline.begin(method, self._step.request_id)
-        outcome.tenant = self._step.tenant
+        outcome = self._pipeline.begin(method, "", self._step)
         try:
             self._require_room(method, outcome)
             self._complete(request, method)
@@ -327,8 +327,8 @@ class Operations:
             self._pipeline.traffic.admit(outcome.tenant, always=method.giving_back)
         if outcome.began >= self._ends_at:
             raise InvalidField(field="deadline", value="passed", why="the operation had not begun")
-        maximum = self._pipeline.limits.max_message_bytes
-        if self._answer_bytes > maximum // 2:
+        if self._answer_bytes > self._most_bytes:
+            maximum = self._pipeline.limits.max_message_bytes
             raise LimitExceeded(
                 limit="max_message_bytes", maximum=maximum, value=self._answer_bytes
             )
@@ -405,14 +405,24 @@ class Outcome:
     )
 
     def __init__(
-        self, clock: Clock, log: Logger, method: Method, request_id: str, times: CallTimes | None
+        self,
+        clock: Clock,
+        log: Logger,
+        method: Method,
+        request_id: str,
+        times: CallTimes | None,
+        step: "Outcome | None" = None,
     ) -> None:
         self._clock = clock
         self._log = log
         self._method = method.path
-        usable = request_id and REQUEST_ID_FORM.fullmatch(request_id)
-        self._request_id = request_id if usable else ""
-        self.tenant = ""
+        if step is None:
+            usable = request_id and REQUEST_ID_FORM.fullmatch(request_id)
+            self._request_id = request_id if usable else ""
+            self.tenant = ""
+        else:
+            # All operations of a step have its request id.
+            self._request_id, self.tenant = step.request_id, step.tenant
         self._times = times
         self._span: AbstractContextManager[Any] | None = None
         self.began = clock()

@@ -567,6 +567,20 @@ def test_the_grace_begins_when_the_owner_dies(tmp_path: Path) -> None:
             assert holder.wait_exit() == 0
 
 
+def test_the_grace_begins_with_a_yield(tmp_path: Path) -> None:
+    """The process lives on, and nobody comes."""
+    with (
+        HolderFolder(tmp_path / "holder", "--holder-grace", "2") as holder,
+        closing(HolderConnection(holder.path)) as connection,
+    ):
+        connection.own(1)
+        connection.give_up(7)
+        assert holder.wait_exit() == 0
+        lines = [holder.line() for _ in range(3)]
+    assert "yields at 7" in lines[1]
+    assert "no owner for 2 seconds" in lines[2]
+
+
 def test_one_holder_serves_a_folder(holder: HolderFolder) -> None:
     """A second one is refused with the first one's pid, and the first one goes on."""
     found = subprocess.run(

@@ -4,14 +4,14 @@ All ways to make a kind of step are measured in turns, so that they see the same
 """
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
 from threading import Condition
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 from kvstore.v1 import prefix_cache_pb2 as pb
@@ -39,6 +39,36 @@ ONE_CALL, SINGLES, PIPELINED = "one call", "single calls", "pipelined single cal
 # Over the client, which has no pipelined calls; and on a lane, without the client's objects.
 CLIENT_WAYS, LANE_WAYS = (ONE_CALL, SINGLES), (ONE_CALL, SINGLES, PIPELINED)
 LANE_KINDS = (BEGIN, DECODE)
+
+
+class Taken(NamedTuple):
+    """The seconds of one step, and the processor seconds of client and store together."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+class Stopwatch:
+    """Measures steps of this process's only busy thread at one store's process."""
+
+    def __init__(self, store_pid: int) -> None:
+        self._tasks = Path(f"/proc/{store_pid}/task")
+        self._began = self._cpu = 0.0
+
+    def start(self) -> None:
+        """Begins a step."""
+        self._cpu = self._spent()
+        self._began = perf_counter()
+
+    def stop(self) -> Taken:
+        """Ends the step."""
+        seconds = perf_counter() - self._began
+        return Taken(seconds, self._spent() - self._cpu)
+
+    def _spent(self) -> float:
+        tasks = (each / "schedstat" for each in self._tasks.iterdir())
+        spent = sum(int(each.read_text(encoding="ascii").split()[0]) for each in tasks)
+        return process_time() + spent / 1e9
 
 
 class Running(NamedTuple):
@@ -152,21 +182,28 @@ class ClientSteps:
     """Steps of one kind by one way, over the client."""
 
     def __init__(
-        self, client: Client, namespace: Namespace, plan: Plan, *, by_one_call: bool
+        self,
+        client: Client,
+        namespace: Namespace,
+        plan: Plan,
+        watch: Stopwatch,
+        *,
+        by_one_call: bool,
     ) -> None:
         self._client = client
+        self._watch = watch
         self._namespace = namespace
         self._engine = Engine(namespace)
         self._plan = plan
         self._by_one_call = by_one_call
         self._decoding = self._engine.decoding(plan.decode)
 
-    def __call__(self) -> float:
-        """Makes one step; returns its seconds."""
+    def __call__(self) -> Taken:
+        """Makes one step; returns what it took."""
         ending = self._engine.run(self._plan.end)
         running, page = next(self._decoding)
         self._client.flush(TIMEOUT)
-        began = perf_counter()
+        self._watch.start()
         step = StoreStep(self._namespace) if self._by_one_call else None
         decoded = self._engine.decode(step, running, page)
         self._engine.end(step, ending)
@@ -177,27 +214,28 @@ class ClientSteps:
         acquired = [each() for each in begun]
         # A single release is sent without a wait. The step ends once the store has it.
         self._client.flush(TIMEOUT)
-        seconds = perf_counter() - began
+        taken = self._watch.stop()
         assert all(each.published_page_count == 1 for each in inserted)
         for each, prompt in zip(acquired, self._plan.begin, strict=True):
             assert each.match.page_count == page_count(prompt), each.failure
             assert each.reservation is not None
             each.release()
-        return seconds
+        return taken
 
 
 class LaneSteps:
     """Steps of one kind by one way, as bytes on a lane: what the client adds is left out."""
 
-    def __init__(self, lane: Lane, requests: "LaneRequests", way: str) -> None:
+    def __init__(self, lane: Lane, requests: "LaneRequests", way: str, watch: Stopwatch) -> None:
         self._lane = lane
+        self._watch = watch
         self._requests = requests
         self._way = way
 
-    def __call__(self) -> float:
-        """Makes one step; returns its seconds."""
+    def __call__(self) -> Taken:
+        """Makes one step; returns what it took."""
         name, requests, undo = self._requests.next()
-        began = perf_counter()
+        self._watch.start()
         if self._way == ONE_CALL:
             field = {"AcquirePrefix": "acquire", "InsertPrefix": "insert"}[name]
             answer = self._call("RunStep", self._requests.step_of(field, requests))
@@ -215,10 +253,10 @@ class LaneSteps:
                 self._lane.collect(TIMEOUT)
             assert len(told) == len(requests)
             assert all(told)
-        seconds = perf_counter() - began
+        taken = self._watch.stop()
         for undo_name, request in undo:
             self._call(undo_name, request)
-        return seconds
+        return taken
 
     def _call(self, name: str, request: Any) -> bytes:  # noqa: ANN401  # untyped
         return self._lane.call(PREFIX_CACHE + name, [request.SerializeToString()], TIMEOUT)
@@ -361,15 +399,20 @@ def step_figures(
         assert namespace.wait_open(TIMEOUT), namespace.failure
         Engine(namespace).publish(prompts)
         lane, requests = stack.enter_context(open_lane(store.runtime_dir))
+        watch = Stopwatch(store.pid)
 
         def ask(name: str, request: Any) -> bytes:  # noqa: ANN401  # untyped
             return lane.call(PREFIX_CACHE + name, [request.SerializeToString()], TIMEOUT)
 
-        tables: dict[str, dict[str, dict[str, Callable[[], float]]]] = {
+        tables: dict[str, dict[str, dict[str, Callable[[], Taken]]]] = {
             "client": {
                 kind: {
                     way: ClientSteps(
-                        client, namespace, plan_of(kind, prompts), by_one_call=way == ONE_CALL
+                        client,
+                        namespace,
+                        plan_of(kind, prompts),
+                        watch,
+                        by_one_call=way == ONE_CALL,
                     )
                     for way in CLIENT_WAYS
                 }
@@ -377,7 +420,8 @@ def step_figures(
             },
             "lane": {
                 kind: {
-                    way: LaneSteps(lane, requests.of(kind, prompts, ask), way) for way in LANE_WAYS
+                    way: LaneSteps(lane, requests.of(kind, prompts, ask), way, watch)
+                    for way in LANE_WAYS
                 }
                 for kind in LANE_KINDS
             },
@@ -390,26 +434,49 @@ def step_figures(
 
 
 def _measure(
-    ways: dict[str, Callable[[], float]], rounds: int, seconds: float
+    ways: dict[str, Callable[[], Taken]], rounds: int, seconds: float
 ) -> dict[str, dict[str, Any]]:
     """Returns the figures of each way, measured in turns."""
-    samples: dict[str, list[list[float]]] = {way: [] for way in ways}
+    samples: dict[str, list[list[Taken]]] = {way: [] for way in ways}
     for number in range(rounds):
         for way in list(ways)[:: -1 if number % 2 else 1]:
-            found: list[float] = []
+            found: list[Taken] = []
             until = perf_counter() + seconds
             while perf_counter() < until or not found:
-                found.append(ways[way]() * MICROSECONDS)
+                found.append(ways[way]())
             samples[way].append(found)
     one = samples[ONE_CALL]
     return {
         way: {
-            "p50_us": round(median(map(median, own)), 1),
-            "times_one_call": round(
-                median(median(a) / median(b) for a, b in zip(own, one, strict=True)), 2
-            ),
+            "p50_us": _microseconds(map(_wall, own)),
+            "least_us": _microseconds(map(_least, own)),
+            "cpu_us": _microseconds(map(_cpu, own)),
+            "times_one_call": _times(map(_wall, own), map(_wall, one)),
+            "least_times_one_call": _times(map(_least, own), map(_least, one)),
+            "cpu_times_one_call": _times(map(_cpu, own), map(_cpu, one)),
             "samples": sum(map(len, own)),
-            "rounds_us": [round(median(each), 1) for each in own],
+            "rounds_us": [round(_wall(each) * MICROSECONDS, 1) for each in own],
         }
         for way, own in samples.items()
     }
+
+
+def _wall(round_: Sequence[Taken]) -> float:
+    return median(each.seconds for each in round_)
+
+
+def _least(round_: Sequence[Taken]) -> float:
+    return min(each.seconds for each in round_)
+
+
+def _cpu(round_: Sequence[Taken]) -> float:
+    return median(each.cpu_seconds for each in round_)
+
+
+def _microseconds(rounds: Iterable[float]) -> float:
+    return round(median(rounds) * MICROSECONDS, 1)
+
+
+def _times(own: Iterable[float], one: Iterable[float]) -> float:
+    """Returns the median of the rounds' ratios."""
+    return round(median(a / b for a, b in zip(own, one, strict=True)), 2)

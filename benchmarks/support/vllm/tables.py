@@ -49,7 +49,9 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         for case in document["failures"]:
             identical = {True: "yes", False: "NO", None: NONE}[case["identical"]]
             happened = "WRONG" if case["wrong"] else case["note"]
-            yield f"| {case['name']} | {identical} | {case['loaded']:,} | {happened} |"
+            connector = case.get("connector", "")
+            name = f"{case['name']} ({connector})" if connector else case["name"]
+            yield f"| {name} | {identical} | {case['loaded']:,} | {happened} |"
 
 
 def _table(key: str, columns: Sequence[str], rows: Mapping[str, list[str]]) -> Iterator[str]:

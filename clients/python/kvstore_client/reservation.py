@@ -233,14 +233,16 @@ class Reservation:
         elif slot_offsets or groups:
             raise ValueError("only spare slots have offsets")
         require_current(self.hold, *self._bases, wait=wait)
-        request.page_checksums.extend(self._checksums(Pages(runs), first, end))
+        pages = self.pages if runs is self._runs else Pages(runs)
+        request.page_checksums.extend(self._checksums(pages, first, end))
         return _Insertion(request, runs, end)
 
     def _inserted(
         self, insertion: "_Insertion", answer: prefix_cache_pb2.InsertPrefixResponse
     ) -> Inserted:
         """Notes an insert that the store answered, and returns its outcome."""
-        self._take_runs(insertion.runs)
+        if insertion.runs is not self._runs:
+            self._take_runs(insertion.runs)
         self._inserted_end = max(self._inserted_end, insertion.end)
         # Not required to be mapped: another worker's page may be in an extent unmapped here.
         pages = Pages(answer.runs)

@@ -48,12 +48,14 @@ class StepOutcome(Generic[T]):
     def result(self) -> T:
         """Returns what the single call returns, or raises what it raises.
 
-        Raises ``ValueError`` if the step did not run.
+        Raises ``ValueError`` if the step did not run yet.
         """
         if self._error is not None:
             raise self._error
         if not self._results:
-            raise ValueError("the step did not run")
+            raise ValueError(
+                "the step did not run: call run, or leave its with block, before result"
+            )
         return self._results[0]
 
     def succeed(self, result: T) -> None:
@@ -112,8 +114,8 @@ class StoreStep:
 
     Add operations, then call :meth:`run`, or leave the ``with`` block. Each operation has an
     outcome of its own, which is that of the single call, and fails by itself. They take effect in
-    the order in which they were added. After an exception in the block nothing is sent, and
-    everything is still held.
+    the order in which they were added. After an exception in the block nothing is sent, and all
+    pins and reservations are still held.
 
     With a store that does not run steps, or for holds of an earlier session, the operations are
     single calls, one after another. A match in a step does not wait for pages on the store's disk;
@@ -315,7 +317,7 @@ class StoreStep:
     def release(self, *held: HeldPages | Reservation) -> None:
         """Adds the release of matches and the abort of reservations, as their own methods do.
 
-        They are given back also if the store does not answer: the client repeats it.
+        If the store does not answer, the client repeats the release until it does.
         """
         holds = [hold for each in held for hold in _holds_of(each)]
         for hold in holds:
@@ -333,7 +335,7 @@ class StoreStep:
         errors are in the outcomes. Raises ``ValueError`` the second time.
         """
         if self._ran:
-            raise ValueError("the step ran already")
+            raise ValueError("the step ran already: make another StoreStep")
         self._ran = True
         found = self._common_session()
         if found is None:
@@ -358,7 +360,7 @@ class StoreStep:
 
     def _add(self, operation: _Operation[T]) -> StepOutcome[T]:
         if self._ran:
-            raise ValueError("the step ran already")
+            raise ValueError("the step ran already: make another StoreStep")
         self._releasing = None
         self._operations.append(operation)
         return operation.outcome

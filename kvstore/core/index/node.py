@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from kvstore.core.index.children import NO_CHILDREN, Children
 from kvstore.core.index.jumps import Jump
 from kvstore.core.index.next_tokens import NextTokens
+from kvstore.core.index.page_ids import PageIds
 from kvstore.core.index.usage import Step, Tail, tail_of
 from kvstore.core.values.page_hash import DIGEST_BYTES
 from kvstore.core.values.requests import NO_HINT
@@ -382,8 +383,8 @@ class Node(Copies):
     it. The root has neither edge nor slots. A node out of the index is ``detached``: only its
     anchors keep its pages. ``next_tokens`` are those after its pages, or None. ``usage.py``
     explains and writes ``last_use``, ``hits``, ``hint`` and ``steps``. ``page_hashes`` has the
-    digests of its pages, or is None. ``jump_down`` and ``jump_up`` lead over many nodes below and
-    above it, or are None.
+    digests of its pages, or is None. ``page_ids`` are None without a journal. ``jump_down`` and
+    ``jump_up`` lead over many nodes below and above it, or are None.
     """
 
     __slots__ = (
@@ -400,6 +401,7 @@ class Node(Copies):
         "next_tokens",
         "number",
         "page_hashes",
+        "page_ids",
         "parent",
         "start",
         "steps",
@@ -424,6 +426,7 @@ class Node(Copies):
         self.children: Children[Node] = NO_CHILDREN
         self.lower: Lower | None = None
         self.page_hashes: PageHashes | None = None
+        self.page_ids: PageIds | None = None
         self.jump_down: Jump[Node] | None = None
         self.jump_up: Jump[Node] | None = None
         self.bare = 0
@@ -499,6 +502,8 @@ class Node(Copies):
         """Keeps the first ``keep`` pages; returns the slots that the others had in tier 1."""
         if self.page_hashes is not None:
             self.page_hashes = self.page_hashes.cut(keep)
+        if self.page_ids is not None and keep:
+            self.page_ids.cut(keep)
         if self.lower is not None:
             self.lower.cut_pages(keep)
         return super().cut_pages(keep)
@@ -507,6 +512,8 @@ class Node(Copies):
         """Gives the copies and anchors of the first ``pages`` pages to the new node above."""
         if self.page_hashes is not None:
             upper.page_hashes, self.page_hashes = self.page_hashes.divide(pages)
+        if self.page_ids is not None:
+            upper.page_ids = self.page_ids.divide(pages)
         upper.slots, upper.missing = self.divide(pages)
         upper.bare = int(self.is_bare)
         if self.lower is not None:
@@ -526,6 +533,9 @@ class Node(Copies):
         """
         self.page_hashes = joined_hashes(upper.page_hashes, len(upper.slots), self.page_hashes)
         upper.page_hashes = None
+        if upper.page_ids is not None and self.page_ids is not None:
+            self.page_ids.join(upper.page_ids, len(upper.slots))
+            upper.page_ids = None
         if upper.lower is not None:
             width = len(self.slots)
             lower = self.lower or Lower(self, array("Q", bytes(8 * width)), width)
@@ -554,6 +564,13 @@ class Node(Copies):
             if not node.is_bare:
                 return
             node = node.parent
+
+    def add_ids(self, start: int, base: int) -> None:
+        """Gives the pages from ``start`` on their ids, which begin at ``base``."""
+        if self.page_ids is None:
+            self.page_ids = PageIds(base)
+        else:
+            self.page_ids.append(start, base)
 
     def add_child(self, key: bytes, child: "Node") -> None:
         """Stores a child under the bytes of its first page, in place of the child there."""
@@ -585,6 +602,12 @@ class Position(NamedTuple):
     def depth(self) -> int:
         """Pages from the sequence's beginning."""
         return self.node.start + self.pages
+
+    @property
+    def page_id(self) -> int:
+        """The id of the last page, or zero at the beginning. There MUST be a journal."""
+        ids = self.node.page_ids
+        return 0 if ids is None else ids.at(self.pages - 1)
 
     def find_next_token(self, tail: bytes) -> int | None:
         """Returns the next token stored at the end of ``tail`` after this place, or None."""

@@ -37,6 +37,10 @@ class Index(Protocol):
         """Adds pages with ``slots`` and ``tokens`` after ``at`` and returns their end."""
         ...
 
+    def hang(self, above: Node, tokens: bytes, slots: Slots, missing: int = 0) -> Node:
+        """Adds a node below the end of ``above``, its last ``missing`` pages not in tier 1."""
+        ...
+
     def tops_beginning_with(self, at: Position, tokens: bytes) -> list[Node]:
         """Returns the nodes that start with a page after ``at`` which begins with ``tokens``."""
         ...

@@ -126,6 +126,21 @@ class RadixIndex:
             node.cover()
         return _new_tuple(Position, (child, len(slots)))
 
+    def hang(self, above: Node, tokens: bytes, slots: Slots, missing: int = 0) -> Node:
+        """Adds a node below the end of ``above`` and returns it, as :meth:`extend` does.
+
+        Its last ``missing`` pages have no copy in tier 1. A node is never grown.
+        """
+        self.page_count += len(slots)
+        was_bare = above.is_bare
+        child = self._new_node(tokens, slots, above, above.start + len(above.slots))
+        child.missing = missing
+        if missing == len(slots):
+            above.bare += 1
+        elif was_bare:
+            above.cover()
+        return child
+
     def tops_beginning_with(self, at: Position, tokens: bytes) -> list[Node]:
         """Returns the nodes that start with a page after ``at`` which begins with ``tokens``.
 

@@ -15,7 +15,7 @@ from kvstore.core.invariants.invariant import invariant
 from kvstore.core.invariants.tiers import check_disk, check_moves
 from kvstore.core.invariants.tree import check_counts, check_joined, check_prefills, check_tree
 from kvstore.core.leases.holds import Hold
-from kvstore.core.leases.lease import Lease, LeaseState
+from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import namespace_of
 from kvstore.core.pool.placement import FIRST
@@ -158,11 +158,9 @@ def _owned(cache: PrefixCache, arena: Arena, holds: list[Hold]) -> Iterator[tupl
         yield from ((slot, SlotState.DETACHED) for slot in _copies(node, arena))
     yield from ((slot, SlotState.MOVING) for slot in _targets(cache, arena))
     for lease in cache.table.leases.values():
-        expired = lease.state is LeaseState.EXPIRED
-        state = SlotState.QUARANTINED if expired else SlotState.RESERVED
         for reservation in lease.reservations.values():
             if reservation.namespace.arena is arena:
-                yield from ((slot, state) for slot in reservation.unpublished())
+                yield from ((slot, lease.slot_state) for slot in reservation.unpublished())
     for extent in arena.extents.values():
         base = extent.extent_id << INDEX_BITS
         yield from ((base | index, SlotState.FREE) for index in extent.available)

@@ -283,7 +283,8 @@ class Reservation(Hold):
     ``group_pages`` are the pages of KV cache groups that went through an insert, by group and
     position, and True for those that were published. The slots of the others are ``duplicates``.
     ``base`` has the ids of the pin and of the reservation that its first insert named as the base,
-    or is None before.
+    or is None before. ``lease_number`` is that of its lease, and ``written_count`` the number of
+    slots that it had when a journal last had all of it.
     """
 
     __slots__ = (
@@ -291,16 +292,20 @@ class Reservation(Hold):
         "duplicates",
         "group_pages",
         "inserted",
+        "lease_number",
         "prefill",
         "published",
         "reserved",
         "start_page",
         "tail_token_count",
         "whole_end",
+        "written_count",
     )
 
     def __init__(self, hold_id: int, namespace: Namespace, start_page: int, now: float) -> None:
         super().__init__(hold_id, namespace, now)
+        self.lease_number = 0
+        self.written_count = 0
         self.start_page = start_page
         self.whole_end = start_page
         self.reserved: Slots = array("Q")

@@ -63,7 +63,8 @@ class Process:
 class Lease:
     """A worker's membership. Not thread-safe.
 
-    ``number`` counts leases by granting, and ``owner`` is its tenant.
+    ``number`` counts leases by granting, and ``owner`` is its tenant. A recovered lease is
+    ``suspended`` until one of its processes attaches again.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Lease:
         self.display_name = display_name
         self.features: frozenset[str] = frozenset()
         self.state = LeaseState.ACTIVE
+        self.suspended = False
         self.granted_at = now
         self.expired_at: float | None = None
         self.ttl = 0.0
@@ -94,13 +96,13 @@ class Lease:
         self.pin_tombstones = TombstonesOf(owner.tombstones, (number, "pin"))
         self.reservation_tombstones = TombstonesOf(owner.tombstones, (number, "reservation"))
         self.counters = Counters()
-        self._secret_digest = caller.secret_digest
+        self.secret_digest = caller.secret_digest
         self._hold_number = 0
         self._max_holds = limits.max_holds_per_lease
 
     def knows(self, caller: Caller) -> bool:
         """Returns True if tenant and secret are this lease's, in constant time."""
-        same = compare_digest(self._secret_digest, caller.secret_digest)
+        same = compare_digest(self.secret_digest, caller.secret_digest)
         return same and caller.identity.tenant == self.tenant
 
     @property
@@ -114,9 +116,15 @@ class Lease:
         if self.state is LeaseState.EXPIRED:
             raise LeaseExpired(lease_id=self.lease_id.hex())
 
+    @property
+    def slot_state(self) -> SlotState:
+        """The state of the slots of its reservations: in quarantine, nobody is to write there."""
+        quarantined = self.suspended or self.state is LeaseState.EXPIRED
+        return SlotState.QUARANTINED if quarantined else SlotState.RESERVED
+
     def require_attached(self) -> None:
         """Raises :class:`NotAttached` unless a living process is attached."""
-        if not self.processes:
+        if not self.processes or self.suspended:
             raise NotAttached(lease_id=self.lease_id.hex())
 
     def require_room(self, count: int) -> None:
@@ -156,6 +164,7 @@ class Lease:
         """Adds a reservation."""
         self._hold_number += 1
         reservation.number = self._hold_number
+        reservation.lease_number = self.number
         self.reservations[reservation.hold_id] = reservation
         self.owner.hold_count += 1
 
@@ -165,9 +174,7 @@ class Lease:
         self.owner.hold_count -= 1
         self.owner.group_page_count -= len(reservation.group_pages)
         reservation.drop_prefill()
-        expired = self.state is LeaseState.EXPIRED
-        state = SlotState.QUARANTINED if expired else SlotState.RESERVED
-        reservation.namespace.arena.recycle(reservation.unpublished(), state)
+        reservation.namespace.arena.recycle(reservation.unpublished(), self.slot_state)
         release(reservation.anchors)
 
     def pin(self, pin_id: int) -> Pin | SourcePin:
@@ -215,6 +222,22 @@ class Lease:
             usable &= process.mapped
         return usable
 
+    def quarantine(self) -> None:
+        """Puts the slots of its reservations into quarantine, before its state says so."""
+        self._change_slots(SlotState.QUARANTINED)
+
+    def resume(self) -> None:
+        """Gives a recovered lease the slots of its reservations back."""
+        if self.suspended and self.state is LeaseState.ACTIVE:
+            self._change_slots(SlotState.RESERVED)
+        self.suspended = False
+
+    def _change_slots(self, state: SlotState) -> None:
+        before = self.slot_state
+        for each in self.reservations.values():
+            if before is not state:
+                each.namespace.arena.change(each.unpublished(), before, state)
+
     def unpublished_count(self) -> int:
         """Returns how many slots are reserved, or in quarantine, under this lease."""
         return sum(each.own_count for each in self.reservations.values())
@@ -222,5 +245,6 @@ class Lease:
     def change(self, change: str) -> LeaseChange:
         """Returns a change, with the counts of what the lease holds now."""
         pins, slots = len(self.pins), self.unpublished_count()
-        counts = (pins, 0, slots) if self.state is LeaseState.EXPIRED else (pins, slots, 0)
+        quarantined = self.slot_state is SlotState.QUARANTINED
+        counts = (pins, 0, slots) if quarantined else (pins, slots, 0)
         return LeaseChange(self.lease_id, self.display_name, change, *counts)

@@ -11,7 +11,8 @@ class LeaseTable:
     """The leases that have not ended, their processes, and the tenants. Not thread-safe.
 
     ``leases`` are by tenant and id, in the order of granting. Two tenants may choose the same
-    id; these are two leases. ``tenants`` are those that have something, or had until lately.
+    id; these are two leases. ``granted_count`` leases were ever granted.
+    ``tenants`` are those that have something, or had until lately.
     """
 
     def __init__(self, limits: Limits, quotas: QuotaTable) -> None:
@@ -21,7 +22,7 @@ class LeaseTable:
         self.tenants: dict[str, Tenant] = {}
         self._limits = limits
         self._quotas = quotas
-        self._granted = 0
+        self.granted_count = 0
 
     def grant(self, caller: Caller, display_name: str, now: float) -> Lease:
         """Returns the lease of the caller's id, made if it is new.
@@ -39,14 +40,18 @@ class LeaseTable:
         lease_id = caller.lease_id
         owner.lease_tombstones.require_none(lease_id, lease_id=lease_id.hex())
         owner.require_lease_room()
-        self._granted += 1
-        lease = Lease(self._granted, caller, display_name, owner, limits=self._limits, now=now)
-        self.leases[lease.tenant, lease_id] = lease
-        self.leases_of.add(lease.tenant, lease_id, lease)
-        owner.lease_count += 1
-        # A tenant that had nothing so far is new.
-        self.tenants[lease.tenant] = owner
+        self.granted_count += 1
+        lease = Lease(self.granted_count, caller, display_name, owner, limits=self._limits, now=now)
+        self.add(lease)
         return lease
+
+    def add(self, lease: Lease) -> None:
+        """Adds a lease, and counts it for its tenant."""
+        self.leases[lease.tenant, lease.lease_id] = lease
+        self.leases_of.add(lease.tenant, lease.lease_id, lease)
+        lease.owner.lease_count += 1
+        # A tenant that had nothing so far is new.
+        self.tenants[lease.tenant] = lease.owner
 
     def tenant_of(self, identity: Identity) -> Tenant:
         """Returns the identity's tenant, or a new one if it has nothing."""

@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from kvstore.core.journal.journal import Journal
+from kvstore.core.journal.rows import MappingRow, Table
+
 
 @dataclass
 class Mapping:
@@ -21,6 +24,7 @@ class Mappings:
 
     def __init__(self) -> None:
         self._by_process: dict[int, Mapping] = {}
+        self._journal: Journal | None = None
 
     @property
     def process_ids(self) -> set[int]:
@@ -37,6 +41,7 @@ class Mappings:
         given = set(extent_ids)
         if given:
             self._by_process.setdefault(process_id, Mapping(pid)).extent_ids |= given
+            self._write(process_id)
 
     def take_back(self, process_id: int, extent_ids: Iterable[int]) -> None:
         """Records that a process unmapped extents. Ignores unknown ones."""
@@ -45,10 +50,26 @@ class Mappings:
             mapping.extent_ids.difference_update(extent_ids)
             if not mapping.extent_ids:
                 del self._by_process[process_id]
+            self._write(process_id)
 
     def forget(self, process_id: int) -> None:
         """Records that a process has nothing mapped any more."""
-        self._by_process.pop(process_id, None)
+        if self._by_process.pop(process_id, None) is not None:
+            self._write(process_id)
+
+    def journal_to(self, journal: Journal) -> None:
+        """Writes what changes from now on to a journal."""
+        self._journal = journal
+
+    def _write(self, process_id: int) -> None:
+        if self._journal is None:
+            return
+        mapping = self._by_process.get(process_id)
+        if mapping is None:
+            self._journal.clear(Table.MAPPINGS, process_id)
+        else:
+            row = MappingRow(process_id, mapping.pid, tuple(sorted(mapping.extent_ids)))
+            self._journal.put(Table.MAPPINGS, process_id, row)
 
     def pids(self, extent_id: int) -> list[int]:
         """Returns the processes that may have an extent mapped, by the ids that people know."""

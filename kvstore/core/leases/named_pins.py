@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from math import inf
 
 from kvstore.core.index.node import Position
+from kvstore.core.journal.journal import Journal
+from kvstore.core.journal.rows import Table
 from kvstore.core.leases.holds import Hold
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.pages import release
@@ -15,10 +17,11 @@ class NamedPin(Hold):
 
     It has one anchor and never a detached page, since it ends when one of its pages is
     removed. ``fingerprint`` identifies the prefix that was asked for, which may be longer
-    than what is held. ``due`` is the time at which the pin ends by itself, or infinity.
+    than what is held. ``due`` is the time at which the pin ends by itself, or infinity, and
+    ``ttl`` the seconds from when that was set.
     """
 
-    __slots__ = ("_table", "due", "fingerprint", "name")
+    __slots__ = ("_table", "due", "fingerprint", "name", "ttl")
 
     def __init__(
         self,
@@ -26,16 +29,21 @@ class NamedPin(Hold):
         namespace: Namespace,
         at: Position,
         name: str,
-        fingerprint: object,
+        fingerprint: bytes,
         now: float,
         tiers: Tiers = None,
     ) -> None:
         super().__init__(table.next_number(), namespace, now, tiers)
         self.name = name
         self.fingerprint = fingerprint
-        self.due = inf
+        self.due = self.ttl = inf
         self._table = table
         self.stand_at(at)
+
+    def live(self, now: float, ttl: float | None) -> None:
+        """Ends by itself ``ttl`` seconds from ``now``, or never."""
+        self.ttl = inf if ttl is None else ttl
+        self.due = now + self.ttl
 
     def pages_leave(self) -> bool:
         """Ends the named pin, which holds only pages of the index. Returns True."""
@@ -49,11 +57,19 @@ class NamedPin(Hold):
 
 
 class NamedPinTable:
-    """The named pins of every namespace, by name. Not thread-safe."""
+    """The named pins of every namespace, by name. Not thread-safe.
+
+    ``last_number`` is that of the latest one made.
+    """
 
     def __init__(self) -> None:
         self._by_namespace: dict[Namespace, dict[str, NamedPin]] = {}
-        self._last_number = 0
+        self._journal: Journal | None = None
+        self.last_number = 0
+
+    def journal_to(self, journal: Journal) -> None:
+        """Writes what changes from now on to a journal."""
+        self._journal = journal
 
     def of(self, namespace: Namespace) -> Mapping[str, NamedPin]:
         """Returns a namespace's named pins by name, in the order of their making."""
@@ -67,6 +83,8 @@ class NamedPinTable:
 
     def drop(self, pin: NamedPin) -> None:
         """Removes a named pin, whose anchors stay for the caller to release."""
+        if self._journal is not None:
+            self._journal.clear(Table.NAMED_PINS, pin.hold_id)
         table = self._by_namespace[pin.namespace]
         del table[pin.name]
         if not table:
@@ -81,5 +99,5 @@ class NamedPinTable:
 
     def next_number(self) -> int:
         """Returns the number of the next named pin."""
-        self._last_number += 1
-        return self._last_number
+        self.last_number += 1
+        return self.last_number

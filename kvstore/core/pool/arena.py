@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from kvstore.core.eviction.protocol import EvictionPolicy
+from kvstore.core.journal.rows import ExtentRow
 from kvstore.core.pool.tenant import Tenant
 from kvstore.core.values.slots import (
     FREE,
@@ -145,6 +146,14 @@ class Arena:
         for slot, checksum in checksums:
             self.extents[slot >> INDEX_BITS].checksums[slot & INDEX_MASK] = checksum
 
+    def restore_extent(self, extent: ExtentSlots) -> None:
+        """Adds an extent whose slots have their states already."""
+        self.extents[extent.extent_id] = extent
+        self.slot_count += extent.slot_count
+        for state in SlotState:
+            self.counts[state] += extent.states.count(state)
+        self._count_bytes(extent.slot_count)
+
     def recycle(self, slots: Slots, before: SlotState) -> None:
         """Gives ``slots`` back: generation + 1, FREE."""
         self.counts[before] -= len(slots)
@@ -152,3 +161,10 @@ class Arena:
         recycle(self.extents, slots)
         if self._recycled is not None:
             self._recycled(slots)
+
+
+def extent_row(
+    arena: Arena, extent_id: int, slot_count: int, *, retiring: bool = False
+) -> ExtentRow:
+    """Returns the row of an arena's extent."""
+    return ExtentRow(extent_id, arena.arena_id, *arena.key, slot_count, retiring)

@@ -4,6 +4,8 @@ from collections import deque
 from typing import NamedTuple
 
 from kvstore.core.index.node import Node, Position
+from kvstore.core.journal.journal import Journal
+from kvstore.core.journal.rows import RemovalRow, Table
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.page_hash import page_digests
 
@@ -22,26 +24,34 @@ class Touch(NamedTuple):
 class RemovedPrefix(NamedTuple):
     """A page that must leave the disk, together with everything that continues it.
 
-    Without ``page_digest`` it is every page of the namespace.
+    Without ``page_digest`` it is every page of the namespace. ``number`` counts removals.
     """
 
     namespace_id: bytes
     namespace_digest: bytes
     page_digest: bytes | None
+    number: int = 0
 
 
 class DiskState:
     """Touched pages, and removals that the disk has to carry out. Not thread-safe.
 
     ``namespaces`` are the open ones, by digest. ``untold`` counts, by the digest of a namespace
-    that is not open any more, the removals that are not yet reported to the disk.
+    that is not open any more, the removals that are not yet reported to the disk. ``last_number``
+    is that of the latest removal.
     """
 
     def __init__(self) -> None:
+        self._journal: Journal | None = None
+        self.last_number = 0
         self.touches: deque[Touch] = deque(maxlen=MAX_TOUCHES)
         self.removed: list[RemovedPrefix] = []
         self.namespaces: dict[bytes, Namespace] = {}
         self.untold: dict[bytes, int] = {}
+
+    def journal_to(self, journal: Journal) -> None:
+        """Writes what changes from now on to a journal."""
+        self._journal = journal
 
     def open(self, namespace: "Namespace") -> None:
         """Adds a namespace. The disk may first have to forget an earlier one of this identity."""
@@ -53,8 +63,11 @@ class DiskState:
         del self.namespaces[namespace.digest]
         self.untold[namespace.digest] = namespace.removing
 
-    def told(self, namespace_digest: bytes) -> None:
+    def told(self, removed: RemovedPrefix) -> None:
         """Records that a removal was reported to the disk."""
+        namespace_digest = removed.namespace_digest
+        if self._journal is not None:
+            self._journal.clear(Table.REMOVALS, removed.number)
         namespace = self.namespaces.get(namespace_digest)
         if namespace is not None:
             namespace.removing -= 1
@@ -98,7 +111,22 @@ class DiskState:
         """
         if namespace.deleted:
             return
+        self.last_number += 1
+        removed = RemovedPrefix(
+            namespace.namespace_id, namespace.digest, page_digest, self.last_number
+        )
+        if self._journal is not None:
+            row = RemovalRow(self.last_number, *removed[:3])
+            self._journal.put(Table.REMOVALS, self.last_number, row)
         namespace.removals += 1
-        namespace.removing += 1
-        removed = RemovedPrefix(namespace.namespace_id, namespace.digest, page_digest)
+        self.owe(removed)
+
+    def owe(self, removed: RemovedPrefix) -> None:
+        """Adds a removal to those that the disk has to carry out."""
+        namespace = self.namespaces.get(removed.namespace_digest)
+        if namespace is not None:
+            namespace.removing += 1
+        else:
+            digest = removed.namespace_digest
+            self.untold[digest] = self.untold.get(digest, 0) + 1
         self.removed.append(removed)

@@ -8,6 +8,7 @@ from kvstore.core.eviction.protocol import EvictionPolicy
 from kvstore.core.index.node import Node
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
+from kvstore.core.journal.journal import Journal
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.prefills import Prefills
 from kvstore.core.values.counters import Counters
@@ -28,6 +29,7 @@ class Namespace:
 
     For the disk, ``removals`` counts removals of pages that may not return. ``removing`` of
     these are not yet reported to the disk. ``losses`` counts how often the disk lost pages.
+    ``journal`` is that of the cache, or None.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Namespace:
         self.losses = 0
         self.deleted = False
         self.events = EventLog() if events is None else events
+        self.journal: Journal | None = None
 
     @cached_property
     def digest(self) -> bytes:

@@ -14,6 +14,7 @@ from kvstore.core.index.node import Anchor, AnyCopies, Node, Position
 from kvstore.core.index.path_hashes import hashes_to, remember
 from kvstore.core.index.radix import end_of_path, subtree, trim
 from kvstore.core.index.usage import begin_pages, inherit_uses
+from kvstore.core.journal.records import NO_PAGE
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.placement import FIRST, LOWER
@@ -68,13 +69,15 @@ def publish(
     hint: Hint = NO_HINT,
     *,
     cause: Cause = Cause.INSERTED,
+    page_id: int = 0,
 ) -> tuple[Position, int, int]:
     """Adds reserved ``slots`` as the pages of ``tokens`` after ``at``. RESERVED to CACHED.
 
     Adds whole pages, or one partial page, none of which is there, as for
     ``RadixIndex.extend``. Supersedes a partial page that the first of them begins with.
-    ``hint`` is that of the pages. Returns the last page's end, how many pages were superseded,
-    and how many had been evicted lately.
+    ``hint`` is that of the pages, and ``page_id`` the first one's id: with a journal, they MUST be
+    written there already. Returns the last page's end, how many pages were superseded, and how
+    many had been evicted lately.
     """
     superseded = supersede(at, tokens[: namespace.index.width])
     arena = namespace.arena
@@ -88,6 +91,9 @@ def publish(
         # A new node has no uses and no hint, so there is nothing to keep apart.
         if start or hint != NO_HINT:
             begin_pages(node, start, hint)
+        if page_id:
+            node.add_ids(start, page_id)
+            page_id += len(node.slots) - start
         back += policy.come_back(node, start, slot_count)
     if cut is not None:
         # Each hold is now on one part, so either part may merge with its neighbour.
@@ -114,14 +120,19 @@ def _fresh(end: Position, pages: int) -> list[tuple[Node, int]]:
         node = node.parent
 
 
+def begun(at: Position, page: bytes) -> Node | None:
+    """Returns the partial page after ``at`` that ``page`` begins with, or None."""
+    node = at.node
+    return node.children.beginning(page) if at.pages == len(node.slots) else None
+
+
 def supersede(at: Position, page: bytes) -> int:
     """Removes the partial page after ``at`` that ``page``, about to be published, begins with.
 
     Returns the number of pages removed. Next tokens within the partial page stay, since the
     fuller page has the same tokens.
     """
-    node = at.node
-    partial = node.children.beginning(page) if at.pages == len(node.slots) else None
+    node, partial = at.node, begun(at, page)
     if partial is None:
         return 0
     next_tokens, node.next_tokens = node.next_tokens, None
@@ -174,11 +185,11 @@ def remove(top: Node, cause: Cause = Cause.REMOVED) -> Removed:
     above = top.parent
     assert above is not None  # the root stays
     namespace = namespace_of(top)
+    if namespace.journal is not None:
+        _write_removal(namespace, top, cause)
     for node in subtree(top):
         _note_removed(namespace, node, cause)
-    for hold in dict.fromkeys(a.hold for node in subtree(top) for a in _anchors(node)):
-        if hold.pages_leave():
-            let_go(hold.anchors)
+    _end_holds(top)
     nodes = namespace.index.detach(top)
     end = Position(above, len(above.slots))
     for node in nodes:
@@ -200,6 +211,20 @@ def remove(top: Node, cause: Cause = Cause.REMOVED) -> Removed:
     for copies in above.leaves():
         succeed(copies, last_use)
     return Removed(given_back, kept)
+
+
+def _end_holds(top: Node) -> None:
+    """Ends the holds on pages from ``top`` on that end with them."""
+    for hold in dict.fromkeys(a.hold for node in subtree(top) for a in _anchors(node)):
+        if hold.pages_leave():
+            let_go(hold.anchors)
+
+
+def _write_removal(namespace: Namespace, top: Node, cause: Cause) -> None:
+    """Writes to the journal that ``top`` leaves the index with everything below it."""
+    # The record of a page tells which one it supersedes.
+    if namespace.journal is not None and cause is not Cause.SUPERSEDED:
+        namespace.journal.detach(namespace.number, Position(top, 1).page_id)
 
 
 def _anchors(node: Node) -> list[Anchor]:
@@ -225,8 +250,15 @@ def remove_corrupt(at: Position) -> Removed:
     removed = remove(top, Cause.CORRUPT)
     if above.next_tokens is not None:
         above.next_tokens.forget(top.start, page, NO_CHILDREN.has_begun_by)
+        forget_ends(namespace, Position(above, len(above.slots)), page)
     namespace.index.compact(above)
     return removed
+
+
+def forget_ends(namespace: Namespace, at: Position, page: bytes) -> None:
+    """Writes to the journal that the next tokens within ``page``, after ``at``, are dropped."""
+    if namespace.journal is not None:
+        namespace.journal.end(namespace.number, at.page_id, NO_PAGE, page, None)
 
 
 def remove_below(at: Position) -> Removed:

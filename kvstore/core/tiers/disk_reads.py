@@ -12,15 +12,17 @@ from typing import NamedTuple
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
 from kvstore.core.index.path_hashes import PathHashes, hashes_to, kept_end, remember
+from kvstore.core.journal.records import INSERTED, NO_PAGE, PagesRecord
 from kvstore.core.leases.holds import Hold
+from kvstore.core.leases.journaling import generations_of
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace, namespace_of
-from kvstore.core.pool.pages import evict, nominate, publish, release
-from kvstore.core.pool.placement import nearest
+from kvstore.core.pool.pages import begun, evict, nominate, publish, release
+from kvstore.core.pool.placement import FIRST, nearest
 from kvstore.core.values.event_log import Cause
 from kvstore.core.values.group_pages import path_bytes
 from kvstore.core.values.requests import NO_HINT, Caller, MatchOptions, Sequence
-from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
+from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
 from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.core.verbs.lookup import cached_end, matchable_pages
 
@@ -220,10 +222,11 @@ class DiskReads:
         there = at.depth - read.start
         fresh = good[there:]
         if fresh:
-            namespace.arena.change(fresh, SlotState.MOVING, SlotState.RESERVED)
             rest = tokens[there * namespace.index.width :]
+            page_id = write_loaded(read, at, rest, fresh)
+            namespace.arena.change(fresh, SlotState.MOVING, SlotState.RESERVED)
             at, superseded, returned = publish(
-                namespace, at, rest, fresh, NO_HINT, cause=Cause.LOADED
+                namespace, at, rest, fresh, NO_HINT, cause=Cause.LOADED, page_id=page_id
             )
             for counters in (self._state.counters, namespace.counters, self._state.ended):
                 counters.superseded_page_count += superseded
@@ -237,6 +240,31 @@ class DiskReads:
         follows = kept_end(at) >= read.start and read.losses == namespace.losses
         remember(at, read.digests, read.start + len(good) if follows else 0)
         return fresh
+
+
+def write_loaded(read: Hold, at: Position, tokens: bytes, slots: Slots) -> int:
+    """Writes to the journal that pages which were read are published after ``at``.
+
+    Returns the first one's id, or zero without a journal. Their slots have their checksums.
+    """
+    namespace = read.namespace
+    if namespace.journal is None:
+        return 0
+    partial = begun(at, tokens[: namespace.width])
+    checksums = [
+        namespace.extents[each >> INDEX_BITS].checksums[each & INDEX_MASK] for each in slots
+    ]
+    return namespace.journal.insert(
+        PagesRecord(
+            *(INSERTED, FIRST, namespace.number, 0, namespace.journal.next_id, at.page_id),
+            NO_PAGE if partial is None else Position(partial, 1).page_id,
+            *(0, 0, 0, 0, 0),
+            slots,
+            generations_of(read, slots),
+            array("Q", checksums),
+            tokens,
+        )
+    )
 
 
 def take_targets(state: CacheState, lease: Lease, namespace: Namespace, count: int) -> Slots:

@@ -190,4 +190,4 @@ class DiskWrites:
         """Records that the disk answers with none of these any more. Reads may begin again."""
         for each in removed:
             assert self._state.disk is not None  # or nothing was removed of it
-            self._state.disk.told(each.namespace_digest)
+            self._state.disk.told(each)

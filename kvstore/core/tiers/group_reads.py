@@ -18,7 +18,7 @@ from kvstore.core.leases.holds import Hold
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.pages import publish, release, release_groups
 from kvstore.core.pool.placement import FIRST, LOWER, nearest
-from kvstore.core.tiers.disk_reads import ReadPage, take_targets
+from kvstore.core.tiers.disk_reads import ReadPage, take_targets, write_loaded
 from kvstore.core.tiers.disk_writes import UNBOUNDED
 from kvstore.core.values.event_log import Cause
 from kvstore.core.values.group_pages import group_marker
@@ -216,8 +216,11 @@ class GroupReads:
         there = at.pages == len(at.node.slots) and page.marker in at.node.children
         if there or slot[0] >> INDEX_BITS not in arena.lasting:
             return False
+        page_id = write_loaded(read, at, page.marker, slot)
         arena.change(slot, SlotState.MOVING, SlotState.RESERVED)
-        end, _, returned = publish(namespace, at, page.marker, slot, NO_HINT, cause=Cause.LOADED)
+        end, _, returned = publish(
+            namespace, at, page.marker, slot, NO_HINT, cause=Cause.LOADED, page_id=page_id
+        )
         for counters in (self._state.counters, namespace.counters, self._state.ended):
             counters.returned_page_count += returned
         self._state.touch(end)

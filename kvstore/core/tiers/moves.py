@@ -13,6 +13,7 @@ from kvstore.core.cache_state import CacheState
 from kvstore.core.eviction.protocol import Leaf, Victim
 from kvstore.core.index.node import Lower, Node, Position
 from kvstore.core.index.radix import ancestor
+from kvstore.core.journal.records import NO_PAGE, PagesRecord, RecordKind
 from kvstore.core.leases.holds import Hold
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace, namespace_of
@@ -109,6 +110,8 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
         at = places[end]
         slots = array("Q", [target])
         if copied and target >> INDEX_BITS in arena.lasting and _fits(at, move.tier):
+            if namespace.journal is not None:
+                _write(namespace, at, move.tier, source, target)
             arena.change(slots, SlotState.MOVING, SlotState.CACHED)
             arena.keep_checksums([(target, _checksum(namespace, source))])
             _publish(at.node, move.tier, target)
@@ -123,6 +126,24 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
     for node in dict.fromkeys(node for node, _ in places.values()):
         namespace.index.compact(node)
     return len(published)
+
+
+def _write(namespace: Namespace, at: Position, tier: int, source: int, target: int) -> None:
+    """Writes to the journal that the page that ends at ``at`` gets a copy in a tier."""
+    journal, width = namespace.journal, namespace.width
+    assert journal is not None  # the caller knows
+    generation = namespace.extents[target >> INDEX_BITS].generations[target & INDEX_MASK]
+    above = ancestor(at, at.depth - 1)
+    journal.copy(
+        PagesRecord(
+            *(RecordKind.COPY, tier, namespace.number, 0, at.page_id, above.page_id),
+            *(NO_PAGE, 0, 0, 0, 0, 0),
+            array("Q", (target,)),
+            array("Q", (generation,)),
+            array("Q", (_checksum(namespace, source),)),
+            at.node.edge[(at.pages - 1) * width : at.pages * width],
+        )
+    )
 
 
 def _places(move: Move) -> dict[int, Position]:

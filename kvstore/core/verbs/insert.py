@@ -1,14 +1,18 @@
 """Insert: publishes the pages of a reservation, and stores next tokens."""
 
+from array import array
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
+from kvstore.core.journal.journal import Journal
+from kvstore.core.journal.records import INSERTED, NO_PAGE, NOTHING, PagesRecord
 from kvstore.core.leases.holds import Hold, Reservation, covered_position
+from kvstore.core.leases.journaling import generations_in, reservation_row, write_reservation
 from kvstore.core.leases.lease import Lease
-from kvstore.core.pool.pages import publish
-from kvstore.core.pool.placement import joined, nearest
+from kvstore.core.pool.pages import begun, publish
+from kvstore.core.pool.placement import FIRST, joined, nearest
 from kvstore.core.values.group_pages import require_sequence
 from kvstore.core.values.requests import (
     NO_HINT,
@@ -20,7 +24,8 @@ from kvstore.core.values.requests import (
     Sequence,
     SlotMoves,
 )
-from kvstore.core.values.runs import runs_of
+from kvstore.core.values.runs import Run, runs_of
+from kvstore.core.values.slots import Slots
 from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.core.verbs.lookup import whole_tokens
 from kvstore.core.verbs.reclaim import Reclaiming
@@ -42,15 +47,22 @@ from kvstore.errors import (
     ParentNotCovered,
 )
 
+# A named tuple's constructor costs a Python frame.
+_new_tuple = tuple.__new__
+
 
 class Published(NamedTuple):
-    """The result of an insert, in pages. ``at`` is the end of the last page."""
+    """The result of an insert, in pages. ``at`` is the end of the last page.
+
+    ``runs`` are the slots of the pages that were published, if a journal has them.
+    """
 
     at: Position
     inserted: int
     duplicates: int
     superseded: int
     returned: int
+    runs: tuple[Run, ...] = ()
 
 
 class Inserting:
@@ -61,7 +73,7 @@ class Inserting:
         self._reclaiming = reclaiming
         self._groups = GroupPublishing(state, reclaiming)
 
-    def insert(
+    def insert(  # noqa: C901 - one step after the other
         self,
         caller: Caller,
         reservation_id: int,
@@ -108,19 +120,28 @@ class Inserting:
             lease.owner.require_group_room(len(plan.pages))
         # From here on nothing is refused.
         if moves is not None:
-            move_slots(lease, reservation, plan)
+            self._move_slots(lease, reservation, plan)
         expected = NO_HINT if hint is None else hint.at(now)
+        runs: tuple[Run, ...] = ()
         if place is not None:
             fresh = checksums[reservation.whole_end - first :]
-            self._publish(lease, reservation, sequence, place, cut, fresh, expected, now)
+            runs = self._publish(lease, reservation, sequence, place, cut, fresh, expected, now)
         if plan.pages:
             self._publish_groups(lease, reservation, sequence, plan, expected, now)
+        if self._state.journal is not None:
+            write_rest(self._state.journal, lease, reservation, moves)
         if next_token is not None:
             store_next_token(lease, reservation, sequence, next_token)
         flags = reservation.published[first - reservation.start_page : end - reservation.start_page]
-        runs = runs_of(reservation.slots()[first:end], namespace.extents)
+        runs = runs or runs_of(reservation.slots()[first:end], namespace.extents)
         groups = () if moves is None else published_groups(reservation, moves.groups)
         return Inserted(runs, sum(flags), groups)
+
+    def _move_slots(self, lease: Lease, reservation: Reservation, plan: PlannedMoves) -> None:
+        """Moves slots as :func:`move_slots` does, after the journal has a new reservation."""
+        if self._state.journal is not None and reservation.hold_id not in lease.reservations:
+            self._state.journal.hold(reservation_row(lease, reservation))
+        move_slots(lease, reservation, plan)
 
     def _publish_groups(
         self,
@@ -154,10 +175,11 @@ class Inserting:
         checksums: Items[int],
         hint: Hint,
         now: float,
-    ) -> None:
+    ) -> tuple[Run, ...]:
         """Publishes a sequence's pages from byte ``cut`` on, and tells the other tiers.
 
-        ``place`` is that of :func:`place_of`.
+        ``place`` is that of :func:`place_of`. Returns the slots of the sequence if they are known
+        and all of it was published.
         """
         state, namespace, tokens = self._state, reservation.namespace, sequence.tokens[cut:]
         namespace.arena.policy.now = state.events.now = now
@@ -178,6 +200,7 @@ class Inserting:
             counters.duplicate_page_count += published.duplicates
             counters.superseded_page_count += published.superseded
             counters.returned_page_count += published.returned
+        return () if cut or published.duplicates else published.runs
 
 
 def published_groups(
@@ -326,23 +349,33 @@ def publish_next(
     """
     namespace = reservation.namespace
     index = namespace.index
-    begun = reservation.whole_end
+    done = reservation.whole_end
     pages, rest = divmod(len(tokens), index.width)
     slots = reservation.reserved[reservation.inserted :]
     at = index.descend(parent, tokens, pages)
-    duplicates = at.node.start + at.pages - begun
+    duplicates = at.node.start + at.pages - done
     flags = [False] * duplicates + [True] * (pages - duplicates)
-    superseded = returned = 0
+    superseded = returned = page_id = 0
+    runs: tuple[Run, ...] = ()
+    tail = tokens[pages * index.width :]
+    # Nothing continues a page that is not there yet.
+    fuller = index.beginning_with(at, tail) if rest and duplicates == pages else None
+    if namespace.journal is not None:
+        count = pages - duplicates + (rest > 0 and fuller is None)
+        page_id, runs = write_insert(
+            *(reservation, at if fuller is None else fuller),
+            *(slots[duplicates : duplicates + count], tokens[duplicates * index.width :]),
+            *(checksums[duplicates : duplicates + count], duplicates + (fuller is not None)),
+        )
     if duplicates < pages:
         whole = tokens[duplicates * index.width : pages * index.width]
         own = slots[duplicates:pages]
-        at, superseded, returned = publish(namespace, at, whole, own, hint)
+        at, superseded, returned = publish(namespace, at, whole, own, hint, page_id=page_id)
     if rest:
-        tail = tokens[pages * index.width :]
-        fuller = index.beginning_with(at, tail)
         if fuller is None:
             own = slots[pages : pages + 1]
-            at, more, back = publish(namespace, at, tail, own, hint)
+            page_id += page_id and pages - duplicates
+            at, more, back = publish(namespace, at, tail, own, hint, page_id=page_id)
             superseded += more
             returned += back
         else:
@@ -351,7 +384,7 @@ def publish_next(
     tiers = None
     if namespace.lower_arena is not None:
         held = None if base is None else base.tiers
-        tiers = joined(held, begun, nearest(at), at.depth)
+        tiers = joined(held, done, nearest(at), at.depth)
     if checksums:
         marked = zip(slots, flags, checksums, strict=False)
         namespace.arena.keep_checksums(
@@ -362,7 +395,55 @@ def publish_next(
     reservation.record(flags, at, rest // TOKEN_BYTES, tiers)
     for node in left:
         index.compact(node)
-    return Published(at, sum(flags), len(flags) - sum(flags), superseded, returned)
+    return Published(at, sum(flags), len(flags) - sum(flags), superseded, returned, runs)
+
+
+def write_rest(
+    journal: Journal, lease: Lease, reservation: Reservation, moves: SlotMoves | None
+) -> None:
+    """Writes to the journal what the record of an insert does not say of its reservation.
+
+    Slots that moved are from now on those of the reservation that was written last.
+    """
+    if moves is not None or reservation.tiers is not None:
+        write_reservation(journal, lease, reservation)
+
+
+def write_insert(
+    reservation: Reservation,
+    at: Position,
+    slots: Slots,
+    tokens: bytes,
+    checksums: Items[int],
+    duplicate_count: int,
+) -> tuple[int, tuple[Run, ...]]:
+    """Writes to the journal that pages are published after ``at``.
+
+    Without ``slots`` all pages are cached, the last one at ``at``. Returns the first page's id,
+    and the slots as runs.
+    """
+    namespace = reservation.namespace
+    journal = namespace.journal
+    assert journal is not None  # the caller knows
+    partial = begun(at, tokens[: namespace.width]) if slots else None
+    superseded = NO_PAGE if partial is None else Position(partial, 1).page_id
+    runs = runs_of(slots, namespace.extents)
+    # Slots that moved are the other reservation's until this one is written.
+    is_pending = len(reservation.reserved) > reservation.written_count
+    number = journal.next_number if is_pending else 0
+    tail = len(tokens) % namespace.width // TOKEN_BYTES
+    record = (
+        *(INSERTED, FIRST, namespace.number, reservation.lease_number),
+        *(journal.next_id, at.page_id),
+        *(superseded, reservation.hold_id, reservation.inserted, duplicate_count, tail, number),
+        *(
+            slots,
+            generations_in(runs),
+            array("Q", checksums) if checksums else NOTHING,
+            tokens if slots else b"",
+        ),
+    )
+    return journal.insert(_new_tuple(PagesRecord, record)), runs
 
 
 def announce(lease: Lease, sequence: Sequence, pin_id: int, reservation: Reservation) -> None:
@@ -412,5 +493,10 @@ def store_next_token(
     base = base_of(lease, reservation, sequence)
     at = covered_position(namespace, base, depth)
     last = reservation.position_at(depth + 1) if rest else at
-    if length and not last.node.detached:
-        at.store_next_token(sequence.tokens[len(sequence.tokens) - rest :], token)
+    if not length or last.node.detached:
+        return
+    tail = sequence.tokens[len(sequence.tokens) - rest :]
+    journal = namespace.journal
+    if journal is not None and at.find_next_token(tail) is None:
+        journal.end(namespace.number, at.page_id, last.page_id, tail, token)
+    at.store_next_token(tail, token)

@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 
 from kvstore.core.cache_state import CacheState
+from kvstore.core.journal.journal import LEASE_NUMBERS
+from kvstore.core.journal.rows import PIN_SCOPE, RESERVATION_SCOPE, CounterRow, ProcessRow, Table
+from kvstore.core.leases.journaling import lease_row
 from kvstore.core.leases.lease import Lease, LeaseChange, LeaseState, Process
 from kvstore.core.values.event_log import LeaseEvent, LeaseStep
 from kvstore.core.values.limits import QuotaTable
 from kvstore.core.values.requests import Caller
-from kvstore.core.values.slots import SlotState
 from kvstore.errors import InvalidField, LeaseNotFound
 
 
@@ -40,6 +42,10 @@ class Lifecycle:
         wanted = limits.default_ttl if ttl is None else ttl
         lease.ttl = min(max(wanted, limits.min_ttl), limits.max_ttl)
         lease.features = frozenset(features)
+        journal = self._state.journal
+        if journal is not None:
+            journal.put(Table.COUNTERS, LEASE_NUMBERS, CounterRow(table.granted_count))
+            journal.put(Table.LEASES, lease.number, lease_row(lease))
         return table.renew(lease, now)
 
     def renew(self, caller: Caller, now: float) -> float:
@@ -90,10 +96,14 @@ class Lifecycle:
         process = table.processes.get(process_id)
         if process is None:
             table.bind(lease, Process(process_id, pid, uid, lease))
+            if self._state.journal is not None:
+                row = ProcessRow(process_id, pid, uid, lease.number)
+                self._state.journal.put(Table.PROCESSES, process_id, row)
         elif process.lease is not lease:
             raise InvalidField(field="process_id", value=process_id, why="bound to another lease")
         else:
             process.connected = True
+        lease.resume()
 
     def give_extents(self, process_id: int, extent_ids: Iterable[int]) -> None:
         """Records that a process is given extents, before it is. Ignores unknown ones.
@@ -150,6 +160,8 @@ class Lifecycle:
         """Removes a process that is proven dead. The last process of a lease ends it."""
         self._state.mappings.forget(process_id)
         lease = self._state.table.unbind(process_id)
+        if lease is not None and self._state.journal is not None:
+            self._state.journal.clear(Table.PROCESSES, process_id)
         if lease is None or lease.processes:
             return []
         return [self.end(lease, now)]
@@ -158,6 +170,7 @@ class Lifecycle:
         """Ends a lease: everything that it owns goes back, and its id leaves a tombstone."""
         change = lease.change("ended")
         self._note(lease, LeaseStep.ENDED, now)
+        self._write_end(lease)
         for pin in list(lease.pins.values()):
             lease.drop_pin(pin)
         for reservation in list(lease.reservations.values()):
@@ -165,6 +178,19 @@ class Lifecycle:
         self._state.ended.add(lease.counters)
         self._state.table.remove(lease, now)
         return change
+
+    def _write_end(self, lease: Lease) -> None:
+        """Writes to the journal that a lease ends. Its first write is what ends the lease."""
+        journal = self._state.journal
+        if journal is None:
+            return
+        journal.clear(Table.LEASES, lease.number)
+        for pin_id in lease.pins:
+            journal.drop(lease.number, PIN_SCOPE, pin_id)
+        for reservation_id in lease.reservations:
+            journal.drop(lease.number, RESERVATION_SCOPE, reservation_id)
+        for process_id in lease.processes:
+            journal.clear(Table.PROCESSES, process_id)
 
     def _note(self, lease: Lease, step: LeaseStep, now: float) -> None:
         log = self._state.events
@@ -177,11 +203,12 @@ class Lifecycle:
             return [self.end(lease, now)]
         if lease.state is LeaseState.EXPIRED:
             return []
+        lease.quarantine()
         lease.state = LeaseState.EXPIRED
         lease.expired_at = now
+        if self._state.journal is not None:
+            self._state.journal.put(Table.LEASES, lease.number, lease_row(lease))
         self._note(lease, LeaseStep.EXPIRED, now)
         for each in lease.reservations.values():
             each.drop_prefill()
-            arena = each.namespace.arena
-            arena.change(each.unpublished(), SlotState.RESERVED, SlotState.QUARANTINED)
         return [lease.change("expired")]

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
 from kvstore.core.leases.holds import Pin, SourcePin, Unanswered
+from kvstore.core.leases.journaling import pin_row, source_row
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.counters import Counters, Lookup, count_lookup
@@ -169,6 +170,10 @@ class Matching:
             pin.source_id = source_pin_id
             source = SourcePin(source_pin_id, namespace, found.source, valid, now, found.tiers)
             lease.add_pin(source)
+            if state.journal is not None:
+                state.journal.hold(source_row(lease, source))
+        if state.journal is not None:
+            state.journal.hold(pin_row(lease, pin))
         return pin
 
     def _pin_group(self, pin: Pin, found: FoundGroup, hits: int) -> None:
@@ -270,7 +275,14 @@ def fingerprint_of(
 
 
 def took(pin: Pin, namespace: Namespace, sequence: Sequence, options: MatchOptions) -> bool:
-    """Returns True if this very match took a pin. Costs as much as the pin's path is long."""
-    if pin.fingerprint != fingerprint_of(namespace, sequence, options, pin.held_end):
+    """Returns True if this very match took a pin. Costs as much as the pin's path is long.
+
+    A pin from before a recovery has no fingerprint. The match of any sequence that begins with its
+    path may get its answer, which is right for all of them.
+    """
+    recovered = pin.fingerprint is None
+    if not recovered and pin.fingerprint != fingerprint_of(
+        namespace, sequence, options, pin.held_end
+    ):
         return False
     return sequence.tokens.startswith(pin.tokens()[sequence.position * TOKEN_BYTES :])

@@ -9,7 +9,9 @@ from kvstore.core.eviction.protocol import PolicyFactory
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import part_of
-from kvstore.core.pool.arena import Arena, ArenaKey, Recycled
+from kvstore.core.journal.rows import NamespaceRow, Table
+from kvstore.core.leases.journaling import lease_row
+from kvstore.core.pool.arena import Arena, ArenaKey, Recycled, extent_row
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import FIRST, nearest, page_counts
 from kvstore.core.pool.tenant import Tenant
@@ -77,41 +79,98 @@ class Namespaces:
             if _arena_key(lease.owner, layout, FIRST) not in self._by_arena_key:
                 lease.owner.require_arena_room(len(self._state.tiers))
             arenas = [self._arena_of(lease.owner, layout, tier) for tier in self._state.tiers]
-            self._made += 1
-            namespace = Namespace(
-                self._made,
-                fresh_id,
-                identity,
-                layout,
-                arenas[0],
-                now,
-                self._index,
-                *arenas[1:],
-                events=self._state.events,
-            )
-            self._state.namespaces[fresh_id] = self._by_identity[key] = namespace
-            self._state.namespaces_of.add(lease.tenant, fresh_id, namespace)
-            lease.owner.namespace_count += 1
-            if self._state.disk is not None:
-                self._state.disk.open(namespace)
+            namespace = self._make(self._made + 1, fresh_id, identity, layout, arenas, now)
             self._state.events.now = now
             self._note_namespace(namespace, NamespaceStep.OPENED)
+            self._write(namespace)
         namespace.layout.require_equal(layout)
+        known = len(lease.arenas)
         for each in namespace.arenas():
             if each.tier == FIRST or self._state.tier_policy.in_place:
                 lease.arenas[each.arena_id] = each
+        if self._state.journal is not None and len(lease.arenas) > known:
+            self._state.journal.put(Table.LEASES, lease.number, lease_row(lease))
         return namespace
 
-    def _arena_of(self, owner: Tenant, layout: PageLayout, tier: int) -> Arena:
-        key = _arena_key(owner, layout, tier)
+    def restore(self, row: NamespaceRow, owner: Tenant, now: float) -> Namespace:
+        """Returns the namespace of a row, made anew with its arenas for recovery.
+
+        A later one MUST NOT be restored before an earlier one of the same identity is deleted.
+        """
+        tiers = zip(self._state.tiers, row.arena_ids, strict=False)
+        arenas = [
+            self.restore_arena(arena_id, _arena_key(owner, row.layout, tier), owner)
+            for tier, arena_id in tiers
+        ]
+        return self._make(row.number, row.namespace_id, row.identity, row.layout, arenas, now)
+
+    def restore_arena(self, arena_id: int, key: ArenaKey, owner: Tenant) -> Arena:
+        """Returns the arena of a key, made under an id if there is none."""
         if key not in self._by_arena_key:
             policy = self._policy()
-            policy.spills = tier != self._state.tiers[-1]
-            arena = Arena(next(self._arena_ids), key, policy, owner, self._recycled)
+            policy.spills = key.tier != self._state.tiers[-1]
+            arena = Arena(arena_id, key, policy, owner, self._recycled)
             self._state.arenas[arena.arena_id] = self._by_arena_key[key] = arena
             self._state.arenas_of.add(arena.tenant, arena.arena_id, arena)
             owner.arena_count += 1
         return self._by_arena_key[key]
+
+    def _make(
+        self,
+        number: int,
+        namespace_id: bytes,
+        identity: NamespaceIdentity,
+        layout: PageLayout,
+        arenas: list[Arena],
+        now: float,
+    ) -> Namespace:
+        """Makes a namespace in its arenas, the lowest tier first."""
+        state, first = self._state, arenas[0]
+        self._made = max(self._made, number)
+        namespace = Namespace(
+            number,
+            namespace_id,
+            identity,
+            layout,
+            first,
+            now,
+            self._index,
+            *arenas[1:],
+            events=state.events,
+        )
+        namespace.journal = state.journal
+        key = identity.key(first.tenant)
+        state.namespaces[namespace_id] = self._by_identity[key] = namespace
+        state.namespaces_of.add(first.tenant, namespace_id, namespace)
+        first.owner.namespace_count += 1
+        if state.disk is not None:
+            state.disk.open(namespace)
+        return namespace
+
+    def _write(self, namespace: Namespace, *, deleted: bool = False) -> None:
+        """Writes a namespace to the journal."""
+        if self._state.journal is None:
+            return
+        arena_ids = tuple(each.arena_id for each in namespace.arenas())
+        row = NamespaceRow(
+            namespace.number,
+            namespace.namespace_id,
+            namespace.tenant,
+            namespace.identity,
+            namespace.layout,
+            arena_ids,
+            deleted,
+        )
+        self._state.journal.put(Table.NAMESPACES, namespace.number, row)
+
+    def _arena_of(self, owner: Tenant, layout: PageLayout, tier: int) -> Arena:
+        key = _arena_key(owner, layout, tier)
+        known = self._by_arena_key.get(key)
+        if known is not None:
+            return known
+        # Recovered arenas have ids already.
+        free = (each for each in self._arena_ids if each not in self._state.arenas)
+        return self.restore_arena(next(free), key, owner)
 
     def add_extent(
         self,
@@ -122,6 +181,9 @@ class Namespaces:
     ) -> None:
         """Gives an arena ``slot_count`` more slots, all FREE, whose ``generations`` are zero."""
         arena = self._state.arenas[arena_id]
+        if self._state.journal is not None:
+            row = extent_row(arena, extent_id, slot_count)
+            self._state.journal.put(Table.EXTENTS, extent_id, row)
         arena.add_extent(ExtentSlots(extent_id, slot_count, generations, arena.tier))
 
     def peek(
@@ -197,6 +259,7 @@ class Namespaces:
         more, since nothing has its id any longer. Raises NamespaceNotFound.
         """
         namespace = self._state.namespace(identity, namespace_id)
+        self._write(namespace, deleted=True)
         root = namespace.index.root
         removed = self._state.remove_pages(
             namespace, list(root.children.values()), Cause.NAMESPACE_DELETED

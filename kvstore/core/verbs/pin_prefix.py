@@ -1,14 +1,18 @@
 """Pin and unpin prefixes by name: what operators keep cached, whatever else happens."""
 
-from math import inf
+from hashlib import blake2b
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
+from kvstore.core.journal.rows import Table
+from kvstore.core.leases.journaling import named_pin_row
 from kvstore.core.leases.named_pins import NamedPin
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.placement import nearest
 from kvstore.core.values.requests import Identity, NamedPinRequest
 from kvstore.errors import IdReused, InvalidField, PrefixNotCached
+
+FINGERPRINT_BYTES = 16
 
 
 class PinningPrefixes:
@@ -33,7 +37,9 @@ class PinningPrefixes:
         if request.ttl is not None and request.ttl <= 0:
             raise InvalidField(field="ttl", value=request.ttl, why="not more than zero")
         pages = state.length(request.tokens, 0) // namespace.layout.page_tokens
-        fingerprint = hash(request.tokens[: pages * namespace.index.width])
+        # A digest that is the same in every process, unlike Python's hash.
+        asked = request.tokens[: pages * namespace.index.width]
+        fingerprint = blake2b(asked, digest_size=FINGERPRINT_BYTES).digest()
         pin = state.named_pins.of(namespace).get(request.name)
         if pin is not None and pin.fingerprint != fingerprint:
             raise IdReused(name=request.name)
@@ -51,7 +57,9 @@ class PinningPrefixes:
             table, name = state.named_pins, request.name
             pin = NamedPin(table, namespace, at, name, fingerprint, now, nearest(at))
             table.add(pin)
-        pin.due = inf if request.ttl is None else now + request.ttl
+        pin.live(now, request.ttl)
+        if state.journal is not None:
+            state.journal.put(Table.NAMED_PINS, pin.hold_id, named_pin_row(pin))
         return pin.token_count
 
     def unpin_prefix(self, identity: Identity, namespace_id: bytes, name: str) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.radix import path_slots
-from kvstore.core.pool.arena import Arena
+from kvstore.core.journal.rows import Table
+from kvstore.core.pool.arena import Arena, extent_row
 from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.values.event_log import Cause
 from kvstore.core.values.requests import Removed
@@ -44,6 +45,10 @@ class Reclaiming:
         look at every page of the arena.
         """
         arena = self._state.arenas[arena_id]
+        if self._state.journal is not None:
+            count = arena.extents[extent_id].slot_count
+            row = extent_row(arena, extent_id, count, retiring=True)
+            self._state.journal.put(Table.EXTENTS, extent_id, row)
         arena.withdraw(extent_id)
         evicted, detached = 0, 0
         for namespace in self._namespaces_of(arena):
@@ -113,6 +118,8 @@ class Reclaiming:
             if extent_id in arena.retiring and arena.extents[extent_id].is_empty:
                 if self._state.mappings.pids(extent_id):
                     return False
+                if self._state.journal is not None:
+                    self._state.journal.clear(Table.EXTENTS, extent_id)
                 arena.remove_extent(extent_id)
                 return True
         return False

@@ -3,6 +3,7 @@
 from collections.abc import Sequence as Items
 
 from kvstore.core.cache_state import CacheState
+from kvstore.core.journal.rows import PIN_SCOPE, RESERVATION_SCOPE
 from kvstore.core.leases.lease import LeaseChange, LeaseState
 from kvstore.core.values.requests import Caller
 from kvstore.errors import LimitExceeded
@@ -19,9 +20,12 @@ class Releasing:
         lease = self._state.lease_of(caller)
         if len(pin_ids) > self._state.limits.max_batch_size:
             require_batch(self._state, pin_ids)
+        journal = self._state.journal
         for pin_id in pin_ids:
             lease.pin_tombstones.leave(pin_id, now)
             pin = lease.pins.get(pin_id)
+            if journal is not None:
+                journal.release(lease.number, PIN_SCOPE, pin_id)
             if pin is not None:
                 lease.drop_pin(pin)
 
@@ -33,8 +37,11 @@ class Releasing:
         lease = self._state.lease_of(caller)
         require_batch(self._state, reservation_ids)
         quarantined = lease.change("returned") if lease.state is LeaseState.EXPIRED else None
+        journal = self._state.journal
         for reservation_id in reservation_ids:
             lease.reservation_tombstones.leave(reservation_id, now)
+            if journal is not None:
+                journal.release(lease.number, RESERVATION_SCOPE, reservation_id)
             if reservation_id in lease.reservations:
                 lease.drop_reservation(lease.reservations[reservation_id])
         if quarantined is None or not quarantined.quarantined_slot_count:

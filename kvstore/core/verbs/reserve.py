@@ -5,6 +5,7 @@ from collections.abc import Sequence as Items
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.leases.holds import Reservation
+from kvstore.core.leases.journaling import generations_in, reservation_row, write_reservation
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.pages import evict
@@ -51,7 +52,7 @@ class Reserving:
         grants, cursor = [], 0
         for request, count in zip(requests, missing, strict=True):
             part = slots[cursor : cursor + count]
-            grants.append(_grow(lease, namespace, request, part, now))
+            grants.append(self._grow(lease, namespace, request, part, now))
             cursor += count
         return grants
 
@@ -147,7 +148,7 @@ class Reserving:
             slots = self._take(lease, namespace, missing, now) if missing else array("Q")
         except PoolExhausted:
             return None
-        return _grow(lease, namespace, request, slots, now)
+        return self._grow(lease, namespace, request, slots, now)
 
     def _missing(self, lease: Lease, namespace: Namespace, request: ReservationRequest) -> int:
         """Returns how many slots a request lacks, after a check that it may have them."""
@@ -190,17 +191,27 @@ class Reserving:
             raise
         return slots
 
-
-def _grow(
-    lease: Lease, namespace: Namespace, request: ReservationRequest, slots: Slots, now: float
-) -> Grant:
-    """Adds slots to a reservation, made if it is new; returns all that it has."""
-    reservation = lease.reservations.get(request.reservation_id)
-    if reservation is None:
-        reservation = Reservation(request.reservation_id, namespace, request.start_page, now)
-        lease.add_reservation(reservation)
-    if slots:
-        reservation.grow(slots)
-    reserved = reservation.reserved
-    runs = runs_of(reserved, namespace.arena.extents) if reserved else ()
-    return Grant(reservation.hold_id, reservation.start_page, runs)
+    def _grow(
+        self,
+        lease: Lease,
+        namespace: Namespace,
+        request: ReservationRequest,
+        slots: Slots,
+        now: float,
+    ) -> Grant:
+        """Adds slots to a reservation, made if it is new; returns all that it has."""
+        journal = self._state.journal
+        known = lease.reservations.get(request.reservation_id)
+        reservation = known
+        if reservation is None:
+            reservation = Reservation(request.reservation_id, namespace, request.start_page, now)
+            if journal is not None:
+                journal.hold(reservation_row(lease, reservation))
+            lease.add_reservation(reservation)
+        if slots:
+            reservation.grow(slots)
+        reserved = reservation.reserved
+        runs = runs_of(reserved, namespace.arena.extents) if reserved else ()
+        if journal is not None and (slots or known is None):
+            write_reservation(journal, lease, reservation, generations_in(runs))
+        return Grant(reservation.hold_id, reservation.start_page, runs)

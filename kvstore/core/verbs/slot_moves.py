@@ -13,10 +13,13 @@ from typing import NamedTuple
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
 from kvstore.core.index.radix import ancestor
+from kvstore.core.journal.records import INSERTED, NO_PAGE, PagesRecord
 from kvstore.core.leases.holds import Hold, Reservation, covered_position
+from kvstore.core.leases.journaling import generations_of
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.pages import publish
+from kvstore.core.pool.placement import FIRST
 from kvstore.core.values.group_pages import group_marker
 from kvstore.core.values.requests import GroupInsert, Hint, Sequence, SlotMoves
 from kvstore.core.values.slots import INDEX_BITS, NO_CHECKSUM
@@ -174,7 +177,7 @@ class GroupPublishing:
         assert source is not None  # the pages are in its slots
         for page, at in _places(reservation.namespace, base, plan.pages):
             slot = source.move_out(page.offset)
-            back = self._publish_one(reservation.namespace, at, page, slot, hint)
+            back = self._publish_one(reservation, at, page, slot, hint)
             reservation.group_pages[page[:2]] = back is not None
             if back is None:
                 reservation.duplicates.append(slot)
@@ -184,19 +187,38 @@ class GroupPublishing:
         return GroupCounts(published, len(plan.pages) - published, returned)
 
     def _publish_one(
-        self, namespace: Namespace, at: Position, page: NewGroupPage, slot: int, hint: Hint
+        self,
+        reservation: Reservation,
+        at: Position,
+        page: NewGroupPage,
+        slot: int,
+        hint: Hint,
     ) -> int | None:
         """Publishes one page at ``at``; returns 1 if it was evicted lately, and 0 otherwise.
 
         Returns None if it is cached, or if the path left the index with pages that retire.
         """
+        namespace = reservation.namespace
         state, marker = self._state, group_marker(page.group, namespace.width)
         there = at.node.children.get(marker) if at.pages == len(at.node.slots) else None
         if there is not None or at.node.detached:
             if there is not None:
                 state.touch(Position(there, 1))
             return None
-        end, _, returned = publish(namespace, at, marker, array("Q", (slot,)), hint)
+        slots, page_id = array("Q", (slot,)), 0
+        if namespace.journal is not None:
+            page_id = namespace.journal.insert(
+                PagesRecord(
+                    *(INSERTED, FIRST, namespace.number, reservation.lease_number),
+                    *(namespace.journal.next_id, at.page_id, NO_PAGE, reservation.hold_id),
+                    *(0, 0, 0, namespace.journal.next_number),
+                    slots,
+                    generations_of(reservation, slots),
+                    array("Q", (page.checksum,)),
+                    marker,
+                )
+            )
+        end, _, returned = publish(namespace, at, marker, slots, hint, page_id=page_id)
         if page.checksum != NO_CHECKSUM:
             namespace.arena.keep_checksums([(slot, page.checksum)])
         state.touch(end)

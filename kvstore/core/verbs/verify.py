@@ -16,10 +16,11 @@ from kvstore.core.index.children import NO_CHILDREN
 from kvstore.core.index.node import Anchor, Node, Position
 from kvstore.core.index.path_hashes import hash_at
 from kvstore.core.index.radix import end_of_path
+from kvstore.core.journal.rows import PIN_SCOPE, RESERVATION_SCOPE
 from kvstore.core.leases.holds import Hold, Pin
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace, namespace_of
-from kvstore.core.pool.pages import remove_below, remove_corrupt
+from kvstore.core.pool.pages import forget_ends, remove_below, remove_corrupt
 from kvstore.core.values.event_log import Cause
 from kvstore.core.values.group_pages import is_group_page
 from kvstore.core.values.requests import MatchOptions
@@ -140,10 +141,15 @@ class Verifying:
             return
         source = lease.pins.get(pin.source_id or 0)
         holds = [pin] if source is None else [pin, source]
+        journal = self._state.journal
         for hold in holds:
+            if journal is not None:
+                journal.drop(lease.number, PIN_SCOPE, hold.hold_id)
             lease.drop_pin(hold)
         reservation = lease.reservations.get(pin.unanswered.reservation_id or 0)
         if reservation is not None:
+            if journal is not None:
+                journal.drop(lease.number, RESERVATION_SCOPE, reservation.hold_id)
             lease.drop_reservation(reservation)
 
     def _remove_from_disk(self, namespace: Namespace, at: Position) -> None:
@@ -269,6 +275,7 @@ def _forget_next_tokens(lease: Lease, pin: Pin, page: PageCheck) -> None:
     if at.depth == page.page_position and at.node.next_tokens is not None:
         content = tokens[at.depth * index.width : page.end * index.width]
         at.node.next_tokens.forget(at.depth, content, NO_CHILDREN.has_begun_by)
+        forget_ends(pin.namespace, at, content)
 
 
 def _hold_of(lease: Lease, pin: Pin, page: PageCheck) -> Hold | None:

@@ -5,8 +5,9 @@ have to be told apart within the page.
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
+from functools import partial
 from itertools import count
 
 from kvstore.core.cache import PrefixCache
@@ -170,11 +171,14 @@ class CoreWorld:
         lower_slots: int = 0,
         tier_policy: TierPolicy | None = None,
         has_disk: bool = False,
+        journal_of: Callable[[PrefixCache, Callable[[], PrefixCache]], object] | None = None,
     ) -> None:
+        """``journal_of`` is called with the cache and what makes another one, before all else."""
         self.now = 100.0
         self.page_tokens = page_tokens
         self.layout = make_layout(page_tokens=page_tokens, divides_by_token=divides_by_token)
-        self.cache = PrefixCache(
+        make = partial(
+            PrefixCache,
             EPOCH,
             limits or Limits(),
             quotas=QuotaTable(quotas or Quotas()),
@@ -182,6 +186,9 @@ class CoreWorld:
             tier_policy=tier_policy,
             has_disk=has_disk,
         )
+        self.cache = make()
+        if journal_of is not None:
+            journal_of(self.cache, make)
         self.laws = Invariants(self.cache)
         self._numbers = count(1)
         self.worker = self.join("first")

@@ -148,7 +148,7 @@ MUTANTS = [
     Mutant(
         "named-pin-survives-a-removal",
         "kvstore.core.pool.pages",
-        "remove",
+        "_end_holds",
         "hold.pages_leave()",
         "False",
     ),
@@ -177,8 +177,8 @@ MUTANTS = [
         "repeated-pin-keeps-its-first-end",
         "kvstore.core.verbs.pin_prefix",
         "PinningPrefixes.pin_prefix",
-        "pin.due = inf if request.ttl is None else now + request.ttl",
-        "if pin.due == inf:\n    pin.due = inf if request.ttl is None else now + request.ttl",
+        "pin.live(now, request.ttl)",
+        "if pin.due == float('inf'):\n    pin.live(now, request.ttl)",
     ),
     Mutant(
         "part-pinned-where-all-is-required",
@@ -275,12 +275,10 @@ MUTANTS = [
         "next-token-of-a-removed-page",
         "kvstore.core.verbs.insert",
         "store_next_token",
-        "if length and not last.node.detached:\n"
-        "    at.store_next_token(sequence.tokens[len(sequence.tokens) - rest :], token)",
+        "if not length or last.node.detached:\n    return",
         "beyond = sequence.tokens[len(sequence.tokens) - rest :]\n"
         "there = not rest or namespace.index.beginning_with(at, beyond)\n"
-        "if length and not at.node.detached and there:\n"
-        "    at.store_next_token(sequence.tokens[len(sequence.tokens) - rest :], token)",
+        "if not length or at.node.detached or not there:\n    return",
     ),
     Mutant(
         "next-token-of-another-end",

@@ -16,6 +16,7 @@ from mutants.disk import DISK_AND_HOST_MUTANTS, DISK_MUTANTS
 from mutants.events import EVENT_MUTANTS, OF_TWO_TIERS
 from mutants.group_pages import GROUP_MUTANTS
 from mutants.index import INDEX_MUTANTS
+from mutants.journal import JOURNAL_MUTANTS, OF_GROUPS, OF_TIERS
 from mutants.mutant import Mutant, put_in
 from mutants.prefills import PREFILL_MUTANTS
 from mutants.tiers import TIER_MUTANTS
@@ -33,6 +34,7 @@ ALL = [
     *PREFILL_MUTANTS,
     *EVENT_MUTANTS,
     *GROUP_MUTANTS,
+    *JOURNAL_MUTANTS,
 ]
 MACHINES = ("CacheMachine", "OneTokenPages", "HashedPages")
 # What does not depend on the pages' size or the index is looked for by one machine.
@@ -44,6 +46,9 @@ BY_ONE: Mapping[str, Sequence[str]] = {
     },
     **{name: ["TwoTiers"] for name in OF_TWO_TIERS},
     **{mutant.name: ["GroupedPages"] for mutant in GROUP_MUTANTS},
+    **{mutant.name: ["Journaled"] for mutant in JOURNAL_MUTANTS},
+    **{name: ["JournaledGroups"] for name in OF_GROUPS},
+    **{name: ["JournaledTiers"] for name in OF_TIERS},
 }
 
 

@@ -11,6 +11,7 @@ from itertools import product
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from journaled import machines
 from machine import cache_machine
 
 
@@ -26,10 +27,10 @@ def main() -> int:
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    machines: list[type[cache_machine.CacheMachine]] = [
-        getattr(cache_machine, name) for name in sys.argv[4:]
+    found: list[type[cache_machine.CacheMachine]] = [
+        getattr(cache_machine, name, None) or getattr(machines, name) for name in sys.argv[4:]
     ]
-    for turn, machine in product(range(turns), machines):
+    for turn, machine in product(range(turns), found):
         # A class of its own for each: the seed is set on it.
         seeded = seed(number + turn * 1000)(type(machine.__name__, (machine,), {}))
         run_state_machine_as_test(seeded, settings=chosen)

@@ -11,14 +11,23 @@ import pytest
 
 from kvstore.holder.holder_process import (
     ENTRY,
+    HEADER,
+    MAKE,
     MOST_DESCRIPTORS,
+    OWN,
     REQUIRED_SEALS,
+    SOCKET_NAME,
+    STEP_BYTES,
+    VERSION,
+    DescriptorHolder,
     DescriptorIdentity,
     DescriptorKind,
     Refused,
     Result,
+    Verb,
     close_all,
     is_dead,
+    listen,
     lowest_bound,
     new_memfd,
     pack_entry,
@@ -31,7 +40,9 @@ from kvstore.holder.holder_process import (
 )
 from kvstore.storage.host import machine_limits
 from processes.deposit_worker import sealed_memfd
+from processes.open_descriptors import open_descriptors
 
+SEQPACKET = socket.AF_UNIX, socket.SOCK_SEQPACKET
 IDENTITY = DescriptorIdentity(DescriptorKind.MEMFD, REQUIRED_SEALS, 1 << 40, 7, 1 << 33)
 
 
@@ -162,3 +173,37 @@ def test_the_lowest_bound_is_the_store_s_own(
     (tmp_path / folder / limit).write_text("9223372036854771712\n")
     assert lowest_bound(tmp_path) == (512000 << 10, "MemAvailable")
     assert lowest_bound(tmp_path / "nothing").source == "no bound"
+
+
+def test_memory_is_compared_before_each_step(tmp_path: Path) -> None:
+    """A machine that runs out while the holder allocates ends the allocation, and frees it."""
+    meminfo = tmp_path / "proc" / "meminfo"
+    meminfo.parent.mkdir()
+    meminfo.write_text(f"MemAvailable: {3 * STEP_BYTES >> 10} kB\n")
+    folder = tmp_path / "holder"
+    folder.mkdir()
+    with closing(listen(folder)) as listener, socket.socket(*SEQPACKET) as owner:
+        holder = DescriptorHolder(listener, grace_seconds=9, most_descriptors=9, root=tmp_path)
+        owner.settimeout(30)
+        owner.connect(str(folder / SOCKET_NAME))
+        holder._accept()
+        (connection,) = holder._connections.values()
+        pidfd = os.pidfd_open(os.getpid())
+        send(owner, HEADER.pack(VERSION, Verb.OWN, 0) + OWN.pack(1, 0), [pidfd])
+        os.close(pidfd)
+        holder._serve(connection)
+        assert receive(owner)[0][1] == Result.DONE
+        body = MAKE.pack(2 * STEP_BYTES, REQUIRED_SEALS) + b"kvstore-made"
+        send(owner, HEADER.pack(VERSION, Verb.MAKE, 0) + body)
+        holder._serve(connection)
+        (allocation,) = holder._allocations
+        holder._allocate(allocation)
+        assert allocation.done_bytes == STEP_BYTES
+        meminfo.write_text("MemAvailable: 8 kB\n")
+        holder._allocate(allocation)
+        answer, descriptors = receive(owner)
+        assert (answer[1], descriptors, list(holder._allocations)) == (Result.NO_MEMORY, [], [])
+        assert b"MemAvailable has 8192" in answer
+        assert not open_descriptors("kvstore-made")
+        holder._forget(connection)
+        holder._watch(None)

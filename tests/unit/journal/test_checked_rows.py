@@ -55,13 +55,13 @@ def test_a_long_body_changes_nothing(memory: memoryview) -> None:
 
 
 def test_a_change_that_was_cut_off_is_made_again(memory: memoryview) -> None:
-    """A copy whose number is still marked does not count, and the next change goes there."""
+    """A copy that was written in part does not count, and the next change goes there."""
     table = CheckedRows.create(memory, IDENTITY, NAME, BODY_BYTES)
     row = table.add(b"former")
     table.replace(row, b"newest")
-    memory.cast("Q")[(128 + COPY_BYTES) >> 3] |= 1 << 63
+    memory[128 + 8 : 128 + COPY_BYTES] = b"x" * (COPY_BYTES - 8)
     opened = CheckedRows.open(memory, NAME, BODY_BYTES)
-    assert opened.read(row) == b"former"
+    assert opened.read(row) == b"newest"
     opened.replace(row, b"again")
     assert CheckedRows.open(memory, NAME, BODY_BYTES).read(row) == b"again"
 
@@ -74,7 +74,7 @@ def test_a_stray_write_is_found(memory: memoryview) -> None:
     table = CheckedRows.create(memory, IDENTITY, NAME, BODY_BYTES)
     row = table.add(b"former" * 3)
     table.replace(row, b"newest" * 3)
-    # The third number of the row, so the copy with odd numbers.
+    # The last of the numbers 2 to 5, so the copy with odd numbers.
     newest = 128 + COPY_BYTES
     found = set()
     for at in range(128, 128 + 2 * COPY_BYTES):
@@ -93,11 +93,14 @@ def test_a_stray_write_is_found(memory: memoryview) -> None:
 def test_zeros_over_the_newest_copy_are_found(memory: memoryview) -> None:
     """The older copy never stands in for one that a stray write cleared."""
     table = CheckedRows.create(memory, IDENTITY, NAME, BODY_BYTES)
-    row = table.add(b"former")
-    table.replace(row, b"newest")
-    memory[128 + COPY_BYTES : 128 + 2 * COPY_BYTES] = bytes(COPY_BYTES)
-    with pytest.raises(JournalDamaged, match="row 0"):
-        CheckedRows.open(memory, NAME, BODY_BYTES)
+    row = table.add(b"a body")
+    for start in (128, 128 + COPY_BYTES, 128):
+        copy = bytes(memory[start : start + COPY_BYTES])
+        memory[start : start + COPY_BYTES] = bytes(COPY_BYTES)
+        with pytest.raises(JournalDamaged, match="row 0"):
+            CheckedRows.open(memory, NAME, BODY_BYTES)
+        memory[start : start + COPY_BYTES] = copy
+        table.replace(row, b"the next")
 
 
 def test_a_live_row_that_reads_as_free_is_damaged(memory: memoryview) -> None:

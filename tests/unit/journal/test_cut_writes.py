@@ -258,3 +258,35 @@ def test_a_cut_creation_of_tombstones_is_recognised() -> None:
         except NeverCreated:
             outcomes.append(-1)
     assert outcomes == [-1] * (len(outcomes) - 1) + [0]
+
+
+def test_a_cut_creation_over_a_ring_leaves_no_mixture() -> None:
+    """A start finds the former records, a memory that was never created, or an empty ring."""
+    log = WriteLog()
+    memory = [memoryview(bytearray(SEGMENT_BYTES)) for _ in range(2)]
+    ring = RecordRing.create(memory, IDENTITY, keep)
+    ring.append(b"of the former ring")
+    RecordRing.create([log.memory(bytes(each)) for each in memory], b"another identity", keep)
+    outcomes = []
+    for crash in log.crashes():
+        try:
+            found = RecordRing.open(crash.images, keep)
+            outcomes.append(len(list(found.records())))
+        except NeverCreated:
+            outcomes.append(-1)
+    assert outcomes == [1] + [-1] * (len(outcomes) - 2) + [0]
+
+
+def test_a_cut_creation_over_rows_leaves_no_mixture() -> None:
+    """The same of a table of rows."""
+    log = WriteLog()
+    memory = memoryview(bytearray(128 + 4 * 24))
+    RowTable.create(memory, IDENTITY, "holds", PAIR).add(1, 7)
+    RowTable.create(log.memory(bytes(memory)), b"another identity", "holds", PAIR)
+    outcomes = []
+    for crash in log.crashes():
+        try:
+            outcomes.append(len(RowTable.open(crash.images[0], "holds", PAIR)))
+        except NeverCreated:
+            outcomes.append(-1)
+    assert outcomes == [1] + [-1] * (len(outcomes) - 2) + [0]

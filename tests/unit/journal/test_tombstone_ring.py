@@ -38,6 +38,16 @@ def test_an_opened_ring_goes_on(memory: memoryview) -> None:
     assert list(ring.entries()) == [(number, 7) for number in range(2 * COUNT, 3 * COUNT)]
 
 
+def test_an_entry_that_was_not_acknowledged_counts(memory: memoryview) -> None:
+    """A start goes on behind an entry that the stored count leaves out."""
+    ring = TombstoneRing.create(memory, IDENTITY, ID)
+    for number in range(3 * COUNT):
+        ring.append(number, 7)
+        memory.cast("Q")[16] = number
+        ring = TombstoneRing.open(memory, ID)
+    assert list(ring.entries()) == [(number, 7) for number in range(2 * COUNT, 3 * COUNT)]
+
+
 def test_unfit_fields_change_nothing(memory: memoryview) -> None:
     """Fields that the layout refuses are not written."""
     ring = TombstoneRing.create(memory, IDENTITY, ID)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from rig.engine import Engine
 from rig.prompts import prompts
 from rig.store import Store
-from rig.world import World, wholes
+from rig.world import World, settled, wholes
 
 ASKED = prompts(40, 300, 900)
 
@@ -15,6 +15,7 @@ def adapters(world: World, store: Store, engine: Engine) -> None:
     with world.case("Llama: cold, then hit", store) as case:
         world.check(case, engine, ASKED)
         case.require(case.loaded == 0, "an empty store gave pages")
+        settled(case, store)
         world.check(case, engine, ASKED)
         case.require(case.loaded == wholes(ASKED), f"loaded {case.loaded} tokens")
     plain = world.reference.answers(ASKED)
@@ -24,5 +25,6 @@ def adapters(world: World, store: Store, engine: Engine) -> None:
             case.require(world.reference.answers(asked) != plain, "the adapter changes nothing")
             world.check(case, engine, asked)
             case.require(case.loaded == 0, f"{case.loaded} tokens of another adapter were loaded")
+            settled(case, store)
             world.check(case, engine, asked)
             case.require(case.loaded == wholes(asked), f"loaded {case.loaded} tokens")

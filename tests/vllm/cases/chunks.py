@@ -7,7 +7,7 @@ from rig.engine import Engine
 from rig.options import PAGE_TOKENS
 from rig.prompts import Prompt, prompt, prompts
 from rig.store import Store
-from rig.world import World, loaded
+from rig.world import World, loaded, settled
 
 BLOCKS = 3
 TOKENS = BLOCKS * PAGE_TOKENS
@@ -25,6 +25,7 @@ def chunks(world: World, store: Store, first: Engine, second: Engine) -> None:
     with world.case("pages of 3 blocks: cold", store) as case:
         world.check(case, first, ASKED)
         case.require(case.loaded == 0, "an empty store gave pages")
+        settled(case, store)
         stored = store.stats().counters.inserted_page_count
         whole = wholes(ASKED) // TOKENS
         case.require(stored == whole, f"{stored} of {whole} pages were stored")
@@ -37,10 +38,12 @@ def chunks(world: World, store: Store, first: Engine, second: Engine) -> None:
         world.check(case, first, [parting])
         case.require(case.loaded == 768, f"loaded {case.loaded} of 768 shared tokens")
         case.loaded = 0
+        settled(case, store)
         _hit(world, case, first, [parting])
     with world.case("pages of 3 blocks: goes on after its own answer", store) as case:
         asked = replace(prompt(63, 500), answer_tokens=100)
         world.check(case, first, [asked])
+        settled(case, store)
         answer = world.reference.answers([asked])[0].tokens
         further = replace(asked, tokens=asked.tokens + answer, answer_tokens=12).then(TAIL)
         world.check(case, first, [further])

@@ -3,7 +3,7 @@
 from rig.engine import Engine
 from rig.prompts import prompt, prompts
 from rig.store import Store
-from rig.world import World, whole, wholes
+from rig.world import World, settled, whole, wholes
 
 # Tokens that layers with a window look back: three pages.
 WINDOW = 80
@@ -19,6 +19,7 @@ def hybrids(world: World, store: Store, first: Engine, second: Engine) -> None:
     with world.case("hybrid: cold", store) as case:
         world.check(case, first, ASKED)
         case.require(case.loaded == 0, "an empty store gave pages")
+        settled(case, store)
         counters = store.stats().counters
         case.note = f"{counters.inserted_page_count} pages stored"
     with world.case("hybrid: whole hit", store) as case:
@@ -33,6 +34,7 @@ def hybrids(world: World, store: Store, first: Engine, second: Engine) -> None:
         # vLLM stores windows where a later prompt of the same tokens can end.
         case.require(case.loaded <= whole(777), f"loaded {case.loaded} of 768 shared tokens")
         case.loaded = 0
+        settled(case, store)
         world.check(case, first, [parting])
         case.require(case.loaded == whole(977), f"loaded {case.loaded} tokens once stored")
     with world.case("hybrid: goes on after its own prompt", store) as case:

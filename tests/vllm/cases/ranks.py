@@ -4,7 +4,7 @@ from rig.case import Case
 from rig.engine import Engine
 from rig.prompts import Prompt, prompt, prompts
 from rig.store import Store
-from rig.world import World, whole, wholes
+from rig.world import World, settled, whole, wholes
 
 ASKED = prompts(45, 300, 1_100)
 OTHERS = prompts(46, 200, 900)
@@ -19,6 +19,7 @@ def ranks(world: World, store: Store, engine: Engine) -> None:
     with world.case(f"tensor parallel, {model}: cold, then hit", store) as case:
         world.check(case, engine, ASKED)
         case.require(case.loaded == 0, "an empty store gave pages")
+        settled(case, store)
         world.check(case, engine, ASKED)
         case.require(case.loaded == wholes(ASKED), f"loaded {case.loaded} tokens")
 
@@ -29,16 +30,19 @@ def rank_counts(world: World, store: Store, one: Engine, two: Engine) -> None:
     with world.case(f"canonical, {model}: one rank stores, two hit", store) as case:
         world.check(case, one, ASKED)
         case.require(case.loaded == 0, "an empty store gave pages")
+        settled(case, store)
         _hit(world, case, two, ASKED)
     with world.case(f"canonical, {model}: two ranks store, one hits", store) as case:
         world.check(case, two, OTHERS)
         case.require(case.loaded == 0, f"{case.loaded} tokens of other prompts were loaded")
+        settled(case, store)
         _hit(world, case, one, OTHERS)
     with world.case(f"canonical, {model}: pages of both in one prompt", store) as case:
         further = ASKED[1].then(TAIL)
         world.check(case, two, [further])
         case.require(case.loaded == whole(1_100), f"loaded {case.loaded} of 1,088 tokens")
         case.loaded = 0
+        settled(case, store)
         _hit(world, case, one, [further])
 
 
@@ -48,6 +52,7 @@ def apart(world: World, store: Store, engine: Engine) -> None:
     with world.case(f"canonical, {model}: not shared without the setting", store) as case:
         world.check(case, engine, ASKED)
         case.require(case.loaded == 0, f"{case.loaded} tokens of another layout were loaded")
+        settled(case, store)
         _hit(world, case, engine, ASKED)
 
 

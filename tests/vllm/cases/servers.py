@@ -14,7 +14,7 @@ from rig.options import EngineOptions
 from rig.prompts import prompts
 from rig.store import Store, store
 from rig.table import Table
-from rig.world import World, wholes, world
+from rig.world import World, settled, wholes, world
 
 from support.vllm.server import VllmServer
 
@@ -84,6 +84,7 @@ def _replicated(here: World, shared: Store) -> None:
         with here.case("data parallel: a replica hits the other's", shared) as case:
             case.compare(_ask(server, replica=0), expected)
             case.require(_loaded(server) == 0, "an empty store gave pages")
+            settled(case, shared)
             case.compare(_ask(server, replica=1), expected)
             case.loaded = _loaded(server)
             case.require(case.loaded == wholes(ASKED), f"loaded {case.loaded} tokens")

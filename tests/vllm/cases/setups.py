@@ -13,7 +13,7 @@ from rig.options import OFFLOADING, PAGE_TOKENS, EngineOptions
 from rig.prompts import Prompt, prompt, prompts
 from rig.store import Store, store
 from rig.table import Table
-from rig.world import World, world
+from rig.world import World, settled, world
 
 from cases.failing import wrong_page
 
@@ -160,6 +160,7 @@ def _second_process(world: World, store: Store, setup: Setup) -> None:
         )
         world.check(case, first, asked)
         case.require(case.loaded == 0, "an empty store gave pages")
+        settled(case, store)
         counts = world.check(case, second, asked)
         expected = setup.wholes
         case.require(case.loaded == expected, f"loaded {case.loaded} of {expected} tokens")

@@ -130,6 +130,16 @@ def _qwen3_next() -> PretrainedConfig:
     )
 
 
+def _qwen3_5() -> PretrainedConfig:
+    """Returns the language model alone, of the gated delta rule as Qwen3-Next."""
+    return _config(
+        "Qwen3_5ForCausalLM",
+        transformers.Qwen3_5TextConfig,
+        **DELTA,
+        layer_types=["linear_attention", FULL] * 2,
+    )
+
+
 def _bamba() -> PretrainedConfig:
     return _config(
         "BambaForCausalLM", transformers.BambaConfig, **MAMBA2, attn_layer_indices=[1, 3]
@@ -211,5 +221,6 @@ ARCHITECTURES: Final[Mapping[str, Callable[[], PretrainedConfig]]] = MappingProx
         "mimo": _mimo,
         "qwen3": _qwen3,
         "qwen3-next": _qwen3_next,
+        "qwen3.5": _qwen3_5,
     }
 )

@@ -6,17 +6,19 @@ from dataclasses import dataclass, field
 from rig.answer import Answer
 
 # Of an error that ended a case, in characters.
-SHOWN = 4_000
+SHOWN = 6_000
 
 
 @dataclass
 class Case:
     """The result of one case, which is right if ``wrong`` is empty.
 
-    ``loaded`` counts tokens whose KV came from the store instead of from the model.
+    ``connector`` names the one of its engines, empty without one. ``loaded`` counts tokens whose
+    KV came from the store instead of from the model.
     """
 
     name: str
+    connector: str = ""
     identical: bool | None = None
     loaded: int = 0
     seconds: float = 0.0

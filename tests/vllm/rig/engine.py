@@ -14,7 +14,7 @@ from rig.prompts import Prompt
 START_SECONDS = 240.0
 ANSWER_SECONDS = 240.0
 STOP_SECONDS = 20.0
-LOG_TAIL = 3_000
+LOG_TAIL = 5_000
 # Imported once, and then there in every engine's process, which is forked from that one.
 IMPORTED = ["vllm.v1.engine.llm_engine", "vllm.v1.worker.cpu_worker", "kvstore_vllm"]
 IMPORTED += ["vllm.model_executor.models.qwen3", "vllm.model_executor.models.llama"]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rig.case import SHOWN, Case
 
-HEADINGS = f"{'case':<56} {'identical':<9} {'tokens loaded':>13} {'time':>7}"
+HEADINGS = f"{'case':<56} {'connector':<26} {'identical':<9} {'tokens loaded':>13} {'time':>7}"
 
 
 class Table:
@@ -17,9 +17,9 @@ class Table:
         self.cases: list[Case] = []
 
     @contextmanager
-    def case(self, name: str) -> Iterator[Case]:
+    def case(self, name: str, connector: str = "") -> Iterator[Case]:
         """Runs a case in the ``with``; an exception in it is what is wrong with it."""
-        case = Case(name)
+        case = Case(name, connector)
         began = time.perf_counter()
         try:
             yield case
@@ -50,7 +50,8 @@ class Table:
         identical = {None: "-", True: "yes", False: "NO"}[case.identical]
         mark = "  WRONG" if case.wrong else f"  {case.note}".rstrip()
         print(
-            f"{case.name:<56} {identical:<9} {case.loaded:>13,} {case.seconds:>6.1f}s{mark}",
+            f"{case.name:<56} {case.connector or '-':<26} {identical:<9} {case.loaded:>13,} "
+            f"{case.seconds:>6.1f}s{mark}",
             flush=True,
         )
         for line in case.wrong:

@@ -45,11 +45,10 @@ class World:
     @contextmanager
     def case(self, name: str, *stores: Store) -> Iterator[Case]:
         """Runs a case; at its end these stores hold nothing of it."""
-        with self.table.case(f"offloading: {name}" if self.offloads else name) as case:
+        with self.table.case(name, self.options.connector) as case:
             yield case
             for each in stores:
-                held = each.held()
-                case.require(not held, f"the store still holds {held}")
+                settled(case, each)
 
     def check(
         self, case: Case, engine: Engine, asked: list[Prompt], *, each: bool = False
@@ -68,6 +67,15 @@ def world(folder: Path, options: EngineOptions, table: Table) -> Iterator[World]
     with ExitStack() as stack:
         engine = stack.enter_context(Engine(name, options, folder))
         yield World(folder, options, Reference(engine), table)
+
+
+def settled(case: Case, store: Store) -> None:
+    """Waits until a store has all pages of finished requests, and requires it to hold no others.
+
+    An engine stores the last pages of a request after it has answered.
+    """
+    held = store.held()
+    case.require(not held, f"the store still holds {held}")
 
 
 def tally(case: Case, engine: Engine, before: Counts) -> Counts:

@@ -51,9 +51,9 @@ class ConnectorSettings:
     """
 
     load_async: bool | None = None
-    """Says whether loads run beside the engine's steps. Else a step waits for its loads.
+    """True: loads run in parallel with the engine's steps. False: a step waits for its loads.
 
-    None: beside them on a GPU, and within them on a CPU, where both use the same cores.
+    None: true on a GPU, and false on a CPU, where loads and steps use the same cores.
     """
 
     save_output: bool = True
@@ -84,20 +84,20 @@ class ConnectorSettings:
     def __post_init__(self) -> None:
         if not 0 < self.lookup_timeout <= LONGEST_LOOKUP_TIMEOUT:
             raise ValueError(
-                f"lookup_timeout is more than 0 and at most {LONGEST_LOOKUP_TIMEOUT:g} seconds, "
-                f"not {self.lookup_timeout}"
+                f"lookup_timeout is {self.lookup_timeout}: set more than 0 and at most "
+                f"{LONGEST_LOOKUP_TIMEOUT:g} seconds"
             )
         if not 0 <= self.scheduling_wait <= LONGEST_SCHEDULING_WAIT:
             raise ValueError(
-                f"scheduling_wait is from 0 to {LONGEST_SCHEDULING_WAIT:g} seconds, "
-                f"not {self.scheduling_wait}"
+                f"scheduling_wait is {self.scheduling_wait}: set 0 to "
+                f"{LONGEST_SCHEDULING_WAIT:g} seconds"
             )
         if not 0 <= self.fault_load_fraction <= 1:
-            raise ValueError(f"fault_load_fraction is from 0 to 1, not {self.fault_load_fraction}")
+            raise ValueError(f"fault_load_fraction is {self.fault_load_fraction}: set 0 to 1")
         if self.kv_cache_layout not in (AUTO, NONE, *LAYOUTS):
             raise ValueError(
-                f"kv_cache_layout is {AUTO}, {NONE} or one of {', '.join(LAYOUTS)}, not "
-                f"{self.kv_cache_layout!r}"
+                f"kv_cache_layout is {self.kv_cache_layout!r}: set {AUTO}, {NONE} or one of "
+                f"{', '.join(LAYOUTS)}"
             )
         if len(self.display_name.encode()) > LONGEST_NAME:
             raise ValueError(f"display_name has at most {LONGEST_NAME} bytes")
@@ -137,7 +137,7 @@ def _checked(name: str, value: object, expected: object) -> Any:  # noqa: ANN401
         return float(value)
     if not isinstance(value, expected):  # type: ignore[arg-type]  # a class, or a union of them
         shown = getattr(expected, "__name__", str(expected))
-        raise ValueError(f"{name} in kv_connector_extra_config is {value!r}, which is no {shown}")  # noqa: TRY004  # a setting's value, not a call's argument
+        raise ValueError(f"{name} in kv_connector_extra_config is {value!r}: set a {shown}")  # noqa: TRY004  # a setting's value, not a call's argument
     return value
 
 

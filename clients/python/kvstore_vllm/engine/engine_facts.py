@@ -24,15 +24,16 @@ class EngineFacts:
         if transfer.kv_load_failure_policy != RECOMPUTE:
             raise ValueError(
                 'set "kv_load_failure_policy": "recompute" in the kv-transfer-config: with '
-                f"{transfer.kv_load_failure_policy!r} a load that fails fails its request, and "
-                "kvstore never is in a request's way"
+                f"{transfer.kv_load_failure_policy!r} a request fails if its load fails, and "
+                "kvstore must never fail a request"
             )
         groups = kv_cache_config.kv_cache_groups
         if len(groups) != 1:
             raise ValueError(
                 f"this model has {len(groups)} groups of layers with tables of blocks of their "
-                "own, and kvstore takes one: set --disable-hybrid-kv-cache-manager; a model with "
-                "recurrent state (Mamba) cannot be served"
+                'own, and KvstoreConnector takes one: set "kv_connector": '
+                '"KvstoreOffloadingConnector" in the kv-transfer-config, or, without recurrent '
+                "state (Mamba), --disable-hybrid-kv-cache-manager"
             )
         spec = groups[0].kv_cache_spec
         self._specs: dict[str, Any] = getattr(spec, "kv_cache_specs", None) or dict.fromkeys(
@@ -43,8 +44,8 @@ class EngineFacts:
             getattr(each, "non_causal", False) for each in self._specs.values()
         ):
             raise ValueError(
-                f"this model's layers keep KV as {', '.join(sorted(kinds))}, and kvstore takes "
-                f"{', '.join(sorted(WHOLE_SPECS))}, causal: pages whose every token stays"
+                f"this model's layers keep KV as {', '.join(sorted(kinds))}, and KvstoreConnector "
+                f"takes {', '.join(sorted(WHOLE_SPECS))}, causal: pages whose every token stays"
             )
         self.engine_id = str(transfer.engine_id)
         self.page_tokens = int(spec.block_size)

@@ -45,18 +45,18 @@ class ReuseHints:
 def parse_hint(found: object) -> ReuseHint:
     """Returns a hint in JSON's form as the client's; raises ``ValueError`` for any other."""
     if not isinstance(found, Mapping):
-        raise ValueError(f"kv_transfer_params.{KEY} is {_shown(found)}, and has to be an object")  # noqa: TRY004  # a user's value
+        raise ValueError(f"kv_transfer_params.{KEY} is {_shown(found)}: set an object")  # noqa: TRY004  # a user's value
     unknown = sorted(map(str, set(found) - FIELDS))
     if unknown:
         known = ", ".join(sorted(FIELDS))
-        raise ValueError(f"kv_transfer_params.{KEY} has {_shown(unknown)}; it knows {known}")
+        raise ValueError(f"kv_transfer_params.{KEY} has {_shown(unknown)}: set only {known}")
     hint = ReuseHint(
         found.get("expected_reuse"),
         _seconds(found.get("horizon_seconds")),
         _priority(found.get("priority")),
     )
     if hint.expected_reuse is not None and not isinstance(hint.expected_reuse, str):
-        raise ValueError(f"expected_reuse is {_shown(hint.expected_reuse)}, which is no string")
+        raise ValueError(f"expected_reuse is {_shown(hint.expected_reuse)}: set a string")
     hint.message()
     return hint
 
@@ -65,7 +65,7 @@ def _seconds(value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"horizon_seconds is {_shown(value)}, which is no number")  # noqa: TRY004
+        raise ValueError(f"horizon_seconds is {_shown(value)}: set a number")  # noqa: TRY004
     if not 0 < value <= LONGEST_HORIZON:
         raise ValueError(f"horizon_seconds is {_shown(value)}: set more than 0, at most 1e9")
     return float(value)
@@ -75,7 +75,7 @@ def _priority(value: object) -> int:
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or value not in INT32:
-        raise ValueError(f"priority is {_shown(value)}, which is no int32")
+        raise ValueError(f"priority is {_shown(value)}: set an integer of 32 bits")
     return value
 
 

@@ -22,9 +22,9 @@ SETTING = "canonical_layout"
 class CanonicalLayout:
     """The canonical layout of one engine's pages.
 
-    Raises ``ValueError``, with the reason, for an engine that vLLM has none for. It is also
-    raised for engines of which vLLM's mapping cannot tell whether two ranks have the same heads:
-    of some models the layers have different numbers of heads, and vLLM knows of one number.
+    Raises ``ValueError``, with the reason, for an engine without such a layout in vLLM. It also
+    refuses more ranks than KV heads: vLLM then takes one number of heads for all layers, which
+    is wrong for models whose layers have different numbers.
     """
 
     def __init__(self, config: OffloadingConfig, vllm_config: Any, kv_cache_config: Any) -> None:  # noqa: ANN401  # vLLM's
@@ -60,7 +60,7 @@ class CanonicalLayout:
 
     @property
     def facts(self) -> Iterator[str]:
-        """The facts that engines of any number of ranks need in common, besides their layers."""
+        """The facts that engines of all numbers of ranks share, besides their layers."""
         yield f"canonical {canonical_format_id(self._layout_name)}"
         # Layers of different groups may take turns in the same bytes of a page.
         offsets = sorted({tensor.offset for tensor in self._tensors})
@@ -78,8 +78,7 @@ class CanonicalLayout:
 def page_sizes(kv_caches: CanonicalKVCaches) -> list[int]:
     """Returns the bytes of a block in the canonical layout, for each tensor.
 
-    Raises ``ValueError`` if vLLM certified a layer's layout in memory for no other number of
-    ranks.
+    Raises ``ValueError`` unless vLLM certified each layer's layout for every number of ranks.
     """
     sizes = [0] * len(kv_caches.tensors)
     for ref in refs_of(kv_caches):

@@ -8,7 +8,7 @@ from kvstore_client import DatedRun, Match
 from kvstore_vllm.scheduler.prefix_lookups import LookedUp, PrefixLookups
 from kvstore_vllm.step_plan import runs_between
 
-# Seconds that a match is held for a request that vLLM has no memory for. Then it is asked anew.
+# Seconds that a match is held while vLLM has no memory for its request, which asks again later.
 LONGEST_UNUSED: Final = 2.0
 # The tier of a page of which nothing else is known.
 MEMORY: Final = 1

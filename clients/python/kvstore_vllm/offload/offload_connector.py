@@ -57,7 +57,7 @@ class KvstoreOffloadingConnector(OffloadingConnector):
         if transfer.kv_load_failure_policy != RECOMPUTE:
             raise ValueError(
                 'set "kv_load_failure_policy": "recompute" in the kv-transfer-config: with '
-                f"{transfer.kv_load_failure_policy!r} a load that fails fails its request"
+                f"{transfer.kv_load_failure_policy!r} a request fails if its load fails"
             )
         settings = OffloadSettings.read(transfer.kv_connector_extra_config)
         engine_id = str(transfer.engine_id)

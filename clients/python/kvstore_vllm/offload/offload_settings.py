@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
-from kvstore_vllm.engine.connector_settings import ConnectorSettings
+from kvstore_vllm.engine.connector_settings import LAYOUTS, ConnectorSettings
 
 # Keys of `kv_connector_extra_config` that vLLM reads itself.
 OF_VLLM: Final = frozenset(
     {"spec_name", "spec_module_path", "block_size", "blocks_per_chunk", "self_describing_kv_events"}
 )
 LAYOUT: Final = "kv_cache_layout"
-# vLLM reads it too, as true or false by Python's rules.
+# vLLM reads it too, and takes every value for true or false by Python's rules.
 CANONICAL: Final = "canonical_layout"
 # Settings of the other connector that say nothing here: loads always run beside the steps.
 UNUSED: Final = frozenset({"load_async"})
@@ -27,10 +27,10 @@ class OffloadSettings:
 
     connector: ConnectorSettings
     kv_cache_layout: str = ""
-    """The layout to ask vLLM for, such as ``BLNHC``; empty: the one that vLLM's connector takes."""
+    """The layout to ask vLLM for, such as ``BLNHC``; empty: that of vLLM's connector."""
 
     canonical_layout: bool = False
-    """Says whether pages are free of the number of tensor-parallel ranks, which vLLM reads too."""
+    """True: pages do not depend on the number of tensor-parallel ranks. vLLM reads it too."""
 
     @classmethod
     def read(cls, extra: Mapping[str, object]) -> Self:
@@ -44,9 +44,10 @@ class OffloadSettings:
                 f"know; it knows {', '.join(sorted(known))}"
             )
         layout = extra.get(LAYOUT, "")
-        if not isinstance(layout, str):
-            raise ValueError(  # noqa: TRY004  # a setting's value
-                f"{LAYOUT} in kv_connector_extra_config is {layout!r}, which is no str"
+        if not isinstance(layout, str) or (LAYOUT in extra and layout not in LAYOUTS):
+            raise ValueError(
+                f"{LAYOUT} in kv_connector_extra_config is {layout!r}: set one of "
+                f"{', '.join(LAYOUTS)}, or leave it out for that of vLLM's connector"
             )
         canonical = extra.get(CANONICAL, False)
         if not isinstance(canonical, bool):

@@ -99,7 +99,7 @@ class EngineSpeed:
             return
         now = self._clock()
         steps = [self._open.popleft() for _ in range(ended[-1] + 1)]
-        # Of several nobody knows how long each took. An aborted request's step never ends.
+        # The time of each of several is unknown. An aborted request's step never ends.
         if len(steps) == 1 and steps[0].prefill_tokens:
             self._note(steps[0].prefill_tokens, now - max(steps[0].begun_at, self._ended_at))
         self._ended_at = now

@@ -17,15 +17,15 @@ def test_removals_are_told_with_all_that_comes_after() -> None:
     world.write_touched()
     a, b, *_ = page_digests(space.digest, paged("abcd"), 8)
     world.evict_prefix("ab")
-    assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, b)]
+    assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, b, 1)]
     assert a in world.disk
     assert b not in world.disk
     world.cache.evict_prefix(OWNER, NAMESPACE_ID, paged("a") + paged("z")[:4])
     assert space.losses == 1
-    assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, a)]
+    assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, a, 2)]
     assert len(world.disk) == 2
     world.cache.evict_prefix(OWNER, NAMESPACE_ID, b"")
-    assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, None)]
+    assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, None, 3)]
     assert not world.disk
     assert (space.removals, space.removing) == (3, 0)
 

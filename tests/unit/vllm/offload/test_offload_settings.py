@@ -21,6 +21,8 @@ def test_settings_are_those_of_both_connectors_and_of_vllm() -> None:
         ({"cpu_bytes_to_use": 1 << 30}, "cpu_bytes_to_use"),
         ({"load_async": False}, "load_async"),
         ({"kv_cache_layout": 1}, "kv_cache_layout"),
+        ({"kv_cache_layout": "auto"}, "kv_cache_layout.*LBHNC"),
+        ({"kv_cache_layout": "none"}, "kv_cache_layout.*LBHNC"),
         ({"canonical_layout": "no"}, "canonical_layout"),
         ({"lookup_timeout": 0.0}, "lookup_timeout"),
     ],

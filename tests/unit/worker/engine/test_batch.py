@@ -14,7 +14,9 @@ from inference_worker.model.model import PagedModel
 from inference_worker.model.tiny import TINY_MODELS
 from inference_worker.pages import acquisition as page_growth
 from inference_worker.pages.acquisition import RESERVE_AHEAD
+from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import Reservation
+from kvstore_client.calls.lease_calls import LeaseCalls
 from kvstore_client.testing import RunningStore
 
 Ids = Callable[[int, int], list[int]]
@@ -75,6 +77,32 @@ def test_a_step_takes_decodes_first_and_prompts_within_its_tokens(
     engine.add(Request(prompt_ids=text_ids(120, 2), max_tokens=2), Heard())
     run_all(engine)
     assert counts == [[10], [1, 49], [1, 49], [1, 22], [1, 1], [1]]
+
+
+def test_a_step_publishes_all_its_sequences_in_one_call(
+    world: EngineWorld, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests whose pages fill up in the same step are published by one call to the store."""
+    sent: list[list[str]] = []
+    run_step = LeaseCalls.run_step
+
+    def count(
+        self: LeaseCalls, space: bytes, operations: Sequence[pb.StepOperation], timeout: float
+    ) -> Sequence[pb.StepResult]:
+        sent.append([str(each.WhichOneof("operation")) for each in operations])
+        return run_step(self, space, operations, timeout)
+
+    monkeypatch.setattr(LeaseCalls, "run_step", count)
+    prompts = [text_ids(2 * PAGE_TOKENS, 400 + number) for number in range(2)]
+    heard = [Heard() for _ in prompts]
+    for ids, each in zip(prompts, heard, strict=True):
+        world.engine.add(Request(prompt_ids=ids, max_tokens=3), each)
+    world.engine.step()
+    assert sent == [["insert"] * 2]
+    assert [world.namespace.peek(ids) for ids in prompts] == [2 * PAGE_TOKENS - 1] * 2
+    run_all(world.engine, *heard)
+    assert all(each.generation is not None for each in heard)
+    assert [len(each.generation.published_pages) for each in heard if each.generation] == [3] * 2
 
 
 def test_an_abort_ends_one_request_wherever_it_is(world: EngineWorld, text_ids: Ids) -> None:

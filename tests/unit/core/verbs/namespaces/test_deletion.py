@@ -206,7 +206,7 @@ def test_tier_3_is_told_to_forget_all_of_it() -> None:
     sequence = worker.sequence("ab")
     located = world.cache.locate(worker.caller, FRESH_ID, sequence)
     assert world.cache.begin_read(worker.caller, FRESH_ID, sequence, 2, located) is None
-    assert world.tell() == [RemovedPrefix(NAMESPACE_ID, digest, None)]
+    assert world.tell() == [RemovedPrefix(NAMESPACE_ID, digest, None, 1)]
     assert (again.removing, world.disk_state.untold, world.disk) == (0, {}, {})
     assert world.cache.begin_read(worker.caller, FRESH_ID, sequence, 2, located) is not None
 

@@ -1,0 +1,33 @@
+"""The interface of a journal's memory: what outlives the process that writes."""
+
+from array import array
+from collections.abc import Hashable
+from typing import Protocol, TypeAlias
+
+from kvstore.core.journal.rows import HoldKey, Row, Table
+
+Buffer: TypeAlias = "bytes | bytearray | array[int]"
+
+
+class JournalMemory(Protocol):
+    """Records in order, the rows of tables, and tombstones. Each call is one write.
+
+    A write is done when the call returns, and it is done whole or not at all. Nothing here
+    raises: memory that runs full makes room by itself. Not thread-safe.
+    """
+
+    def append(self, *parts: Buffer) -> object:
+        """Adds a record, given in parts, after all others."""
+        ...
+
+    def put(self, table: Table, key: Hashable, row: Row) -> None:
+        """Puts a row in place of the one of its key, if there is one."""
+        ...
+
+    def clear(self, table: Table, key: Hashable) -> None:
+        """Removes the row of a key. An unknown key has none."""
+        ...
+
+    def bury(self, key: HoldKey) -> None:
+        """Leaves a tombstone of a hold's id. May forget the oldest."""
+        ...

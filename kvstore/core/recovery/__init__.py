@@ -1,0 +1,1 @@
+"""Recovery: a cache made from what the store before it wrote down."""

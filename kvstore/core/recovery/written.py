@@ -1,0 +1,170 @@
+"""The contents of a journal, sorted: the rows by table, and the records by namespace."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from kvstore.core.journal.journal import LEASE_NUMBERS, PAGE_IDS
+from kvstore.core.journal.records import (
+    DetachRecord,
+    EndRecord,
+    PagesRecord,
+    RecordKind,
+    ReserveRecord,
+    decode,
+)
+from kvstore.core.journal.rows import (
+    CounterRow,
+    ExtentRow,
+    HoldKey,
+    HoldRow,
+    IdScope,
+    LeaseRow,
+    MappingRow,
+    NamedPinRow,
+    NamespaceRow,
+    ProcessRow,
+    RemovalRow,
+    Row,
+    Table,
+)
+
+RowT = TypeVar("RowT", bound=Row)
+
+
+class JournalContents(NamedTuple):
+    """The contents of a journal's memory: records in order, rows by table and key, tombstones."""
+
+    records: Iterable[bytes]
+    rows: Mapping[Table, Mapping[object, Row]]
+    tombstones: Iterable[HoldKey]
+
+
+class NamespaceRecords:
+    """The records of one namespace."""
+
+    def __init__(self) -> None:
+        self.pages: list[PagesRecord] = []
+        self.detached: list[DetachRecord] = []
+        self.ends: list[EndRecord] = []
+
+
+class Sorted:
+    """A journal's contents, as recovery asks for them.
+
+    ``reserved`` has the latest record of each reservation, and ``inserts`` the records of its
+    inserts. ``next_id`` and ``next_number`` are more than any that was given out.
+    """
+
+    def __init__(self, written: JournalContents) -> None:
+        self._rows = written.rows
+        self.tombstones = list(written.tombstones)
+        self.reserved: dict[tuple[int, int], ReserveRecord] = {}
+        self.inserts: dict[tuple[int, int], list[PagesRecord]] = defaultdict(list)
+        self.of_namespace: dict[int, NamespaceRecords] = defaultdict(NamespaceRecords)
+        self.next_id = self._counter(PAGE_IDS) + 1
+        self.next_number = 1
+        pages: list[PagesRecord] = []
+        for data in written.records:
+            record = decode(data)
+            if isinstance(record, PagesRecord):
+                pages.append(record)
+            elif isinstance(record, ReserveRecord):
+                self._add_reservation(record)
+            elif isinstance(record, DetachRecord):
+                self.of_namespace[record.namespace].detached.append(record)
+            else:
+                self.of_namespace[record.namespace].ends.append(record)
+        for each in pages:
+            self._add_pages(each)
+
+    @property
+    def lease_numbers(self) -> int:
+        """The number of leases that were ever granted."""
+        return self._counter(LEASE_NUMBERS)
+
+    @property
+    def extents(self) -> list[ExtentRow]:
+        """The extents, by number."""
+        return self._sorted(Table.EXTENTS, ExtentRow)
+
+    @property
+    def namespaces(self) -> list[NamespaceRow]:
+        """The namespaces, by number."""
+        return self._sorted(Table.NAMESPACES, NamespaceRow)
+
+    @property
+    def leases(self) -> list[LeaseRow]:
+        """The leases, by number."""
+        return self._sorted(Table.LEASES, LeaseRow)
+
+    @property
+    def processes(self) -> list[ProcessRow]:
+        """The processes, by number."""
+        return self._sorted(Table.PROCESSES, ProcessRow)
+
+    @property
+    def mappings(self) -> list[MappingRow]:
+        """The mappings, by the number of their process."""
+        return self._sorted(Table.MAPPINGS, MappingRow)
+
+    @property
+    def named_pins(self) -> list[NamedPinRow]:
+        """The named pins, by number."""
+        return self._sorted(Table.NAMED_PINS, NamedPinRow)
+
+    @property
+    def removals(self) -> list[RemovalRow]:
+        """The removals for tier 3, by number."""
+        return self._sorted(Table.REMOVALS, RemovalRow)
+
+    @property
+    def holds(self) -> list[HoldRow]:
+        """The holds of leases that have not ended, none of them released.
+
+        A reservation without a record was never answered, so it is left out.
+        """
+        leases = {each.number for each in self.leases}
+        released = set(self.tombstones)
+        return [
+            each
+            for each in self._of(Table.HOLDS, HoldRow)
+            if each.lease in leases
+            and each.key not in released
+            and (each.kind != IdScope.RESERVATION or (each.lease, each.hold_id) in self.reserved)
+        ]
+
+    @property
+    def hold_keys(self) -> set[HoldKey]:
+        """The keys of all rows of holds."""
+        return {each.key for each in self._of(Table.HOLDS, HoldRow)}
+
+    def _add_reservation(self, record: ReserveRecord) -> None:
+        key = (record.lease, record.reservation_id)
+        known = self.reserved.get(key)
+        if known is None or known.number < record.number:
+            self.reserved[key] = record
+        self.next_number = max(self.next_number, record.number + 1)
+
+    def _add_pages(self, record: PagesRecord) -> None:
+        """Adds the record of pages, unless the call that wrote it did not get to its end."""
+        self.next_id = max(self.next_id, record.base_id + len(record.slots))
+        key = (record.lease, record.reservation_id)
+        if record.needed_number:
+            known = self.reserved.get(key)
+            if known is None or known.number < record.needed_number:
+                return
+        self.of_namespace[record.namespace].pages.append(record)
+        if record.lease and record.kind == RecordKind.INSERT and not record.needed_number:
+            self.inserts[key].append(record)
+
+    def _counter(self, name: str) -> int:
+        row = self._rows.get(Table.COUNTERS, {}).get(name)
+        return row.value if isinstance(row, CounterRow) else 0
+
+    def _of(self, table: Table, form: type[RowT]) -> list[RowT]:
+        rows = self._rows.get(table, {}).values()
+        return [each for each in rows if isinstance(each, form)]
+
+    def _sorted(self, table: Table, form: type[RowT]) -> list[RowT]:
+        return sorted(self._of(table, form), key=lambda row: row[0])

@@ -1,0 +1,129 @@
+"""A journal's memory as a list of writes, and what remains after the first of them."""
+
+from array import array
+from collections.abc import Hashable
+from typing import NamedTuple, Self, SupportsIndex, TypeAlias
+
+from kvstore.core.journal.memory import Buffer
+from kvstore.core.journal.rows import HoldKey, Row, Table, decode_row, encode_row
+from kvstore.core.recovery.written import JournalContents
+
+
+class Appended(NamedTuple):
+    """A record."""
+
+    record: bytes
+
+
+class Put(NamedTuple):
+    """A row, in its bytes."""
+
+    table: Table
+    key: Hashable
+    row: bytes
+
+
+class Cleared(NamedTuple):
+    """A row that is gone."""
+
+    table: Table
+    key: Hashable
+
+
+class Buried(NamedTuple):
+    """A tombstone."""
+
+    key: HoldKey
+
+
+class Moved(NamedTuple):
+    """A slot's new generation."""
+
+    extent_id: int
+    index: int
+    generation: int
+
+
+class Made(NamedTuple):
+    """An extent's table of generations, all of them zero."""
+
+    extent_id: int
+    slot_count: int
+
+
+Write: TypeAlias = Appended | Put | Cleared | Buried | Moved | Made
+
+
+class WatchedGenerations(array):  # type: ignore[type-arg]
+    """The generations of an extent, each change of which is a write."""
+
+    def __new__(cls, extent_id: int, slot_count: int, writes: list[Write]) -> Self:
+        """Makes a table of zeros."""
+        made = super().__new__(cls, "Q", bytes(8 * slot_count))
+        made.extent_id, made.writes = extent_id, writes
+        writes.append(Made(extent_id, slot_count))
+        return made
+
+    extent_id: int
+    writes: list[Write]
+
+    def __setitem__(self, index: SupportsIndex, generation: int) -> None:  # type: ignore[override]
+        self.writes.append(Moved(self.extent_id, int(index), generation))
+        super().__setitem__(index, generation)
+
+
+class ListMemory:
+    """A journal's memory: each call is a write at the end of a list."""
+
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
+
+    def append(self, *parts: Buffer) -> None:
+        """Adds a record."""
+        self.writes.append(Appended(b"".join(parts)))
+
+    def put(self, table: Table, key: Hashable, row: Row) -> None:
+        """Puts a row."""
+        self.writes.append(Put(table, key, encode_row(row)))
+
+    def clear(self, table: Table, key: Hashable) -> None:
+        """Removes a row."""
+        self.writes.append(Cleared(table, key))
+
+    def bury(self, key: HoldKey) -> None:
+        """Leaves a tombstone."""
+        self.writes.append(Buried(key))
+
+
+class Remains:
+    """The contents of the memory, and of the generations, after some writes."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.rows: dict[Table, dict[Hashable, Row]] = {}
+        self.tombstones: list[HoldKey] = []
+        self.generations: dict[int, array[int]] = {}
+
+    def add(self, write: Write) -> None:
+        """Does one more write."""
+        match write:
+            case Appended(record):
+                self.records.append(record)
+            case Put(table, key, row):
+                self.rows.setdefault(table, {})[key] = decode_row(table, row)
+            case Cleared(table, key):
+                self.rows.get(table, {}).pop(key, None)
+            case Buried(key):
+                self.tombstones.append(key)
+            case Moved(extent_id, index, generation):
+                self.generations[extent_id][index] = generation
+            case Made(extent_id, slot_count):
+                self.generations[extent_id] = array("Q", bytes(8 * slot_count))
+
+    def written(self) -> JournalContents:
+        """Returns it as recovery reads it."""
+        return JournalContents(self.records, self.rows, self.tombstones)
+
+    def tables(self) -> dict[int, "array[int]"]:
+        """Returns a copy of the generations, which a recovery may move."""
+        return {extent_id: table[:] for extent_id, table in self.generations.items()}

@@ -1,0 +1,61 @@
+"""Cache machines whose cache has a journal, recovered from every write."""
+
+from hypothesis.stateful import initialize
+
+from journaled.witness import Witness
+from kvstore.core.cache import PrefixCache
+from kvstore.core.eviction.policies import POLICIES
+from kvstore.core.pool.tier_policy import TierPolicy, WantedMoves
+from machine import cache_machine
+from machine.moves import POLICIES as TIER_POLICIES
+from machine.state import COUNTS, EPOCH
+
+
+class Journaled(cache_machine.CacheMachine):
+    """The cache machine with a journal. Every call is witnessed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tier_policy: TierPolicy | None = None
+        self.witness = Witness(self.cache, self.make)
+
+    def teardown(self) -> None:
+        """Counts the recoveries."""
+        COUNTS["recoveries"] += self.witness.recoveries
+
+    def make(self) -> PrefixCache:
+        """Returns an empty cache like the machine's."""
+        made = PrefixCache(
+            EPOCH,
+            self.cache.limits,
+            POLICIES[self.policy],
+            quotas=self.cache.state.quotas,
+            index=type(self).index,
+            has_disk=True,
+        )
+        if self.tier_policy is not None:
+            made.state.wanted = WantedMoves(self.tier_policy)
+        return made
+
+    @initialize(policy=TIER_POLICIES)
+    def begin(self, policy: TierPolicy) -> None:
+        """Begins as the cache machine does, and knows the policy of the tiers."""
+        if self.tier_count > 1:
+            self.tier_policy = policy
+        cache_machine.CacheMachine.begin(self, policy)
+
+
+class JournaledGroups(Journaled, cache_machine.GroupedPages):
+    """Pages of KV cache groups too."""
+
+
+class JournaledTiers(Journaled, cache_machine.TwoTiers):
+    """Pages in two tiers."""
+
+
+class JournaledGroupsInTiers(Journaled, cache_machine.GroupedPagesInTwoTiers):
+    """Pages of KV cache groups in two tiers."""
+
+
+class JournaledHashes(Journaled, cache_machine.HashedPages):
+    """Pages found by their digests."""

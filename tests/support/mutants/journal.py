@@ -1,0 +1,149 @@
+"""The faults about the journal, which a recovery from some write has to find."""
+
+from mutants.mutant import Mutant
+
+JOURNAL_MUTANTS = [
+    Mutant(
+        "record-follows-the-answer",
+        "kvstore.core.journal.journal",
+        "Journal.insert",
+        "self.memory.append(*parts_of_pages(record))",
+        "late, self.late = getattr(self, 'late', ()), "
+        "parts_of_pages(record)\n"
+        "if late: self.memory.append(*late)",
+    ),
+    Mutant(
+        "generation-moves-after-the-slot-is-reserved-anew",
+        "kvstore.core.values.slots",
+        "recycle",
+        "generations[index] += 1",
+        "for late in recycle.__dict__.pop('late', ()): late[0][late[1]] += 1\n"
+        "recycle.late = [(generations, index)]",
+    ),
+    Mutant(
+        "pin-has-no-row",
+        "kvstore.core.verbs.match",
+        "Matching._pin",
+        "state.journal.hold(pin_row(lease, pin))",
+        "pass",
+    ),
+    Mutant(
+        "source-pin-has-no-row",
+        "kvstore.core.verbs.match",
+        "Matching._pin",
+        "state.journal.hold(source_row(lease, source))",
+        "pass",
+    ),
+    Mutant(
+        "reservation-has-no-record",
+        "kvstore.core.verbs.reserve",
+        "Reserving._grow",
+        "write_reservation(journal, lease, reservation, generations_in(runs))",
+        "pass",
+    ),
+    Mutant(
+        "released-pin-keeps-its-row",
+        "kvstore.core.verbs.release",
+        "Releasing.release",
+        "journal.release(lease.number, PIN_SCOPE, pin_id)",
+        "pass",
+    ),
+    Mutant(
+        "removal-has-no-record",
+        "kvstore.core.pool.pages",
+        "_write_removal",
+        "namespace.journal.detach(namespace.number, Position(top, 1).page_id)",
+        "pass",
+    ),
+    Mutant(
+        "removal-takes-what-came-later",
+        "kvstore.core.journal.journal",
+        "Journal.detach",
+        "self.next_id",
+        "1 << 60",
+    ),
+    Mutant(
+        "end-of-a-lease-is-not-written",
+        "kvstore.core.verbs.lease_lifecycle",
+        "Lifecycle._write_end",
+        "journal.clear(Table.LEASES, lease.number)",
+        "pass",
+    ),
+    Mutant(
+        "reservation-with-moved-slots-is-not-written",
+        "kvstore.core.verbs.insert",
+        "write_rest",
+        "write_reservation(journal, lease, reservation)",
+        "pass",
+    ),
+    Mutant(
+        "earlier-reservation-keeps-a-moved-slot",
+        "kvstore.core.recovery.recover",
+        "_Recovery._find_reservations",
+        "-each.number",
+        "each.number",
+    ),
+    Mutant(
+        "copy-has-no-record",
+        "kvstore.core.tiers.moves",
+        "finish",
+        "_write(namespace, at, move.tier, source, target)",
+        "pass",
+    ),
+    Mutant(
+        "ids-stay-above-a-split",
+        "kvstore.core.index.page_ids",
+        "PageIds.divide",
+        "start < pages",
+        "start < 0",
+    ),
+    Mutant(
+        "quarantined-slot-is-handed-out",
+        "kvstore.core.recovery.recover",
+        "_Recovery._restore_memory",
+        "extent.states[n] == FREE",
+        "extent.states[n] != SlotState.CACHED",
+    ),
+    Mutant(
+        "unknown-slot-keeps-its-generation",
+        "kvstore.core.recovery.recover",
+        "_Recovery._restore_memory",
+        "table[index] += 1",
+        "pass",
+    ),
+    Mutant(
+        "ids-come-twice",
+        "kvstore.core.journal.journal",
+        "Journal.insert",
+        "self.next_id = base_id + len(record.slots)",
+        "self.next_id = base_id + len(record.slots) // 2",
+    ),
+    Mutant(
+        "pages-of-a-moved-generation-are-there",
+        "kvstore.core.recovery.pages",
+        "LiveCopies.has",
+        "table[slot & INDEX_MASK] == generation",
+        "table[slot & INDEX_MASK] >= generation",
+    ),
+    Mutant(
+        "recovery-takes-the-first-record-of-a-reservation",
+        "kvstore.core.recovery.written",
+        "Sorted._add_reservation",
+        "known.number < record.number",
+        "False",
+    ),
+    Mutant(
+        "insert-of-a-reservation-is-forgotten",
+        "kvstore.core.recovery.holds",
+        "caught_up",
+        "each.inserted > inserted",
+        "False",
+    ),
+]
+
+# Those that only pages of groups, or two tiers, can show.
+OF_GROUPS = (
+    "reservation-with-moved-slots-is-not-written",
+    "earlier-reservation-keeps-a-moved-slot",
+)
+OF_TIERS = ("copy-has-no-record",)
