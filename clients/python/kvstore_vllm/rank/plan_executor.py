@@ -277,6 +277,11 @@ class PlanExecutor:
                 memory.fill_page_tables(transfer.runs, self._copier.part)
             timed = direction.stream.run(ready, partial(copy, held, transfer))
             recycled = memory.recycled(transfer.runs)
+        except KeyError as error:
+            # The store or the session that had the extent has ended meanwhile.
+            reason = f"extent {error} is not mapped any more"
+            _logger.warning("blocks_not_copied", extra={"reason": reason})
+            return FAILED
         except Exception:
             _logger.exception("blocks_not_copied")
             return FAILED
