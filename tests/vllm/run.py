@@ -76,7 +76,7 @@ def deaths(here: World) -> None:
     """An engine whose store is absent, hangs and is killed."""
     with (
         store(here.folder / "mortal", "--tier1-bytes", "256MiB", start=False) as mortal,
-        here.engine("bereaved", mortal) as engine,
+        here.engine("bereaved", mortal, extra={"lookup_timeout": 0.25}) as engine,
     ):
         absent(here, mortal, engine)
         hung(here, mortal, engine)

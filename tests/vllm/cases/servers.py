@@ -45,9 +45,7 @@ def servers(world: World, store: Store) -> None:
             case.require(case.loaded == wholes(ASKED), f"loaded {case.loaded} tokens")
             # Their first requests too, for which ranks had to join first.
             for server in (first, second):
-                counters = server.counters()
-                without = {name: counters.get(name, 0) for name in NOT_ASKED}
-                case.require(not any(without.values()), f"went on without the store: {without}")
+                _require_asked(case, server)
         with world.case("OpenAI server: hints of requests", store) as case:
             _ask_with_hints(case, first, expected[0])
 
@@ -94,6 +92,7 @@ def _replicated(here: World, shared: Store) -> None:
                 case.compare(_ask(server, replica=replica), expected)
             case.loaded = _loaded(server) - before
             case.require(case.loaded == 2 * wholes(ASKED), f"loaded {case.loaded} tokens")
+            _require_asked(case, server)
 
 
 def _server(log: Path, options: EngineOptions) -> VllmServer:
@@ -119,6 +118,13 @@ def _ask(server: VllmServer, *, replica: int | None = None) -> Sequence[Answer]:
         for each in ASKED
     ]
     return [Answer(answer.tokens, "length") for answer in answers]
+
+
+def _require_asked(case: Case, server: VllmServer) -> None:
+    """Requires that each request was looked up in the store."""
+    counters = server.counters()
+    without = {name: counters.get(name, 0) for name in NOT_ASKED}
+    case.require(not any(without.values()), f"went on without the store: {without}")
 
 
 def _loaded(server: VllmServer) -> int:

@@ -10,6 +10,8 @@ OFFLOADING = "KvstoreOffloadingConnector"
 CONNECTORS = (OWN, OFFLOADING)
 LONGEST = 2_048
 MIB = 1 << 20
+# Seconds that a lookup may take.
+PATIENT_LOOKUP = 10.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class EngineOptions:
     def transfer_config(self) -> dict[str, object]:
         """Returns the one flag that a user gives, as ``--kv-transfer-config``'s JSON.
 
-        Loads run beside the steps, as on a GPU, unless a case says otherwise.
+        Loads run beside the steps, as on a GPU, unless a case says otherwise. A lookup may take
+        seconds, so that a busy machine loads as many tokens as a quiet one.
         """
         loads = {} if self.connector == OFFLOADING else {"load_async": True}
         return {
@@ -78,6 +81,7 @@ class EngineOptions:
             "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {
                 "runtime_dir": str(self.runtime_dir),
+                "lookup_timeout": PATIENT_LOOKUP,
                 **loads,
                 **self.extra,
             },
