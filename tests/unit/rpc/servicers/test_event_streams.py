@@ -194,9 +194,10 @@ def test_watches_take_no_thread_of_the_calls(start_server: Callable[..., Server]
 
 def test_those_that_look_back_and_take_nothing_are_few(start_server: Callable[..., Server]) -> None:
     """The number of watches of past events is limited, because each occupies a thread."""
-    server = start_server(limits=Limits(max_watchers=3))
+    # More bytes than a connection sends to somebody who takes nothing.
+    server = start_server(limits=Limits(max_watchers=3, max_remembered_events=6000))
     worker = server.worker()
-    come_and_go(server, worker, range(600))
+    come_and_go(server, worker, range(3000))
     calls = [watch(worker, history=ALONE) for _ in range(3)]
     with pytest.raises(Refused) as caught:
         watch(worker, history=ALONE)
