@@ -17,11 +17,6 @@ COLUMNS = (
     *("tokens hit", "MB copied in", "MB copied out", "identical"),
 )
 USE_COLUMNS = ("EngineCore, s", "page faults", "kept", "dropped", "other cores")
-# Of a result without the figures of the second table.
-OLD_NOTE = (
-    "They are from an earlier version of the benchmark: vLLM alone was one server, no request was"
-    " dropped, and glibc's allocator had its defaults."
-)
 
 
 def lines(document: dict[str, Any]) -> Iterator[str]:
@@ -37,11 +32,8 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
     for way, why in method["left_out"].items():
         yield f"{way} is left out: {why}."
     rows = document["first_token"]
-    if "enough" not in method:
-        yield OLD_NOTE
     yield from _table("way", COLUMNS, {row["way"]: _cells(row) for row in rows})
-    if "enough" in method:
-        yield from _table("way", USE_COLUMNS, {row["way"]: _use_cells(row) for row in rows})
+    yield from _table("way", USE_COLUMNS, {row["way"]: _use_cells(row) for row in rows})
     if document["failures"]:
         yield ""
         yield "| case | identical | tokens loaded | what happened |"
@@ -65,7 +57,7 @@ def _table(key: str, columns: Sequence[str], rows: Mapping[str, list[str]]) -> I
 def shortages(document: dict[str, Any]) -> Iterator[str]:
     """Yields a sentence for each way with too few requests beside little other work."""
     for row in document["first_token"]:
-        if not row.get("enough", True):
+        if not row["enough"]:
             kept = row["kept"]
             yield (
                 f"{row['way']} has too few requests beside little other work: {kept['cold']} cold"
@@ -77,9 +69,9 @@ def shortages(document: dict[str, Any]) -> Iterator[str]:
 def _cells(row: dict[str, Any]) -> list[str]:
     return [
         _number(row["cold_ms"], 1),
-        _number(row.get("cold_p95_ms"), 1),
-        _number(row.get("alone_ms"), 1),
-        _number(row.get("alone_p95_ms"), 1),
+        _number(row["cold_p95_ms"], 1),
+        _number(row["alone_ms"], 1),
+        _number(row["alone_p95_ms"], 1),
         _number(row["cold_to_alone"], 2),
         _number(row["hit_ms"], 1),
         _number(row["ratio"], 2),

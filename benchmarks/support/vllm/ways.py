@@ -66,7 +66,9 @@ def _kvstore(name: str, connector: str) -> Iterator[Way]:
             "kv_connector_module_path": "kvstore_vllm",
             "kv_connector_extra_config": {"runtime_dir": str(store.runtime_dir)},
         }
-        yield Way(name, transfer, {"PYTHONPATH": path}, byte_counter="kvstore_{}_bytes")
+        # vLLM's own connector counts its bytes otherwise.
+        counter = "kvstore_{}_bytes" if name == KVSTORE else None
+        yield Way(name, transfer, {"PYTHONPATH": path}, byte_counter=counter)
 
 
 @contextmanager
