@@ -23,7 +23,7 @@ from support.succession.conversations import IDENTITY, LAYOUT, PAGE_TOKENS, toke
 from support.succession.load import Load, Mappings, Orders
 
 # Seconds.
-OPEN_TIMEOUT, END_TIMEOUT = 60.0, 60.0
+OPEN_TIMEOUT, REOPEN_TIMEOUT, END_TIMEOUT = 60.0, 15.0, 60.0
 # A client without an answer asks again after this time, and so does one with an answer.
 ASK_EVERY = 0.001
 # Longer times between two answers are written down.
@@ -197,7 +197,7 @@ def _hold(
             if [bytes(view) for view in views] != contents:
                 counts["wrong_pages"] += 1
         try:
-            if not namespace.wait_open(OPEN_TIMEOUT) or not match.current:
+            if not namespace.wait_open(REOPEN_TIMEOUT) or not match.current:
                 raise StoreError("the store has nothing of these holds")  # noqa: TRY301
             prompt.insert(namespace, acquired, _HELD_PAGES, _HELD_PAGES + _RESERVED_PAGES)
         except StoreError as error:
