@@ -220,8 +220,8 @@ class HolderClient:
     @property
     def behind(self) -> int:
         """The number of descriptors that the holder should have, and has not acknowledged."""
-        with self._mutex:
-            return sum(not each.acknowledged for each in self._deposits.values())
+        # Metrics read it, and do not wait for a holder that another thread asks.
+        return sum(not each.acknowledged for each in list(self._deposits.values()))
 
     def own(self, instance: int, *, wait_seconds: float = 0.0) -> Former:
         """Becomes the owner; see :class:`DescriptorCarrier`."""
@@ -281,7 +281,9 @@ class HolderClient:
             except CarrierRefused:
                 # Earlier portions of many were deposited.
                 held = [each for each in named if self._deposits[each].acknowledged]
-                self.drop(each for each in held if each not in before)
+                new = [each for each in held if each not in before]
+                if new:
+                    self.drop(new)
                 for name in named:
                     self._deposits.pop(name, None)
                 self._deposits |= before

@@ -50,7 +50,9 @@ WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
 ALLOWED = {
     "kvstore/journal": set(),
     "kvstore/core": {ERRORS, "kvstore.journal"},
-    "kvstore/storage": {ERRORS, "kvstore.core", "torch", "cupy"},
+    "kvstore/storage": {ERRORS, "kvstore.core", "kvstore.holder", "torch", "cupy"},
+    "kvstore/succession": {ERRORS, "kvstore.core", "kvstore.holder", "kvstore.journal"}
+    | {"kvstore.storage"},
     "kvstore/service": {ERRORS, TRACING, "kvstore.core", "kvstore.storage"},
     "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.service"},
     "kvstore/rpc": WIRE

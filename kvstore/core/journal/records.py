@@ -39,8 +39,8 @@ class PagesRecord(NamedTuple):
     The insert of a reservation names it and its lease. The pages are the reservation's from
     ``offset`` on, after ``duplicate_count`` that were cached. Without a page of its own,
     ``parent_id`` is the page that it ends with. With a ``needed_number`` the pages are void unless
-    the reservation has a record of that number or a larger one: until then their slots are
-    another reservation's.
+    there is a record of that number: until then their slots are another reservation's. No later
+    record of a reservation gets the number of one that was never written.
     """
 
     kind: int
@@ -91,11 +91,17 @@ class ReserveRecord(NamedTuple):
 
 
 class DetachRecord(NamedTuple):
-    """A page that leaves the index with everything below it, if its id is before ``next_id``."""
+    """A page that leaves the index with everything below it, if its id is before ``next_id``.
+
+    ``slots`` and ``generations`` are those of its copies, at most one a tier. A hold on a page
+    below holds this page too, so the record counts while one of the copies is there.
+    """
 
     namespace: int
     page_id: int
     next_id: int
+    slots: Slots = NOTHING
+    generations: "array[int]" = NOTHING
 
 
 class EndRecord(NamedTuple):
@@ -117,12 +123,14 @@ INSERTED = int(RecordKind.INSERT)
 
 Record: TypeAlias = PagesRecord | ReserveRecord | DetachRecord | EndRecord
 
+# How each record begins. Its slots come next, and then their generations.
 # Kind, tier, flags, pages, and the other numbers of the record in their order.
-_PAGES = Struct("<BBHIIIQQQQIIIxxxxQ")
+PAGES_FORM = Struct("<BBHIIIQQQQIIIxxxxQ")
 # Kind, flags, runs of tiers, slots, the numbers of the record in their order, duplicates, and
 # pages of groups.
-_RESERVE = Struct("<BBHIQIIQQIIIIIxxxx")
-_DETACH = Struct("<BxxxIQQ")
+RESERVE_FORM = Struct("<BBHIQIIQQIIIIIxxxx")
+# Kind, slots, and the numbers of the record in their order.
+DETACH_FORM = Struct("<BBxxIQQ")
 _END = Struct("<BBxxIQQI")
 _GROUP_PAGE = Struct("<IIB")
 _TIER = Struct("<IB")
@@ -139,7 +147,9 @@ def encode(record: Record) -> bytes:
     if isinstance(record, ReserveRecord):
         return b"".join(parts_of_reservation(record))
     if isinstance(record, DetachRecord):
-        return _DETACH.pack(RecordKind.DETACH, *record)
+        numbers, copies = record[:3], record[3:]
+        head = DETACH_FORM.pack(RecordKind.DETACH, len(record.slots), *numbers)
+        return head + b"".join(copies)
     token = 0 if record.token is None else record.token
     has_token = record.token is not None
     ids = record.namespace, record.above_id, record.page_id
@@ -150,7 +160,7 @@ def parts_of_pages(record: PagesRecord) -> tuple["bytes | array[int]", ...]:
     """Returns the bytes of a record of pages, in parts that are to be joined."""
     slots, generations, checksums, tokens = record[12:]
     flags = _HAS_CHECKSUMS if checksums else 0
-    head = _PAGES.pack(record[0], record[1], flags, len(slots), *record[2:12])
+    head = PAGES_FORM.pack(record[0], record[1], flags, len(slots), *record[2:12])
     return head, slots, generations, checksums, tokens
 
 
@@ -161,7 +171,7 @@ def parts_of_reservation(
     slots, generations, published, duplicates, group_pages, tiers = record[8:]
     flags, runs = (0, 0) if tiers is None else (_HAS_TIERS, len(tiers))
     numbers = (*record[:8], len(duplicates), len(group_pages))
-    head = _RESERVE.pack(_RESERVE_KIND, flags, runs, len(slots), *numbers)
+    head = RESERVE_FORM.pack(_RESERVE_KIND, flags, runs, len(slots), *numbers)
     if not group_pages and tiers is None:
         return head, slots, generations, duplicates, published
     groups = b"".join(_GROUP_PAGE.pack(*each) for each in group_pages)
@@ -177,8 +187,7 @@ def decode(data: bytes) -> Record:
     if kind == RecordKind.RESERVE:
         return _decode_reserve(data)
     if kind == RecordKind.DETACH:
-        _, namespace, page_id, next_id = _DETACH.unpack(data)
-        return DetachRecord(namespace, page_id, next_id)
+        return _decode_detach(data)
     if kind == RecordKind.END:
         _, has_token, namespace, above_id, page_id, token = _END.unpack_from(data)
         tail = data[_END.size :]
@@ -215,17 +224,24 @@ class _Reader:
 
 
 def _decode_pages(data: bytes) -> PagesRecord:
-    kind, tier, flags, count, *numbers = _PAGES.unpack_from(data)
-    reader = _Reader(data, _PAGES.size)
+    kind, tier, flags, count, *numbers = PAGES_FORM.unpack_from(data)
+    reader = _Reader(data, PAGES_FORM.size)
     arrays = (reader.numbers(n) for n in (count, count, count if flags else 0))
     return PagesRecord._make((kind, tier, *numbers, *arrays, reader.rest()))
 
 
+def _decode_detach(data: bytes) -> DetachRecord:
+    _, count, namespace, page_id, next_id = DETACH_FORM.unpack_from(data)
+    reader = _Reader(data, DETACH_FORM.size)
+    copies = reader.numbers(count), reader.numbers(count)
+    return DetachRecord(namespace, page_id, next_id, *copies)
+
+
 def _decode_reserve(data: bytes) -> ReserveRecord:
-    head = _RESERVE.unpack_from(data)
+    head = RESERVE_FORM.unpack_from(data)
     (_, flags, tier_count, count), numbers = head[:4], head[4:12]
     duplicate_count, group_count = head[12:]
-    reader = _Reader(data, _RESERVE.size)
+    reader = _Reader(data, RESERVE_FORM.size)
     slots, generations = reader.numbers(count), reader.numbers(count)
     duplicates, published = reader.numbers(duplicate_count), reader.take(count)
     group_pages = reader.rows(_GROUP_PAGE, group_count)

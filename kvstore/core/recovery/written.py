@@ -64,6 +64,8 @@ class Sorted:
         self.of_namespace: dict[int, NamespaceRecords] = defaultdict(NamespaceRecords)
         self.next_id = self._counter(PAGE_IDS) + 1
         self.next_number = 1
+        # Of each record of a reservation, also of those that a later one replaced.
+        self._numbers: set[int] = set()
         pages: list[PagesRecord] = []
         for data in written.records:
             record = decode(data)
@@ -144,6 +146,7 @@ class Sorted:
         known = self.reserved.get(key)
         if known is None or known.number < record.number:
             self.reserved[key] = record
+        self._numbers.add(record.number)
         self.next_number = max(self.next_number, record.number + 1)
 
     def _add_pages(self, record: PagesRecord) -> None:
@@ -151,8 +154,8 @@ class Sorted:
         self.next_id = max(self.next_id, record.base_id + len(record.slots))
         key = (record.lease, record.reservation_id)
         if record.needed_number:
-            known = self.reserved.get(key)
-            if known is None or known.number < record.needed_number:
+            self.next_number = max(self.next_number, record.needed_number + 1)
+            if record.needed_number not in self._numbers:
                 return
         self.of_namespace[record.namespace].pages.append(record)
         if record.lease and record.kind == RecordKind.INSERT and not record.needed_number:

@@ -52,7 +52,7 @@ JOURNAL_MUTANTS = [
         "removal-has-no-record",
         "kvstore.core.pool.pages",
         "_write_removal",
-        "namespace.journal.detach(namespace.number, Position(top, 1).page_id)",
+        "namespace.journal.detach(namespace.number, page_id, slots, generations)",
         "pass",
     ),
     Mutant(
