@@ -287,6 +287,7 @@ def start(
         access=access.sockets,
         lanes=lanes,
         processes=processes,
+        outlives=succession.outlives,
     )
     attach.start()
     stack.callback(attach.close)
