@@ -231,6 +231,16 @@ class KVStore:
             self._cache.give_extents(process_id, owed[:most])
             return self._memory.describe(owed[:most])
 
+    def hand_out_again(
+        self, process_id: int, extent_ids: Collection[int]
+    ) -> list[ExtentDescription]:
+        """Returns those of some extents that a process may have mapped before.
+
+        They count as given to it from now on.
+        """
+        with self._mutex:
+            return self._memory.describe(self._cache.give_extents(process_id, extent_ids))
+
     def extents(self, identity: Identity) -> list[ExtentDescription]:
         """Returns the extents of all arenas that the identity may see."""
         with self._mutex:

@@ -1,19 +1,21 @@
-"""Extents in a holder's process, which outlive the processes that made them."""
+"""Extents that a carrier keeps, which outlive the processes that made them."""
 
+import errno
 import mmap
 import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from device.card import Card, ServerCuda
-from kvstore.holder.holder_client import HolderClient, HolderConnection, start_holder
-from kvstore.holder.holder_process import RESERVE, close_all
+from kvstore.holder.carrier import DescriptorCarrier
+from kvstore.holder.holder_client import HolderClient, start_holder
 from kvstore.storage.arenas import OFFSET_UNIT, Arenas
 from kvstore.storage.cuda.device_copier import CudaCopier
 from kvstore.storage.cuda.device_memory import GRANULARITY, CudaDevice
@@ -23,8 +25,10 @@ from kvstore.storage.host.host_memory import HostMemory
 from kvstore.storage.host.hugepages import Hugepages
 from kvstore.storage.host.memfd import ENOUGH_THREADS
 from kvstore_client.testing import wait_until
+from processes.carrier_rig import CarrierRig, HolderRig, SystemdRig, inodes_in
 from processes.extent_worker import EXTENT, SLOT, HeldExtents, extent_worker
 from processes.holder_folder import LIMIT, HolderFolder
+from processes.open_descriptors import open_descriptors
 from processes.resident_bytes import resident_bytes
 from processes.worker_process import WorkerProcess
 
@@ -32,33 +36,31 @@ from processes.worker_process import WorkerProcess
 SHORT = 0.2
 
 
+@pytest.fixture(params=[HolderRig, SystemdRig])
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CarrierRig]:
+    """Provides each carrier."""
+    with request.param(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def carrier(rig: CarrierRig) -> DescriptorCarrier:
+    """Provides the carrier of this process."""
+    return rig.carrier()
+
+
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[HolderFolder]:
-    """Provides a holder's process."""
+    """Provides a holder's process, which a test stops or kills."""
     with HolderFolder(tmp_path / "holder") as started:
         yield started
 
 
-def owner_of(holder: HolderFolder, **options: float) -> HolderClient:
-    """Returns a carrier of this process, which owns."""
-    client = HolderClient(holder.path, **options)
+def owner_of(holder: HolderFolder, answer_seconds: float = LIMIT) -> HolderClient:
+    """Returns a client of this process, which owns."""
+    client = HolderClient(holder.path, answer_seconds=answer_seconds)
     client.own(1)
     return client
-
-
-@pytest.fixture
-def carrier(holder: HolderFolder) -> Iterator[HolderClient]:
-    """Provides a carrier of this process, which owns."""
-    with closing(owner_of(holder)) as made:
-        yield made
-
-
-def inodes(holder: HolderFolder) -> dict[str, int]:
-    """Returns the inode of each descriptor that the holder has."""
-    with closing(HolderConnection(holder.path)) as connection:
-        found = dict(connection.descriptors())
-    close_all(each.descriptor for each in found.values())
-    return {name: each.identity.inode for name, each in found.items()}
 
 
 def own_inodes(arenas: Arenas, extent_id: int) -> dict[str, int]:
@@ -77,49 +79,49 @@ def memfd_name(arenas: Arenas, extent_id: int) -> str:
     return str(Path(f"/proc/self/fd/{described.export.descriptor}").readlink())
 
 
-def test_extents_outlive_the_process_that_made_them(holder: HolderFolder) -> None:
+def test_extents_outlive_the_process_that_made_them(rig: CarrierRig) -> None:
     """A successor has the bytes and generations of a killed process, and readers see its own."""
-    with ExitStack() as stack:
-        first = stack.enter_context(WorkerProcess("store", extent_worker, holder.path, 1))
+    with WorkerProcess("store", extent_worker, rig.kind, rig.path) as first:
         shapes = [first.ask("make", arena_id) for arena_id in (1, 1, 2)]
         extent_id = shapes[1].extent_id
         first.ask("write", extent_id, 2, b"page", 7)
-        with closing(HolderConnection(holder.path)) as connection:
-            found = dict(connection.descriptors())
-        assert len(found) == 2 * len(shapes)
-        # As a worker has them.
-        table, data = (
-            found[each].descriptor for each in (table_name(extent_id), data_name(extent_id))
-        )
-        generations = memoryview(mmap.mmap(table, 0, prot=mmap.PROT_READ)).cast("Q")
-        page = memoryview(mmap.mmap(data, 0))[2 * SLOT : 3 * SLOT]
-        close_all(each.descriptor for each in found.values())
         first.kill()
-        second = stack.enter_context(WorkerProcess("successor", extent_worker, holder.path, 2))
-        second.ask("restore", shapes)
-        assert second.ask("contents", extent_id)[2] == (b"page", 7)
-        assert [each for _, each in second.ask("contents", shapes[0].extent_id)] == [0] * 4
-        second.ask("write", extent_id, 2, b"next", 8)
-        assert (generations[2], bytes(page[:4])) == (8, b"next")
-        # It takes the last of the budget.
-        assert second.ask("make", 1).arena_offset == 2 * OFFSET_UNIT
-        assert not second.ask("has_room")
+    carrier = rig.carrier()
+    found = carrier.descriptors()
+    assert len(found) == 2 * len(shapes)
+    # As a worker has them, which mapped both before.
+    table, data = (found[each].descriptor for each in (table_name(extent_id), data_name(extent_id)))
+    generations = memoryview(mmap.mmap(table, 0, prot=mmap.PROT_READ)).cast("Q")
+    page = memoryview(mmap.mmap(data, 0))[2 * SLOT : 3 * SLOT]
+    successor = HeldExtents(carrier)
+    successor.restore(shapes, found)
+    assert successor.contents(extent_id)[2] == (b"page", 7)
+    assert [each for _, each in successor.contents(shapes[0].extent_id)] == [0] * 4
+    successor.write(extent_id, 2, b"next", 8)
+    assert (generations[2], bytes(page[:4])) == (8, b"next")
+    # The last of the budget lies behind the others of its arena.
+    assert successor.make(1).arena_offset == 2 * OFFSET_UNIT
+    assert not successor.arenas.has_room(SLOT)
+    unmapped = data_name(shapes[0].extent_id)
+    assert open_descriptors(unmapped)
+    successor.destroy(shapes[0].extent_id)
+    assert (open_descriptors(unmapped), unmapped in rig.inodes()) == (set(), False)
 
 
 def test_a_destroyed_extent_is_the_carrier_s_no_more(
-    holder: HolderFolder, carrier: HolderClient
+    rig: CarrierRig, carrier: DescriptorCarrier
 ) -> None:
     """Closing all memory at the end of a process drops nothing."""
     extents = HeldExtents(carrier)
     one, other = extents.make(1).extent_id, extents.make(1).extent_id
     extents.destroy(one)
-    assert inodes(holder).keys() == {data_name(other), table_name(other)}
+    assert rig.inodes().keys() == {data_name(other), table_name(other)}
     extents.arenas.close()
-    assert inodes(holder).keys() == {data_name(other), table_name(other)}
+    assert rig.inodes().keys() == {data_name(other), table_name(other)}
 
 
-def test_a_holder_makes_the_memory(carrier: HolderClient) -> None:
-    """It is the holder's memfd; with several threads it is mapped before it is used."""
+def test_a_carrier_makes_the_memory(carrier: DescriptorCarrier) -> None:
+    """It has the carrier's name; with several threads it is mapped before it is used."""
     for threads, mapped in ((1, 0), (ENOUGH_THREADS, EXTENT)):
         source = HostMemory(held=HeldMemory(carrier), threads=threads)
         extents = HeldExtents(carrier, source)
@@ -140,37 +142,36 @@ def register(_: memoryview) -> Callable[[], None]:
     ids=["hugepages", "registered"],
 )
 def test_other_memory_is_made_here_and_deposited(
-    holder: HolderFolder, carrier: HolderClient, options: dict[str, object]
+    rig: CarrierRig, carrier: DescriptorCarrier, options: dict[str, Any]
 ) -> None:
-    """A holder knows neither large pages nor a device."""
+    """A carrier knows neither large pages nor a device."""
     with capture_logs():
-        source = HostMemory(held=HeldMemory(carrier), threads=1, **options)  # type: ignore[arg-type]
+        source = HostMemory(held=HeldMemory(carrier), threads=1, **options)
     extents = HeldExtents(carrier, source)
     extent_id = extents.make(1).extent_id
     assert "kvstore-extent" in memfd_name(extents.arenas, extent_id)
-    assert inodes(holder) == own_inodes(extents.arenas, extent_id)
+    assert rig.inodes() == own_inodes(extents.arenas, extent_id)
     extents.destroy(extent_id)
-    assert inodes(holder) == {}
+    assert rig.inodes() == {}
 
 
-def test_registered_memory_is_restored_and_registered_anew(holder: HolderFolder) -> None:
-    """By the successor's own device, before it is destroyed."""
-    with WorkerProcess("store", extent_worker, holder.path, 1) as first:
+def test_restored_memory_is_registered_anew(rig: CarrierRig) -> None:
+    """The successor's own device has it until the extent is destroyed."""
+    with WorkerProcess("store", extent_worker, rig.kind, rig.path) as first:
         shape = first.ask("make", 1)
         first.kill()
-    card = Card()
-    copier = CudaCopier(0, ServerCuda(card))
-    with closing(copier), closing(owner_of(holder)) as carrier:
+    card, carrier = Card(), rig.carrier()
+    with closing(CudaCopier(0, ServerCuda(card))) as copier:
         source = HostMemory(register=copier.register, held=HeldMemory(carrier))
         extents = HeldExtents(carrier, source)
-        extents.restore([shape])
+        extents.restore([shape], carrier.descriptors())
         assert wait_until(lambda: sum(card.registered.values()) == EXTENT)
         extents.destroy(shape.extent_id)
-        assert card.registered == {}
+        assert (card.registered, rig.inodes()) == ({}, {})
 
 
-def test_memory_of_a_device_is_not_deposited(holder: HolderFolder, carrier: HolderClient) -> None:
-    """Neither are its tables; host memory beside it is."""
+def test_memory_of_a_device_is_not_deposited(rig: CarrierRig, carrier: DescriptorCarrier) -> None:
+    """Its tables are not either; host memory beside it is."""
     card = Card()
     with closing(CudaDevice(0, lambda: ServerCuda(card))) as device:
         upper = Arenas(budget_bytes=card.size_bytes, extent_bytes=GRANULARITY, source=device)
@@ -178,42 +179,87 @@ def test_memory_of_a_device_is_not_deposited(holder: HolderFolder, carrier: Hold
             upper.allocate(1, SLOT)
             lower = HeldExtents(carrier)
             extent_id = lower.make(1).extent_id
-            assert inodes(holder) == own_inodes(lower.arenas, extent_id)
+            assert rig.inodes() == own_inodes(lower.arenas, extent_id)
+
+
+def test_a_refusal_is_one_of_memory(rig: CarrierRig, carrier: DescriptorCarrier) -> None:
+    """The reason is the carrier's, nothing is deposited or behind, and the budget is as before."""
+    source = HostMemory(held=HeldMemory(carrier), threads=1)
+    arenas = Arenas(budget_bytes=1 << 62, extent_bytes=1 << 61, source=source)
+    with pytest.raises(NotEnoughMemory, match=r"extent-1\.data needs 2305843009213693952 bytes"):
+        arenas.allocate(1, 1 << 61)
+    assert (rig.inodes(), carrier.behind, arenas.allocated_bytes) == ({}, 0, 0)
+
+
+@pytest.mark.parametrize("kind", [HolderRig, SystemdRig])
+def test_a_full_carrier_refuses_an_extent(
+    tmp_path: Path, kind: type[HolderRig] | type[SystemdRig]
+) -> None:
+    """It has room for the table alone; then neither of both stays, and the reason has the limit."""
+    with kind(tmp_path, most=1) as rig:
+        carrier = rig.carrier()
+        extents = HeldExtents(carrier)
+        with pytest.raises(NotEnoughMemory, match="raise"):
+            extents.make(1)
+        assert (rig.inodes(), carrier.behind, extents.arenas.allocated_bytes) == ({}, 0, 0)
+
+
+def test_memory_that_cannot_be_mapped_is_forgotten(
+    rig: CarrierRig, carrier: DescriptorCarrier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The carrier made it, and drops it again with its table."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr("kvstore.storage.host.host_memory.map_memfd", refuse)
+    extents = HeldExtents(carrier)
+    with pytest.raises(NotEnoughMemory, match="the kernel refused"):
+        extents.make(1)
+    assert (rig.inodes(), carrier.behind, extents.arenas.allocated_bytes) == ({}, 0, 0)
+
+
+def test_processes_are_kept(rig: CarrierRig, carrier: DescriptorCarrier) -> None:
+    """A pidfd is deposited by its name, and forgotten."""
+    held = HeldMemory(carrier)
+    pidfd = os.pidfd_open(os.getpid())
+    held.keep("process-1", pidfd)
+    assert rig.inodes().keys() == {"process-1"}
+    held.forget("process-1")
+    assert rig.inodes() == {}
+    os.close(pidfd)
 
 
 def test_a_stopped_holder_delays_one_extent_and_loses_none(holder: HolderFolder) -> None:
     """Extents are made here while it does not answer, and deposited once it does."""
-    with closing(owner_of(holder, answer_seconds=SHORT)) as carrier:
+    with closing(owner_of(holder, SHORT)) as carrier:
         extents = HeldExtents(carrier)
         before = extents.make(1).extent_id
         os.kill(holder.pid, signal.SIGSTOP)
         made = [extents.make(1).extent_id for _ in range(2)]
         assert (carrier.is_lost(), carrier.behind) == (True, 6)
-        assert all("extent" in memfd_name(extents.arenas, each) for each in made)
         extents.destroy(before)
         assert carrier.behind == 4
         os.kill(holder.pid, signal.SIGCONT)
         assert wait_until(carrier.restore)
         wanted = own_inodes(extents.arenas, made[0]) | own_inodes(extents.arenas, made[1])
-        assert (carrier.behind, inodes(holder)) == (0, wanted)
+        assert (carrier.behind, inodes_in(holder.path)) == (0, wanted)
 
 
-def test_nobody_waits_for_an_extent_that_a_stopped_holder_makes(
-    holder: HolderFolder, carrier: HolderClient
-) -> None:
-    """Other extents are described, read and counted meanwhile."""
-    extents = HeldExtents(carrier)
-    first = extents.make(1).extent_id
-    os.kill(holder.pid, signal.SIGSTOP)
-    with ThreadPoolExecutor(1) as threads:
+def test_nobody_waits_for_an_extent_that_a_stopped_holder_makes(holder: HolderFolder) -> None:
+    """Other extents are described, read and counted meanwhile, and metrics are read."""
+    with closing(owner_of(holder)) as carrier, ThreadPoolExecutor(1) as threads:
+        extents = HeldExtents(carrier)
+        first = extents.make(1).extent_id
+        os.kill(holder.pid, signal.SIGSTOP)
         making = threads.submit(extents.make, 1)
-        assert wait_until(lambda: extents.arenas.allocated_bytes == 2 * EXTENT)
+        assert wait_until(lambda: carrier.behind == 1)
         assert [each.shape.extent_id for each in extents.arenas.describe([first])] == [first]
         assert extents.arenas.read(first << 32) is not None
-        assert extents.arenas.has_room(SLOT)
+        assert extents.arenas.allocated_bytes == 2 * EXTENT
         assert not making.done()
         os.kill(holder.pid, signal.SIGCONT)
-        assert data_name(making.result(LIMIT).extent_id) in inodes(holder)
+        assert data_name(making.result(LIMIT).extent_id) in inodes_in(holder.path)
 
 
 def test_a_killed_holder_loses_nothing(tmp_path: Path) -> None:
@@ -226,50 +272,11 @@ def test_a_killed_holder_loses_nothing(tmp_path: Path) -> None:
         first = extents.make(1).extent_id
         os.kill(HolderFolder(folder).pid, signal.SIGKILL)
         second = extents.make(1).extent_id
-        extents.write(second, 1, b"page", 3)
         assert carrier.behind == 4
         assert carrier.restore()
         wanted = own_inodes(extents.arenas, first) | own_inodes(extents.arenas, second)
-        assert (carrier.behind, inodes(HolderFolder(folder))) == (0, wanted)
+        assert (carrier.behind, inodes_in(folder)) == (0, wanted)
         carrier.end()
-
-
-def test_a_refusal_is_one_of_memory(holder: HolderFolder, carrier: HolderClient) -> None:
-    """The reason is the holder's, nothing is deposited or behind, and the budget is as before."""
-    source = HostMemory(held=HeldMemory(carrier), threads=1)
-    arenas = Arenas(budget_bytes=1 << 62, extent_bytes=1 << 61, source=source)
-    with pytest.raises(NotEnoughMemory, match=r"extent-1\.data needs 2305843009213693952 bytes"):
-        arenas.allocate(1, 1 << 61)
-    assert (inodes(holder), carrier.behind, arenas.allocated_bytes) == ({}, 0, 0)
-
-
-@pytest.mark.parametrize("most", [0, 1])
-def test_a_full_holder_refuses_an_extent(tmp_path: Path, most: int) -> None:
-    """Its table or its memory: none of both stays, and the reason says what to raise."""
-    with ExitStack() as stack:
-        holder = HolderFolder(tmp_path / "holder", "--descriptors", str(most))
-        stack.callback(holder.__exit__)
-        holder.start(f"ulimit -n {most + RESERVE};")
-        carrier = stack.enter_context(closing(owner_of(holder)))
-        extents = HeldExtents(carrier)
-        with pytest.raises(NotEnoughMemory, match="raise the holder's hard limit of open files"):
-            extents.make(1)
-        assert (inodes(holder), carrier.behind, extents.arenas.allocated_bytes) == ({}, 0, 0)
-
-
-def test_memory_that_cannot_be_mapped_is_forgotten(
-    holder: HolderFolder, carrier: HolderClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The holder made it, and drops it again with its table."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(12, "no memory")
-
-    monkeypatch.setattr("kvstore.storage.host.host_memory.map_memfd", refuse)
-    extents = HeldExtents(carrier)
-    with pytest.raises(NotEnoughMemory, match="the kernel refused"):
-        extents.make(1)
-    assert (inodes(holder), carrier.behind, extents.arenas.allocated_bytes) == ({}, 0, 0)
 
 
 def test_who_does_not_own_makes_nothing(holder: HolderFolder) -> None:
@@ -283,15 +290,4 @@ def test_who_does_not_own_makes_nothing(holder: HolderFolder) -> None:
         with capture_logs() as lines:
             extents.destroy(extent_id)
         assert [line["event"] for line in lines] == ["deposits_not_dropped"]
-        assert inodes(holder).keys() == {data_name(extent_id), table_name(extent_id)}
-
-
-def test_processes_are_kept(holder: HolderFolder, carrier: HolderClient) -> None:
-    """A pidfd is deposited by its name, and forgotten."""
-    held = HeldMemory(carrier)
-    pidfd = os.pidfd_open(os.getpid())
-    held.keep("process-1", pidfd)
-    assert inodes(holder).keys() == {"process-1"}
-    held.forget("process-1")
-    assert inodes(holder) == {}
-    os.close(pidfd)
+        assert inodes_in(holder.path).keys() == {data_name(extent_id), table_name(extent_id)}

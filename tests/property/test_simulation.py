@@ -16,7 +16,7 @@ from mutants.simulation import MUTANTS, simulate, simulate_with
 SEED = 20_26
 # By hypothesis's profile, as all that is generated: `dev`, `ci`, or `nightly` for the most.
 EXAMPLES = settings().max_examples
-SCHEDULES = min(max(40, EXAMPLES // 5), 2_000)
+SCHEDULES = min(max(60, EXAMPLES // 5), 2_000)
 NIGHTLY = EXAMPLES > 1_000
 # A fault that is not found in as many schedules counts as not found.
 MUTANT_SCHEDULES = 150
@@ -58,6 +58,7 @@ REASONS = [
 FAULTS = [
     "cut_connections",
     "duplicated",
+    "ended_servers",
     "killed_stores",
     "killed_workers",
     "late",

@@ -46,12 +46,14 @@ class AttachServer:
         clock: Clock,
         access: SocketAccess = SocketAccess(),  # noqa: B008 - it is immutable
         lanes: HotLanes | None = None,
+        outlives: bool = False,
         max_connections: int = MAX_CONNECTIONS,
         patience: float = PATIENCE,
     ) -> None:
         """A peer has ``patience`` seconds to say Hello.
 
         ``lanes`` serve the connections that become lanes. Without it none may become one.
+        ``outlives`` tells peers that the memory of the store outlives this process.
         """
         self._path = path
         self._access = access
@@ -62,6 +64,7 @@ class AttachServer:
         self._overflow_uid = overflow_uid()
         self._processes = Processes()
         self._lanes = lanes
+        self._outlives = outlives
         self._connections: ConnectionTable[Connection] = ConnectionTable(max_connections)
         self._by_process: dict[int, Connection] = {}
         # Those of peers that have not said Hello yet, or were refused.
@@ -161,6 +164,7 @@ class AttachServer:
             credentials=self._credentials,
             processes=self._processes,
             lanes=self._lanes,
+            outlives=self._outlives,
         )
 
     def _end_in_time(self, connection: Connection) -> None:

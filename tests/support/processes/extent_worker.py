@@ -1,18 +1,18 @@
 """A store's process with extents that a carrier keeps, for tests with WorkerProcess."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from kvstore.core.values.slots import INDEX_BITS
-from kvstore.holder.carrier import DescriptorCarrier
-from kvstore.holder.holder_client import HolderClient
+from kvstore.holder.carrier import CarriedDescriptor, DescriptorCarrier
 from kvstore.service.random_ids import random_ids
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import ExtentShape, MemorySource
 from kvstore.storage.held_memory import HeldMemory, data_name, table_name
 from kvstore.storage.host.host_memory import HostMemory
+from processes.carrier_rig import first_carrier
 
 SLOT, SLOTS = 4096, 4
 EXTENT = SLOTS * SLOT
@@ -54,17 +54,14 @@ class HeldExtents:
         table = self._tables[extent_id]
         return [(bytes(page or b"")[:4], table[index]) for index, page in enumerate(pages)]
 
-    def restore(self, shapes: Iterable[ExtentShape]) -> None:
+    def restore(
+        self, shapes: Iterable[ExtentShape], found: Mapping[str, CarriedDescriptor]
+    ) -> None:
         """Puts extents of a former process back."""
-        found = self.carrier.descriptors()
         for each in shapes:
             data, table = found[data_name(each.extent_id)], found[table_name(each.extent_id)]
             extent = self.arenas.restore(each, data.descriptor, table.descriptor)
             self._tables[each.extent_id] = extent.generation_table.view
-
-    def has_room(self) -> bool:
-        """Returns whether the budget has room for a slot."""
-        return self.arenas.has_room(SLOT)
 
     def destroy(self, extent_id: int) -> None:
         """Destroys an extent."""
@@ -73,8 +70,6 @@ class HeldExtents:
 
 
 @contextmanager
-def extent_worker(_: Connection, folder: Path, instance: int) -> Iterator[HeldExtents]:
-    """Makes the worker in its process, which owns the descriptors of a folder's holder."""
-    carrier = HolderClient(folder)
-    carrier.own(instance)
-    yield HeldExtents(carrier)
+def extent_worker(_: Connection, kind: str, path: Path) -> Iterator[HeldExtents]:
+    """Makes the worker in its process, the first one of a store with a carrier."""
+    yield HeldExtents(first_carrier(kind, path))
