@@ -58,7 +58,10 @@ class NamespaceRow(NamedTuple):
 
 
 class ExtentRow(NamedTuple):
-    """An extent, and the key of its arena."""
+    """An extent, and the key of its arena. ``page_bytes`` is the size of its slots.
+
+    ``arena_offset`` is the byte of its first slot if all extents of the arena lie side by side.
+    """
 
     extent_id: int
     arena_id: int
@@ -67,6 +70,7 @@ class ExtentRow(NamedTuple):
     tensor_parallel_size: int
     tier: int
     slot_count: int
+    arena_offset: int = 0
     retiring: bool = False
 
 

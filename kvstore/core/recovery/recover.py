@@ -186,7 +186,7 @@ class _Recovery:
             table = self._generations.get(row.extent_id)
             if table is None:
                 continue
-            extent = ExtentSlots(row.extent_id, row.slot_count, table, row.tier)
+            extent = ExtentSlots(row.extent_id, row.slot_count, table, row.tier, row.arena_offset)
             for slot in by_extent[row.extent_id]:
                 extent.states[slot & INDEX_MASK] = states[slot]
                 extent.checksums[slot & INDEX_MASK] = self._live.checksums.get(slot, NO_CHECKSUM)

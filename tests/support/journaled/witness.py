@@ -65,10 +65,15 @@ class Witness:
         return recover(self.remains.written(), self.remains.tables(), self.make, now)
 
     def _add_extent(
-        self, verb: Callable[..., None], arena_id: int, extent_id: int, slot_count: int
+        self,
+        verb: Callable[..., None],
+        arena_id: int,
+        extent_id: int,
+        slot_count: int,
+        arena_offset: int = 0,
     ) -> None:
         table = WatchedGenerations(extent_id, slot_count, self.memory.writes)
-        verb(arena_id, extent_id, slot_count, table)
+        verb(arena_id, extent_id, slot_count, table, arena_offset)
 
     def _watch(self, verb: Callable[Given, Answer]) -> Callable[Given, Answer]:
         @wraps(verb)
