@@ -23,6 +23,7 @@ from kvstore.core.journal.rows import (
     HoldKey,
     HoldRow,
     IdScope,
+    LeaseRow,
     NamespaceRow,
     Row,
     Table,
@@ -300,7 +301,7 @@ class DurableJournal:
         self._rows.restore(self._payloads())
         if _STORE not in self._rows:
             raise NeverCreated("the journal has no store")
-        leases = set[Hashable]()
+        leases = set[int]()
         for name, data in self._rows.rows(self._payloads()):
             if name == _STORE:
                 version, *fields = unpack(data)
@@ -310,10 +311,10 @@ class DurableJournal:
             elif name[0] == Table.HOLDS:
                 self._large_holds.add(_key_of(name)[1])
             else:
-                table, key = _key_of(name)
-                self._note(decode_row(table, data))
-                if table is Table.LEASES:
-                    leases.add(key)
+                row = decode_row(_key_of(name)[0], data)
+                self._note(row)
+                if isinstance(row, LeaseRow):
+                    leases.add(row.number)
         self._records.restore(self._payloads(), leases)
 
 

@@ -89,6 +89,7 @@ class Sorted:
             elif isinstance(record, EndRecord):
                 self.of_namespace[record.namespace].ends.append(record)
             else:
+                assert isinstance(record, LeaseEndedRecord)  # reservations are above
                 self.ended.append(record)
         for each in pages:
             self._add_pages(each)

@@ -381,8 +381,9 @@ def test_the_end_of_a_lease_lives_as_long_as_its_tombstone(world: World) -> None
     world.clean()
     assert len(world.records()) == 1
     del world.cache.table.leases["tenant", b"id"]
-    tombstones = world.cache.table.tenant_of(Identity("tenant")).lease_tombstones
-    world.cache.table.tenants["tenant"] = world.cache.table.tenant_of(Identity("tenant"))
+    owner = world.cache.table.tenant_of(Identity("tenant"))
+    world.cache.table.tenants["tenant"] = owner
+    tombstones = owner.lease_tombstones
     tombstones.leave(b"id", 1.0)
     world.clean()
     assert len(world.records()) == 1
