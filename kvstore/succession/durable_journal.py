@@ -14,7 +14,6 @@ from kvstore.core.journal.records import (
     ABORTED,
     INSERTED,
     PAGES_FORM,
-    RESERVED,
     LeaseEndedRecord,
     RecordKind,
     decode,
@@ -50,7 +49,6 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 JOURNAL_VERSION: Final = 1
 _IDENTITY_BYTES: Final = 16
 # Python 3.11 takes 0.2 us to look a member up in its enumeration.
-_OF_RESERVATIONS: Final = (RESERVED, ABORTED)
 _LEASE_ENDED: Final = int(RecordKind.LEASE_ENDED)
 _RESERVATION: Final = int(IdScope.RESERVATION)
 # The key of the store's own row. All others begin with the number of their table.
@@ -170,8 +168,7 @@ class DurableJournal:
             return
         try:
             self._ring.append(*parts)
-            if parts[0][0] in _OF_RESERVATIONS:
-                self._written.append(parts[0])
+            self._written.append(parts[0])
         except RecordTooLarge as error:
             self._append_in_parts(b"".join(parts), error)
         except Exception as error:  # noqa: BLE001 - a verb goes on without a journal

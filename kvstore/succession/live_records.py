@@ -46,7 +46,7 @@ class LiveRecords:
     ``reservations`` has the number of the latest record of each reservation that has not ended.
     ``page_widths`` has the bytes of a page's tokens, by namespace. ``tables`` has the generations
     by extent, or is None before they are known: until then everything is kept. ``written`` are the
-    beginnings of the records of reservations, and of their ends, since ``catch_up``.
+    beginnings of the records since ``catch_up``.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class LiveRecords:
             if head[0] == RESERVED:
                 number, _, lease, reservation_id = RESERVE_FORM.unpack_from(head)[4:8]
                 self.reservations[lease, reservation_id] = self._last_number = number
-            else:
+            elif head[0] == ABORTED:
                 _, _, lease, reservation_id, _ = ABORT_FORM.unpack_from(head)
                 self.reservations.pop((lease, reservation_id), None)
         self.written.clear()
