@@ -3,7 +3,9 @@
 import contextlib
 import itertools
 import logging
+import math
 import os
+import time
 from collections.abc import Callable
 from copy import copy
 from functools import partial
@@ -61,6 +63,7 @@ class Connector:
         self._session: Session | None = None
         self._attempt: Attempt | Reattachment | None = None
         self._leaving: list[Session] = []
+        self._resumed_at = -math.inf
         self._started = False
         self._tried = False
         self._closing = False
@@ -241,6 +244,9 @@ class Connector:
         config = self._config
         longest = max(config.first_backoff, min(config.longest_backoff, LONGEST_RESUME_WAIT))
         backoff = Backoff(config.first_backoff, longest)
+        if time.monotonic() - self._resumed_at < LONGEST_RESUME_WAIT:
+            # The last connection was lost at once, and the next one may be too.
+            self._pause(backoff.delay(), lambda: self._over(session))
         while session.suspended is not None and not self._over(session):
             try:
                 attempt = Reattachment(self._runtime_dir, config, session)
@@ -249,6 +255,7 @@ class Connector:
                 if self._over(session):
                     attempt.abort()
                 attempt.run()
+                self._resumed_at = time.monotonic()
             except SESSION_OVER as error:
                 session.end(error)
             except StoreError as error:
