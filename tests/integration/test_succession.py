@@ -16,6 +16,7 @@ from pages.stamped_pages import (
     LIMIT,
     SMALL_STORE,
     TOKENS,
+    hits,
     holds_tokens,
     memfd_mappings,
     nothing_held,
@@ -245,9 +246,9 @@ def test_a_client_goes_on_with_what_it_holds(
                 namespace.page(page)[:] = page_bytes(MANY[0], number)
             end(store)
             store.start()
-            assert wait_until(lambda: namespace.match(TOKENS).failure is None)
+            assert wait_until(lambda: hits(namespace))
             assert holds_tokens(namespace, TOKENS, match.pages)
-            assert client.admin.stats().pin_count == 1
+            assert wait_until(lambda: client.admin.stats().pin_count == 1)
             reservation.insert(MANY[0][:-1], position=0, base=acquired.match)
         assert memfd_mappings() == mappings
         assert wait_until(lambda: client.flush(0) and nothing_held(client))
