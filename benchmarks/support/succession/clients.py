@@ -21,6 +21,7 @@ from support.child import die_with_parent
 from support.page_stamps import TOKEN_BYTES, Stamp, page_keys, stamped
 from support.succession.conversations import IDENTITY, LAYOUT, PAGE_TOKENS, tokens_of
 from support.succession.load import Load, Mappings, Orders
+from support.succession.mutants import swap_descriptors
 
 # Seconds.
 OPEN_TIMEOUT, REOPEN_TIMEOUT, END_TIMEOUT = 60.0, 15.0, 60.0
@@ -80,6 +81,14 @@ class Clients:
         """Starts a process, to be killed, and waits until it has holds; returns its name."""
         name = self._start_with_holds("victim")
         return name, self._processes.pop(name)
+
+    def swap_descriptors(self, holder: Path, ending: str) -> None:
+        """Swaps two descriptors in a holder, from a process that ends as their owner."""
+        process = self._context.Process(target=swap_descriptors, args=(holder, ending))
+        process.start()
+        process.join()
+        if process.exitcode != 0:
+            raise RuntimeError(f"the descriptors were not swapped: {process.exitcode}")
 
     def answers_since(self, since: float) -> list[Gap]:
         """Returns the times without answers that ended after a moment."""
