@@ -16,8 +16,12 @@ from pages.stamped_pages import (
     LIMIT,
     SMALL_STORE,
     TOKENS,
+    hits,
+    holds_tokens,
+    memfd_mappings,
     nothing_held,
     open_client,
+    page_bytes,
     prompt,
     stamps_of,
     write_and_insert,
@@ -218,6 +222,38 @@ def test_a_worker_attaches_again_under_its_lease(
         worker.lease.RevokeLease,
         lease_pb2.RevokeLeaseRequest(lease_id=worker.lease_id, store_epoch=worker.epoch),
     )
+
+
+@pytest.mark.parametrize("end", [RunningStore.kill, RunningStore.stop])
+def test_a_client_goes_on_with_what_it_holds(
+    store: RunningStore, end: Callable[[RunningStore], int]
+) -> None:
+    """Its pages are mapped once, its pin stays, and its reservation is inserted at the next server.
+
+    Nobody tells it to: the client finds the next server by itself.
+    """
+    client, namespace = open_client(store.runtime_dir)
+    with closing(client):
+        write_and_insert(namespace, TOKENS)
+        mappings = memfd_mappings()
+        with (
+            namespace.match(TOKENS) as match,
+            namespace.acquire(MANY[0], total_page_count=PAGES) as acquired,
+        ):
+            reservation = acquired.reservation
+            assert reservation is not None
+            for number, page in enumerate(reservation.pages):
+                namespace.page(page)[:] = page_bytes(MANY[0], number)
+            end(store)
+            store.start()
+            assert wait_until(lambda: hits(namespace))
+            assert holds_tokens(namespace, TOKENS, match.pages)
+            assert wait_until(lambda: client.admin.stats().pin_count == 1)
+            reservation.insert(MANY[0][:-1], position=0, base=acquired.match)
+        assert memfd_mappings() == mappings
+        assert wait_until(lambda: client.flush(0) and nothing_held(client))
+    assert found(store, MANY[0]) == PAGES
+    assert "clean_start" not in store.log.partition("server_started")[2]
 
 
 def test_sigterm_leaves_the_memory_to_the_next(
