@@ -220,8 +220,8 @@ class HolderClient:
     @property
     def behind(self) -> int:
         """The number of descriptors that the holder should have, and has not acknowledged."""
-        with self._mutex:
-            return sum(not each.acknowledged for each in self._deposits.values())
+        # Metrics read it, and do not wait for a holder that another thread asks.
+        return sum(not each.acknowledged for each in list(self._deposits.values()))
 
     def own(self, instance: int, *, wait_seconds: float = 0.0) -> Former:
         """Becomes the owner; see :class:`DescriptorCarrier`."""
@@ -233,6 +233,8 @@ class HolderClient:
                 self._lose(lost)
                 if wait_seconds > 0 and silent:
                     raise CarrierOwned(f"no ownership within {wait_seconds:g} seconds") from lost
+                # What this process deposits is behind, until ``restore`` finds a holder.
+                self._instance = instance
                 raise
             self._instance = instance
             return former
@@ -281,7 +283,9 @@ class HolderClient:
             except CarrierRefused:
                 # Earlier portions of many were deposited.
                 held = [each for each in named if self._deposits[each].acknowledged]
-                self.drop(each for each in held if each not in before)
+                new = [each for each in held if each not in before]
+                if new:
+                    self.drop(new)
                 for name in named:
                     self._deposits.pop(name, None)
                 self._deposits |= before

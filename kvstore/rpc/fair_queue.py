@@ -31,6 +31,8 @@ class FairQueue(Generic[W]):
         self._waiting: OrderedDict[Hashable, deque[W]] = OrderedDict()
         self._running: dict[Hashable, int] = {}
         self._idle = thread_count
+        # Turns that queues give up, since their work took longer than a turn.
+        self._owed: dict[Hashable, int] = {}
 
     @property
     def has_waiting(self) -> bool:
@@ -70,9 +72,19 @@ class FairQueue(Generic[W]):
                 del self._running[queue]
             return self._next() if self._waiting else None
 
+    def charge(self, queue: Hashable, turns: int) -> None:
+        """Notes that a piece of work of a queue is worth so many turns.
+
+        If others wait, the queue gives up the turns beyond the first. Once nothing waits, no
+        queue owes a turn.
+        """
+        with self._mutex:
+            if turns > 1 and self._waiting.keys() - {queue}:
+                self._owed[queue] = self._owed.get(queue, 0) + turns - 1
+
     def _next(self) -> tuple[Hashable, W] | None:
         may = (each for each in self._waiting if self._running.get(each, 0) < self._idle)
-        queue = next(may, None)
+        queue = self._first_paid(list(may)) if self._owed else next(may, None)
         if queue is None:
             return None
         waiting = self._waiting[queue]
@@ -81,9 +93,28 @@ class FairQueue(Generic[W]):
             self._waiting.move_to_end(queue)
         else:
             del self._waiting[queue]
+            if not self._waiting:
+                self._owed.clear()
         self._running[queue] = self._running.get(queue, 0) + 1
         self._idle -= 1
         return queue, work
+
+    def _first_paid(self, may: list[Hashable]) -> Hashable | None:
+        """Returns the first queue that owes no turn, or else the one that owes the fewest.
+
+        Each queue that is passed over has paid a turn, or as many as the chosen one owed.
+        """
+        queue = min(may, key=lambda each: self._owed.get(each, 0), default=None)
+        if queue is None:
+            return None
+        paid = max(self._owed.pop(queue, 0), 1)
+        for each in may:
+            left = self._owed.get(each, 0) - paid
+            if left > 0:
+                self._owed[each] = left
+            else:
+                self._owed.pop(each, None)
+        return queue
 
 
 P = ParamSpec("P")
@@ -129,6 +160,10 @@ class CallThreads(ThreadPoolExecutor):
         admitted = count < (room if always else room // 2)
         self._arrived.queue, self._arrived.refused = queue, not admitted
         return admitted
+
+    def charge(self, queue: Hashable, turns: int) -> None:
+        """Notes that a call of a queue is worth so many turns, as :meth:`FairQueue.charge`."""
+        self._fair.charge(queue, turns)
 
     def refuse(self) -> None:
         """Marks the call that is submitted next in this thread as refused."""

@@ -81,7 +81,7 @@ class GrpcAdapter(grpc.ServerInterceptor):
         if path.startswith(EXEMPT):
             return self._exempt_handler(path, continuation, handler_call_details)
         sender = Sender(handler_call_details.invocation_metadata, self._credentials)
-        queue = UNKNOWN if sender.tenant is None else ("tenant", sender.tenant)
+        queue = UNKNOWN if sender.tenant is None else queue_of(sender.tenant)
         if not self._threads.arrive(queue, always=path in GIVING_BACK):
             if sender.tenant is not None:
                 self._pipeline.traffic.refused(sender.tenant)
@@ -161,6 +161,11 @@ class GrpcAdapter(grpc.ServerInterceptor):
             retry_after_s=PATIENCE,
         )
         status.abort(context, error)
+
+
+def queue_of(tenant: str) -> tuple[str, str]:
+    """Returns the queue of the calls of a known tenant."""
+    return "tenant", tenant
 
 
 def sending(behavior: Callable[..., None]) -> Callable[..., Any]:

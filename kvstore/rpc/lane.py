@@ -228,10 +228,11 @@ class HotLanes:
         self.last_tick = clock()
         self._clock = clock
         self._max_body_bytes = store.limits.max_message_bytes
-        self._pipeline = Pipeline(store, clock, store.call_times.get("lane"))
         self._methods = _methods(store)
         self._credentials = credentials
         self._fair: FairQueue[HotLane] = FairQueue(thread_count)
+        times = store.call_times.get("lane")
+        self._pipeline = Pipeline(store, clock, times, self._fair.charge)
         self._mutex = Lock()
         self._table: ConnectionTable[HotLane] = ConnectionTable(max_lanes, "lanes")
         self._lanes: dict[int, HotLane] = {}

@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
@@ -26,6 +27,7 @@ from kvstore.core import Caller, Identity, Limits
 from kvstore.errors import InvalidField, KVStoreError, LimitExceeded
 from kvstore.logs import CALL
 from kvstore.rpc.wire import fields, status
+from kvstore.rpc.wire.operation_count import require_operation_count
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.store import KVStore
@@ -158,10 +160,12 @@ def method_of(path: str, serve: Callable[[Any, Call], Message], limits: Limits) 
     described: MethodDescriptor = descriptor_pool.Default().FindMethodByName(name)
     size_limit = size_limit_of(path)
     parts = described.input_type.fields
+    parse: Callable[[bytes], Any] = GetMessageClass(described.input_type).FromString
+    has_operations = "operations" in described.input_type.fields_by_name
     return Method(
         path,
         serve,
-        GetMessageClass(described.input_type).FromString,
+        partial(_parse_step, parse, limits) if has_operations else parse,
         size_limit,
         getattr(limits, size_limit),
         # A call that changes something must not live longer than its tombstones.
@@ -170,8 +174,13 @@ def method_of(path: str, serve: Callable[[Any, Call], Message], limits: Limits) 
         described.server_streaming,
         tuple(each.name for each in parts if each.name in REQUIRED),
         () if path in WITHOUT_ID else tuple(each.name for each in parts if _is_id(each)),
-        "operations" in described.input_type.fields_by_name,
+        has_operations,
     )
+
+
+def _parse_step(parse: Callable[[bytes], Any], limits: Limits, body: bytes) -> Any:  # noqa: ANN401
+    require_operation_count(body, limits)
+    return parse(body)
 
 
 def _is_id(field: FieldDescriptor) -> bool:
@@ -215,18 +224,30 @@ class Incoming(Protocol):
         ...
 
 
+def _charge_nothing(tenant: str, turns: int) -> None:
+    del tenant, turns
+
+
 class Pipeline:
     """Answers the calls of one transport, whose times are those of ``clock``. Thread-safe.
 
     ``traffic`` counts the requests of each tenant. ``times``, if any, has the time of each call,
-    except of those with a stream of answers, which last as long as a client listens.
+    except of those with a stream of answers, which last as long as a client listens. ``charge`` is
+    called with the tenant and the number of operations of each step.
     """
 
-    def __init__(self, store: KVStore, clock: Clock, times: CallTimes | None = None) -> None:
+    def __init__(
+        self,
+        store: KVStore,
+        clock: Clock,
+        times: CallTimes | None = None,
+        charge: Callable[[str, int], None] = _charge_nothing,
+    ) -> None:
         self.limits = store.limits
         self.traffic: Traffic = store.traffic
         self.clock = clock
         self._times = times
+        self._charge = charge
         # One for all calls: to find out for each that nothing is logged takes as long as to log it.
         self._log: Logger = structlog.get_logger().bind()
 
@@ -256,6 +277,7 @@ class Pipeline:
             if remaining != call.remaining:
                 call = call._replace(remaining=remaining)
             if method.has_operations:
+                self._charge(call.who.tenant, len(request.operations))
                 call = call._replace(operations=Operations(self, outcome, call, request))
             response = method.serve(request, call).SerializeToString()
         except grpc.RpcError as error:

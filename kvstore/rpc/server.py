@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from kvstore.core import Limits
 from kvstore.rpc.attach.table import SocketAccess
 from kvstore.rpc.fair_queue import CallThreads
-from kvstore.rpc.grpc_adapter import GrpcAdapter
+from kvstore.rpc.grpc_adapter import GrpcAdapter, queue_of
 from kvstore.rpc.health.watchdog import Health
 from kvstore.rpc.pipeline import Pipeline
 from kvstore.rpc.reflection import BoundedReflection
@@ -93,7 +93,11 @@ def build_server(
     Raises ``RuntimeError`` if the socket cannot be bound.
     """
     threads = threads or call_threads()
-    pipeline = Pipeline(store, clock, store.call_times.get("grpc"))
+
+    def charge(tenant: str, turns: int) -> None:
+        threads.charge(queue_of(tenant), turns)
+
+    pipeline = Pipeline(store, clock, store.call_times.get("grpc"), charge)
     adapter = GrpcAdapter(pipeline, credentials, threads, health_state.servicer.threads)
     server = grpc.server(
         threads,

@@ -366,7 +366,7 @@ def test_a_generation_table_is_continued(
     owner: WorkerProcess, connection: HolderConnection
 ) -> None:
     """The store's next process counts in the table that readers have mapped before."""
-    table = GenerationTable(1, 4)
+    table = GenerationTable.make(1, 4)
     export = table.describe()
     reader = memoryview(mmap.mmap(export.descriptor, 0, prot=mmap.PROT_READ)).cast("Q")
     connection.own(1)

@@ -121,7 +121,7 @@ ROWS: dict[Table, st.SearchStrategy[Row]] = {
     Table.NAMESPACES: st.builds(
         NamespaceRow, U32, st.binary(), st.text(), IDENTITIES, LAYOUTS, IDS, st.booleans()
     ),
-    Table.EXTENTS: st.builds(ExtentRow, U32, U32, st.text(), U64, U32, U8, U32, st.booleans()),
+    Table.EXTENTS: st.builds(ExtentRow, U32, U32, st.text(), U64, U32, U8, U32, U64, st.booleans()),
     Table.LEASES: st.builds(
         *(LeaseRow, U32, st.text(), st.binary(), st.binary(), st.floats(0, 9)),
         *(st.lists(st.text()).map(tuple), st.text(), IDS, st.booleans()),

@@ -4,6 +4,7 @@ Every call has to come before what it tells can be seen: before an answer leaves
 generation moves because of it. So a cache that ends at any write can be recovered.
 """
 
+from array import array
 from collections.abc import Hashable
 
 from kvstore.core.journal.memory import Buffer, JournalMemory
@@ -19,6 +20,7 @@ from kvstore.core.journal.records import (
     parts_of_pages,
 )
 from kvstore.core.journal.rows import PIN_SCOPE, CounterRow, HoldKey, HoldRow, Row, Table
+from kvstore.core.values.slots import Slots
 
 # Page ids are noted this many at a time, so that none is given out twice.
 ID_STEP = 1 << 20
@@ -64,9 +66,10 @@ class Journal:
         self.next_number += 1
         self.memory.append(*parts)
 
-    def detach(self, namespace: int, page_id: int) -> None:
-        """Writes that a page leaves the index, with everything below it."""
-        self.memory.append(encode(DetachRecord(namespace, page_id, self.next_id)))
+    def detach(self, namespace: int, page_id: int, slots: Slots, generations: "array[int]") -> None:
+        """Writes that a page with these copies leaves the index, with everything below it."""
+        record = DetachRecord(namespace, page_id, self.next_id, slots, generations)
+        self.memory.append(encode(record))
 
     def end(
         self, namespace: int, above_id: int, page_id: int, tail: bytes, token: int | None

@@ -58,7 +58,10 @@ class NamespaceRow(NamedTuple):
 
 
 class ExtentRow(NamedTuple):
-    """An extent, and the key of its arena."""
+    """An extent, and the key of its arena. ``page_bytes`` is the size of its slots.
+
+    ``arena_offset`` is the byte of its first slot if all extents of the arena lie side by side.
+    """
 
     extent_id: int
     arena_id: int
@@ -67,6 +70,7 @@ class ExtentRow(NamedTuple):
     tensor_parallel_size: int
     tier: int
     slot_count: int
+    arena_offset: int = 0
     retiring: bool = False
 
 
@@ -131,7 +135,7 @@ class IdScope(IntEnum):
 
 # Python 3.11 takes 0.2 us to look a member up in its enumeration, and a named tuple's
 # constructor costs a frame.
-PIN_SCOPE = int(IdScope.PIN)
+PIN_SCOPE, RESERVATION_SCOPE = int(IdScope.PIN), int(IdScope.RESERVATION)
 _new_tuple = tuple.__new__
 
 

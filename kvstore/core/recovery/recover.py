@@ -15,7 +15,7 @@ from kvstore.core.index.node import Position
 from kvstore.core.journal.journal import Journal
 from kvstore.core.journal.memory import JournalMemory
 from kvstore.core.journal.records import ReserveRecord
-from kvstore.core.journal.rows import HoldRow, LeaseRow, NamespaceRow, Table
+from kvstore.core.journal.rows import HoldRow, IdScope, LeaseRow, NamespaceRow, Table
 from kvstore.core.leases.lease import Lease, LeaseState, Process
 from kvstore.core.pool.arena import ArenaKey
 from kvstore.core.pool.disk_state import RemovedPrefix
@@ -95,7 +95,8 @@ class _Recovery:
         self._now = now
         self._extents = {
             each.extent_id: ExtentSlots(
-                each.extent_id, each.slot_count, generations[each.extent_id], each.tier
+                *(each.extent_id, each.slot_count, generations[each.extent_id]),
+                *(each.tier, each.arena_offset),
             )
             for each in written.extents
             if each.extent_id in generations
@@ -270,13 +271,12 @@ class _Recovery:
             mappings.give(mapping.process_id, mapping.pid, there)
 
     def _restore_tombstones(self) -> None:
-        for lease_number, _, pin_id in self.written.tombstones:
-            if lease_number in self._leases:
-                self._leases[lease_number].pin_tombstones.leave(pin_id, self._now)
-        for lease_number, reservation_id in self.written.aborted:
-            if lease_number in self._leases:
-                tombstones = self._leases[lease_number].reservation_tombstones
-                tombstones.leave(reservation_id, self._now)
+        for lease_number, kind, hold_id in self.written.tombstones:
+            lease = self._leases.get(lease_number)
+            if lease is not None:
+                is_pin = kind == IdScope.PIN
+                tombstones = lease.pin_tombstones if is_pin else lease.reservation_tombstones
+                tombstones.leave(hold_id, self._now)
         for tenant, lease_id in self.written.ended:
             # Its tombstone may have been dropped, and the id granted anew.
             if (tenant, lease_id) not in self.cache.table.leases:

@@ -107,18 +107,20 @@ class Lifecycle:
             process.connected = True
         lease.resume()
 
-    def give_extents(self, process_id: int, extent_ids: Iterable[int]) -> None:
-        """Records that a process is given extents, before it is. Ignores unknown ones.
+    def give_extents(self, process_id: int, extent_ids: Iterable[int]) -> set[int]:
+        """Records that a process is given extents, before it is. Returns those that it may map.
 
-        From then on they outlive its lease, until it reports that it unmapped them or is
-        proven dead.
+        Ignores unknown ones. From then on they outlive its lease, until it reports that it
+        unmapped them or is proven dead.
         """
         process = self._state.table.processes.get(process_id)
-        if process is not None:
-            arenas = process.lease.arenas.values()
-            known = {extent_id for arena in arenas for extent_id in arena.extents}
-            given = known.intersection(extent_ids)
-            self._state.mappings.give(process_id, process.pid, given)
+        if process is None:
+            return set()
+        arenas = process.lease.arenas.values()
+        known = {extent_id for arena in arenas for extent_id in arena.extents}
+        given = known.intersection(extent_ids)
+        self._state.mappings.give(process_id, process.pid, given)
+        return given
 
     def acknowledge(self, process_id: int, extent_ids: Iterable[int]) -> None:
         """Records that a process has mapped extents. Ignores unknown ones."""

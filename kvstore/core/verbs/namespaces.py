@@ -179,13 +179,17 @@ class Namespaces:
         extent_id: int,
         slot_count: int,
         generations: Generations | None = None,
+        arena_offset: int = 0,
     ) -> None:
-        """Gives an arena ``slot_count`` more slots, all FREE, whose ``generations`` are zero."""
+        """Gives an arena ``slot_count`` more slots, all FREE, whose ``generations`` are zero.
+
+        ``arena_offset`` is the byte where they begin among the arena's extents.
+        """
         arena = self._state.arenas[arena_id]
+        extent = ExtentSlots(extent_id, slot_count, generations, arena.tier, arena_offset)
         if self._state.journal is not None:
-            row = extent_row(arena, extent_id, slot_count)
-            self._state.journal.put(Table.EXTENTS, extent_id, row)
-        arena.add_extent(ExtentSlots(extent_id, slot_count, generations, arena.tier))
+            self._state.journal.put(Table.EXTENTS, extent_id, extent_row(arena, extent))
+        arena.add_extent(extent)
 
     def peek(
         self,

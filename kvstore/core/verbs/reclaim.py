@@ -46,8 +46,7 @@ class Reclaiming:
         """
         arena = self._state.arenas[arena_id]
         if self._state.journal is not None:
-            count = arena.extents[extent_id].slot_count
-            row = extent_row(arena, extent_id, count, retiring=True)
+            row = extent_row(arena, arena.extents[extent_id], retiring=True)
             self._state.journal.put(Table.EXTENTS, extent_id, row)
         arena.withdraw(extent_id)
         evicted, detached = 0, 0

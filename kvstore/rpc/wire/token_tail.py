@@ -2,17 +2,20 @@
 
 from typing import NamedTuple
 
+from kvstore.rpc.wire.varint import (
+    FIXED64,
+    LENGTH_DELIMITED,
+    VARINT,
+    read_varint,
+    varint_bytes,
+)
 from kvstore.v1 import prefix_cache_pb2 as pb
 
-# Wire types.
-VARINT, FIXED64, LENGTH_DELIMITED = 0, 1, 2
 # The field of every request that has a sequence.
 SEQUENCE_KEY = pb.AcquirePrefixRequest.SEQUENCE_FIELD_NUMBER << 3 | LENGTH_DELIMITED
 TOKENS_KEY = pb.Sequence.TOKENS_FIELD_NUMBER << 3 | LENGTH_DELIMITED
 # Bytes of a body in which the tokens have to begin.
 FRONT_BYTES = 256
-# Bits of a number in each byte of a varint.
-BITS = 7
 # The field of a sequence that is there and empty.
 EMPTY_SEQUENCE = bytes((SEQUENCE_KEY, 0))
 
@@ -38,20 +41,20 @@ def tail_of(front: bytes, length: int) -> Tail | None:
     try:
         while place < length:
             field = place
-            key, place = _varint(front, place)
+            key, place = read_varint(front, place)
             if key & 7 == LENGTH_DELIMITED:
-                size, place = _varint(front, place)
+                size, place = read_varint(front, place)
                 if place + size == length and key == SEQUENCE_KEY:
                     outer = size
-                    inner, place = _varint(front, place)
-                    size, place = _varint(front, place)
+                    inner, place = read_varint(front, place)
+                    size, place = read_varint(front, place)
                     ends = inner == TOKENS_KEY and place + size == length
                     # protobuf reads or refuses numbers of more bytes than they need.
-                    shortest = place - field == 2 + _varint_bytes(outer) + _varint_bytes(size)
+                    shortest = place - field == 2 + varint_bytes(outer) + varint_bytes(size)
                     return Tail(field, place) if ends and shortest else None
                 place += size
             elif key & 7 == VARINT:
-                _, place = _varint(front, place)
+                _, place = read_varint(front, place)
             elif key & 7 == FIXED64:
                 place += 8
             else:
@@ -60,19 +63,3 @@ def tail_of(front: bytes, length: int) -> Tail | None:
         # The part before the tokens is longer than ``front``.
         return None
     return None
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value, shift = 0, 0
-    while True:
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004  # the bit that says that more follow
-            return value, place
-        shift += BITS
-
-
-def _varint_bytes(value: int) -> int:
-    """Returns the least number of bytes of a number."""
-    return max(-(-value.bit_length() // BITS), 1)

@@ -51,16 +51,16 @@ JOURNAL_MUTANTS = [
         "removal-has-no-record",
         "kvstore.core.pool.pages",
         "_write_removal",
-        "namespace.journal.detach(namespace.number, Position(top, 1).page_id)",
+        "namespace.journal.detach(namespace.number, page_id, slots, generations)",
         "pass",
     ),
     Mutant(
         "removal-is-recorded-after-the-pages-left",
         "kvstore.core.journal.journal",
         "Journal.detach",
-        "self.memory.append(encode(DetachRecord(namespace, page_id, self.next_id)))",
+        "self.memory.append(encode(record))",
         "late = self.__dict__.get('late')\n"
-        "self.late = encode(DetachRecord(namespace, page_id, self.next_id))\n"
+        "self.late = encode(record)\n"
         "if late: self.memory.append(late)",
     ),
     Mutant(

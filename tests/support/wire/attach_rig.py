@@ -41,7 +41,11 @@ class AttachRig:
         self._children: list[subprocess.Popen[str]] = []
 
     def serve(
-        self, *, max_connections: int = MAX_CONNECTIONS, patience: float = PATIENCE
+        self,
+        *,
+        max_connections: int = MAX_CONNECTIONS,
+        patience: float = PATIENCE,
+        outlives: bool = False,
     ) -> AttachServer:
         """Starts the server."""
         self.lanes = HotLanes(self.world.store, self.credentials, MONOTONIC)
@@ -52,12 +56,23 @@ class AttachRig:
             credentials=self.credentials,
             clock=MONOTONIC,
             lanes=self.lanes,
+            outlives=outlives,
             max_connections=max_connections,
             patience=patience,
         )
         self.server.start()
         self.world.store.announcer.subscribe(self._wake)
         return self.server
+
+    def succeed(self) -> None:
+        """Ends the server, and starts another around the same store, which has nobody mapped."""
+        assert self.server is not None
+        self.server.close()
+        self.close_lanes()
+        for process in self.world.cache.table.processes.values():
+            process.connected = False
+            process.mapped.clear()
+        self.serve(outlives=True)
 
     def _wake(self) -> None:
         with self.changed:

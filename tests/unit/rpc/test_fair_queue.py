@@ -39,3 +39,54 @@ def test_waiting_work_comes_before_what_enters() -> None:
     assert fair.enter("b", 2) == ("a", 1)
     assert fair.next() == ("b", 2)
     assert fair.end("a") is None
+
+
+def served(fair: FairQueue[int], queue: str) -> list[str]:
+    """Ends the work of a queue, and then each that is next. Returns the queues in their order."""
+    order: list[str] = []
+    following = fair.end(queue)
+    while following is not None:
+        order.append(str(following[0]))
+        following = fair.end(following[0])
+    return order
+
+
+def waiting(*queues: str) -> FairQueue[int]:
+    """Returns one thread's queues, with work under way of ``a``, and work that waits."""
+    fair: FairQueue[int] = FairQueue(1)
+    assert fair.enter("a", 0) == ("a", 0)
+    for number, queue in enumerate(queues):
+        fair.put(queue, number)
+    return fair
+
+
+def test_work_of_many_turns_waits_for_as_many_of_others() -> None:
+    """A queue whose work was worth four turns stands back for three turns of the other."""
+    fair = waiting(*"aaabbbbb")
+    assert served(fair, "a") == list("abababbb")
+    fair = waiting(*"aaabbbbb")
+    fair.charge("a", 4)
+    assert served(fair, "a") == list("bbbababa")
+
+
+def test_nobody_stands_back_for_nobody() -> None:
+    """A queue alone owes nothing, and one that owes is served while no other waits."""
+    fair = waiting("a", "a")
+    fair.charge("a", 1000)
+    fair.put("b", 9)
+    assert served(fair, "a") == list("aba")
+    fair = waiting(*"aab")
+    fair.charge("a", 1000)
+    assert served(fair, "a") == list("baa")
+    assert fair.enter("a", 0) == ("a", 0)
+    fair.put("a", 1)
+    fair.put("b", 2)
+    assert served(fair, "a") == list("ab")
+
+
+def test_of_queues_that_owe_the_one_with_the_least_is_next() -> None:
+    """The others have paid as much as it owed."""
+    fair = waiting(*"aaabb")
+    fair.charge("a", 3)
+    fair.charge("b", 2)
+    assert served(fair, "a") == list("bbaaa")

@@ -269,6 +269,15 @@ def test_a_retiring_extent_stays_retired(world: JournaledWorld) -> None:
     assert world.arena.free_count == 0
 
 
+def test_an_extent_keeps_its_place(world: JournaledWorld) -> None:
+    """Its offset is written when it comes, again when it retires, and is recovered."""
+    world.cache.add_extent(1, 2, 4, arena_offset=6 << 20)
+    world.cache.retire_extent(1, 2)
+    arena = world.recover().cache.arenas[1]
+    offsets = {number: each.arena_offset for number, each in arena.extents.items()}
+    assert (offsets, arena.retiring) == ({1: 0, 2: 6 << 20}, {2})
+
+
 def test_a_named_pin_lives_anew(world: JournaledWorld) -> None:
     """A named pin keeps its pages and its prefix, and its time to live begins anew."""
     world.worker.publish("abc")
