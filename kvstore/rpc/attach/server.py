@@ -37,7 +37,7 @@ class AttachServer:
     All else runs in one thread, which never waits for a peer and outlives every exception.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a part, or has a default
+    def __init__(
         self,
         path: Path,
         *,
