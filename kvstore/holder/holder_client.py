@@ -233,6 +233,8 @@ class HolderClient:
                 self._lose(lost)
                 if wait_seconds > 0 and silent:
                     raise CarrierOwned(f"no ownership within {wait_seconds:g} seconds") from lost
+                # What this process deposits is behind, until ``restore`` finds a holder.
+                self._instance = instance
                 raise
             self._instance = instance
             return former

@@ -65,6 +65,8 @@ class Growth:
         self._departures = ExtentReclaim(
             cache, mutex, arenas=arenas, announcer=announcer, clock=clock
         )
+        for each in self._own():
+            self._departures.resume(each)
         self._wanted: dict[int, int] = {}
         # The arenas that have memory, as of the last step.
         self._tenants: set[str] = set()

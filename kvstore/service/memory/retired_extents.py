@@ -55,6 +55,11 @@ class ExtentReclaim:
         latest = max((each.retired_at for each in self.under_way.values()), default=None)
         return latest is not None and self._clock() < latest + PATIENCE
 
+    def resume(self, arena: Arena) -> None:
+        """Goes on with the extents that retired under the server before this one."""
+        for extent_id in arena.retiring:
+            self.under_way[extent_id] = _RetiredExtent(self._clock())
+
     def begin(self, arena: Arena, extent_id: int) -> dict[str, object]:
         """Retires an extent, under the store's mutex; returns the fields to log."""
         removed = self._cache.retire_extent(arena.arena_id, extent_id)

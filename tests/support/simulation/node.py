@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -33,6 +32,7 @@ from kvstore.v1 import prefix_cache_pb2
 from simulation import sockets
 from simulation.kernel import Kernel, Violation
 from simulation.wire import Call, Metadata
+from stores.outliving import Outliving, as_recovered, inherited
 
 PAGE_TOKENS = 4
 PAGE_BYTES = 64
@@ -130,7 +130,12 @@ class StoreNode:
         self.cache = PrefixCache(
             self.epoch, LIMITS, arena_ids=random_ids(), recycled=self._arenas.poison
         )
-        self.store = KVStore(self.cache, arenas=self._arenas, clock=kernel.clock)
+        self.store = KVStore(
+            self.cache,
+            arenas=self._arenas,
+            clock=kernel.clock,
+            succession=Outliving() if outlives else None,
+        )
         self._laws = Invariants(self.cache)
         self._gone: dict[int, Callable[[], None]] = {}
         self._answers: dict[bytes, bytes] = {}
@@ -168,9 +173,8 @@ class StoreNode:
             store=self.store,
             credentials=self._credentials,
             clock=self._kernel.clock,
-            outlives=self._outlives,
+            processes=self._processes,
         )
-        attach._processes = self._processes
         attach.start()
         return attach
 
@@ -196,8 +200,8 @@ class StoreNode:
 
     def _end_server(self) -> None:
         self.answers = False
-        # The processes outlive the attach server, which closes those that it has.
-        self._attach._processes = Processes()
+        # Its table ends with the server.
+        self._processes = inherited(self._processes)
         self._attach.close()
         gone, self._gone = self._gone, {}
         for each in gone.values():
@@ -207,21 +211,10 @@ class StoreNode:
         """Starts the next server, as one that recovered what the last one had."""
         if self.answers or not self.alive:
             return
-        now = self._kernel.clock()
-        for lease in self.leases():
-            # As recovery does: see kvstore.core.recovery.
-            lease.renewed_at = now
-            if lease.processes:
-                lease.quarantine()
-                lease.suspended = True
-        for process in self.cache.table.processes.values():
-            process.connected = False
-            process.mapped.clear()
+        as_recovered(self.cache, self._kernel.clock())
         self.answers = True
         self.server_number += 1
         self._attach = self._start_attach()
-        for each in self._processes:
-            self._attach._loop.watch(each.pidfd, partial(self._attach._look_at, each))
         self._grow_if_due()
 
     def when_gone(self, call: Call, action: Callable[[], None]) -> None:

@@ -21,7 +21,9 @@ from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host.host_memory import HostMemory
+from kvstore.succession.store_succession import Succession
 from pages.stamped_pages import LAYOUT
+from stores.outliving import Outliving, as_recovered, inherited
 
 EXTENT_SLOTS = 16
 TICK_SECONDS = 0.05
@@ -69,6 +71,7 @@ class SucceededStore:
 
     def serve(self, *, outlives: bool = True) -> None:
         """Starts a server."""
+        self.store.succession = Outliving() if outlives else Succession()
         self._lanes = HotLanes(self.store, self._credentials, MONOTONIC)
         self._lanes.start()
         self._attach = AttachServer(
@@ -77,10 +80,8 @@ class SucceededStore:
             credentials=self._credentials,
             clock=MONOTONIC,
             lanes=self._lanes,
-            outlives=outlives,
+            processes=self._processes,
         )
-        # The next server knows the same processes.
-        self._attach._processes = self._processes
         self._attach.start()
         self._health = Health(SERVICES, {}, clock=MONOTONIC)
         self._paths.grpc_socket.unlink(missing_ok=True)
@@ -106,14 +107,13 @@ class SucceededStore:
         stopped = server.stop(None)
         if cut is not None:
             cut.set()
-        self._attach._processes = Processes()
+        # Its table ends with the server.
+        self._processes = inherited(self._processes)
         self._attach.close()
         self._lanes.close()
         stopped.wait()
         self._health.close()
-        for process in self.cache.table.processes.values():
-            process.connected = False
-            process.mapped.clear()
+        as_recovered(self.cache, MONOTONIC())
 
     def succeed(self, cut: Event | None = None) -> None:
         """Ends the server and starts the next one."""
