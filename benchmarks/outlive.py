@@ -23,12 +23,13 @@ def known_mutant(name: str) -> str:
     return name
 
 
-def main(  # options
+def main(  # noqa: PLR0913  # options
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, last.")] = False,
     quick: Annotated[bool, typer.Option(help="Three kills, one replacement, few pages.")] = False,
     kills: Annotated[int, typer.Option(min=0, help="Servers to kill.")] = 100,
     replacements: Annotated[int, typer.Option(min=0, help="Servers to replace.")] = 20,
+    stops: Annotated[int, typer.Option(min=0, help="Servers to stop beside another one.")] = 3,
     pages: Annotated[int, typer.Option(min=1_000, help="Pages that the store can have.")] = 20_000,
     clients: Annotated[int, typer.Option(min=1, help="Client processes under load.")] = 4,
     seed: Annotated[int, typer.Option(help="Of all choices; zero: another one each time.")] = 0,
@@ -42,6 +43,7 @@ def main(  # options
     plan = Plan(
         kills=3 if quick else kills,
         replacements=1 if quick else replacements,
+        stops=1 if quick else stops,
         pages=2_000 if quick else pages,
         clients=clients,
         seed=seed or secrets.randbits(31),

@@ -268,7 +268,7 @@ def test_a_lease_that_ended_ends_the_session(succeeded: SucceededStore) -> None:
 
 def test_a_session_without_a_server_ends_with_its_lease(succeeded: SucceededStore) -> None:
     """A session that is suspended for longer than its TTL ends, and the next server is used."""
-    client, namespace = opened(succeeded, ttl=0.5)
+    client, namespace = opened(succeeded, ttl=2.0)
     first = client.share_lease()
     succeeded.end()
     assert wait_until(lambda: client.store_epoch is None)

@@ -21,9 +21,12 @@ from support.child import die_with_parent
 from support.page_stamps import TOKEN_BYTES, Stamp, page_keys, stamped
 from support.succession.conversations import IDENTITY, LAYOUT, PAGE_TOKENS, tokens_of
 from support.succession.load import Load, Mappings, Orders
+from support.succession.mutants import swap_descriptors
 
 # Seconds.
 OPEN_TIMEOUT, REOPEN_TIMEOUT, END_TIMEOUT = 60.0, 15.0, 60.0
+# Longer than a start of a server on a busy machine: afterwards a lease is over.
+TTL = 60.0
 # A client without an answer asks again after this time, and so does one with an answer.
 ASK_EVERY = 0.001
 # Longer times between two answers are written down.
@@ -81,6 +84,14 @@ class Clients:
         name = self._start_with_holds("victim")
         return name, self._processes.pop(name)
 
+    def swap_descriptors(self, holder: Path, ending: str) -> None:
+        """Swaps two descriptors in a holder, from a process that ends as their owner."""
+        process = self._context.Process(target=swap_descriptors, args=(holder, ending))
+        process.start()
+        process.join()
+        if process.exitcode != 0:
+            raise RuntimeError(f"the descriptors were not swapped: {process.exitcode}")
+
     def answers_since(self, since: float) -> list[Gap]:
         """Returns the times without answers that ended after a moment."""
         data = self.gaps.read_bytes()
@@ -137,7 +148,8 @@ def _run(  # a process's main function
     *arguments: object,
 ) -> None:
     die_with_parent(parent)
-    with Client(orders.runtime_dir, ClientConfig(display_name=orders.name)) as client:
+    config = ClientConfig(display_name=orders.name, ttl=TTL)
+    with Client(orders.runtime_dir, config) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
         if not namespace.wait_open(OPEN_TIMEOUT):
             raise RuntimeError(f"{orders.name}: {namespace.failure}")

@@ -15,17 +15,19 @@ from threading import Event
 from typing import Any
 
 from kvstore_client import Client, ClientConfig, connect_admin
+from kvstore_client.errors import StoreError
 from kvstore_client.testing import wait_until
 from support.succession.acknowledged import Acknowledged
 from support.succession.checkpoints import OWNED, RECOVERED, Checkpoints
-from support.succession.clients import Clients, Gap
+from support.succession.clients import TTL, Clients, Gap
 from support.succession.conversations import IDENTITY, LAYOUT
 from support.succession.holder import Holder
+from support.succession.mutants import MUTANTS, Mutant
 from support.succession.oracle import NoAnswer, Oracle, changed
 from support.succession.servers import Servers
 from support.succession.tables import Snapshot, Tables
 
-KILL, REPLACE = "kill", "replace"
+KILL, REPLACE, STOP = "kill", "replace", "stop"
 ORACLE = "oracle"
 # Seconds of load before a server ends.
 LOAD_SECONDS = 0.05, 1.0
@@ -39,7 +41,7 @@ EXTENTS = 8
 ZEROS = (
     *("wrong_pages", "lost_pages", "returned_pages", "requests_failed", "mappings_made_anew"),
     *("holds_lost", "leaked_holds", "victims_not_returned", "foreign_writes", "unanswered_rounds"),
-    *("crashed_clients", "clean_starts", "log_tracebacks"),
+    *("crashed_clients", "clean_starts", "log_tracebacks", "second_servers"),
 )
 SUMS = ("acknowledged_pages", "checked_pages", "found_pages", "evicted_pages", "other_pages")
 
@@ -50,6 +52,7 @@ class Plan:
 
     kills: int
     replacements: int
+    stops: int
     pages: int
     clients: int
     seed: int
@@ -68,9 +71,11 @@ class _Run:
 
     def __init__(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
         self._plan = plan
+        self._mutant = MUTANTS[plan.mutant] if plan.mutant else Mutant()
         self._rng = Random(plan.seed)
         self._counts = Counter[str]()
         self._gaps: dict[str, list[float]] = {KILL: [], REPLACE: []}
+        self._rounds = Counter[str]()
         self._recoveries: list[dict[str, Any]] = []
         self._snapshots: dict[str, Snapshot] = {}
         self._recovered_at = 0.0
@@ -79,16 +84,16 @@ class _Run:
         stack.enter_context(Checkpoints(path, self._reached))
         arguments = [*_settings(plan.pages * LAYOUT.page_bytes), "--drain-grace", "0"]
         if plan.holder:
-            holder = Holder(folder / "holder")
-            stack.callback(holder.kill)
-            holder.start()
-            arguments += ["--holder", str(holder.folder)]
+            self._holder = Holder(folder / "holder", plan.mutant)
+            stack.callback(self._holder.kill)
+            self._holder.start()
+            arguments += ["--holder", str(self._holder.folder)]
         self._servers = Servers(folder, arguments, checkpoints=path, mutant=plan.mutant)
         stack.callback(self._servers.stop)
         self._servers.start()
         self._clients = Clients(self._servers.runtime_dir, folder, plan.clients, plan.seed)
         stack.callback(self._clients.kill)
-        config = ClientConfig(display_name=ORACLE, call_timeout=10.0)
+        config = ClientConfig(display_name=ORACLE, call_timeout=10.0, ttl=TTL)
         client = stack.enter_context(Client(self._servers.runtime_dir, config))
         self._namespace = client.namespace(IDENTITY, LAYOUT)
         self._acknowledged = Acknowledged(self._clients.rows)
@@ -104,15 +109,23 @@ class _Run:
         self._clients.shared.counting.set()
         self._servers.news()
         for number, kind in enumerate(_kinds(self._plan), start=1):
+            self._rounds[kind] += 1
             try:
-                self._round(number, kind, oracle, tables)
+                if kind == STOP:
+                    self._stop_round(oracle, tables)
+                else:
+                    self._round(number, kind, oracle, tables)
             except NoAnswer as error:
                 self._counts["unanswered_rounds"] += 1
                 sys.stderr.write(f"round {number}, a {kind}: {error}\n")
                 break
             sys.stderr.write(f"round {number}, a {kind}: {dict(oracle.counts)}\n")
         clients = self._clients.end()
-        self._check_left()
+        try:
+            self._check_left()
+        except StoreError as error:
+            self._counts["unanswered_rounds"] += 1
+            sys.stderr.write(f"at the end: {error}\n")
         return self._figures(oracle.counts + clients)
 
     def _round(self, number: int, kind: str, oracle: Oracle, tables: Tables) -> None:
@@ -126,6 +139,8 @@ class _Run:
         if victim is not None:
             victim[1].kill()
             victim[1].join()
+        if self._mutant.swapped:
+            self._clients.swap_descriptors(self._holder.folder, self._mutant.swapped)
         self._servers.begin()
         gap = self._answered(ended)
         self._gaps[kind].append(gap.end - gap.begin)
@@ -135,6 +150,27 @@ class _Run:
         oracle.check(before, self._snapshots[RECOVERED])
         self._read_log()
         tables.drop_unmapped()
+
+    def _stop_round(self, oracle: Oracle, tables: Tables) -> None:
+        """Stops the server, starts another one, and continues the first: it has to be alone."""
+        Event().wait(self._rng.uniform(*LOAD_SECONDS))
+        tables.follow()
+        self._snapshots.clear()
+        stopped = self._servers.suspend()
+        before = tables.snapshot()
+        other = self._servers.begin_beside()
+        wait_until(
+            lambda: RECOVERED in self._snapshots or self._servers.has_ended(other), ANSWER_TIMEOUT
+        )
+        self._counts["second_servers"] += RECOVERED in self._snapshots
+        self._counts["foreign_writes"] += changed(before, tables.snapshot())
+        self._servers.resume()
+        self._recovered_at = stopped
+        after = self._snapshots.setdefault(RECOVERED, before)
+        self._answered(stopped)
+        oracle.check(before, after)
+        other.kill()
+        self._read_log()
 
     def _fill(self) -> None:
         """Waits until the store had to evict."""
@@ -198,9 +234,9 @@ class _Run:
                 sys.stderr.write(f"{line}\n")
 
     def _reached(self, name: str) -> None:
-        self._snapshots[name] = self._tables.snapshot() if self._tables is not None else {}
         if name == RECOVERED:
             self._recovered_at = time.monotonic()
+        self._snapshots[name] = self._tables.snapshot() if self._tables is not None else {}
 
     def _figures(self, counts: Counter[str]) -> dict[str, Any]:
         counts += self._counts
@@ -209,8 +245,9 @@ class _Run:
         counts["log_tracebacks"] = self._servers.log.count("Traceback")
         first = (*ZEROS, *SUMS)
         return {
-            "kills": len(self._gaps[KILL]),
-            "replacements": len(self._gaps[REPLACE]),
+            "kills": self._rounds[KILL],
+            "replacements": self._rounds[REPLACE],
+            "stops": self._rounds[STOP],
             **{name: counts[name] for name in first},
             "without_answers_ms": {kind: _spread(each, 1e3) for kind, each in self._gaps.items()},
             "recovery_ms": _spread([each["seconds"] for each in self._recoveries], 1e3),
@@ -234,6 +271,7 @@ def _settings(tier_bytes: int) -> list[str]:
 def _kinds(plan: Plan) -> Iterator[str]:
     yield from [KILL] * plan.kills
     yield from [REPLACE] * plan.replacements
+    yield from [STOP] * plan.stops
 
 
 def _spread(values: list[float], scale: float) -> dict[str, float] | None:

@@ -28,6 +28,7 @@ def main(checkpoints: str, mutant: str, parent: int) -> int:
 
     HolderClient.own = owned  # type: ignore[method-assign]
     server.start = started
-    if mutant:
-        MUTANTS[mutant]()
+    change = MUTANTS[mutant].in_server if mutant else None
+    if change is not None:
+        change()
     return server.run()

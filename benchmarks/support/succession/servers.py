@@ -27,7 +27,9 @@ class Servers:
         )
         self.runtime_dir = folder / "run"
         self.runtime_dir.mkdir(mode=0o700)
-        self._store = RunningStore(self.runtime_dir, arguments, program=("-c", code))
+        self._arguments = arguments
+        self._program = ("-c", code)
+        self._store = self._new()
         self._log_read = 0
 
     def start(self) -> None:
@@ -52,9 +54,34 @@ class Servers:
             raise RuntimeError(f"the server ended with {status}\n{self._store.log[-4000:]}")
         return sent
 
+    def suspend(self) -> float:
+        """Stops all threads of the server; returns when the signal was sent."""
+        sent = time.monotonic()
+        self._store.suspend()
+        return sent
+
+    def resume(self) -> None:
+        """Continues the server that was suspended."""
+        self._store.resume()
+
+    def begin_beside(self) -> RunningStore:
+        """Starts another server beside this one, which the caller kills."""
+        other = self._new()
+        other.begin()
+        return other
+
+    @staticmethod
+    def has_ended(store: RunningStore) -> bool:
+        """Returns whether a server's process has ended."""
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, store.pid, options) is not None
+
     def stop(self) -> None:
         """Stops the server, if one runs."""
         self._store.stop()
+
+    def _new(self) -> RunningStore:
+        return RunningStore(self.runtime_dir, self._arguments, program=self._program)
 
     @property
     def log(self) -> str:

@@ -32,7 +32,7 @@ from kvstore.v1 import prefix_cache_pb2
 from simulation import sockets
 from simulation.kernel import Kernel, Violation
 from simulation.wire import Call, Metadata
-from stores.outliving import Outliving, as_recovered, inherited
+from stores.told_succession import ToldSuccession, as_recovered, inherited
 
 PAGE_TOKENS = 4
 PAGE_BYTES = 64
@@ -130,11 +130,9 @@ class StoreNode:
         self.cache = PrefixCache(
             self.epoch, LIMITS, arena_ids=random_ids(), recycled=self._arenas.poison
         )
+        succession = ToldSuccession(outlives=outlives)
         self.store = KVStore(
-            self.cache,
-            arenas=self._arenas,
-            clock=kernel.clock,
-            succession=Outliving() if outlives else None,
+            self.cache, arenas=self._arenas, clock=kernel.clock, succession=succession
         )
         self._laws = Invariants(self.cache)
         self._gone: dict[int, Callable[[], None]] = {}

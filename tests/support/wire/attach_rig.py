@@ -17,8 +17,8 @@ from kvstore.service.attached_processes import Processes
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import attach_pb2
-from stores.outliving import Outliving, as_recovered, inherited
 from stores.store_world import World, make_world
+from stores.told_succession import ToldSuccession, as_recovered, inherited
 from wire import attach_peer
 from wire.attach_peer import LIMIT, AttachPeer
 
@@ -51,10 +51,9 @@ class AttachRig:
         outlives: bool = False,
     ) -> AttachServer:
         """Starts the server."""
-        if outlives:
-            self.world.store.succession = Outliving()
         self.lanes = HotLanes(self.world.store, self.credentials, MONOTONIC)
         self.lanes.start()
+        self.world.store.succession = ToldSuccession(outlives=outlives)
         self.server = AttachServer(
             self.path,
             store=self.world.store,

@@ -21,9 +21,8 @@ from kvstore.service.store import KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host.host_memory import HostMemory
-from kvstore.succession.store_succession import Succession
 from pages.stamped_pages import LAYOUT
-from stores.outliving import Outliving, as_recovered, inherited
+from stores.told_succession import ToldSuccession, as_recovered, inherited
 
 EXTENT_SLOTS = 16
 TICK_SECONDS = 0.05
@@ -71,9 +70,9 @@ class SucceededStore:
 
     def serve(self, *, outlives: bool = True) -> None:
         """Starts a server."""
-        self.store.succession = Outliving() if outlives else Succession()
         self._lanes = HotLanes(self.store, self._credentials, MONOTONIC)
         self._lanes.start()
+        self.store.succession = ToldSuccession(outlives=outlives)
         self._attach = AttachServer(
             self._paths.attach_socket,
             store=self.store,

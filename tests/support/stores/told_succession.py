@@ -1,4 +1,4 @@
-"""A store that outlives its servers because it is in the test's process."""
+"""Servers of one store in one process: what they say of the next one, and what it finds."""
 
 import os
 
@@ -7,13 +7,17 @@ from kvstore.service.attached_processes import Process, Processes
 from kvstore.succession.store_succession import Succession
 
 
-class Outliving(Succession):
-    """A succession that says that the next server goes on, and leaves that to the test."""
+class ToldSuccession(Succession):
+    """Has no carrier. ``outlives`` is what it was told, since the store itself goes on."""
+
+    def __init__(self, *, outlives: bool) -> None:
+        super().__init__()
+        self._outlives = outlives
 
     @property
     def outlives(self) -> bool:
-        """True, without a carrier."""
-        return True
+        """What it was told."""
+        return self._outlives
 
 
 def inherited(processes: Processes) -> Processes:
