@@ -22,14 +22,15 @@ from kvstore.core.journal.rows import (
 )
 from kvstore.core.recovery.written import JournalContents
 from kvstore.core.values.tokens import TOKEN_BYTES
-from kvstore.journal import NeverCreated, OtherVersion, RecordRing, RecordTooLarge, WrongMemory
-from kvstore.succession.hold_rows import HoldRows
-from kvstore.succession.journal_layout import (
-    JournalTables,
-    MakeMemory,
-    find_segments,
-    make_segments,
+from kvstore.journal import (
+    NeverCreated,
+    OtherVersion,
+    RecordRing,
+    RecordTooLarge,
+    WrongMemory,
 )
+from kvstore.succession.hold_table import HoldTable
+from kvstore.succession.journal_layout import MakeMemory, find_memories, make_memories
 from kvstore.succession.live_records import LiveRecords, Payload, split_pages
 from kvstore.succession.ring_rows import ROW, RingRows
 
@@ -64,8 +65,8 @@ class StoreRow(NamedTuple):
 class DurableJournal:
     """A :class:`~kvstore.core.journal.memory.JournalMemory` that a later process opens.
 
-    Holds are rows of a table. All other rows, and the core's records, are records of a ring, in
-    which a cleaner keeps what is live. Tombstones have a ring of their own.
+    Holds are rows of a table, and so are their tombstones. All other rows, and the core's records,
+    are records of a ring, in which a cleaner keeps what is live.
 
     ``append``, ``put``, ``clear`` and ``bury`` raise nothing. If the memory is too small or
     damaged, the journal gives up: ``given_up`` says why, its memory cannot be opened any more, and
@@ -73,17 +74,17 @@ class DurableJournal:
     of the cache.
     """
 
-    def __init__(self, tables: JournalTables) -> None:
+    def __init__(self, holds: HoldTable) -> None:
         """Use ``create`` or ``open``."""
         self.given_up: str | None = None
         self.store = StoreRow(0, 0, b"", b"")
         self._ring: RecordRing
-        self._tombstones = tables.tombstones
-        self._holds = HoldRows(tables.holds)
+        self._holds = holds
         self._rows = RingRows()
         # Holds that are rows of the ring, since they do not fit into the table.
         self._large_holds: set[Hashable] = set()
         self._records = LiveRecords()
+        self._written = self._records.written
         self._cache: PrefixCache | None = None
         # The extents of the cache changed since their generations were looked up.
         self._extents_changed = True
@@ -96,8 +97,8 @@ class DurableJournal:
         ValueError if the size is too small. ``open`` refuses a journal whose creation was cut off.
         """
         identity = os.urandom(_IDENTITY_BYTES)
-        made = cls(JournalTables.create(make, size_bytes, identity))
-        segments = make_segments(make, size_bytes)
+        holds, segments = make_memories(make, size_bytes)
+        made = cls(HoldTable.create(holds, identity))
         made._ring = RecordRing.create(segments, identity, made._still_live)
         made.replace_store(store)
         if made.given_up is not None:
@@ -111,11 +112,12 @@ class DurableJournal:
         ``memories`` are all whose names begin with "journal-". Raises
         :class:`~kvstore.journal.JournalUnusable`.
         """
-        tables = JournalTables.open(memories)
-        opened = cls(tables)
-        opened._ring = RecordRing.open(find_segments(memories), opened._still_live)
-        if len({each.identity for each in (*tables, opened._ring)}) > 1:
-            raise WrongMemory("the memories are of several journals")
+        memory, segments = find_memories(memories)
+        holds = HoldTable.open(memory)
+        opened = cls(holds)
+        opened._ring = RecordRing.open(segments, opened._still_live)
+        if holds.identity != opened._ring.identity:
+            raise WrongMemory("the holds and the ring are of two journals")
         opened._restore()
         return opened
 
@@ -140,7 +142,10 @@ class DurableJournal:
                 table, key = _key_of(name)
                 rows[table][key] = decode_row(table, data)
         records = (bytes(each) for each in self._payloads() if each[0] < ROW)
-        return JournalContents(records, rows, map(HoldKey._make, self._tombstones.entries()))
+        # A hold under an id of which a tombstone is still there came later.
+        holds = rows[Table.HOLDS]
+        tombstones = (key for key in self._holds.tombstones() if key not in holds)
+        return JournalContents(records, rows, tombstones)
 
     def follow(self, cache: PrefixCache) -> None:
         """Drops from now on what a cache does not need. Until then the cleaner keeps all."""
@@ -154,7 +159,7 @@ class DurableJournal:
         try:
             self._ring.append(*parts)
             if parts[0][0] == _RESERVE:
-                self._records.note_reservation(parts[0])
+                self._written.append(parts[0])
         except RecordTooLarge as error:
             self._append_in_parts(b"".join(parts), error)
         except Exception as error:  # noqa: BLE001 - a verb goes on without a journal
@@ -190,16 +195,19 @@ class DurableJournal:
                 self._large_holds.remove(key)
             lease, kind, hold_id = key
             if kind == RESERVATION_SCOPE:
-                self._records.reservations.pop((lease, hold_id), None)
+                self._written.append((lease, hold_id))
         except Exception as error:  # noqa: BLE001 - as for ``append``
             self._give_up(error)
 
     def bury(self, key: HoldKey) -> None:
-        """Leaves a tombstone of a hold's id. May forget the oldest."""
+        """Ends a hold that is in the table, and leaves a tombstone of its id.
+
+        Leaves one of an unknown id too. May forget the oldest.
+        """
         if self.given_up is not None:
             return
         try:
-            self._tombstones.append(*key)
+            self._holds.bury(key)
         except Exception as error:  # noqa: BLE001 - as for ``append``
             self._give_up(error)
 
@@ -218,6 +226,7 @@ class DurableJournal:
 
         Returns True if that freed something and more is worth cleaning. Raises nothing.
         """
+        self._records.catch_up()
         worth = above * self.capacity_bytes
         if self.given_up is not None or self.used_bytes <= worth:
             return False
@@ -252,6 +261,8 @@ class DurableJournal:
 
     def _still_live(self, record: memoryview) -> Payload | None:
         """Returns what the cleaner has to keep of a record, or None."""
+        if self._written:
+            self._records.catch_up()
         if self._extents_changed and self._cache is not None:
             self._records.tables = {
                 extent_id: extent.generations

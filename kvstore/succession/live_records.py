@@ -40,22 +40,29 @@ class LiveRecords:
 
     ``reservations`` has the number of the latest record of each reservation that has not ended.
     ``page_widths`` has the bytes of a page's tokens, by namespace. ``tables`` has the generations
-    by extent, or is None before they are known: until then everything is kept.
+    by extent, or is None before they are known: until then everything is kept. ``written`` are the
+    beginnings of reservations' records, and the reservations that ended, since ``catch_up``.
     """
 
     def __init__(self) -> None:
         self.tables: Mapping[int, Generations] | None = None
         self.reservations: dict[ReservationKey, int] = {}
+        self.written: list[Buffer | ReservationKey] = []
         self.page_widths: dict[int, int] = {}
         # The largest number of a reservation's record, written or only named by an insert.
         self._last_number = 0
         # Numbers that inserts name, and that no record has: the process ended before.
         self._void: set[int] = set()
 
-    def note_reservation(self, head: Buffer) -> None:
-        """Remembers that a record of a reservation was written, which begins with ``head``."""
-        number, _, lease, reservation_id = RESERVE_FORM.unpack_from(head)[4:8]
-        self.reservations[lease, reservation_id] = self._last_number = number
+    def catch_up(self) -> None:
+        """Remembers what ``written`` has, which verbs have no time for."""
+        for each in self.written:
+            if isinstance(each, tuple):
+                self.reservations.pop(each, None)
+            else:
+                number, _, lease, reservation_id = RESERVE_FORM.unpack_from(each)[4:8]
+                self.reservations[lease, reservation_id] = self._last_number = number
+        self.written.clear()
 
     def restore(self, records: Iterable[Payload], kept: Collection[ReservationKey]) -> None:
         """Remembers an earlier process's records. Its reservations ``kept`` have not ended."""

@@ -82,4 +82,4 @@ class CleanedMemory(ListMemory):
 def _read(contents: JournalContents) -> JournalContents:
     records, rows, tombstones = contents
     copied = {table: dict(found) for table, found in rows.items()}
-    return JournalContents(list(records), copied, list(tombstones))
+    return JournalContents(list(records), copied, sorted(tombstones))

@@ -391,7 +391,7 @@ def test_next_tokens_are_forgotten_in_a_turn(world: World) -> None:
 
 def test_a_large_insert_is_written_in_parts(world: World) -> None:
     """Its parts say the same. A reservation that is too large ends the journal."""
-    indexes = tuple(k % 64 for k in range(300))
+    indexes = tuple(k % 64 for k in range(400))
     for checksums in (False, True):
         whole = pages(*indexes, reservation_id=9, tail_token_count=1, checksums=checksums)
         whole = whole._replace(offset=2, duplicate_count=3)
@@ -413,7 +413,7 @@ def test_a_large_insert_is_written_in_parts(world: World) -> None:
             )
         assert joined == whole
     large = reserve(1)._replace(slots=slots(*indexes), generations=slots(*indexes))
-    world.journal.append(encode(large._replace(published=bytes(300))))
+    world.journal.append(encode(large._replace(published=bytes(400))))
     assert world.journal.given_up is not None
 
 
@@ -451,7 +451,6 @@ def test_no_fault_reaches_a_verb(world: World) -> None:
         lambda journal: journal.put(Table.COUNTERS, object(), CounterRow(1)),
         lambda journal: journal.clear(Table.COUNTERS, object()),
         lambda journal: journal.replace_store(STORE._replace(settings=object())),
-        lambda journal: journal.append(b"\x03"),
     ):
         other = World()
         write(other.journal)
@@ -488,7 +487,7 @@ def test_a_busy_ring_cleans_itself(world: World) -> None:
 
 def test_memories_that_are_not_whole_are_refused(world: World) -> None:
     """A missing memory, one of another journal, another version, and a journal without a store."""
-    for name in ("journal-holds", "journal-tombstones", "journal-ring-0"):
+    for name in ("journal-holds", "journal-ring-0"):
         memories = Memories(world.memories)
         del memories[name]
         with pytest.raises(NeverCreated, match=name):
@@ -498,7 +497,7 @@ def test_memories_that_are_not_whole_are_refused(world: World) -> None:
         DurableJournal.open({**world.memories, "journal-holds": other.memories["journal-holds"]})
     many = Memories(world.memories)
     many["journal-ring-2"] = many["journal-ring-0"]
-    with pytest.raises(NeverCreated, match="segment"):
+    with pytest.raises(NeverCreated, match="journal-ring-1"):
         DurableJournal.open(many)
 
 
@@ -531,7 +530,7 @@ def test_a_large_journal_has_several_segments(monkeypatch: pytest.MonkeyPatch) -
     """They are of one size, and found in their order."""
     monkeypatch.setattr("kvstore.succession.journal_layout.MOST_SEGMENT_BYTES", 4 << 10)
     world = World()
-    assert len([name for name in world.memories if "ring" in name]) == 7
+    assert len([name for name in world.memories if "ring" in name]) == 8
     assert sum(map(len, world.memories.values())) <= SIZE
     world.journal.append(encode(pages(1)))
     assert world.records() == [pages(1)]
