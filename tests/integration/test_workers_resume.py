@@ -94,7 +94,7 @@ def test_a_worker_works_on_through_five_kills(
         victim.kill()
         written = worker.ask("check", "pin")
         store.start()
-        assert back(worker, epoch)
+        assert back(worker, epoch), store.log
         assert worker.ask("check", "pin") == written
         assert worker.ask("own_pages_are_untouched", "reservation")
         assert mappings_of(worker) == mappings
