@@ -201,6 +201,18 @@ def test_a_hold_comes_back_and_ends(world: World, row: HoldRow) -> None:
     assert world.journal.given_up is None
 
 
+@pytest.mark.parametrize("row", [HOLDS[0], HOLDS[-1]], ids=["in the table", "in the ring"])
+def test_a_released_hold_leaves_its_tombstone(world: World, row: HoldRow) -> None:
+    """Until its id comes again."""
+    world.journal.put(Table.HOLDS, row.key, row)
+    world.journal.release(row.key)
+    contents = world.reopen().contents()
+    assert (contents.rows[Table.HOLDS], list(contents.tombstones)) == ({}, [row.key])
+    world.journal.put(Table.HOLDS, row.key, row)
+    contents = world.reopen().contents()
+    assert (contents.rows[Table.HOLDS], list(contents.tombstones)) == ({row.key: row}, [])
+
+
 def test_a_hold_may_be_put_again(world: World) -> None:
     """The last row of a key counts, wherever the first one was."""
     first = HOLDS[0]
