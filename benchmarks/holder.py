@@ -1,4 +1,4 @@
-"""The holder: microseconds to deposit descriptors, to get them back, and to make memory."""
+"""The holder: microseconds to deposit descriptors, to get them back, and to make extents."""
 
 import json
 import os
@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -16,11 +17,16 @@ import typer
 
 from kvstore.holder.holder_client import HolderClient, start_holder
 from kvstore.holder.holder_process import REQUIRED_SEALS, close_all, new_memfd
+from kvstore.storage.arenas import Arenas
+from kvstore.storage.held_memory import HeldMemory
+from kvstore.storage.host.host_memory import HostMemory
+from kvstore.storage.host.memfd import ENOUGH_THREADS
 from support import machine
 
 DESCRIPTORS = 3000
 DEPOSITS = 1000
 MEMORY_BYTES = 256 << 20
+PAGE_BYTES = 2 << 20
 Answer = TypeVar("Answer")
 
 
@@ -67,11 +73,22 @@ class Timer:
         return time.perf_counter(), time.process_time(), machine.cpu_seconds(self._pid)
 
 
+def extents(carrier: HolderClient | None, memory_bytes: int, threads: int) -> Arenas:
+    """Returns a tier of one extent, which the carrier makes, or this process without one."""
+    source = HostMemory(held=HeldMemory(carrier), threads=threads)
+    return Arenas(budget_bytes=memory_bytes, extent_bytes=memory_bytes, source=source)
+
+
 def measure(rounds: int, memory_bytes: int) -> dict[str, Any]:
     """Returns figures of actions that the holder answered, in turns."""
     memory = {f"extent-{n}": new_memfd("holder", 4096, REQUIRED_SEALS) for n in range(DESCRIPTORS)}
     with holder_client() as (client, pid):
         timer = Timer(pid)
+        ways = {
+            f"extent_{name}{kind}": extents(carrier, memory_bytes, threads)
+            for name, carrier in (("here", None), ("by_holder", client))
+            for kind, threads in (("", 1), ("_mapped", ENOUGH_THREADS))
+        }
 
         def deposit_one(descriptor: int) -> None:
             for _ in range(DEPOSITS):
@@ -86,6 +103,9 @@ def measure(rounds: int, memory_bytes: int) -> dict[str, Any]:
             client.drop(["process-1"])
             os.close(timer.run("make", lambda: client.make("made", memory_bytes)))
             client.drop(["made"])
+            for name, arenas in ways.items():
+                made = timer.run(name, partial(arenas.allocate, 1, PAGE_BYTES))
+                arenas.destroy(made.shape.extent_id)
         resident = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     close_all(memory.values())
     return {
@@ -93,7 +113,10 @@ def measure(rounds: int, memory_bytes: int) -> dict[str, Any]:
         "put_all_ms": timer.summary("put_all", 1e-3),
         "get_all_ms": timer.summary("get_all", 1e-3),
         "put_one_us": timer.summary("put_one", 1e-6 * DEPOSITS),
-        "make_ms_per_gib": timer.summary("make", 1e-3 * memory_bytes / (1 << 30)),
+        **{
+            f"{name}_ms_per_gib": timer.summary(name, 1e-3 * memory_bytes / (1 << 30))
+            for name in ("make", *ways)
+        },
         "resident_kib": next(int(line.split()[1]) for line in resident if "VmRSS" in line),
     }
 
@@ -104,7 +127,7 @@ def main(
     quick: Annotated[bool, typer.Option(help="Three rounds, with little memory.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 30,
 ) -> None:
-    """Measures deposits of 3,000 descriptors, single deposits, and memory made by the holder."""
+    """Measures deposits of 3,000 descriptors, single deposits, and extents made by the holder."""
     before = machine.load_average()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -39,8 +39,8 @@ def listen_for_metrics(
     registry.register(StoreCollector(partial(view_of, store, health, owner, clock)))
     routes: dict[str, Route] = {
         "/metrics": Exposition(registry, clock),
-        "/healthz": partial(_probe, health, READINESS),
-        "/livez": partial(_probe, health, LIVENESS),
+        "/healthz": partial(_probe, health, READINESS, store),
+        "/livez": partial(_probe, health, LIVENESS, store),
     }
     server = HttpServer(address, routes, clock=clock)
     server.start()
@@ -49,10 +49,12 @@ def listen_for_metrics(
     log.info("http_listening", shows="metrics", host=server.host, port=server.port)
 
 
-def _probe(health: Health, name: str, accept: str) -> Response:
+def _probe(health: Health, name: str, store: KVStore, accept: str) -> Response:
     del accept
     if health.says(name):
-        return Response(b"ok\n")
+        why = store.succession.failure
+        detail = f"the memory ends with the server: {why}\n" if why else ""
+        return Response(f"ok\n{detail}".encode())
     return Response(f"no {name}\n".encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -72,6 +74,7 @@ def view_of(store: KVStore, health: Health, owner: OwnerProbe, clock: Clock) -> 
             for lane, times in store.call_times.items()
             for (method, outcome), counts in times.read().items()
         },
+        succession=store.succession.use(),
         thrash=store.thrash.ratio,
         events=store.events.use(),
         threads={

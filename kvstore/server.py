@@ -1,9 +1,12 @@
-"""The composition root: builds the store from its parts, serves, and drains on a signal.
+"""The composition root: builds the store from its parts, serves, and ends on a signal.
 
 This is the one place that knows every type. The store allocates memory when a client opens the
 first namespace of an arena. So a server that cannot allocate still serves: it refuses the opening
 with ``POOL_EXHAUSTED``, and the client tries again. The server does not start if a GPU is missing,
 or if the GPU keeps less free memory than the budget.
+
+With a holder, SIGTERM leaves the memory to the next server at once, and SIGINT drains and ends it.
+Without one both drain.
 
 Health is NOT_SERVING until the threads and the sockets of the server run, and again while one of
 the threads makes no progress.
@@ -11,7 +14,6 @@ the threads makes no progress.
 
 import os
 import resource
-import secrets
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -32,6 +34,7 @@ from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
+from kvstore.holder.carrier import CarrierRefused
 from kvstore.instance_lock import InstanceLock, InstanceRunning
 from kvstore.logs import configure_logging
 from kvstore.metrics.http_server import UnusableHttpAddress
@@ -52,13 +55,16 @@ from kvstore.rpc.server import (
 )
 from kvstore.rpc.servicers.prefix_cache import IN_FLIGHT, KV_CACHE_GROUPS, STEP
 from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
+from kvstore.service.attached_processes import Process, Processes
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import MONOTONIC, Clock
 from kvstore.service.matching import Sampler
 from kvstore.service.periodic_threads import (
+    CarrierKeeper,
     Collector,
     DiskWriteTicker,
     Grower,
+    JournalCleaner,
     MoveTicker,
     Reaper,
     Ticker,
@@ -72,12 +78,13 @@ from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import DeviceUnavailable, SlabInUse
 from kvstore.storage.memory_tiers import Tiers
 from kvstore.storage.slab.policy import FirstTouch
+from kvstore.succession.store_succession import Succession
+from kvstore.succession_setup import succession_of
 from kvstore.tier_setup import tier_1_source, tier_2, tier_3
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 INDEXES: dict[str, IndexFactory] = {"hash": HashIndex, "radix": RadixIndex}
-EPOCH_BITS = 64
 # Seconds between two calls of the garbage collector's step.
 COLLECT_SECONDS = 0.25
 # Seconds for which a thread may run Python while others wait. A call waits so long, some times,
@@ -85,17 +92,21 @@ COLLECT_SECONDS = 0.25
 # a match then takes 19 ms in the median, and 2.5 ms with this. Less costs many callers throughput:
 # 1 % with 0.5 ms, 12 % with 0.2 ms.
 SWITCH_SECONDS = 0.0005
+# Seconds between two looks if the carrier of the memory is lost.
+CARRIER_SECONDS = 0.5
 NO_TRACES = "the extra otel has them; nothing is traced"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Seconds for running calls to end, after the leases ended or the grace is over.
 CALL_GRACE = 1.0
 # Seconds that a health check waits for the lock of the store.
 OWNER_PATIENCE = 0.25
+# Seconds that a server which leaves its memory to the next waits for the same lock.
+FREEZE_PATIENCE = 5.0
 # Seconds after the grace until the process ends by force.
 STOP_PATIENCE = 15.0
 # Reasons not to start. The message of each is for the operator.
 REFUSALS = (
-    *(DeviceUnavailable, InstanceRunning, SlabInUse),
+    *(CarrierRefused, DeviceUnavailable, InstanceRunning, SlabInUse),
     *(UnusableAddress, UnusableHttpAddress, UnusableRuntimeDir),
 )
 EXIT_FAILED = 1
@@ -158,9 +169,12 @@ def serve(
     """
     runtime_dir = RuntimeDir(config.runtime_dir, access.sockets.group_id)
     with InstanceLock(runtime_dir), ExitStack() as stack:
-        # The wire has 0 for "no epoch".
-        epoch = secrets.randbits(EPOCH_BITS) or 1
-        store = build_store(config, epoch, access.known.quotas, clock, stack, signals)
+        succession = succession_of(config)
+        # The last thing that ends: nothing here uses the memory any more by then.
+        stack.callback(succession.close)
+        # Before anything is mapped that another server may still write.
+        succession.own()
+        store = build_store(config, succession, access.known.quotas, clock, stack, signals)
         parts = start(config, access, runtime_dir, store, clock, stack)
         parts.health.begin_serving()
         parts.manager.ready()
@@ -168,7 +182,8 @@ def serve(
             "server_started",
             version=__version__,
             runtime_dir=str(runtime_dir.path),
-            store_epoch=epoch,
+            store_epoch=store.epoch,
+            instance=succession.instance,
             tier1_bytes=config.tier1_bytes,
             tier2_bytes=config.tier2_bytes,
             tier3_bytes=store.tier3.use().disk.size_bytes,
@@ -186,13 +201,17 @@ def serve(
         )
         while (received := signals.wait()) == signal.SIGHUP:
             reloader.reload()
-        drain(parts, received, signals, reloader.config.drain_grace)
+        if received == signal.SIGTERM and succession.outlives:
+            leave_to_the_next(parts, received, signals)
+        else:
+            succession.leave_for_good()
+            drain(parts, received, signals, reloader.config.drain_grace)
     log.info("server_stopped")
 
 
 def build_store(
     config: Config,
-    epoch: int,
+    succession: Succession,
     quotas: QuotaTable,
     clock: Clock,
     stack: ExitStack,
@@ -200,34 +219,38 @@ def build_store(
 ) -> KVStore:
     """Returns a store over the memory and the disk of the settings. ``stack`` closes both.
 
-    One of ``signals`` ends the wait for a device. Raises ``DeviceUnavailable`` or ``SlabInUse``.
+    It goes on with what the server before it left, if that fits. One of ``signals`` ends the wait
+    for a device. Raises ``DeviceUnavailable``, ``SlabInUse`` or ``CarrierRefused``.
     """
     extent_ids = random_ids()
     arenas = Arenas(
         budget_bytes=config.tier1_bytes,
         extent_bytes=config.bytes_of_an_extent,
-        source=tier_1_source(config, stack, signals),
+        source=tier_1_source(config, stack, signals, succession.held),
         extent_ids=extent_ids,
     )
-    lower = tier_2(config, extent_ids, arenas.source)
+    lower = tier_2(config, extent_ids, arenas.source, succession.held)
     memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
     stack.callback(memory.close)
     # The stack closes the disk first: writes and reads end before their memory is unmapped.
     disk = tier_3(config)
     stack.callback(disk.close)
-    cache = PrefixCache(
-        epoch,
-        Limits(min_ttl=config.min_ttl, default_ttl=config.default_ttl, max_ttl=config.max_ttl),
-        POLICIES[config.eviction_policy],
-        quotas=quotas,
-        arena_ids=random_ids(),
-        recycled=memory.poison if config.debug_poison_freed_slots else None,
-        index=INDEXES[config.prefix_cache_backend],
-        tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
-        has_disk=disk.slab is not None,
-    )
+
+    def make(epoch: int) -> PrefixCache:
+        return PrefixCache(
+            epoch,
+            Limits(min_ttl=config.min_ttl, default_ttl=config.default_ttl, max_ttl=config.max_ttl),
+            POLICIES[config.eviction_policy],
+            quotas=quotas,
+            arena_ids=random_ids(),
+            recycled=memory.poison if config.debug_poison_freed_slots else None,
+            index=INDEXES[config.prefix_cache_backend],
+            tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
+            has_disk=disk.slab is not None,
+        )
+
     store = KVStore(
-        cache,
+        succession.begin(memory.arenas, make, clock),
         arenas=arenas,
         lower=lower,
         clock=clock,
@@ -235,6 +258,7 @@ def build_store(
         disk=disk,
         admission=FirstTouch() if config.tier3_write == "through" else None,
         prefix_cache_backend=config.prefix_cache_backend,
+        succession=succession,
     )
     if config.metrics_listen is not None:
         store.call_times |= {"grpc": CallTimes(), "lane": CallTimes()}
@@ -250,12 +274,16 @@ def start(
     stack: ExitStack,
 ) -> Parts:
     """Starts the threads, the sockets and the health of a server. ``stack`` ends them all."""
-    credentials = Credentials(tenants=access.known.tenants)
+    succession = store.succession
+    credentials = Credentials(tenants=access.known.tenants, key=succession.credential_key)
+    processes = Processes(succession.held)
+    processes.restore(Process(*each) for each in succession.processes)
     tickers = _tickers(store, clock, config.reaper_interval)
     for each in tickers.values():
         each.start()
         stack.callback(each.close)
     _collect(clock, stack)
+    _keep_carrier(succession, clock, stack)
     lanes = stack.enter_context(HotLanes(store, credentials, clock))
     attach = AttachServer(
         runtime_dir.attach_socket,
@@ -264,6 +292,7 @@ def start(
         clock=clock,
         access=access.sockets,
         lanes=lanes,
+        processes=processes,
     )
     attach.start()
     stack.callback(attach.close)
@@ -298,10 +327,31 @@ def start(
     port = None if config.listen is None else listen(server, config.listen, access.tls)
     if config.metrics_listen is not None:
         listen_for_metrics(config.metrics_listen, store, health, owner, clock, stack)
+    # Those of the server before this one. Until then no page is loaded into their namespaces.
+    store.tier3.removals.settle()
     server.start()
+    # Nobody could renew a lease before.
+    store.restart_ttls()
     stack.callback(lambda: server.stop(CALL_GRACE).wait())
     stack.callback(store.events.close)
     return Parts(store, credentials, tickers.values(), health, manager, port)
+
+
+def leave_to_the_next(parts: Parts, received: signal.Signals, signals: Signals) -> None:
+    """Plans that the memory stays for the next server, which workers wait for.
+
+    The threads and sockets end as after a drain: each finishes the calls that it has read.
+    """
+    ignore_parent_death()
+    # A second signal ends the process at once, and leaves the memory to the next as well.
+    signals.let_go(STOP_SIGNALS)
+    _end_in_time(STOP_PATIENCE)
+    log.info("memory_left_to_the_next", signal=received.name)
+    parts.health.begin_draining()
+    parts.manager.stopping()
+    succession = parts.store.succession
+    succession.restore_carrier()
+    succession.leave_to_the_next(lambda: parts.store.freeze(FREEZE_PATIENCE))
 
 
 def drain(parts: Parts, received: signal.Signals, signals: Signals, grace: float) -> None:
@@ -327,6 +377,8 @@ def _tickers(store: KVStore, clock: Clock, interval: float) -> dict[str, Ticker]
         tickers["mover"] = MoveTicker(store, clock=clock, interval=interval)
     if store.tier3.present:
         tickers["keeper"] = DiskWriteTicker(store, clock=clock, interval=interval)
+    if store.succession.journal is not None:
+        tickers["cleaner"] = JournalCleaner(store, clock=clock, interval=interval)
     return tickers
 
 
@@ -349,6 +401,17 @@ def _collect(clock: Clock, stack: ExitStack) -> None:
     ticker = Ticker("collector", (collector.step,), clock=clock, interval=COLLECT_SECONDS)
     ticker.start()
     stack.callback(ticker.close)
+
+
+def _keep_carrier(succession: Succession, clock: Clock, stack: ExitStack) -> None:
+    """Starts the thread that finds a lost carrier again. It may take as long as a process's start.
+
+    Health does not watch it: the store answers all the same.
+    """
+    if succession.held.outlives:
+        ticker = CarrierKeeper(succession, clock=clock, interval=CARRIER_SECONDS)
+        ticker.start()
+        stack.callback(ticker.close)
 
 
 def _allow_descriptors() -> None:

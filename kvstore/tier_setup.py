@@ -13,6 +13,7 @@ from kvstore.storage.arenas import Arenas
 from kvstore.storage.cuda.device_memory import CudaDevice
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 from kvstore.storage.extent import MemorySource
+from kvstore.storage.held_memory import HeldMemory
 from kvstore.storage.host import numa
 from kvstore.storage.host.host_memory import HostMemory
 from kvstore.storage.host.hugepages import Hugepages
@@ -35,15 +36,17 @@ SEVERAL = 2
 MOST_QUEUED = 256 << 20
 
 
-def tier_1_source(config: Config, stack: ExitStack, signals: Signals) -> MemorySource:
+def tier_1_source(
+    config: Config, stack: ExitStack, signals: Signals, held: HeldMemory | None = None
+) -> MemorySource:
     """Returns the source of memory for tier 1; raises ``DeviceUnavailable``.
 
-    One of ``signals`` ends the wait for a device.
+    One of ``signals`` ends the wait for a device. Memory of the host is deposited in ``held``.
     """
     if config.tier1_bytes < SMALL_TIER:
         log.warning("tier1_bytes_small", tier1_bytes=config.tier1_bytes)
     if config.cuda_device is None:
-        host = HostMemory(hugepages=Hugepages(config.hugepages))
+        host = HostMemory(hugepages=Hugepages(config.hugepages), held=held)
         host.warn_beyond(config.tier1_bytes)
         return host
     device = CudaDevice(config.cuda_device)
@@ -82,10 +85,16 @@ def slab_config(config: Config) -> SlabConfig | None:
     )
 
 
-def tier_2(config: Config, extent_ids: Iterator[int], nearest: MemorySource) -> Arenas | None:
+def tier_2(
+    config: Config,
+    extent_ids: Iterator[int],
+    nearest: MemorySource,
+    held: HeldMemory | None = None,
+) -> Arenas | None:
     """Returns the memory of tier 2, or None without one; registered if ``nearest`` is a GPU.
 
-    Raises ``DeviceUnavailable`` for a NUMA node that the machine does not have.
+    It is deposited in ``held``. Raises ``DeviceUnavailable`` for a NUMA node that the machine does
+    not have.
     """
     if not config.tier2_bytes:
         return None
@@ -94,6 +103,7 @@ def tier_2(config: Config, extent_ids: Iterator[int], nearest: MemorySource) -> 
         register=None if device is None else device.copier.register,
         hugepages=Hugepages(config.hugepages),
         numa_node=tier_2_node(config, device),
+        held=held,
     )
     host.warn_beyond(config.tier2_bytes, tier=2)
     return Arenas(

@@ -113,6 +113,7 @@ ListenAddress = Annotated[
 ]
 FilePath = Annotated[Path, Values("path", "a file", "PATH")]
 FolderPath = Annotated[Path, Values("path", "a folder", "PATH")]
+Carrier = Annotated[str, Values("path", "a folder, systemd or off", "FOLDER")]
 GroupName = Annotated[str, Values("group", "a name or a number of a group of this host", "GROUP")]
 
 
@@ -122,6 +123,9 @@ PROGRAM = "kvstore-server"
 EXTENTS_IN_A_TIER = 4
 # Prefaulting this much takes about a second, during which nothing else grows.
 LARGEST_EXTENT = 4 << 30
+# A page takes up to 370 bytes of the journal, and is seldom smaller than 192 KiB.
+PAGE_BYTES_OF_A_JOURNAL_BYTE = 512
+SMALLEST_JOURNAL = 16 << 20
 
 
 def default_runtime_dir() -> Path:
@@ -460,6 +464,53 @@ class Config(BaseSettings):
             promote=on_gpu or self.tier2_match == "promote",
         )
 
+    # Succession: memory that outlives the server.
+
+    holder: Annotated[
+        Carrier,
+        Symptoms(
+            metrics="kvstore_holder_behind kvstore_recovered_pages",
+            log="store_recovered clean_start holder_lost holder_refuses",
+        ),
+    ] = "off"
+    """The process that keeps the store's memory while no server runs; docs/holder.md.
+
+    A folder: the holder that serves it. `systemd`: the unit's store of file descriptors. `off`:
+    the memory ends with the server. With a holder, a server that was killed or got SIGTERM
+    leaves its pages and its workers' holds to the next one with equal settings. SIGINT ends both.
+    The folder is one server's own, and no worker may reach it: whoever does has all pages.
+    Wrong when the log has `clean_start` after a restart, which says why; too late deposits show
+    in `kvstore_holder_behind`. Start with: off.
+    """
+
+    holder_start: Annotated[bool, Symptoms(log="holder_lost holder_restored")] = True
+    """Starts a holder if none serves the folder of `holder`, in a session of its own.
+
+    Wrong under a service manager or in a container, which end that holder with the server: run
+    the holder as a unit or a container of its own, and set this to false. Has no effect without
+    a folder. Start with: true by hand, false under a supervisor.
+    """
+
+    journal_bytes: Annotated[
+        Size | None,
+        Symptoms(
+            metrics="kvstore_journal_used_bytes kvstore_journal_given_up", log="journal_given_up"
+        ),
+    ] = None
+    """Memory, with a holder, for what the next server has to know of the pages and their holds.
+
+    Absent: 1/512 of `tier1_bytes` and `tier2_bytes`, at least 16 MiB. It is a part of neither.
+    Another size takes effect at the next clean start. Too small when the log has
+    `journal_given_up`: then the store goes on, and its memory ends with the server. Pages of few
+    tokens need more. Start with: absent.
+    """
+
+    @property
+    def bytes_of_the_journal(self) -> int:
+        """The size in force."""
+        part = (self.tier1_bytes + self.tier2_bytes) // PAGE_BYTES_OF_A_JOURNAL_BYTE
+        return self.journal_bytes or max(part, SMALLEST_JOURNAL)
+
     # Leases: times to live, and the checks for expired ones.
 
     default_ttl: Annotated[
@@ -656,6 +707,7 @@ class Config(BaseSettings):
         """Returns every setting's value; for an absent one, the value that applies instead."""
         values = {name: getattr(self, name) for name in Config.model_fields}
         values["extent_bytes"] = ByteSize(self.bytes_of_an_extent)
+        values["journal_bytes"] = ByteSize(self.bytes_of_the_journal)
         on_gpu = self.cuda_device is not None
         values["tier2_match"] = self.tier2_match or ("promote" if on_gpu else "in-place")
         return values

@@ -53,7 +53,9 @@ class DescriptorCarrier(Protocol):
         """Becomes the owner, once the former one is dead or has yielded.
 
         Waits for that. ``instance`` is this start's number, which the next owner learns. Raises
-        :class:`CarrierOwned` if the former owner still owns after ``wait_seconds``.
+        :class:`CarrierOwned` if the former owner still owns after ``wait_seconds``. After
+        :class:`CarrierLost`, deposits are ``behind`` until ``restore`` makes this process the owner
+        of a carrier, which then drops what others left there.
         """
         ...
 

@@ -1,10 +1,11 @@
 """The connection of a server to a holder's process, and the start of one."""
 
+import math
 import os
 import socket
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from select import POLLHUP, POLLIN, poll
@@ -33,6 +34,9 @@ ERRORS: Mapping[int, type[CarrierRefused]] = {
 }
 # An answer takes microseconds. A holder that is silent for this long is stopped.
 ANSWER_SECONDS = 10.0
+# Deposits repeat later, so nobody waits longer for one: a server is not ready while one of its
+# threads stands still for three seconds.
+DEPOSIT_SECONDS = 2.0
 # A holder allocates 4 GiB a second; a loaded machine is slower.
 SLOWEST_BYTES_A_SECOND = 256 << 20
 LONGEST_SECONDS = 3600.0
@@ -107,11 +111,11 @@ class HolderConnection:
         """Deposits descriptors, at most 253; all or none."""
         body = b"".join(wire.pack_entry(name, each.identity) for name, each in entries)
         descriptors = [each.descriptor for _, each in entries]
-        self._request(Verb.PUT, body, descriptors, count=len(entries))
+        self._request(Verb.PUT, body, descriptors, count=len(entries), most=DEPOSIT_SECONDS)
 
     def drop(self, names: Sequence[str]) -> None:
         """Ends deposits, at most 253. The holder need not have them."""
-        self._request(Verb.DROP, wire.pack_names(names), count=len(names))
+        self._request(Verb.DROP, wire.pack_names(names), count=len(names), most=DEPOSIT_SECONDS)
 
     def give_up(self, sequence: int) -> None:
         """Ends this process's ownership."""
@@ -140,9 +144,13 @@ class HolderConnection:
         *,
         count: int = 0,
         seconds: float = 0.0,
+        most: float = math.inf,
     ) -> tuple[int, bytes, list[int]]:
-        """Returns the count, body and descriptors of an answer that comes within the time."""
-        self._socket.settimeout(self._answer_seconds + seconds)
+        """Returns the count, body and descriptors of an answer that comes within the time.
+
+        That is ``seconds`` more than for others, or ``most`` if that is less.
+        """
+        self._socket.settimeout(min(self._answer_seconds + seconds, most))
         header = wire.HEADER.pack(wire.VERSION, verb, count)
         try:
             wire.send(self._socket, header + body, descriptors)
@@ -216,12 +224,14 @@ class HolderClient:
         self._connection: HolderConnection | None = None
         self._instance: int | None = None
         self._deposits: dict[str, _Deposit] = {}
+        # The number of times that the deposits had to be compared anew.
+        self._losses = 0
 
     @property
     def behind(self) -> int:
         """The number of descriptors that the holder should have, and has not acknowledged."""
-        with self._mutex:
-            return sum(not each.acknowledged for each in self._deposits.values())
+        # Metrics read it, and do not wait for a holder that another thread asks.
+        return sum(not each.acknowledged for each in list(self._deposits.values()))
 
     def own(self, instance: int, *, wait_seconds: float = 0.0) -> Former:
         """Becomes the owner; see :class:`DescriptorCarrier`."""
@@ -233,6 +243,8 @@ class HolderClient:
                 self._lose(lost)
                 if wait_seconds > 0 and silent:
                     raise CarrierOwned(f"no ownership within {wait_seconds:g} seconds") from lost
+                # What this process deposits is behind, until ``restore`` finds a holder.
+                self._instance = instance
                 raise
             self._instance = instance
             return former
@@ -255,15 +267,36 @@ class HolderClient:
             return found
 
     def make(self, name: str, size_bytes: int) -> int:
-        """Returns a new memfd of the holder; see :class:`DescriptorCarrier`."""
+        """Returns a new memfd of the holder; see :class:`DescriptorCarrier`.
+
+        Deposits of other threads do not wait for it, since it has a connection of its own.
+        """
         with self._mutex:
+            self._owned()
+            instance, losses = self._instance, self._losses
+        assert instance is not None  # this process owns
+        try:
+            made = self._made(instance, name, size_bytes)
+        except CarrierLost as lost:
+            with self._mutex:
+                if self._losses == losses:
+                    self._lose(lost)
+            raise
+        with self._mutex:
+            # A holder that was found or started meanwhile lacks it, or has dropped it.
+            self._deposits[name] = _Deposit(made, acknowledged=self._losses == losses)
+        return made.descriptor
+
+    def _made(self, instance: int, name: str, size_bytes: int) -> CarriedDescriptor:
+        connection = HolderConnection(self._folder, answer_seconds=self._answer_seconds)
+        with closing(connection):
             try:
-                made = self._owned().make(name, size_bytes)
-            except CarrierLost as lost:
-                self._lose(lost)
-                raise
-            self._deposits[name] = _Deposit(made, acknowledged=True)
-            return made.descriptor
+                connection.own(instance)
+            except CarrierOwned:
+                # Before Linux 6.9, a process of another pid namespace can claim only once.
+                with self._mutex:
+                    return self._owned().make(name, size_bytes)
+            return connection.make(name, size_bytes)
 
     def put(self, descriptors: Mapping[str, int]) -> bool:
         """Deposits descriptors; see :class:`DescriptorCarrier`.
@@ -281,7 +314,9 @@ class HolderClient:
             except CarrierRefused:
                 # Earlier portions of many were deposited.
                 held = [each for each in named if self._deposits[each].acknowledged]
-                self.drop(each for each in held if each not in before)
+                new = [each for each in held if each not in before]
+                if new:
+                    self.drop(new)
                 for name in named:
                     self._deposits.pop(name, None)
                 self._deposits |= before
@@ -387,6 +422,7 @@ class HolderClient:
         if why is not None and self._connection is not None:
             log.warning("holder_lost", why=str(why), folder=str(self._folder))
         self.close()
+        self._losses += 1
         for name, each in self._deposits.items():
             self._deposits[name] = each._replace(acknowledged=False)
 

@@ -4,7 +4,10 @@ import fcntl
 import os
 import select
 from collections.abc import Iterable, Mapping, MutableMapping
+from pathlib import Path
 from threading import Lock
+
+import structlog
 
 from kvstore.holder.carrier import CarriedDescriptor, CarrierFull, CarrierLost, CarrierRefused
 from kvstore.holder.holder_process import (
@@ -13,10 +16,13 @@ from kvstore.holder.holder_process import (
     Former,
     Refused,
     close_all,
+    lowest_bound,
     name_in,
     new_memfd,
 )
 from kvstore.service_manager import ServiceManager
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # SD_LISTEN_FDS_START: the number of the first descriptor that systemd passes.
 FIRST_DESCRIPTOR = 3
@@ -30,7 +36,8 @@ class SystemdStore:
     The unit needs ``FileDescriptorStoreMax=``; systemd closes what exceeds it, and says so in its
     log alone. Since version 254 the number is in ``$FDSTORE``, and this class refuses more.
 
-    systemd runs one main process at a time and kills it before the next, so nobody else owns.
+    systemd runs one main process at a time and kills it before the next, so nobody else owns. It
+    counts as lost while it reads no message; what it was told meanwhile is repeated by ``restore``.
     """
 
     def __init__(
@@ -39,8 +46,11 @@ class SystemdStore:
         environment: MutableMapping[str, str] = os.environ,
         *,
         first_descriptor: int = FIRST_DESCRIPTOR,
+        root: Path = Path("/"),
     ) -> None:
         """Takes the descriptors out of the environment, so that no child takes them as well.
+
+        Bounds of memory are read below ``root``.
 
         Raises :class:`CarrierRefused` if one of them is neither a sealed memfd nor a pidfd, or if
         two have one name.
@@ -49,29 +59,37 @@ class SystemdStore:
         self._mutex = Lock()
         self._most = int(environment.get("FDSTORE", "0")) or None
         self._held = _received(environment, first_descriptor)
+        self._root = root
         self._deposits = {name: each.identity for name, each in self._held.items()}
+        # What systemd did not acknowledge: descriptors to store, and names to remove.
+        self._behind: dict[str, int] = {}
+        self._dropped: set[str] = set()
 
     @property
     def behind(self) -> int:
-        """Returns 0: systemd is not lost."""
-        return 0
+        """The number of descriptors that systemd has not acknowledged."""
+        return len(self._behind)
 
     def own(self, instance: int, *, wait_seconds: float = 0.0) -> Former:  # noqa: ARG002  # as others
-        """Does nothing; the former instance's number is not known."""
+        """Waits until systemd reads a message. The former instance's number is not known."""
+        with self._mutex:
+            self._wait()
         return Former(0, None)
 
     def descriptors(self) -> dict[str, CarriedDescriptor]:
-        """Returns the descriptors that this process was started with."""
+        """Returns copies of the descriptors that this process was started with."""
         return {
             name: each._replace(descriptor=os.dup(each.descriptor))
             for name, each in self._held.items()
         }
 
     def make(self, name: str, size_bytes: int) -> int:
-        """Makes a memfd in this process, and deposits it.
-
-        Its pages are charged to this process, and the caller compares the bounds of memory before.
-        """
+        """Makes a memfd in this process, to which its pages are charged, and deposits it."""
+        bound = lowest_bound(self._root)
+        if size_bytes > bound.available_bytes:
+            raise CarrierFull(
+                f"{name} needs {size_bytes} bytes, and {bound.source} has {bound.available_bytes}"
+            )
         try:
             descriptor = new_memfd(name, size_bytes, REQUIRED_SEALS)
             try:
@@ -85,7 +103,7 @@ class SystemdStore:
         return descriptor
 
     def put(self, descriptors: Mapping[str, int]) -> bool:
-        """Deposits descriptors, one message each; returns True once systemd has read all."""
+        """Deposits descriptors, one message each; see :class:`DescriptorCarrier`."""
         named = {name: _identity(name, each) for name, each in descriptors.items()}
         with self._mutex:
             again = named.keys() & self._deposits.keys()
@@ -97,32 +115,51 @@ class SystemdStore:
                     f"{count} descriptors are more than systemd keeps ({self._most}): raise "
                     "FileDescriptorStoreMax= of the unit"
                 )
-            self._remove(again)
-            for name, descriptor in descriptors.items():
-                # Without FDPOLL=0 systemd drops the pidfd of a process that was reaped.
-                self._tell(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", [descriptor])
-            self._wait()
+            lost = self.is_lost()
             self._deposits |= named
-        return True
+            self._behind |= descriptors
+            self._dropped |= again
+            return not lost and self._catch_up()
 
     def drop(self, names: Iterable[str]) -> bool:
-        """Ends deposits."""
+        """Ends deposits; see :class:`DescriptorCarrier`."""
         with self._mutex:
-            self._remove(names)
-            self._wait()
-        return True
-
-    def _remove(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._tell(f"FDSTOREREMOVE=1\nFDNAME={name}")
-            self._deposits.pop(name, None)
+            lost = self.is_lost()
+            for name in names:
+                received = self._held.pop(name, None)
+                if received is not None:
+                    os.close(received.descriptor)
+                self._deposits.pop(name, None)
+                self._behind.pop(name, None)
+                self._dropped.add(name)
+            return not lost and self._catch_up()
 
     def is_lost(self) -> bool:
-        """Returns False."""
-        return False
+        """Returns whether systemd did not acknowledge all that it was told."""
+        return bool(self._behind or self._dropped)
 
     def restore(self) -> bool:
-        """Returns True: nothing is behind."""
+        """Repeats what systemd did not acknowledge."""
+        with self._mutex:
+            return self._catch_up()
+
+    def _catch_up(self) -> bool:
+        """Sends what systemd lacks, and waits until it has read it. Returns False if it is lost."""
+        try:
+            for name in self._dropped:
+                self._tell(f"FDSTOREREMOVE=1\nFDNAME={name}")
+            for name, descriptor in self._behind.items():
+                # Without FDPOLL=0 systemd drops the pidfd of a process that was reaped.
+                self._tell(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", [descriptor])
+            if self._dropped or self._behind:
+                self._wait()
+        except CarrierLost as lost:
+            # Each message may have been read, so all are repeated: removals before deposits.
+            self._dropped |= self._behind.keys()
+            log.warning("holder_lost", why=str(lost))
+            return False
+        self._dropped.clear()
+        self._behind.clear()
         return True
 
     def give_up(self, sequence: int) -> None:
@@ -130,7 +167,8 @@ class SystemdStore:
 
     def end(self) -> None:
         """Ends all deposits."""
-        self.drop(list(self._deposits))
+        if not self.drop(list(self._deposits)):
+            raise CarrierLost("systemd did not read that all deposits end")
 
     def close(self) -> None:
         """Closes this process's copies of what it was started with. Idempotent."""

@@ -16,6 +16,7 @@ from kvstore.metrics.scrape import (
     REQUESTS,
     SLOTS,
     STORE,
+    SUCCESSION,
     TENANTS,
     THREADS,
     TIERS,
@@ -395,6 +396,38 @@ OF_TIERS: Final = (
         DISK.each(lambda tier3: tier3.disk.counters.recovered_pages),
     ),
 )
+OF_SUCCESSION: Final = (
+    gauge(
+        "kvstore_holder_behind",
+        "Descriptors that the holder should have and does not.",
+        "Above 0: the holder is lost; if the server dies now, so is the cache; holder.md.",
+        SUCCESSION.each(lambda use: use.behind),
+    ),
+    gauge(
+        "kvstore_journal_used_bytes",
+        "Bytes of the journal in use.",
+        "Near `kvstore_journal_bytes`: a larger `journal_bytes` at the next clean start.",
+        SUCCESSION.each(lambda use: use.journal_used_bytes),
+    ),
+    gauge(
+        "kvstore_journal_bytes",
+        "Bytes of the journal.",
+        "Nothing by itself: it is what `kvstore_journal_used_bytes` has to stay below.",
+        SUCCESSION.each(lambda use: use.journal_capacity_bytes),
+    ),
+    gauge(
+        "kvstore_journal_given_up",
+        "1 once the journal ran full or was damaged, or if there was no memory for it.",
+        "1: the next server starts clean; `journal_given_up` in the log says why.",
+        SUCCESSION.each(lambda use: use.given_up),
+    ),
+    gauge(
+        "kvstore_recovered_pages",
+        "Pages that this server found in the memory of the one before.",
+        "Zero after a restart: `clean_start` in the log says why.",
+        SUCCESSION.each(lambda use: use.recovered_page_count),
+    ),
+)
 OF_SERVER: Final = (
     gauge(
         "kvstore_build_info",
@@ -463,6 +496,7 @@ CATALOGUE: Final = {
     "Leases and holds": OF_HOLDS,
     "Calls": OF_CALLS,
     "Copies and tier 3": OF_TIERS,
+    "Memory that outlives the server": OF_SUCCESSION,
     "The server": OF_SERVER,
 }
 METRICS: Final = tuple(metric for area in CATALOGUE.values() for metric in area)

@@ -121,6 +121,11 @@ DISK: Final = Rows(
         [((), scrape.view.tier3)] if scrape.view.tier3.disk.state is not DiskState.ABSENT else []
     ),
 )
+# No rows without a holder.
+SUCCESSION: Final = Rows(
+    "",
+    lambda scrape: [] if scrape.view.succession is None else [((), scrape.view.succession)],
+)
 THREADS: Final = Rows(
     "thread", lambda scrape: (((name,), row) for name, row in scrape.view.threads.items())
 )

@@ -9,6 +9,7 @@ from kvstore.service.event_watches import EventUse
 from kvstore.service.page_io.memory_mover import MoveCounts
 from kvstore.service.page_io.tier3 import Tier3Use
 from kvstore.service.tenancy.rate_limit import Requests
+from kvstore.succession.store_succession import SuccessionUse
 
 
 class ThreadView(NamedTuple):
@@ -31,6 +32,8 @@ class View(NamedTuple):
     tier3: Tier3Use
     # By path, method and outcome.
     calls: Mapping[tuple[str, str, str], DurationCounts]
+    # None without a holder.
+    succession: SuccessionUse | None
     thrash: float
     events: EventUse
     threads: Mapping[str, ThreadView]

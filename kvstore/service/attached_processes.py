@@ -2,9 +2,16 @@
 
 import os
 import select
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import closing
 from typing import NamedTuple
+
+import structlog
+
+from kvstore.storage.errors import NotEnoughMemory
+from kvstore.storage.held_memory import HeldMemory, process_name
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Process(NamedTuple):
@@ -20,10 +27,12 @@ class Processes:
     """The processes that attached, until they died or their lease ended.
 
     Used by one thread, the attach server's. The core knows the processes by the same numbers. A
-    process under two leases has two entries.
+    process under two leases has two entries. Each pidfd is deposited with ``held``, so that a
+    later server knows who died meanwhile: a pid may belong to another process by then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, held: HeldMemory | None = None) -> None:
+        self._held = HeldMemory() if held is None else held
         self._processes: dict[int, Process] = {}
         self._by_key: dict[Hashable, int] = {}
         self._keys: dict[int, Hashable] = {}
@@ -35,11 +44,21 @@ class Processes:
     def __contains__(self, process_id: int) -> bool:
         return process_id in self._processes
 
+    def restore(self, processes: Iterable[Process]) -> None:
+        """Takes over the processes of the server before this one, with their numbers; once.
+
+        Their pidfds, which are deposited already, are the table's from now on.
+        """
+        for each in processes:
+            self._add(each)
+            self._last_process_id = max(self._last_process_id, each.process_id)
+
     def attach(self, pid: int, pidfd: int, lease_id: bytes) -> Process:
         """Returns the process under this lease: its existing entry, or a new one.
 
         ``pidfd`` is duplicated; the caller keeps its own. A process that reuses the pid of a dead
-        one gets a new number.
+        one gets a new number. A new pidfd is deposited when this returns, before anything is
+        written about its process.
         """
         key = (lease_id, _key(pid, pidfd))
         known = self._by_key.get(key)
@@ -47,10 +66,19 @@ class Processes:
             return self._processes[known]
         self._last_process_id += 1
         process = Process(self._last_process_id, pid, lease_id, os.dup(pidfd))
+        self._add(process)
+        try:
+            self._held.keep(process_name(process.process_id), process.pidfd)
+        except NotEnoughMemory as error:
+            # The process works. A later server cannot tell if it lives, and starts clean.
+            log.warning("process_not_deposited", pid=pid, why=str(error))
+        return process
+
+    def _add(self, process: Process) -> None:
+        key = (process.lease_id, _key(process.pid, process.pidfd))
         self._processes[process.process_id] = process
         self._by_key[key] = process.process_id
         self._keys[process.process_id] = key
-        return process
 
     def find(self, pid: int, pidfd: int, lease_id: bytes) -> Process | None:
         """Returns the process as it is attached under this lease, or None."""
@@ -62,17 +90,24 @@ class Processes:
         return has_died(self._processes[process_id].pidfd)
 
     def forget(self, process_id: int) -> None:
-        """Drops a process and closes its pidfd, which no thread may wait for any more."""
+        """Drops a process and closes its pidfd, which no thread may wait for any more.
+
+        Nothing may be written about the process any more: a later server would miss its pidfd.
+        """
+        self._held.forget(process_name(process_id))
+        self._drop(process_id)
+
+    def close(self) -> None:
+        """Drops all processes. Their pidfds stay deposited for a later server."""
+        for process in self:
+            self._drop(process.process_id)
+
+    def _drop(self, process_id: int) -> None:
         process = self._processes.pop(process_id)
         key = self._keys.pop(process_id)
         if self._by_key.get(key) == process_id:
             del self._by_key[key]
         os.close(process.pidfd)
-
-    def close(self) -> None:
-        """Drops all processes."""
-        for process in self:
-            self.forget(process.process_id)
 
 
 def has_died(pidfd: int) -> bool:

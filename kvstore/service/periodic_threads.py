@@ -17,6 +17,7 @@ import structlog
 from kvstore.service.clock import Clock
 from kvstore.service.memory.arena_growth import Growth
 from kvstore.service.store import KVStore
+from kvstore.succession.store_succession import Succession
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -113,6 +114,21 @@ class DiskWriteTicker(Ticker):
     def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
         keeper = store.tier3.keeper
         super().__init__("keeper", (keeper.step,), clock=clock, interval=interval, due=keeper.due)
+
+
+class JournalCleaner(Ticker):
+    """Keeps room in the journal, a slice of records at a time."""
+
+    def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
+        super().__init__("cleaner", (store.clean_journal,), clock=clock, interval=interval)
+
+
+class CarrierKeeper(Ticker):
+    """Finds the carrier of the store's memory again once it is lost."""
+
+    def __init__(self, succession: Succession, *, clock: Clock, interval: float) -> None:
+        works = (succession.restore_carrier,)
+        super().__init__("carrier", works, clock=clock, interval=interval)
 
 
 class Grower(Ticker):

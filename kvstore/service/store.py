@@ -10,6 +10,7 @@ from collections.abc import Sequence as Items
 from contextlib import suppress
 from dataclasses import replace
 from threading import Lock
+from time import sleep
 
 import structlog
 
@@ -34,7 +35,7 @@ from kvstore.core import (
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace
 from kvstore.errors import NamespaceNotFound, PoolExhausted
-from kvstore.service.administration import Administration, Listing, NamedPinKeeper
+from kvstore.service.administration import PAUSE, Administration, Listing, NamedPinKeeper
 from kvstore.service.call_durations import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.event_watches import EventWatches
@@ -50,6 +51,7 @@ from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
 from kvstore.storage.memory_tiers import Tiers
 from kvstore.storage.slab.policy import WriteAdmission
+from kvstore.succession.store_succession import Succession
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -80,11 +82,14 @@ class KVStore:
         disk: Disk | None = None,
         admission: WriteAdmission | None = None,
         prefix_cache_backend: str = "radix",
+        succession: Succession | None = None,
     ) -> None:
         """Makes a store; ``lower`` is tier 2's memory, ``disk`` tier 3, if ``cache`` has them.
 
         Without ``sampler`` the store verifies no page. ``prefix_cache_backend`` names the index.
+        Without ``succession`` the memory ends with this process.
         """
+        self.succession = Succession() if succession is None else succession
         self._cache = cache
         self._mutex = mutex = Lock()
         self._clock = clock
@@ -165,7 +170,7 @@ class KVStore:
 
     @property
     def epoch(self) -> int:
-        """The store's epoch, which differs after every start."""
+        """The store's epoch: another one if the store has other memory than before."""
         return self._cache.epoch
 
     @property
@@ -184,6 +189,29 @@ class KVStore:
         """Sets the share of answered pages that are read first, from 0 to 1."""
         with self._mutex:
             self._sampler.rate = rate
+
+    def restart_ttls(self) -> None:
+        """Begins the time to live of each lease anew, since nobody could renew it until now."""
+        now = self._clock()
+        with self._mutex:
+            for lease in self._cache.table.leases.values():
+                self._cache.table.renew(lease, now)
+
+    def freeze(self, patience: float) -> bool:
+        """Takes the mutex for good, so that no call changes anything any more.
+
+        Returns False if it is not free within ``patience`` seconds.
+        """
+        return self._mutex.acquire(timeout=patience)
+
+    def clean_journal(self) -> None:
+        """Makes room in the journal, if that is worth it, a slice under the mutex at a time."""
+        journal = self.succession.journal
+        more = journal is not None
+        while more and journal is not None:
+            with self._mutex:
+                more = journal.clean()
+            sleep(PAUSE)
 
     def uptime(self) -> float:
         """Returns the time since the start, in seconds."""
@@ -230,6 +258,16 @@ class KVStore:
             owed = [each for each in self._cache.extents_owed(process_id) if each not in but]
             self._cache.give_extents(process_id, owed[:most])
             return self._memory.describe(owed[:most])
+
+    def hand_out_again(
+        self, process_id: int, extent_ids: Collection[int]
+    ) -> list[ExtentDescription]:
+        """Returns those of some extents that a process may have mapped before.
+
+        They count as given to it from now on.
+        """
+        with self._mutex:
+            return self._memory.describe(self._cache.give_extents(process_id, extent_ids))
 
     def extents(self, identity: Identity) -> list[ExtentDescription]:
         """Returns the extents of all arenas that the identity may see."""

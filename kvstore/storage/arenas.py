@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
 from threading import Lock
@@ -10,7 +11,8 @@ from threading import Lock
 import structlog
 
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
-from kvstore.storage.errors import BudgetExhausted, CudaFailed
+from kvstore.holder.holder_process import close_all
+from kvstore.storage.errors import BudgetExhausted, CudaFailed, ExtentUnusable
 from kvstore.storage.extent import (
     ExtentDescription,
     ExtentMemory,
@@ -19,6 +21,7 @@ from kvstore.storage.extent import (
     SlotReader,
 )
 from kvstore.storage.generation_table import GenerationTable
+from kvstore.storage.held_memory import data_name, table_name
 from kvstore.storage.slot_copies import Outcome, SlotBytes, copy_all
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -66,7 +69,8 @@ class Arenas:
 
     ``budget_bytes`` bounds all extents together, each rounded up by the source. An extent has
     ``extent_bytes``, rounded down to whole slots. It has less at the end of the budget, and one
-    slot if a slot is larger. ``extent_ids`` names the extents, each id once, from 1 by default.
+    slot if a slot is larger. ``extent_ids`` names new extents, from 1 by default: each id once, and
+    none that is restored. Extents are deposited where ``source`` says.
     """
 
     def __init__(
@@ -85,8 +89,8 @@ class Arenas:
         self._mutex = Lock()
         self._extents: dict[int, Extent] = {}
         self._allocated_bytes = 0
-        # The offsets of extents in use, by arena.
-        self._offsets: defaultdict[int, set[int]] = defaultdict(set)
+        # The extents in use, by arena: where each begins, and where it ends.
+        self._spans: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self._extent_ids = count(1) if extent_ids is None else extent_ids
 
     @property
@@ -118,10 +122,27 @@ class Arenas:
         try:
             extent = self._make(shape)
         except BaseException:
-            with self._mutex:
-                self._allocated_bytes -= self._taken(shape)
-                self._offsets[arena_id].discard(shape.arena_offset)
+            self._return(shape)
             raise
+        with self._mutex:
+            self._extents[shape.extent_id] = extent
+        return extent
+
+    def restore(self, shape: ExtentShape, data: int, generations: int) -> Extent:
+        """Puts an extent back that a former process deposited, with its bytes and generations.
+
+        The descriptors belong to the extent from now on. Raises :class:`BudgetExhausted` or
+        :class:`ExtentUnusable`, and then they are closed.
+        """
+        with ExitStack() as undo:
+            undo.callback(close_all, (data, generations))
+            with self._mutex:
+                self._require_place(shape)
+                self._take(shape)
+            undo.callback(self._return, shape)
+            table = GenerationTable.restore(shape.extent_id, shape.slot_count, generations)
+            extent = Extent(self.source.restore(shape, data), table)
+            undo.pop_all()
         with self._mutex:
             self._extents[shape.extent_id] = extent
         return extent
@@ -134,9 +155,10 @@ class Arenas:
         """
         with self._mutex:
             extent = self._extents.pop(extent_id)
+        self.source.held.forget(data_name(extent_id), table_name(extent_id))
         shape, freed = extent.shape, extent.give_back()
         with self._mutex:
-            self._offsets[shape.arena_id].discard(shape.arena_offset)
+            self._spans[shape.arena_id].pop(shape.arena_offset, None)
             if freed:
                 self._allocated_bytes -= self._taken(shape)
         return shape
@@ -185,13 +207,13 @@ class Arenas:
                     log.warning("slot_not_poisoned", slot=slot, why=str(error))
 
     def close(self) -> None:
-        """Frees all memory; workers that mapped it keep theirs."""
+        """Frees all memory that is not deposited; workers that mapped it keep theirs."""
         with self._mutex:
             while self._extents:
                 _, extent = self._extents.popitem()
                 extent.close()
             self._allocated_bytes = 0
-            self._offsets.clear()
+            self._spans.clear()
 
     def _claim(self, arena_id: int, slot_bytes: int, max_slots: int) -> ExtentShape:
         """Takes an extent's bytes from the budget, and its id from the numbers."""
@@ -202,25 +224,58 @@ class Arenas:
                     "the budget is spent", requested_bytes=slot_bytes, available_bytes=remaining
                 )
             slot_count = min(self.slots_in_extent(slot_bytes), remaining // slot_bytes)
-            extent_id, offset = next(self._extent_ids), self._take_offset(arena_id, slot_bytes)
+            extent_id, offset = next(self._extent_ids), self._free_offset(arena_id, slot_bytes)
             shape = ExtentShape(extent_id, arena_id, self.tier, slot_count, slot_bytes, offset)
-            self._allocated_bytes += self._taken(shape)
+            self._take(shape)
             return shape
 
-    def _take_offset(self, arena_id: int, slot_bytes: int) -> int:
-        """Takes the lowest offset of an arena that no extent has, with room for a whole extent."""
+    def _free_offset(self, arena_id: int, slot_bytes: int) -> int:
+        """Returns an arena's lowest offset with room for a whole extent, and no other there."""
         unit = math.lcm(slot_bytes, OFFSET_UNIT)
         longest = self.slots_in_extent(slot_bytes) * slot_bytes
-        taken = self._offsets[arena_id]
-        offset = next(each for each in count(0, -(-longest // unit) * unit) if each not in taken)
-        taken.add(offset)
-        return offset
+        stride = -(-longest // unit) * unit
+        # Restored extents may be longer than a stride, or begin within one.
+        taken = {
+            each
+            for begin, end in self._spans[arena_id].items()
+            for each in range(begin // stride, -(-end // stride))
+        }
+        return stride * next(each for each in count() if each not in taken)
+
+    def _require_place(self, shape: ExtentShape) -> None:
+        """Raises unless the budget has room for an extent that overlaps with no other."""
+        available = self.budget_bytes - self._allocated_bytes
+        if self._taken(shape) > available:
+            raise BudgetExhausted(
+                f"extent {shape.extent_id} does not fit",
+                requested_bytes=self._taken(shape),
+                available_bytes=available,
+            )
+        begin, end = shape.arena_offset, shape.arena_offset + shape.size_bytes
+        others = self._spans[shape.arena_id].items()
+        if shape.extent_id in self._extents or any(
+            begin < other_end and other_begin < end for other_begin, other_end in others
+        ):
+            raise ExtentUnusable(f"extent {shape.extent_id} overlaps with another")
+
+    def _take(self, shape: ExtentShape) -> None:
+        """Takes an extent's bytes from the budget, and its place. Called under the mutex."""
+        self._allocated_bytes += self._taken(shape)
+        end = shape.arena_offset + shape.size_bytes
+        self._spans[shape.arena_id][shape.arena_offset] = end
+
+    def _return(self, shape: ExtentShape) -> None:
+        """Returns what an extent took that was not made."""
+        with self._mutex:
+            self._allocated_bytes -= self._taken(shape)
+            self._spans[shape.arena_id].pop(shape.arena_offset, None)
 
     def _make(self, shape: ExtentShape) -> Extent:
-        table = GenerationTable(shape.extent_id, shape.slot_count)
+        table = GenerationTable.make(shape.extent_id, shape.slot_count, self.source.held)
         try:
             return Extent(self.source.allocate(shape), table)
         except BaseException:
+            self.source.held.forget(table_name(shape.extent_id))
             table.close()
             raise
 

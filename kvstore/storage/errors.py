@@ -21,6 +21,10 @@ class SlotGone(Exception):
     """The extent of a slot no longer exists."""
 
 
+class ExtentUnusable(Exception):
+    """Inherited memory is not what was written about it; the message says how it differs."""
+
+
 class StorageError(Exception):
     """An allocation was refused, and nothing was allocated.
 

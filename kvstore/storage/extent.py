@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
+from kvstore.storage.held_memory import HeldMemory
 from kvstore.storage.slot_copies import SlotBytes
 
 
@@ -119,6 +120,11 @@ class MemorySource(Protocol):
     """A source of extents' memory: this machine, or a device."""
 
     @property
+    def held(self) -> HeldMemory:
+        """The deposits of extents and their tables. Those of a device are never deposited."""
+        ...
+
+    @property
     def granularity(self) -> int:
         """Bytes; every allocation is rounded up to a multiple of them."""
         ...
@@ -129,4 +135,11 @@ class MemorySource(Protocol):
 
     def allocate(self, shape: ExtentShape) -> ExtentMemory:
         """Allocates an extent. Raises ``NotEnoughMemory`` with nothing allocated."""
+        ...
+
+    def restore(self, shape: ExtentShape, descriptor: int) -> ExtentMemory:
+        """Returns the extent behind a descriptor that a former process of the store deposited.
+
+        The descriptor belongs to the extent from now on. Raises ``ExtentUnusable``.
+        """
         ...

@@ -51,30 +51,48 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., display_name: _Optional[str] = ..., cuda_mps: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("credential", "tenant", "admin", "store_epoch")
+    __slots__ = ("credential", "tenant", "admin", "store_epoch", "outlives")
     CREDENTIAL_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     ADMIN_FIELD_NUMBER: _ClassVar[int]
     STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OUTLIVES_FIELD_NUMBER: _ClassVar[int]
     credential: str
     tenant: str
     admin: bool
     store_epoch: int
-    def __init__(self, credential: _Optional[str] = ..., tenant: _Optional[str] = ..., admin: _Optional[bool] = ..., store_epoch: _Optional[int] = ...) -> None: ...
+    outlives: bool
+    def __init__(self, credential: _Optional[str] = ..., tenant: _Optional[str] = ..., admin: _Optional[bool] = ..., store_epoch: _Optional[int] = ..., outlives: _Optional[bool] = ...) -> None: ...
 
 class Bind(_message.Message):
-    __slots__ = ("lease_id", "lease_secret")
+    __slots__ = ("lease_id", "lease_secret", "mapped")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECRET_FIELD_NUMBER: _ClassVar[int]
+    MAPPED_FIELD_NUMBER: _ClassVar[int]
     lease_id: bytes
     lease_secret: bytes
-    def __init__(self, lease_id: _Optional[bytes] = ..., lease_secret: _Optional[bytes] = ...) -> None: ...
+    mapped: _containers.RepeatedCompositeFieldContainer[MappedExtent]
+    def __init__(self, lease_id: _Optional[bytes] = ..., lease_secret: _Optional[bytes] = ..., mapped: _Optional[_Iterable[_Union[MappedExtent, _Mapping]]] = ...) -> None: ...
+
+class MappedExtent(_message.Message):
+    __slots__ = ("extent_id", "device", "inode", "size_bytes")
+    EXTENT_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    INODE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    extent_id: int
+    device: int
+    inode: int
+    size_bytes: int
+    def __init__(self, extent_id: _Optional[int] = ..., device: _Optional[int] = ..., inode: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class Bound(_message.Message):
-    __slots__ = ("pid",)
+    __slots__ = ("pid", "kept_extent_ids")
     PID_FIELD_NUMBER: _ClassVar[int]
+    KEPT_EXTENT_IDS_FIELD_NUMBER: _ClassVar[int]
     pid: int
-    def __init__(self, pid: _Optional[int] = ...) -> None: ...
+    kept_extent_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pid: _Optional[int] = ..., kept_extent_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Extents(_message.Message):
     __slots__ = ("extents",)

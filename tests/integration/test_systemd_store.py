@@ -123,13 +123,46 @@ def test_what_is_passed_is_checked(manager: NotifyStandIn, tmp_path: Path) -> No
     assert store_of(manager, LISTEN_PID="1", LISTEN_FDS="1", LISTEN_FDNAMES="a").descriptors() == {}
 
 
-def test_without_a_manager_it_is_lost(tmp_path: Path) -> None:
-    """Nobody takes the message, and the caller is told."""
-    memory = sealed_memfd("a", b"a")
+def test_without_a_manager_nobody_owns(tmp_path: Path) -> None:
+    """Nobody takes the message, and the caller is told at its start."""
     for address in (None, str(tmp_path / "nobody")):
         with pytest.raises(CarrierLost, match="takes no message"):
-            SystemdStore(ServiceManager(address), {}).put({"a": memory})
-    os.close(memory)
+            SystemdStore(ServiceManager(address), {}).own(1)
+
+
+def test_a_manager_that_is_away_gets_all_later(tmp_path: Path) -> None:
+    """Deposits and removals of that time are repeated, and a deposit that was dropped is not."""
+    memory = {name: sealed_memfd(name, name.encode()) for name in ("a", "b", "c")}
+    before = NotifyStandIn(tmp_path / "notify", MOST)
+    with before:
+        store = store_of(before)
+        store.put({"a": memory["a"]})
+    before.path.unlink()
+    assert not store.put({"b": memory["b"], "c": memory["c"]})
+    assert (store.is_lost(), store.behind) == (True, 2)
+    assert not store.drop(["a", "c"])
+    assert not store.restore()
+    assert store.behind == 1
+    with pytest.raises(CarrierLost):
+        store.end()
+    assert not store.put({"b": memory["b"]})
+    with NotifyStandIn(tmp_path / "notify", MOST) as manager:
+        manager.stored.append(("a", os.dup(memory["a"]), False))
+        assert store.restore()
+        assert [name for name, _, _ in manager.stored] == ["b"]
+        assert (store.is_lost(), store.behind) == (False, 0)
+        assert store.restore()
+    close_all(memory.values())
+
+
+def test_memory_beyond_the_bounds_is_refused(manager: NotifyStandIn, tmp_path: Path) -> None:
+    """The kernel grants more, and kills later."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 3 kB\n", encoding="ascii")
+    store = SystemdStore(ServiceManager(str(manager.path)), manager.environment(), root=tmp_path)
+    with pytest.raises(CarrierFull, match="a needs 4096 bytes, and MemAvailable has 3072"):
+        store.make("a", 4096)
+    assert manager.stored == []
 
 
 def test_it_has_the_methods_of_a_carrier(manager: NotifyStandIn) -> None:

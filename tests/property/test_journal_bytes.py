@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from kvstore.core.journal.packing import pack, unpack
 from kvstore.core.journal.records import (
+    AbortRecord,
     DetachRecord,
     EndRecord,
+    LeaseEndedRecord,
     PagesRecord,
     Record,
     RecordKind,
@@ -83,8 +85,11 @@ def reserve_records(draw: st.DrawFn) -> ReserveRecord:
 DETACHED = st.builds(DetachRecord, U32, U64, U64)
 ENDS = st.builds(EndRecord, U32, U64, U64, st.binary(max_size=9), st.none() | U32)
 
+ABORTED = st.builds(AbortRecord, st.booleans(), U32, U64, U64)
+ENDED_LEASES = st.builds(LeaseEndedRecord, st.text(), st.binary())
 
-@given(pages_records() | reserve_records() | DETACHED | ENDS)
+
+@given(pages_records() | reserve_records() | DETACHED | ENDS | ABORTED | ENDED_LEASES)
 def test_a_record_is_read_as_it_was_written(record: Record) -> None:
     """Every field of every record comes back."""
     assert decode(encode(record)) == record
@@ -116,7 +121,7 @@ ROWS: dict[Table, st.SearchStrategy[Row]] = {
     Table.NAMESPACES: st.builds(
         NamespaceRow, U32, st.binary(), st.text(), IDENTITIES, LAYOUTS, IDS, st.booleans()
     ),
-    Table.EXTENTS: st.builds(ExtentRow, U32, U32, st.text(), U64, U32, U8, U32, st.booleans()),
+    Table.EXTENTS: st.builds(ExtentRow, U32, U32, st.text(), U64, U32, U8, U32, U64, st.booleans()),
     Table.LEASES: st.builds(
         *(LeaseRow, U32, st.text(), st.binary(), st.binary(), st.floats(0, 9)),
         *(st.lists(st.text()).map(tuple), st.text(), IDS, st.booleans()),

@@ -13,7 +13,7 @@ from hypothesis import settings
 from mutants.mutant import UNCHANGED, Mutant
 from mutants.simulation import MUTANTS, simulate, simulate_with
 
-SEED = 20_26
+SEED = 20_27
 # By hypothesis's profile, as all that is generated: `dev`, `ci`, or `nightly` for the most.
 EXAMPLES = settings().max_examples
 SCHEDULES = min(max(40, EXAMPLES // 5), 2_000)
@@ -58,6 +58,7 @@ REASONS = [
 FAULTS = [
     "cut_connections",
     "duplicated",
+    "ended_servers",
     "killed_stores",
     "killed_workers",
     "late",

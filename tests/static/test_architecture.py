@@ -50,9 +50,12 @@ WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
 ALLOWED = {
     "kvstore/journal": set(),
     "kvstore/core": {ERRORS, "kvstore.journal"},
-    "kvstore/storage": {ERRORS, "kvstore.core", "torch", "cupy"},
-    "kvstore/service": {ERRORS, TRACING, "kvstore.core", "kvstore.storage"},
-    "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.service"},
+    "kvstore/storage": {ERRORS, "kvstore.core", "kvstore.holder", "torch", "cupy"},
+    "kvstore/succession": {ERRORS, "kvstore.core", "kvstore.holder", "kvstore.journal"}
+    | {"kvstore.storage"},
+    "kvstore/service": {ERRORS, TRACING, "kvstore.core", "kvstore.storage"}
+    | {"kvstore.succession"},
+    "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.service", "kvstore.succession"},
     "kvstore/rpc": WIRE
     | {ERRORS, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
@@ -75,6 +78,8 @@ ALLOWED = {
     "kvstore/metrics_listener.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
     "kvstore/reload.py": {LOGS, "kvstore.config", "kvstore.service"},
+    "kvstore/succession_setup.py": {"kvstore.config", "kvstore.holder"}
+    | {"kvstore.service_manager", "kvstore.succession"},
     "kvstore/tier_setup.py": {"kvstore.config", "kvstore.signals"}
     | {"kvstore.service", "kvstore.storage"},
     "kvstore/__init__.py": set(),

@@ -191,7 +191,7 @@ class Reservation:
         )
         session = self.hold.session
         with session.request(self.budget) as asking:
-            answer = asking.ask(session.lease.insert, insertion.request, asking.remaining())
+            answer = session.ask_again(asking, session.lease.insert, insertion.request)
         return self._inserted(insertion, answer)
 
     def _insertion(

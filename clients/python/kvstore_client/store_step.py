@@ -442,9 +442,11 @@ class StoreStep:
             if any(each.kind in {"acquire", "reserve"} for each, _ in sending):
                 session.settle(asking)
             messages = [message for _, sent in sending for message in sent.messages]
-            results = asking.ask(
-                session.lease.run_step, opened.namespace_id, messages, asking.remaining()
-            )
+            call, namespace_id = session.lease.run_step, opened.namespace_id
+            if any(each.kind == "insert" for each, _ in sending):
+                results = session.ask_again(asking, call, namespace_id, messages)
+            else:
+                results = asking.ask(call, namespace_id, messages, asking.remaining())
             if len(results) != len(messages):
                 raise StoreUnavailable(f"{len(results)} results for {len(messages)} operations")
             rest = iter(results)
@@ -464,7 +466,7 @@ class StoreStep:
         error: StoreError,
     ) -> None:
         """Notes that one operation of an answered call failed."""
-        asking.refused(operation.kind, error)
+        error = asking.refused(operation.kind, error)
         if isinstance(error, NamespaceNotFound):
             self._namespace._lost(session)  # noqa: SLF001 - its own
         if is_unclear(error):

@@ -36,6 +36,10 @@ class Mappings:
         mapping = self._by_process.get(process_id)
         return set() if mapping is None else mapping.extent_ids
 
+    def pid_of(self, process_id: int) -> int:
+        """Returns the pid of a process that may have some extent mapped; raises KeyError."""
+        return self._by_process[process_id].pid
+
     def give(self, process_id: int, pid: int, extent_ids: Iterable[int]) -> None:
         """Records that a process is given extents. Called before it is given them."""
         given = set(extent_ids)

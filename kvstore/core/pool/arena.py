@@ -172,8 +172,13 @@ class Arena:
             self._recycled(slots)
 
 
-def extent_row(
-    arena: Arena, extent_id: int, slot_count: int, *, retiring: bool = False
-) -> ExtentRow:
+def extent_row(arena: Arena, extent: ExtentSlots, *, retiring: bool = False) -> ExtentRow:
     """Returns the row of an arena's extent."""
-    return ExtentRow(extent_id, arena.arena_id, *arena.key, slot_count, retiring)
+    return ExtentRow(
+        extent.extent_id,
+        arena.arena_id,
+        *arena.key,
+        extent.slot_count,
+        extent.arena_offset,
+        retiring,
+    )

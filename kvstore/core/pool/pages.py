@@ -6,6 +6,7 @@ the digest of the path. A digest costs a microsecond for each page whose digest 
 remembers; from then on nodes remember it, as they do for the disk.
 """
 
+from array import array
 from collections.abc import Iterable
 
 from kvstore.core.eviction.protocol import Leaf, Victim
@@ -21,7 +22,14 @@ from kvstore.core.pool.placement import FIRST, LOWER
 from kvstore.core.values.event_log import Cause, PagesChange, PagesEvent
 from kvstore.core.values.group_pages import is_group_page
 from kvstore.core.values.requests import NO_HINT, Hint, Removed
-from kvstore.core.values.slots import CACHED, RESERVED, Slots, SlotState
+from kvstore.core.values.slots import (
+    CACHED,
+    INDEX_BITS,
+    INDEX_MASK,
+    RESERVED,
+    Slots,
+    SlotState,
+)
 
 EVENT_DIGEST_BYTES = 16
 
@@ -221,10 +229,21 @@ def _end_holds(top: Node) -> None:
 
 
 def _write_removal(namespace: Namespace, top: Node, cause: Cause) -> None:
-    """Writes to the journal that ``top`` leaves the index with everything below it."""
-    # The record of a page tells which one it supersedes.
-    if namespace.journal is not None and cause is not Cause.SUPERSEDED:
-        namespace.journal.detach(namespace.number, Position(top, 1).page_id)
+    """Writes to the journal that ``top`` leaves the index with everything below it.
+
+    The record of a page tells which one it supersedes. A second record does, if that one is held:
+    it then may be there for longer than the page.
+    """
+    is_told = cause is Cause.SUPERSEDED and not any(each.held_pages for each in top.leaves())
+    if namespace.journal is not None and not is_told:
+        slots = array("Q", [each.slots[0] for each in top.leaves() if each.copy_count])
+        generations = array("Q", [_generation(namespace, each) for each in slots])
+        page_id = Position(top, 1).page_id
+        namespace.journal.detach(namespace.number, page_id, slots, generations)
+
+
+def _generation(namespace: Namespace, slot: int) -> int:
+    return namespace.extents[slot >> INDEX_BITS].generations[slot & INDEX_MASK]
 
 
 def _anchors(node: Node) -> list[Anchor]:

@@ -53,10 +53,12 @@ class ExtentSlots:
     before anybody can reserve the slot again. ``checksums`` are those of the bytes that the
     slots' writers wrote, or ``NO_CHECKSUM``. ``order`` is the bytes of the first slots in
     ascending order, in the encoding of ``Slots``: slots that ascend are a part of it.
+    ``arena_offset`` is the byte of slot 0 among the extents of its arena.
     Not thread-safe. Knows nothing of pages, pins or memory.
     """
 
     __slots__ = (
+        "arena_offset",
         "available",
         "checksums",
         "extent_id",
@@ -73,9 +75,11 @@ class ExtentSlots:
         slot_count: int,
         generations: Generations | None = None,
         tier: int = 1,
+        arena_offset: int = 0,
     ) -> None:
         self.extent_id = extent_id
         self.tier = tier
+        self.arena_offset = arena_offset
         self.slot_count = slot_count
         self.states = bytearray(slot_count)
         self.generations: Generations = (

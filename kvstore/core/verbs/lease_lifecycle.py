@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.journal.journal import LEASE_NUMBERS
-from kvstore.core.journal.rows import PIN_SCOPE, RESERVATION_SCOPE, CounterRow, ProcessRow, Table
+from kvstore.core.journal.rows import CounterRow, ProcessRow, Table
 from kvstore.core.leases.journaling import lease_row
 from kvstore.core.leases.lease import Lease, LeaseChange, LeaseState, Process
 from kvstore.core.values.event_log import LeaseEvent, LeaseStep
@@ -76,6 +76,8 @@ class Lifecycle:
                 return [change for each in named for change in self._expire_lease(each, now)]
         elif lease is not None:
             raise LeaseNotFound(lease_id=caller.lease_id.hex())
+        if self._state.journal is not None:
+            self._state.journal.end_lease(caller.identity.tenant, caller.lease_id)
         table.leave_tombstone(caller, now)
         return []
 
@@ -105,18 +107,20 @@ class Lifecycle:
             process.connected = True
         lease.resume()
 
-    def give_extents(self, process_id: int, extent_ids: Iterable[int]) -> None:
-        """Records that a process is given extents, before it is. Ignores unknown ones.
+    def give_extents(self, process_id: int, extent_ids: Iterable[int]) -> set[int]:
+        """Records that a process is given extents, before it is. Returns those that it may map.
 
-        From then on they outlive its lease, until it reports that it unmapped them or is
-        proven dead.
+        Ignores unknown ones. From then on they outlive its lease, until it reports that it
+        unmapped them or is proven dead.
         """
         process = self._state.table.processes.get(process_id)
-        if process is not None:
-            arenas = process.lease.arenas.values()
-            known = {extent_id for arena in arenas for extent_id in arena.extents}
-            given = known.intersection(extent_ids)
-            self._state.mappings.give(process_id, process.pid, given)
+        if process is None:
+            return set()
+        arenas = process.lease.arenas.values()
+        known = {extent_id for arena in arenas for extent_id in arena.extents}
+        given = known.intersection(extent_ids)
+        self._state.mappings.give(process_id, process.pid, given)
+        return given
 
     def acknowledge(self, process_id: int, extent_ids: Iterable[int]) -> None:
         """Records that a process has mapped extents. Ignores unknown ones."""
@@ -185,10 +189,11 @@ class Lifecycle:
         if journal is None:
             return
         journal.clear(Table.LEASES, lease.number)
+        journal.end_lease(lease.tenant, lease.lease_id)
         for pin_id in lease.pins:
-            journal.drop(lease.number, PIN_SCOPE, pin_id)
+            journal.drop(lease.number, pin_id)
         for reservation_id in lease.reservations:
-            journal.drop(lease.number, RESERVATION_SCOPE, reservation_id)
+            journal.abort(lease.number, reservation_id, leaves_tombstone=False)
         for process_id in lease.processes:
             journal.clear(Table.PROCESSES, process_id)
 

@@ -166,7 +166,7 @@ class Reclaiming:
         arena = self._state.arenas[arena_id]
         extent = arena.extents[extent_id]
         if self._state.journal is not None:
-            row = extent_row(arena, extent_id, extent.slot_count, retiring=True)
+            row = extent_row(arena, extent, retiring=True)
             self._state.journal.put(Table.EXTENTS, extent_id, row)
         arena.withdraw(extent_id)
         return Retirement(self._state, arena, extent)

@@ -46,12 +46,14 @@ class AttachServer:
         clock: Clock,
         access: SocketAccess = SocketAccess(),  # noqa: B008 - it is immutable
         lanes: HotLanes | None = None,
+        processes: Processes | None = None,
         max_connections: int = MAX_CONNECTIONS,
         patience: float = PATIENCE,
     ) -> None:
         """A peer has ``patience`` seconds to say Hello.
 
         ``lanes`` serve the connections that become lanes. Without it none may become one.
+        ``processes`` are those of the server before this one, if it left any.
         """
         self._path = path
         self._access = access
@@ -60,7 +62,7 @@ class AttachServer:
         self._clock = clock
         self._patience = patience
         self._overflow_uid = overflow_uid()
-        self._processes = Processes()
+        self._processes = Processes() if processes is None else processes
         self._lanes = lanes
         self._connections: ConnectionTable[Connection] = ConnectionTable(max_connections)
         self._by_process: dict[int, Connection] = {}
@@ -94,6 +96,10 @@ class AttachServer:
         self._path.unlink(missing_ok=True)
         self._listener.bind(str(self._path))
         self._access.apply(self._path)
+        for each in self._processes:
+            # Those of the server before this one. Some may have died meanwhile.
+            self._loop.watch(each.pidfd, partial(self._look_at, each))
+            self._look_at(each)
         self._listener.settimeout(0)
         self._listener.listen()
         self._resume_accepting()
@@ -270,11 +276,14 @@ class AttachServer:
         ):
             return
         connection = self._by_process.get(process.process_id)
-        self._forget(process)
-        if connection is not None:
-            self._drop(connection)
         log.info("process_died", pid=process.pid, lease_id=process.lease_id.hex())
-        self._store.process_died(process.process_id)
+        try:
+            self._store.process_died(process.process_id)
+        finally:
+            # Only now: a later server needs the pidfd of each process that is written down.
+            self._forget(process)
+            if connection is not None:
+                self._drop(connection)
 
     def _forget(self, process: Process) -> None:
         """Drops a process that died or has neither lease nor memory; unbinds its connection."""

@@ -1,5 +1,7 @@
 """The protocol of the attach socket for one peer, without its sockets."""
 
+import os
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import structlog
@@ -14,7 +16,7 @@ from kvstore.rpc.pipeline import digest_of
 from kvstore.rpc.wire import fields
 from kvstore.rpc.wire.report import exported_extents
 from kvstore.service.attached_processes import Process, Processes
-from kvstore.service.store import KVStore
+from kvstore.service.store import ExtentDescription, HostExport, KVStore
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import attach_pb2
 
@@ -134,6 +136,7 @@ class AttachSession:
             tenant=identity.tenant,
             admin=identity.admin,
             store_epoch=self._store.epoch,
+            outlives=self._store.succession.outlives,
         )
         return attach_pb2.ServerFrame(welcome=welcome)
 
@@ -144,6 +147,7 @@ class AttachSession:
             raise InvalidField(
                 field="bind.lease_id", value=lease_id.hex(), why="bound to another lease"
             )
+        fields.require_batch(bind.mapped, self._store.limits)
         process = self._processes.attach(self._peer.pid, self._peer.pidfd, lease_id)
         # If this raises, the server finds that the store does not know the process.
         self._store.bind(
@@ -154,7 +158,21 @@ class AttachSession:
             self._offered.clear()
             self._retired.clear()
             log.info("process_attached", pid=process.pid, lease_id=lease_id.hex())
-        return attach_pb2.ServerFrame(bound=attach_pb2.Bound(pid=self._peer.pid))
+        kept = self._keep(process, bind.mapped)
+        bound = attach_pb2.Bound(pid=self._peer.pid, kept_extent_ids=kept)
+        return attach_pb2.ServerFrame(bound=bound)
+
+    def _keep(self, process: Process, mapped: Iterable[attach_pb2.MappedExtent]) -> list[int]:
+        """Counts those extents as mapped whose memory is the store's, and returns them."""
+        claimed = {e.extent_id: _Memory(e.device, e.inode, e.size_bytes) for e in mapped}
+        given = self._store.hand_out_again(process.process_id, claimed)
+        same = [
+            each.shape.extent_id
+            for each in given
+            if _memory_of(each) == claimed[each.shape.extent_id]
+        ]
+        self._offered.update(same)
+        return self._store.acknowledge(process.process_id, same)
 
     def _open_lane(self, wanted: attach_pb2.OpenLane) -> attach_pb2.ServerFrame:
         if self._lanes is None:
@@ -192,3 +210,19 @@ class AttachSession:
             counted = self._store.acknowledge(self.process.process_id, given)
         answer = attach_pb2.Acknowledged(extent_ids=counted)
         return attach_pb2.ServerFrame(acknowledged=answer)
+
+
+class _Memory(NamedTuple):
+    """The memory behind a descriptor, as fstat describes it."""
+
+    device: int
+    inode: int
+    size_bytes: int
+
+
+def _memory_of(extent: ExtentDescription) -> _Memory | None:
+    """Returns the memory of an extent that was given to a process; None for a device's."""
+    if not isinstance(extent.export, HostExport):
+        return None
+    status = os.fstat(extent.export.descriptor)
+    return _Memory(status.st_dev, status.st_ino, status.st_size)

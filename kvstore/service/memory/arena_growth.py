@@ -66,6 +66,8 @@ class Growth:
         self._departures = ExtentReclaim(
             cache, mutex, arenas=arenas, announcer=announcer, clock=clock
         )
+        for each in self._own():
+            self._departures.resume(each)
         self._wanted: dict[int, int] = {}
         # The arenas that have memory, as of the last step.
         self._tenants: set[str] = set()
@@ -296,7 +298,13 @@ class Growth:
             extent = self._arenas.allocate(arena.arena_id, arena.slot_bytes, max_slots=most)
         shape, generations = extent.shape, extent.generation_table.view
         with self._mutex:
-            self._cache.add_extent(shape.arena_id, shape.extent_id, shape.slot_count, generations)
+            self._cache.add_extent(
+                shape.arena_id,
+                shape.extent_id,
+                shape.slot_count,
+                generations,
+                shape.arena_offset,
+            )
             self._tenants.add(arena.tenant)
             self._asked.pop(shape.arena_id, None)
             self._promised.discard(shape.arena_id)

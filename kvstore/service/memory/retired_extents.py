@@ -61,6 +61,11 @@ class ExtentReclaim:
         latest = max((each.retired_at for each in self.under_way.values()), default=None)
         return latest is not None and self._clock() < latest + PATIENCE
 
+    def resume(self, arena: Arena) -> None:
+        """Goes on with the extents that retired under the server before this one."""
+        for extent_id in arena.retiring:
+            self.under_way[extent_id] = _RetiredExtent(self._clock())
+
     def begin(self, arena: Arena, extent_id: int) -> Retirement:
         """Retires an extent, under the store's mutex. Returns what removes its pages."""
         self.under_way[extent_id] = _RetiredExtent(self._clock())

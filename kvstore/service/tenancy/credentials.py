@@ -1,10 +1,11 @@
 """Credentials: who a caller is, by a uid that the kernel named, a token or a certificate."""
 
 import os
+import re
 import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Sequence
-from hashlib import sha256
-from threading import Lock
+from hmac import compare_digest, digest
 from typing import NamedTuple
 
 from kvstore.core import Identity
@@ -12,6 +13,9 @@ from kvstore.errors import CredentialRequired
 from kvstore.service.tenancy.tenant_lookup import Tenants
 
 ROOT_UID = 0
+KEY_BYTES = 32
+# The form of a uid's credential: the uid, and a MAC of it.
+OF_UID = re.compile(r"uid-(\d{1,10})\.[\w-]{43}", re.ASCII)
 
 
 class Known(NamedTuple):
@@ -22,23 +26,28 @@ class Known(NamedTuple):
 
 
 class Credentials:
-    """One random credential for each uid, good until the store ends; and who is whose tenant.
+    """One credential for each uid, made with the store's key; and who is whose tenant.
 
     Thread-safe. A uid belongs to the tenant that names it, else it is the tenant
-    ``uid-N``; the store's own uid and root are admins. The table is bounded by the
-    uids that reach the attach socket. ``tenants`` may be replaced at any time: callers that keep
-    an identity ask again once it is another one.
+    ``uid-N``; the store's own uid and root are admins. A credential is good for as long as the
+    store has its key, so for the life of its memory. ``tenants`` may be replaced at any time:
+    callers that keep an identity ask again once it is another one.
     """
 
     def __init__(
-        self, admin_uids: frozenset[int] | None = None, tenants: Tenants | None = None
+        self,
+        admin_uids: frozenset[int] | None = None,
+        tenants: Tenants | None = None,
+        *,
+        key: bytes | None = None,
     ) -> None:
-        """``admin_uids`` are the admins; None means the process's own uid and root."""
+        """``admin_uids`` are the admins; None means the process's own uid and root.
+
+        ``key`` is secret; a random one by default.
+        """
         self._admin_uids = {os.geteuid(), ROOT_UID} if admin_uids is None else admin_uids
         self.tenants = Tenants() if tenants is None else tenants
-        self._mutex = Lock()
-        self._by_uid: dict[int, str] = {}
-        self._uid_by_digest: dict[bytes, int] = {}
+        self._key = secrets.token_bytes(KEY_BYTES) if key is None else key
 
     def identity_of(self, uid: int) -> Identity:
         """Returns the identity of a uid."""
@@ -49,14 +58,9 @@ class Credentials:
         return Identity(tenant.name, admin=admin or tenant.admin)
 
     def issue(self, uid: int) -> str:
-        """Returns the uid's credential, made at the first call."""
-        with self._mutex:
-            credential = self._by_uid.get(uid)
-            if credential is None:
-                credential = secrets.token_urlsafe(32)
-                self._by_uid[uid] = credential
-                self._uid_by_digest[_digest(credential)] = uid
-            return credential
+        """Returns the uid's credential, always the same one."""
+        mac = urlsafe_b64encode(digest(self._key, b"uid %d" % uid, "sha256"))
+        return f"uid-{uid}.{mac.decode().rstrip('=')}"
 
     def identify(self, credential: str) -> Known:
         """Returns whose credential or token it is; raises :class:`CredentialRequired`.
@@ -64,14 +68,14 @@ class Credentials:
         A uid's credential counts only over a unix socket: the kernel vouched for a process of
         this host. A token counts anywhere.
 
-        The lookup is by digest, so its time reveals nothing about a valid credential: this table
-        has random credentials only, and nobody can work towards their digests.
-        :meth:`Tenants.of_token` says why the same holds for tokens.
+        A uid's credential is compared in constant time. :meth:`Tenants.of_token` says why the
+        lookup of a token reveals nothing.
         """
-        with self._mutex:
-            uid = self._uid_by_digest.get(_digest(credential))
-        if uid is not None:
-            return Known(self.identity_of(uid), local_only=True)
+        of_uid = OF_UID.fullmatch(credential)
+        if of_uid is not None:
+            uid = int(of_uid[1])
+            if compare_digest(self.issue(uid), credential):
+                return Known(self.identity_of(uid), local_only=True)
         tenant = self.tenants.of_token(credential)
         if tenant is None:
             raise CredentialRequired
@@ -87,7 +91,3 @@ class Credentials:
         if len(found) > 1:
             raise CredentialRequired(why="the certificate names several tenants")
         return found[0].identity if found else None
-
-
-def _digest(credential: str) -> bytes:
-    return sha256(credential.encode(errors="surrogatepass")).digest()

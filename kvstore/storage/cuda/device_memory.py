@@ -9,8 +9,14 @@ import structlog
 from kvstore.storage.cuda.cupy_runtime import CupyRuntime
 from kvstore.storage.cuda.device_copier import CudaCopier
 from kvstore.storage.cuda.device_reserve import DeviceReserve
-from kvstore.storage.errors import CudaFailed, DeviceUnavailable, NotEnoughMemory
+from kvstore.storage.errors import (
+    CudaFailed,
+    DeviceUnavailable,
+    ExtentUnusable,
+    NotEnoughMemory,
+)
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, ExtentShape, SlotReader
+from kvstore.storage.held_memory import HeldMemory
 from kvstore.storage.slot_copies import DeviceBytes
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -102,6 +108,8 @@ class CudaDevice:
         """Selects the device, which takes up to a second; ``load`` makes the runtime."""
         self._number = number
         self._name = f"cuda:{number}"
+        # An IPC handle ends with the process that exported it.
+        self.held = HeldMemory()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-cuda")
         try:
             self._runtime = self._run(load)
@@ -179,6 +187,10 @@ class CudaDevice:
     def allocate(self, shape: ExtentShape) -> CudaExtent:
         """Allocates, clears and exports an extent; raises :class:`NotEnoughMemory`."""
         return self._run(lambda: self._allocate(shape))
+
+    def restore(self, shape: ExtentShape, descriptor: int) -> CudaExtent:  # noqa: ARG002  # as others
+        """Raises :class:`ExtentUnusable`: memory of a device ends with its process."""
+        raise ExtentUnusable(f"extent {shape.extent_id} was in the memory of {self._name}")
 
     def pci_bus_id(self) -> str:
         """Returns where the device is attached, such as ``0000:3B:00.0``; raises ``CudaFailed``."""

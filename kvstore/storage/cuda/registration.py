@@ -49,14 +49,25 @@ class Registration:
         for each in self._begun:
             each.result()
         self._thread.shutdown()
-        if self._refusal is not None:
-            why = str(self._refusal)
-            log.warning("host_memory_not_registered", size_bytes=self._size_bytes, why=why)
-            self.undo()
+        self._conclude()
+
+    def finish_later(self) -> None:
+        """Returns at once, and does what ``finish`` does when all pieces are registered."""
+        self._thread.submit(self._conclude)
+        self._thread.shutdown(wait=False)
 
     def undo(self) -> None:
         """Unregisters every piece, the last one first. Waits for the one under way; idempotent."""
         self._thread.shutdown(cancel_futures=True)
+        self._undo_all()
+
+    def _conclude(self) -> None:
+        if self._refusal is not None:
+            why = str(self._refusal)
+            log.warning("host_memory_not_registered", size_bytes=self._size_bytes, why=why)
+            self._undo_all()
+
+    def _undo_all(self) -> None:
         while self._undos:
             self._undos.pop()()
 

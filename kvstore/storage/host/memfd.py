@@ -5,11 +5,12 @@ import errno
 import fcntl
 import mmap
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from kvstore.storage.errors import NotEnoughMemory
+from kvstore.storage.errors import ExtentUnusable, NotEnoughMemory
 from kvstore.storage.host import hugepages, numa
 from kvstore.storage.host import machine_limits as memory
 from kvstore.storage.host.hugepages import Hugepages
@@ -36,6 +37,11 @@ class HostTerms(NamedTuple):
     hugepages: Hugepages = Hugepages.OFF
     numa_node: int | None = None
     threads: int = 1
+
+    @property
+    def is_plain(self) -> bool:
+        """True if any process can allocate the memory: of ordinary pages, on any node."""
+        return self.hugepages is Hugepages.OFF and self.numa_node is None
 
     def bounds(self) -> list[Bound]:
         """Returns the bounds of an allocation now."""
@@ -91,6 +97,29 @@ def make_memfd(name: str, size: int, terms: HostTerms) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def inherited_size(descriptor: int, sizes: Collection[int], names: Collection[str]) -> int:
+    """Returns the size of a memfd of another process, which has to be one of ``sizes``.
+
+    The memfd was made under one of ``names``. The kernel keeps the name for as long as the memory,
+    so two swapped descriptors are found. Raises :class:`ExtentUnusable`, also if the memfd can be
+    truncated.
+    """
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+        size = os.fstat(descriptor).st_size
+        link = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+    except OSError as error:
+        raise ExtentUnusable(f"a descriptor is no memfd: {error}") from error
+    if seals & SEALS != SEALS or size not in sizes:
+        raise ExtentUnusable(
+            f"a memfd has {size} bytes and the seals {seals:#x}, and needs {min(sizes)} bytes and "
+            f"the seals {SEALS:#x}"
+        )
+    if link not in {f"/memfd:{name} (deleted)" for name in names}:
+        raise ExtentUnusable(f"a memfd is {link}, and not {' or '.join(sorted(names))}")
+    return size
 
 
 def map_memfd(descriptor: int, size: int, terms: HostTerms) -> mmap.mmap:

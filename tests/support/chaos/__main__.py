@@ -62,6 +62,9 @@ def main(  # noqa: PLR0913  # options
     tier3_bytes: Annotated[
         int, typer.Option(min=0, help="The file of tier 3, which all servers have; zero: none.")
     ] = 0,
+    outlive: Annotated[
+        bool, typer.Option(help="Keep the memory in a holder, and kill it too.")
+    ] = False,
     server_faults: Annotated[bool, typer.Option(help="Whether the server has faults.")] = True,
     mutant: Annotated[
         str, typer.Option(callback=known_mutant, help="A fault in the server itself.")
@@ -91,6 +94,7 @@ def main(  # noqa: PLR0913  # options
         tier1_bytes=tier1_bytes,
         tier2_bytes=tier2_bytes,
         tier3_bytes=tier3_bytes,
+        outlive=outlive,
     )
     sys.stderr.write(f"seed {plan.seed}\n")
     folder = Path(tempfile.mkdtemp(prefix="kvstore-chaos-"))

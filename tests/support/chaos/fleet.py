@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from chaos.nursery import PACKET
-from chaos.schedule import KILL, Fault, faults, kinds_of
+from chaos.schedule import KILL, STOP, Fault, faults, kinds_of
 from chaos.tally import Tally
 from chaos.watcher import EXPIRED, Watcher
 from chaos.worker import Orders
@@ -26,6 +26,8 @@ from chaos.worker import Orders
 PATHS = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3] / "benchmarks")]
 NURSERY = "from chaos.nursery import main"
 TTL = 1.0
+# Longer than a server is away, so that sessions outlive it.
+LONG_TTL = 20.0
 # Requests of a trace that are replayed.
 REQUESTS = 4_000
 # Between two workers with a fault, in seconds.
@@ -60,12 +62,14 @@ class Fleet:
         watcher: Watcher,
         seed: int,
         kinds: str,
+        outlive: bool = False,
     ) -> None:
         self._commands = commands
         self._reports = reports
         self._runtime_dir = str(runtime_dir)
         self._tally = tally
         self._watcher = watcher
+        self._outlive = outlive
         self._chosen = random.Random(seed)
         self._numbers = count(1)
         self._faults = faults(kinds_of(kinds), random.Random(seed))
@@ -87,7 +91,8 @@ class Fleet:
             life=fault.life if fault else life,
             faults=fault.text if fault else "",
             kind=fault.kind if fault else "",
-            ttl=TTL,
+            # A worker that is stopped has to be seen past its time to live.
+            ttl=LONG_TTL if self._outlive and (not fault or fault.action != STOP) else TTL,
         )
         self._workers[number] = Worker(orders, fault)
         self._send(orders._asdict())

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,11 +13,20 @@ from threading import Event, Thread
 from chaos.control import SERVER_POINTS, Control
 from chaos.tally import Tally
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from support.succession.holder import Holder
 
 # The folders of tests and of benchmarks that programs of a run import from.
 PATHS = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3] / "benchmarks")]
 # What comes in turn; a round of it a run of a minute has several times.
 KINDS = ("kill", "jump", "cut", "stop", "kill")
+# With a holder its faults too: it is killed alone, and together with the server.
+KINDS_WITH_HOLDER = (
+    *("kill", "jump", "holder", "cut", "yield", "kill", "stop", "both", "kill"),
+    *("holder", "kill", "yield"),
+)
+# Seconds until a server has deposited everything with another holder.
+DEPOSIT_SECONDS = 15.0
+EPOCH = re.compile(r"store_epoch=(\d+)")
 # Seconds between two of them at most, and how far the clock jumps.
 LONGEST_GAP = 2.5
 JUMPS = (20.0, 600.0)
@@ -40,7 +50,8 @@ class Keeper:
     """A thread with a server of its own. ``ready`` is set once the first one serves.
 
     ``gap`` is about how many seconds lie between two faults, none: there are none. The
-    thread that starts a server outlives it, for a server dies with that thread.
+    thread that starts a server outlives it, for a server dies with that thread. With
+    ``holder``, which runs, each server has to recover, unless both were killed.
     """
 
     def __init__(  # each is one fact of the run
@@ -53,6 +64,7 @@ class Keeper:
         seed: int,
         gap: float,
         mutant: str,
+        holder: Holder | None = None,
     ) -> None:
         self.ready = Event()
         self.runtime_dir = folder / "run"
@@ -63,6 +75,8 @@ class Keeper:
         self._chosen = random.Random(seed)
         self._gap = min(gap, LONGEST_GAP)
         self._mutant = mutant
+        self._holder = holder
+        self._clean_starts = 0
         self._no_more_faults = Event()
         self._calm = Event()
         self._closing = Event()
@@ -101,6 +115,7 @@ class Keeper:
             if "Traceback" in store.log:
                 at = store.log.index("Traceback")
                 self._tally.wrong("server_failures", store.log[max(0, at - 300) : at + 3000])
+            self._check_epochs(store)
         except BaseException as error:
             self.failure = error
             self._tally.wrong("server_failures", repr(error))
@@ -110,12 +125,16 @@ class Keeper:
 
     def _strike(self, store: RunningStore) -> None:
         points = self._points()
-        for kind in cycle(KINDS if self._gap else ()):
+        kinds = KINDS if self._holder is None else KINDS_WITH_HOLDER
+        for kind in cycle(kinds if self._gap else ()):
             if self._no_more_faults.wait(self._gap * self._chosen.uniform(0.7, 1.3)):
                 break
             if kind == "jump":
                 self._control.jump(self._chosen.uniform(*JUMPS))
                 self._tally.add("clock_jumps")
+                continue
+            if self._holder is not None and kind in ("holder", "both", "yield"):
+                self._strike_holder(store, self._holder, kind)
                 continue
             point = next(points)
             self._control.arm(point, kind)
@@ -132,6 +151,38 @@ class Keeper:
                 self._tally.add("stopped_servers")
             else:
                 self._tally.add("network_cuts")
+
+    def _strike_holder(self, store: RunningStore, holder: Holder, kind: str) -> None:
+        """Kills the holder alone, or with the server, or ends the server so that it yields."""
+        if kind == "yield":
+            status = store.stop()
+            if status != 0:
+                self._tally.wrong("server_failures", f"ended with {status} at SIGTERM")
+            store.start()
+            self._tally.add("replaced_servers")
+            return
+        deposits = store.log.count("holder_restored")
+        holder.kill()
+        self._tally.add("killed_holders")
+        if kind == "both":
+            store.kill()
+            self._clean_starts += 1
+            holder.start()
+            store.start()
+            self._tally.add("killed_with_holder")
+            return
+        holder.start()
+        if not wait_until(lambda: store.log.count("holder_restored") > deposits, DEPOSIT_SECONDS):
+            self._tally.wrong("server_failures", "nothing was deposited with another holder")
+
+    def _check_epochs(self, store: RunningStore) -> None:
+        """Counts the starts that lost the cache, though holder or server lived."""
+        if self._holder is not None:
+            epochs = set(EPOCH.findall(store.log))
+            self._tally.add("recovered", store.log.count("store_recovered"))
+            self._tally.wrong(
+                "lost_caches", f"epochs {epochs}", max(len(epochs) - 1 - self._clean_starts, 0)
+            )
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds

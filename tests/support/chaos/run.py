@@ -12,10 +12,11 @@ from chaos.control import Control, Phase
 from chaos.ending import check_left
 from chaos.engines import Engines
 from chaos.fleet import Fleet, running_nursery
-from chaos.keeper import KINDS, Keeper
-from chaos.tally import Tally
+from chaos.keeper import KINDS, KINDS_WITH_HOLDER, Keeper
+from chaos.tally import WITH_HOLDER, Tally
 from chaos.watcher import Watcher
 from chaos.worker import LAYOUT
+from support.succession.holder import Holder
 
 # Small on purpose: reserves evict all the time, and now and then find nothing.
 POOL_SLOTS, EXTENT_SLOTS = 128, 32
@@ -48,6 +49,7 @@ class Plan:
     tier1_bytes: int = POOL_SLOTS * LAYOUT.page_bytes
     tier2_bytes: int = 0
     tier3_bytes: int = 0
+    outlive: bool = False
 
     @property
     def verify_rate(self) -> float:
@@ -57,7 +59,8 @@ class Plan:
     @property
     def cannot_happen(self) -> tuple[str, ...]:
         """The faults that cannot happen in such a run."""
-        return () if self.engines else ("answers",)
+        engines = () if self.engines else ("answers",)
+        return engines if self.outlive else (*engines, *WITH_HOLDER)
 
 
 class FoundWrongError(Exception):
@@ -83,7 +86,7 @@ class Run:
         plan = self._plan
         with ExitStack() as stack:
             log = stack.enter_context((self._folder / "workers.log").open("ab"))
-            keeper = self._keeper()
+            keeper = self._keeper(self._holder(stack))
             stack.callback(keeper.close)
             keeper.ready.wait()
             if keeper.failure is not None:
@@ -103,6 +106,7 @@ class Run:
                 watcher=watcher,
                 seed=plan.seed,
                 kinds=plan.faults,
+                outlive=plan.outlive,
             )
             self._faults(fleet)
             self._calm(fleet, keeper, engines)
@@ -110,15 +114,25 @@ class Run:
             if keeper.failure is None:
                 check_left(keeper.runtime_dir, self.tally)
 
-    def _keeper(self) -> Keeper:
+    def _holder(self, stack: ExitStack) -> Holder | None:
+        if not self._plan.outlive:
+            return None
+        holder = Holder(self._folder / "holder")
+        stack.callback(holder.kill)
+        holder.start()
+        return holder
+
+    def _keeper(self, holder: Holder | None) -> Keeper:
+        kinds = KINDS if holder is None else KINDS_WITH_HOLDER
         # Each kind of fault a few times, in a short run too.
-        gap = self._plan.minutes * 60 / (2 * len(KINDS)) if self._plan.server_faults else 0.0
+        gap = self._plan.minutes * 60 / (2 * len(kinds)) if self._plan.server_faults else 0.0
         slab, size = self._folder / "slab", self._plan.tier3_bytes
         tier_3 = ("--tier3-path", str(slab), "--tier3-bytes", str(size)) if size else ()
         settings = (
             *("--tier1-bytes", str(self._plan.tier1_bytes)),
             *("--tier2-bytes", str(self._plan.tier2_bytes)),
             *tier_3,
+            *(() if holder is None else ("--holder", str(holder.folder))),
             # Whatever is inserted may come back from there.
             *("--tier3-write", "through"),
             *("--extent-bytes", str(min(EXTENT_SLOTS * LAYOUT.page_bytes, self._plan.tier1_bytes))),
@@ -134,6 +148,7 @@ class Run:
             seed=self._plan.seed,
             gap=gap,
             mutant=self._plan.mutant,
+            holder=holder,
         )
 
     def _faults(self, fleet: Fleet) -> None:

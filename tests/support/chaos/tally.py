@@ -7,7 +7,10 @@ from threading import Lock
 from typing import Any
 
 # None of these may be anything else than zero.
-WRONGS = ("wrong_pages", "leaked_slots", "leaked_pins", "quarantine_left", "wrong_answers")
+WRONGS = (
+    *("wrong_pages", "leaked_slots", "leaked_pins", "quarantine_left", "wrong_answers"),
+    "lost_caches",
+)
 # Nor these, which say that the run itself did not go as it should.
 BROKEN = ("broken_sums", "corrupt_pages", "crashed_workers", "hung_workers", "server_failures")
 COUNTED = (
@@ -19,6 +22,8 @@ HAPPENING = (
     *COUNTED,
     *("clock_jumps", "network_cuts", "stopped_servers", "full_pools", "answers"),
 )
+# What happens beside that if a holder keeps the store's memory.
+WITH_HOLDER = ("killed_holders", "killed_with_holder", "replaced_servers")
 # Percentile of the store's answers' times.
 P99 = 99
 
@@ -73,8 +78,9 @@ class Tally:
         return not any(self[each] for each in (*WRONGS, *BROKEN))
 
     def without(self, *names: str) -> list[str]:
-        """Returns what of HAPPENING has not happened yet, besides ``names``."""
-        return [each for each in HAPPENING if each not in names and not self[each]]
+        """Returns what has not happened yet of all that can happen, besides ``names``."""
+        every = (*HAPPENING, *WITH_HOLDER)
+        return [each for each in every if each not in names and not self[each]]
 
     def figures(self) -> dict[str, Any]:
         """Returns all as JSON has it: what was asked for first."""

@@ -104,16 +104,17 @@ class Watcher:
             evicted = stats.counters.evicted_page_count
             # A server's counters are gone with it.
             self._tally.add("epochs", stats.store_epoch not in self._evicted)
-            self._tally.add("evictions", evicted - self._evicted.get(stats.store_epoch, 0))
+            self._tally.add("evictions", _grown(self._evicted.get(stats.store_epoch, 0), evicted))
             self._evicted[stats.store_epoch] = evicted
             for name, counted in MOVED.items():
                 count = counted(stats)
                 known = self._moved.get((stats.store_epoch, name), 0)
-                self._tally.add(name, count - known)
+                self._tally.add(name, _grown(known, count))
                 self._moved[stats.store_epoch, name] = count
             corrupt = stats.counters.corrupt_page_count
-            if corrupt > self._corrupt.get(stats.store_epoch, 0):
-                self._corrupt[stats.store_epoch] = corrupt
+            known = self._corrupt.get(stats.store_epoch, 0)
+            self._corrupt[stats.store_epoch] = corrupt
+            if corrupt > known:
                 self._tally.wrong("corrupt_pages", f"the store found {corrupt} pages")
             self._check_sums(stats)
             for name, gone in list(self._departed.items()):
@@ -151,3 +152,8 @@ class Watcher:
             self._tally.wrong("leaked_slots", what, slots)
             self._tally.wrong("leaked_pins", what, sum(each.pin_count for each in leases))
             self._tally.add("late_leases")
+
+
+def _grown(known: int, now: int) -> int:
+    """Returns by how much a counter grew, which began anew if it is smaller than before."""
+    return now - known if now >= known else now

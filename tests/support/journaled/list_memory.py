@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Hashable
 from typing import NamedTuple, Self, SupportsIndex, TypeAlias
 
+from kvstore.core.cache import PrefixCache
 from kvstore.core.journal.memory import Buffer
 from kvstore.core.journal.rows import HoldKey, Row, Table, decode_row, encode_row
 from kvstore.core.recovery.written import JournalContents
@@ -51,7 +52,13 @@ class Made(NamedTuple):
     slot_count: int
 
 
-Write: TypeAlias = Appended | Put | Cleared | Buried | Moved | Made
+class Found(NamedTuple):
+    """All that is found, in place of all that was found before."""
+
+    contents: JournalContents
+
+
+Write: TypeAlias = Appended | Put | Cleared | Buried | Moved | Made | Found
 
 
 class WatchedGenerations(array):  # type: ignore[type-arg]
@@ -78,6 +85,9 @@ class ListMemory:
     def __init__(self) -> None:
         self.writes: list[Write] = []
 
+    def follow(self, cache: PrefixCache) -> None:
+        """Has no use for the cache, since nothing is ever cleaned."""
+
     def append(self, *parts: Buffer) -> None:
         """Adds a record."""
         self.writes.append(Appended(b"".join(parts)))
@@ -90,9 +100,9 @@ class ListMemory:
         """Removes a row."""
         self.writes.append(Cleared(table, key))
 
-    def bury(self, key: HoldKey) -> None:
-        """Leaves a tombstone."""
-        self.writes.append(Buried(key))
+    def release(self, key: HoldKey) -> None:
+        """Leaves a tombstone and removes a pin's row, in two writes."""
+        self.writes += [Buried(key), Cleared(Table.HOLDS, key)]
 
 
 class Remains:
@@ -103,6 +113,7 @@ class Remains:
         self.rows: dict[Table, dict[Hashable, Row]] = {}
         self.tombstones: list[HoldKey] = []
         self.generations: dict[int, array[int]] = {}
+        self._found: JournalContents | None = None
 
     def add(self, write: Write) -> None:
         """Does one more write."""
@@ -119,9 +130,13 @@ class Remains:
                 self.generations[extent_id][index] = generation
             case Made(extent_id, slot_count):
                 self.generations[extent_id] = array("Q", bytes(8 * slot_count))
+            case Found(contents):
+                self._found = contents
 
     def written(self) -> JournalContents:
         """Returns it as recovery reads it."""
+        if self._found is not None:
+            return self._found
         return JournalContents(self.records, self.rows, self.tombstones)
 
     def tables(self) -> dict[int, "array[int]"]:

@@ -2,6 +2,8 @@
 
 from hypothesis.stateful import initialize
 
+from journaled.cleaned_memory import CleanedMemory
+from journaled.list_memory import ListMemory
 from journaled.witness import Witness
 from kvstore.core.cache import PrefixCache
 from kvstore.core.eviction.policies import POLICIES
@@ -14,10 +16,12 @@ from machine.state import COUNTS, EPOCH
 class Journaled(cache_machine.CacheMachine):
     """The cache machine with a journal. Every call is witnessed."""
 
+    memory: type[ListMemory] = ListMemory
+
     def __init__(self) -> None:
         super().__init__()
         self.tier_policy: TierPolicy | None = None
-        self.witness = Witness(self.cache, self.make)
+        self.witness = Witness(self.cache, self.make, type(self).memory())
 
     def teardown(self) -> None:
         """Counts the recoveries."""
@@ -59,3 +63,27 @@ class JournaledGroupsInTiers(Journaled, cache_machine.GroupedPagesInTwoTiers):
 
 class JournaledHashes(Journaled, cache_machine.HashedPages):
     """Pages found by their digests."""
+
+
+class Cleaned(Journaled):
+    """A journal in real memory, which is cleaned at each write."""
+
+    memory = CleanedMemory
+
+
+class CleanedGroups(JournaledGroups):
+    """The same, with pages of KV cache groups."""
+
+    memory = CleanedMemory
+
+
+class CleanedTiers(JournaledTiers):
+    """The same, with pages in two tiers."""
+
+    memory = CleanedMemory
+
+
+class CleanedGroupsInTiers(JournaledGroupsInTiers):
+    """The same, with pages of KV cache groups in two tiers."""
+
+    memory = CleanedMemory

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import ParamSpec, TypeVar
 
+from journaled.cleaned_memory import CleanedMemory
 from journaled.list_memory import ListMemory, Remains, WatchedGenerations
 from journaled.snapshot import Copy, Snapshot
 from kvstore.core.cache import PrefixCache
@@ -33,12 +34,17 @@ class Witness:
     there by now. ``make`` makes an empty cache like the one that is watched.
     """
 
-    def __init__(self, cache: PrefixCache, make: MakeCache) -> None:
-        """``make`` makes an empty cache like ``cache``, without a journal."""
+    def __init__(
+        self, cache: PrefixCache, make: MakeCache, memory: ListMemory | None = None
+    ) -> None:
+        """``make`` makes an empty cache like ``cache``, without a journal.
+
+        The memory is a list by default.
+        """
         self.recoveries = 0
         self._cache = cache
         self.make = make
-        self.memory = ListMemory()
+        self.memory = ListMemory() if memory is None else memory
         self.remains = Remains()
         self._done = 0
         self._watched: set[int] = set()
@@ -47,6 +53,7 @@ class Witness:
         self._left: set[tuple[int, int]] = set()
         self._before = Snapshot(cache)
         cache.state.journal_to(Journal(self.memory))
+        self.memory.follow(cache)
         add_extent = cache.add_extent
         for name, verb in list(vars(cache).items()):
             if callable(verb):
@@ -58,10 +65,15 @@ class Witness:
         return recover(self.remains.written(), self.remains.tables(), self.make, now)
 
     def _add_extent(
-        self, verb: Callable[..., None], arena_id: int, extent_id: int, slot_count: int
+        self,
+        verb: Callable[..., None],
+        arena_id: int,
+        extent_id: int,
+        slot_count: int,
+        arena_offset: int = 0,
     ) -> None:
         table = WatchedGenerations(extent_id, slot_count, self.memory.writes)
-        verb(arena_id, extent_id, slot_count, table)
+        verb(arena_id, extent_id, slot_count, table, arena_offset)
 
     def _watch(self, verb: Callable[Given, Answer]) -> Callable[Given, Answer]:
         @wraps(verb)
@@ -121,6 +133,10 @@ class Witness:
         if last:
             _check_whole(after, found)
             _check_counts(self._cache, cache)
+            if isinstance(self.memory, CleanedMemory):
+                # Once more, from the generations that this recovery left.
+                again = Snapshot(self.memory.successor(tables, self.make, 1e6))
+                _check_whole(after, again)
         else:
             # Whatever the call was, its end comes to the same.
             assert found.slots.isdisjoint(self._left), "a removed page is back"

@@ -55,6 +55,8 @@ class HolderFolder:
         assert self._process is not None
         self._process.kill()
         self._process.wait(LIMIT)
+        if self._process.stderr is not None:
+            self._process.stderr.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -63,5 +65,3 @@ class HolderFolder:
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self.kill()
-            if self._process.stderr is not None:
-                self._process.stderr.close()

@@ -21,6 +21,7 @@ from kvstore.rpc.fair_queue import CallThreads
 from kvstore.rpc.grpc_adapter import GrpcAdapter
 from kvstore.rpc.pipeline import Pipeline
 from kvstore.rpc.server import Sockets, add_contract
+from kvstore.service.attached_processes import Processes
 from kvstore.service.periodic_threads import Grower, Reaper
 from kvstore.service.random_ids import random_ids
 from kvstore.service.store import KVStore
@@ -31,6 +32,7 @@ from kvstore.v1 import prefix_cache_pb2
 from simulation import sockets
 from simulation.kernel import Kernel, Violation
 from simulation.wire import Call, Metadata
+from stores.told_succession import ToldSuccession, as_recovered, inherited
 
 PAGE_TOKENS = 4
 PAGE_BYTES = 64
@@ -102,9 +104,19 @@ class StoreNode:
     """A store from its start to its death. ``outcomes`` counts calls by method and reason."""
 
     def __init__(
-        self, kernel: Kernel, path: Path, *, slots: int, outcomes: Counter[tuple[str, str]]
+        self,
+        kernel: Kernel,
+        path: Path,
+        *,
+        slots: int,
+        outcomes: Counter[tuple[str, str]],
+        outlives: bool = False,
     ) -> None:
+        """With ``outlives`` the store outlives its server, so that another one can follow."""
         self.alive = True
+        # Counts the servers of this store. Between two of them none answers.
+        self.server_number = 1
+        self.answers = True
         self.outcomes = outcomes
         self.epoch = kernel.random.getrandbits(63) or 1
         self._kernel = kernel
@@ -118,19 +130,20 @@ class StoreNode:
         self.cache = PrefixCache(
             self.epoch, LIMITS, arena_ids=random_ids(), recycled=self._arenas.poison
         )
-        self.store = KVStore(self.cache, arenas=self._arenas, clock=kernel.clock)
+        succession = ToldSuccession(outlives=outlives)
+        self.store = KVStore(
+            self.cache, arenas=self._arenas, clock=kernel.clock, succession=succession
+        )
         self._laws = Invariants(self.cache)
         self._gone: dict[int, Callable[[], None]] = {}
         self._answers: dict[bytes, bytes] = {}
         self._calls = 0
-        credentials = Credentials(frozenset({ADMIN_UID}))
+        self._path, self._outlives = path, outlives
+        self._credentials = credentials = Credentials(frozenset({ADMIN_UID}))
+        self._processes = Processes()
         self._reaper = Reaper(self.store, clock=kernel.clock, interval=REAPER_INTERVAL)
         self._grower = Grower(self.store.growth, clock=kernel.clock, interval=REAPER_INTERVAL)
-        sockets.connecting.clear()
-        self._attach = AttachServer(
-            path, store=self.store, credentials=credentials, clock=kernel.clock
-        )
-        self._attach.start()
+        self._attach = self._start_attach()
         self._handlers = self._serve(credentials, path)
         self._tick()
 
@@ -146,18 +159,61 @@ class StoreNode:
 
     def _tick(self) -> None:
         if self.alive:
-            self._reaper.tick()
-            self._grower.tick()
+            if self.answers:
+                self._reaper.tick()
+                self._grower.tick()
             self._kernel.after(REAPER_INTERVAL, self._tick)
+
+    def _start_attach(self) -> AttachServer:
+        sockets.connecting.clear()
+        attach = AttachServer(
+            self._path,
+            store=self.store,
+            credentials=self._credentials,
+            clock=self._kernel.clock,
+            processes=self._processes,
+        )
+        attach.start()
+        return attach
 
     def kill(self) -> None:
         """Ends it at once, with all calls under way."""
         self.alive = False
-        self._attach.close()
+        if self.answers:
+            self._end_server()
+        self._processes.close()
         self._arenas.close()
-        for each in self._gone.values():
-            each()
         sockets.stir()
+
+    @property
+    def outlives(self) -> bool:
+        """True if the store outlives its server."""
+        return self._outlives
+
+    def end_server(self) -> None:
+        """Ends the server at once, with all calls under way. The store's memory stays."""
+        if self.answers:
+            self._end_server()
+            sockets.stir()
+
+    def _end_server(self) -> None:
+        self.answers = False
+        # Its table ends with the server.
+        self._processes = inherited(self._processes)
+        self._attach.close()
+        gone, self._gone = self._gone, {}
+        for each in gone.values():
+            each()
+
+    def start_server(self) -> None:
+        """Starts the next server, as one that recovered what the last one had."""
+        if self.answers or not self.alive:
+            return
+        as_recovered(self.cache, self._kernel.clock())
+        self.answers = True
+        self.server_number += 1
+        self._attach = self._start_attach()
+        self._grow_if_due()
 
     def when_gone(self, call: Call, action: Callable[[], None]) -> None:
         """Registers an action for the store's death before a call has ended."""
@@ -226,7 +282,7 @@ class StoreNode:
             self._kernel.after(self._kernel.turn(), self._grow)
 
     def _grow(self) -> None:
-        if self.alive:
+        if self.alive and self.answers:
             self._grower.tick()
             self._grow_if_due()
 

@@ -21,6 +21,8 @@ RECOVERY = 10.0
 AFTERMATH = 2.5
 # Until late calls have come, and what an attempt to attach left behind has expired.
 REST = 1.3
+# The share of schedules whose stores outlive their servers.
+OUTLIVING = 0.5
 # Until a client that closed has told the store.
 CLOSED = 0.5
 
@@ -58,6 +60,7 @@ class Schedule:
         self.busy = True
         self._dead: list[sockets.SimProcess] = []
         self._slots = self.kernel.random.choice((8, 12, 20))
+        self._outlives = self.kernel.random.random() < OUTLIVING
         self._names = count(1)
 
     # What the wire and the others ask.
@@ -74,7 +77,13 @@ class Schedule:
         """Starts a store, unless one runs."""
         if self.store() is None:
             path = self.folder / "attach.sock"
-            self.node = StoreNode(self.kernel, path, slots=self._slots, outcomes=self.calls)
+            self.node = StoreNode(
+                self.kernel,
+                path,
+                slots=self._slots,
+                outcomes=self.calls,
+                outlives=self._outlives,
+            )
             self.kernel.note("store started")
 
     def kill_store(self) -> None:
@@ -118,6 +127,9 @@ class Schedule:
         self._go(lambda: False, chance.uniform(*TROUBLE))
         trouble.end()
         self.start_store()
+        node = self.store()
+        assert node is not None
+        node.start_server()
         self.busy = False
         self._require("a worker's request never ends", lambda: all(w.idle for w in self.workers))
         self._require("the operator's call never ends", lambda: operator.idle)

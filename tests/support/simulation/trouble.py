@@ -14,7 +14,15 @@ WIRE = {
 }
 ADMIN = Identity("operator", admin=True)
 # Mean seconds between two of a kind, in a schedule that has them.
-MEANS = {"kill": 0.8, "stop": 0.6, "cut": 0.6, "store": 1.0, "cut_off": 1.0, "expire": 0.6}
+MEANS = {
+    "kill": 0.8,
+    "stop": 0.6,
+    "cut": 0.6,
+    "store": 1.0,
+    "cut_off": 1.0,
+    "expire": 0.6,
+    "server": 0.4,
+}
 # Seconds that a process is stopped: now and then longer than its TTL.
 MEAN_STOP = 0.4
 MOST_WORKERS_STARTED = 3
@@ -98,6 +106,17 @@ class Trouble:
             node.store.revoke(Caller(ADMIN, lease.lease_id, b"", None))
             world.count("expired_leases")
             world.kernel.note(lease.display_name, "expired by an admin")
+
+    def _server(self) -> None:
+        """Ends the server of a store that outlives it. The next one follows."""
+        world, kernel = self._world, self._world.kernel
+        node = world.store()
+        if node is None or not node.outlives:
+            return
+        node.end_server()
+        world.count("ended_servers")
+        kernel.note("server ended")
+        kernel.after(kernel.random.expovariate(1 / 0.05), node.start_server)
 
     def _store(self) -> None:
         world, kernel = self._world, self._world.kernel

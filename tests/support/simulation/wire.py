@@ -220,12 +220,14 @@ class _Delivery:
         self._network, self._call, self._timeout = network, call, timeout
         self._process = call.channel.process
         self._store = network.store()
+        # A call never reaches a later server of the store: its connection broke.
+        self._server = 0 if self._store is None else self._store.server_number
         self._remaining = timeout
 
     def begin(self) -> None:
         """Sends it off."""
         self._kernel.after(self._timeout, self._pass_deadline, self._process)
-        if self._store is None:
+        if self._store is None or not self._store.answers:
             self._break_soon()
             return
         self._store.when_gone(self._call, self._break_soon)
@@ -244,13 +246,13 @@ class _Delivery:
 
     def _arrive_twice(self) -> None:
         """Be executed, and again later: the first answer got lost, and it was sent again."""
-        if self._store.alive:
+        if self._reaches:
             self._store.execute(self._call, self._remaining)
             self._network.count("duplicated")
             self._kernel.after(self._way(), self._arrive)
 
     def _arrive(self) -> None:
-        if not self._store.alive:
+        if not self._reaches:
             return
         answer = self._store.execute(self._call, self._remaining)
         if self._meets(self._network.faults.broken):
@@ -275,6 +277,12 @@ class _Delivery:
 
     def _break(self) -> None:
         self._call.fail(grpc.StatusCode.UNAVAILABLE, "the connection broke")
+
+    @property
+    def _reaches(self) -> bool:
+        """True while the server to which the call was sent answers."""
+        node = self._store
+        return bool(node.alive and node.answers and node.server_number == self._server)
 
     def _meets(self, likelihood: float) -> bool:
         return self._kernel.random.random() < likelihood

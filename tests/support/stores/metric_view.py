@@ -31,6 +31,7 @@ def view_of(store: KVStore) -> View:
             for lane, times in store.call_times.items()
             for key, counts in times.read().items()
         },
+        succession=store.succession.use(),
         thrash=store.thrash.ratio,
         events=store.events.use(),
         threads={"reaper": ThreadView(0.5, 2)},

@@ -9,6 +9,7 @@ import mmap
 import os
 import socket
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from kvstore.rpc.attach.frames import MAX_DESCRIPTORS, Frame, FrameReader, FrameWriter
@@ -50,6 +51,14 @@ class AttachPeer:
     def bind(self, lease_id: bytes, secret: bytes) -> attach_pb2.ServerFrame:
         """Binds a lease and returns the answer."""
         bind = attach_pb2.Bind(lease_id=lease_id, lease_secret=secret)
+        self.send(attach_pb2.ClientFrame(bind=bind))
+        return self.receive()[0]
+
+    def bind_mapped(
+        self, lease_id: bytes, secret: bytes, extents: Iterable[attach_pb2.MappedExtent]
+    ) -> attach_pb2.ServerFrame:
+        """Binds a lease with extents that are mapped already, and returns the answer."""
+        bind = attach_pb2.Bind(lease_id=lease_id, lease_secret=secret, mapped=extents)
         self.send(attach_pb2.ClientFrame(bind=bind))
         return self.receive()[0]
 

@@ -13,10 +13,12 @@ from kvstore.core.values.requests import Caller, Identity
 from kvstore.rpc.attach.server import MAX_CONNECTIONS, PATIENCE, AttachServer
 from kvstore.rpc.lane import FEATURE, HotLanes
 from kvstore.rpc.pipeline import digest_of
+from kvstore.service.attached_processes import Processes
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import attach_pb2
 from stores.store_world import World, make_world
+from stores.told_succession import ToldSuccession, as_recovered, inherited
 from wire import attach_peer
 from wire.attach_peer import LIMIT, AttachPeer
 
@@ -36,28 +38,44 @@ class AttachRig:
         self.credentials = Credentials()
         self.changed = Condition()
         self.server: AttachServer | None = None
+        self._inherited: Processes | None = None
         self.lanes: HotLanes | None = None
         self._peers: list[AttachPeer] = []
         self._children: list[subprocess.Popen[str]] = []
 
     def serve(
-        self, *, max_connections: int = MAX_CONNECTIONS, patience: float = PATIENCE
+        self,
+        *,
+        max_connections: int = MAX_CONNECTIONS,
+        patience: float = PATIENCE,
+        outlives: bool = False,
     ) -> AttachServer:
         """Starts the server."""
         self.lanes = HotLanes(self.world.store, self.credentials, MONOTONIC)
         self.lanes.start()
+        self.world.store.succession = ToldSuccession(outlives=outlives)
         self.server = AttachServer(
             self.path,
             store=self.world.store,
             credentials=self.credentials,
             clock=MONOTONIC,
             lanes=self.lanes,
+            processes=self._inherited,
             max_connections=max_connections,
             patience=patience,
         )
         self.server.start()
         self.world.store.announcer.subscribe(self._wake)
         return self.server
+
+    def succeed(self) -> None:
+        """Ends the server, and starts another around the same store, which has nobody mapped."""
+        assert self.server is not None
+        self._inherited = inherited(self.server._processes)
+        self.server.close()
+        self.close_lanes()
+        as_recovered(self.world.cache, MONOTONIC())
+        self.serve(outlives=True)
 
     def _wake(self) -> None:
         with self.changed:

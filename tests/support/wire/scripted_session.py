@@ -49,15 +49,26 @@ def matched(*slots: int, extent_id: int = EXTENT_ID) -> prefix_cache_pb2.PrefixM
 class ScriptedSession:
     """Attaches to scripted sockets, with one extent of four slots announced.
 
-    ``generations`` is the descriptor of its slots' table. Calls have half a minute, unless
-    ``settings`` say otherwise.
+    ``generations`` is the descriptor of its slots' table, ``memory`` that of their bytes. Calls
+    have half a minute, unless ``settings`` say otherwise.
     """
 
-    def __init__(self, runtime_dir: RuntimeDir, calls: ScriptedCalls, **settings: Any) -> None:  # noqa: ANN401  # a config's fields
+    def __init__(
+        self,
+        runtime_dir: RuntimeDir,
+        calls: ScriptedCalls,
+        *,
+        outlives: bool = False,
+        **settings: Any,  # noqa: ANN401  # a config's fields
+    ) -> None:
         self.calls = calls
         self.generations = sealed_memfd(32, REQUIRED_SEALS)
+        self.memory = sealed_memfd(256, REQUIRED_SEALS)
+        welcome = attach_pb2.ServerFrame()
+        welcome.CopyFrom(WELCOME)
+        welcome.welcome.outlives = outlives
         self.attach = ScriptedAttach(
-            runtime_dir.attach_socket, [(WELCOME, ())], [(BOUND, ())], [(ACKNOWLEDGED, ())]
+            runtime_dir.attach_socket, [(welcome, ())], [(BOUND, ())], [(ACKNOWLEDGED, ())]
         )
         calls.answer("GrantLease", GRANTED)
         calls.answer("GetCapabilities", CAPABILITIES)
@@ -78,9 +89,7 @@ class ScriptedSession:
             host=types_pb2.HostHandle(size_bytes=256),
             generation_table=types_pb2.GenerationTable(descriptor_index=1, size_bytes=32),
         )
-        descriptor = sealed_memfd(256, REQUIRED_SEALS)
-        self.attach.send((frame, [descriptor, self.generations]))
-        os.close(descriptor)
+        self.attach.send((frame, [self.memory, self.generations]))
         self.calls.answer("OpenNamespace", OPENED)
         self.session.open_namespace(KEY)
         return self.session
@@ -95,6 +104,7 @@ class ScriptedSession:
         assert self.session.join(30)
         self.attach.close()
         os.close(self.generations)
+        os.close(self.memory)
 
 
 def match(session: Session, pin_id: int) -> None:

@@ -22,7 +22,7 @@ from processes import other_user
 @pytest.fixture
 def table() -> Iterator[GenerationTable]:
     """Provides a table of four slots."""
-    with closing(GenerationTable(7, 4)) as made:
+    with closing(GenerationTable.make(7, 4)) as made:
         yield made
 
 
@@ -103,7 +103,7 @@ def test_a_later_process_of_the_store_writes_the_same_table(table: GenerationTab
 
 def test_the_table_keeps_one_descriptor() -> None:
     """Only the description for workers stays open, and Python's copy of the mapping's own."""
-    with closing(GenerationTable(424243, 4)) as table:
+    with closing(GenerationTable.make(424243, 4)) as table:
         assert len([name for name in _open_files() if "kvstore-generations-424243" in name]) == 2
         assert not os.get_inheritable(table.describe().descriptor)
 
@@ -132,7 +132,7 @@ def test_memory_that_cannot_be_had_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(generation_table.os, "posix_fallocate", refuse)
     with pytest.raises(NotEnoughMemory):
-        GenerationTable(424242, 1)
+        GenerationTable.make(424242, 1)
     assert [name for name in _open_files() if "kvstore-generations-424242" in name] == []
 
 

@@ -26,7 +26,7 @@ SHAPE = ExtentShape(extent_id=7, arena_id=1, tier=1, slot_count=4, slot_bytes=10
 @pytest.fixture
 def extent() -> Iterator[HostExtent]:
     """Provides a small extent."""
-    with closing(HostExtent(SHAPE)) as made:
+    with closing(HostExtent.allocate(SHAPE)) as made:
         yield made
 
 
@@ -109,7 +109,7 @@ def test_pages_stay_out_of_children_and_core_dumps(extent: HostExtent) -> None:
 
 def test_a_closed_extent_is_gone() -> None:
     """Closing unmaps and closes the descriptor, and can be repeated."""
-    extent = HostExtent(SHAPE)
+    extent = HostExtent.allocate(SHAPE)
     descriptor = extent.describe().export.descriptor
     extent.close()
     extent.close()
@@ -139,7 +139,7 @@ def test_more_than_there_is_is_refused_before_allocating(tmp_path: Path) -> None
     (tmp_path / "proc/meminfo").write_text("MemAvailable: 3 kB\n", encoding="utf-8")
     before = open_descriptors("memfd:")
     with pytest.raises(NotEnoughMemory) as refused:
-        HostExtent(SHAPE, HostTerms(tmp_path))
+        HostExtent.allocate(SHAPE, HostTerms(tmp_path))
     assert (refused.value.requested_bytes, refused.value.available_bytes) == (4000, 3072)
     assert open_descriptors("memfd:") <= before
 
@@ -159,7 +159,7 @@ def test_a_refusal_of_the_kernel_is_the_same_error(tmp_path: Path) -> None:
     """A refusal of the kernel, although memory seemed to be free, is NotEnoughMemory too."""
     before = open_descriptors("memfd:")
     with file_size_limit(1000), pytest.raises(NotEnoughMemory, match="kernel refused"):
-        HostExtent(SHAPE, HostTerms(tmp_path))
+        HostExtent.allocate(SHAPE, HostTerms(tmp_path))
     assert open_descriptors("memfd:") <= before
 
 
@@ -211,7 +211,7 @@ def test_memory_is_unregistered_before_it_goes() -> None:
         told.append(memory.nbytes)
         return lambda: told.append(mapping_flags(SHAPE.extent_id) != set())
 
-    extent = HostExtent(SHAPE, register=register)
+    extent = HostExtent.allocate(SHAPE, register=register)
     extent.close()
     extent.close()
     assert told == [SHAPE.size_bytes, True]
@@ -226,5 +226,5 @@ def test_who_cannot_be_told_of_memory_leaves_none() -> None:
 
     before = open_descriptors("memfd:")
     with pytest.raises(RuntimeError):
-        HostExtent(SHAPE, register=register)
+        HostExtent.allocate(SHAPE, register=register)
     assert open_descriptors("memfd:") <= before

@@ -24,7 +24,7 @@ SHAPE = ExtentShape(extent_id=17, arena_id=1, tier=1, slot_count=4, slot_bytes=1
 def test_a_kernel_without_populate_allocates_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux before 5.14 refuses the advice, as any kernel refuses an unknown number."""
     monkeypatch.setattr(populate, "MADV_POPULATE_WRITE", 9999)
-    with closing(HostExtent(SHAPE, HostTerms(threads=ENOUGH_THREADS))) as extent:
+    with closing(HostExtent.allocate(SHAPE, HostTerms(threads=ENOUGH_THREADS))) as extent:
         status = os.fstat(extent.describe().export.descriptor)
         assert status.st_blocks * 512 >= SHAPE.size_bytes
 
@@ -36,7 +36,7 @@ def test_a_kernel_without_populate_allocates_all_the_same(monkeypatch: pytest.Mo
 def test_pages_are_mapped_where_that_pays(*, threads: int, registered: bool, mapped: bool) -> None:
     """By enough threads, or for a device; otherwise only allocated, and mapped at a first touch."""
     register = (lambda _: lambda: None) if registered else None
-    with closing(HostExtent(SHAPE, HostTerms(threads=threads), register)) as extent:
+    with closing(HostExtent.allocate(SHAPE, HostTerms(threads=threads), register)) as extent:
         assert os.fstat(extent.describe().export.descriptor).st_blocks * 512 >= SHAPE.size_bytes
         assert (resident_bytes(f"kvstore-extent-{SHAPE.extent_id}") > 0) == mapped
 
@@ -48,10 +48,10 @@ def test_an_extent_of_reserved_pages_is_as_any_other() -> None:
     with hugepages_reserved(2) as had:
         if not had:
             with pytest.raises(NotEnoughMemory, match="nr_hugepages to at least"):
-                HostExtent(shape, terms)
+                HostExtent.allocate(shape, terms)
             return
         before = available_bytes()
-        with closing(HostExtent(shape, terms)) as extent:
+        with closing(HostExtent.allocate(shape, terms)) as extent:
             export = extent.describe().export
             assert isinstance(export, HostExport)
             assert (export.size_bytes, before - available_bytes()) == (2 * HUGEPAGE_BYTES,) * 2
@@ -70,13 +70,13 @@ def test_a_pool_that_is_too_small_is_refused_before_allocating() -> None:
     shape = SHAPE._replace(slot_bytes=HUGEPAGE_BYTES, slot_count=slots)
     before = open_descriptors("memfd:")
     with pytest.raises(NotEnoughMemory, match="nr_hugepages to at least") as refused:
-        HostExtent(shape, HostTerms(hugepages=Hugepages.RESERVED))
+        HostExtent.allocate(shape, HostTerms(hugepages=Hugepages.RESERVED))
     assert refused.value.requested_bytes == shape.size_bytes
     assert open_descriptors("memfd:") <= before
 
 
 def test_transparent_pages_are_asked_for() -> None:
     """The mapping has the kernel's advice, whether or not the kernel has such pages."""
-    with closing(HostExtent(SHAPE, HostTerms(hugepages=Hugepages.TRANSPARENT))):
+    with closing(HostExtent.allocate(SHAPE, HostTerms(hugepages=Hugepages.TRANSPARENT))):
         built = Path("/sys/kernel/mm/transparent_hugepage").exists()
         assert ("hg" in mapping_flags(SHAPE.extent_id)) == built

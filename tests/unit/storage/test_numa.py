@@ -68,7 +68,7 @@ def test_an_extent_s_pages_prefer_a_node() -> None:
         return
     node = numa.nodes()[-1]
     numa.try_node(node)
-    extent = HostExtent(SHAPE, HostTerms(numa_node=node, threads=ENOUGH_THREADS))
+    extent = HostExtent.allocate(SHAPE, HostTerms(numa_node=node, threads=ENOUGH_THREADS))
     lines = POLICIES.read_text(encoding="ascii").splitlines()
     [words] = [line.split() for line in lines if "memfd:kvstore-extent-909" in line]
     extent.close()

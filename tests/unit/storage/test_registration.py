@@ -54,7 +54,7 @@ class Book:
 def test_pieces_are_registered_in_order_and_undone_from_the_last() -> None:
     """Each once, however often the extent is closed."""
     book = Book()
-    extent = HostExtent(SHAPE, register=book.register)
+    extent = HostExtent.allocate(SHAPE, register=book.register)
     assert book.asked == SIZES
     assert book.undone == []
     extent.close()
@@ -76,7 +76,7 @@ def test_the_next_pieces_are_filled_while_one_is_registered() -> None:
         seen.append(memory.nbytes > 0 and wait_until(lambda: filled_bytes() == SHAPE.size_bytes))
         return lambda: None
 
-    HostExtent(SHAPE, register=register).close()
+    HostExtent.allocate(SHAPE, register=register).close()
     assert seen == [True] * 3
 
 
@@ -85,7 +85,7 @@ def test_where_one_is_refused_none_stays_registered(refused: int) -> None:
     """The log has it once, with the size of all pieces; the memory is used as it is."""
     book = Book(refused)
     with capture_logs() as lines:
-        extent = HostExtent(SHAPE, register=book.register)
+        extent = HostExtent.allocate(SHAPE, register=book.register)
     assert [(line["event"], line["size_bytes"]) for line in lines] == [
         ("host_memory_not_registered", SHAPE.size_bytes)
     ]
@@ -103,7 +103,7 @@ def test_an_error_that_nobody_foresaw_leaves_nothing(refused: int) -> None:
     book = Book(refused, ValueError)
     before = open_descriptors("memfd:")
     with pytest.raises(ValueError, match="refused"):
-        HostExtent(SHAPE, register=book.register)
+        HostExtent.allocate(SHAPE, register=book.register)
     assert sorted(book.undone) == [n for n in range(len(book.asked)) if n != refused]
     assert open_descriptors("memfd:") <= before
 
@@ -145,7 +145,7 @@ def test_memory_that_cannot_be_filled_leaves_no_registration(
     monkeypatch.setattr(host_memory, "fill", fill_some)
     before = open_descriptors("memfd:")
     with pytest.raises(NotEnoughMemory, match="kernel refused"):
-        HostExtent(SHAPE, register=book.register)
+        HostExtent.allocate(SHAPE, register=book.register)
     assert sorted(book.undone, reverse=True) == book.undone == [*reversed(range(len(book.asked)))]
     assert open_descriptors("memfd:") <= before
 

@@ -5,9 +5,10 @@ import logging
 import os
 import select
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from threading import Lock, Thread
+from types import MappingProxyType
 from weakref import WeakSet
 
 from kvstore.v1 import attach_pb2, types_pb2
@@ -23,11 +24,16 @@ from kvstore_client.errors import (
 from kvstore_client.fault_points import fault_point
 from kvstore_client.memory.extent_table import ExtentTable
 from kvstore_client.memory.mapped_extent import UntrustedExtent
+from kvstore_client.memory.shared_memory import MemoryIdentity
 
 PROTOCOL_VERSION = 1
 
 _logger = logging.getLogger(__name__)
 _open: "WeakSet[AttachConnection]" = WeakSet()
+
+
+class ConnectionLost(StoreUnavailable):
+    """The server ended the connection, or died, without a refusal."""
 
 
 class AttachConnection:
@@ -59,9 +65,20 @@ class AttachConnection:
             raise StoreUnavailable(f"no store answers at {self._path}: {error}") from None
         return self._ask(attach_pb2.ClientFrame(hello=hello), "welcome", deadline).welcome
 
-    def bind(self, lease_id: bytes, secret: bytes, deadline: Deadline) -> attach_pb2.Bound:
-        """Attaches this process to a lease; raises ``StoreError``."""
+    def bind(
+        self,
+        lease_id: bytes,
+        secret: bytes,
+        deadline: Deadline,
+        mapped: Mapping[int, MemoryIdentity] = MappingProxyType({}),
+    ) -> attach_pb2.Bound:
+        """Attaches this process to a lease, with the extents that it has mapped before.
+
+        Raises ``StoreError``.
+        """
         bind = attach_pb2.Bind(lease_id=lease_id, lease_secret=secret)
+        for extent_id, (device, inode, size_bytes) in mapped.items():
+            bind.mapped.add(extent_id=extent_id, device=device, inode=inode, size_bytes=size_bytes)
         return self._ask(attach_pb2.ClientFrame(bind=bind), "bound", deadline).bound
 
     def serve(self, table: ExtentTable, hung_up: Callable[[StoreError], None]) -> None:
@@ -130,7 +147,9 @@ class AttachConnection:
                     close_all(descriptors)
         except StoreError as error:
             hung_up(error)
-        except (OSError, EOFError, BrokenFrames, UntrustedExtent) as error:
+        except (OSError, EOFError) as error:
+            hung_up(ConnectionLost(f"the attach connection ended: {error}"))
+        except (BrokenFrames, UntrustedExtent) as error:
             hung_up(StoreUnavailable(f"the attach connection ended: {error}"))
         except Exception as error:
             # No extent can be mapped without this thread, so the session ends too.

@@ -155,6 +155,16 @@ class CircuitBreaker:
         if self._probe_failed:
             self._probe_at = self._clock()
 
+    def begin_anew(self) -> None:
+        """Closes for another server. Ignores the results of calls that began before."""
+        self.state = BreakerState.CLOSED
+        self._openings += 1
+        self._timeouts.clear()
+        self._failures = 0
+        self._tried = False
+        self._probe_failed = False
+        self._probe_waits.reset()
+
     def _open(self, timeouts: int, error: StoreError) -> None:
         self.state = BreakerState.OPEN
         self._openings += 1
@@ -241,6 +251,12 @@ class ProbingBreaker:
                 self._begin_probing()
             self._monitor.notify_all()
 
+    def begin_anew(self) -> None:
+        """Admits all requests again, because another server of the store answers."""
+        with self._monitor:
+            self._breaker.begin_anew()
+            self._monitor.notify_all()
+
     def close(self) -> None:
         """Stops probing. Does not wait."""
         with self._monitor:
@@ -303,8 +319,8 @@ class ProbeSample(NamedTuple):
 class StoreRequest:
     """The calls of one request: its remaining time, and its reports to the breaker.
 
-    ``asked`` is whether any call was sent. The request calls ``end`` if the lease is over.
-    One thread uses it.
+    ``asked`` is whether any call was sent. ``over`` gets an error that says that the lease is
+    over, and returns the error to raise. One thread uses it.
     """
 
     def __init__(
@@ -312,7 +328,7 @@ class StoreRequest:
         breaker: ProbingBreaker,
         admitted: AdmittedRequest,
         deadline: Deadline,
-        end: Callable[[StoreError], None],
+        over: Callable[[StoreError], StoreError],
         *,
         call_timeout: float,
     ) -> None:
@@ -321,7 +337,7 @@ class StoreRequest:
         self._breaker = breaker
         self._admitted = admitted
         self._deadline = deadline
-        self._end = end
+        self._over = over
         self._fair = call_timeout * FAIR_SHARE
         self._given = call_timeout
 
@@ -333,10 +349,14 @@ class StoreRequest:
         self._given = self._deadline.remaining()
         return self._given
 
+    def left(self) -> float:
+        """Returns the seconds left, or zero after them."""
+        return self._deadline.left()
+
     def ask(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Makes a call of ``LeaseCalls``, reports its result to the breaker, and raises its errors.
 
-        An error that says that the lease is over ends the session. After a timeout no
+        An error that says that the lease is over may end the session. After a timeout no
         request asks the store until it answers a probe. Raises ``StoreUnavailable`` if a
         refusal's retry time for this kind of call has not passed.
         """
@@ -346,8 +366,7 @@ class StoreRequest:
         try:
             answer = call(*args, **kwargs)
         except SESSION_OVER as error:
-            self._end(error)
-            raise
+            raise self._over(error) from None
         except StoreError as error:
             self.failed(kind, error)
             raise
@@ -358,12 +377,12 @@ class StoreRequest:
         """Raises ``StoreUnavailable`` if calls of this kind must not be sent yet."""
         self._breaker.check(kind)
 
-    def refused(self, kind: str, error: StoreError) -> None:
-        """Notes that an operation of an answered call failed."""
+    def refused(self, kind: str, error: StoreError) -> StoreError:
+        """Notes that an operation of an answered call failed; returns the error of its outcome."""
         if isinstance(error, SESSION_OVER):
-            self._end(error)
-        else:
-            self.failed(kind, error)
+            return self._over(error)
+        self.failed(kind, error)
+        return error
 
     def failed(self, kind: str, error: StoreError) -> None:
         """Notes that a call or another wait of the request failed."""

@@ -68,6 +68,10 @@ class LeaseCalls:
             lease_id=lease_id, store_epoch=store_epoch, slot_ranges=True, packed_slots=True
         )
 
+    def use(self, calls: StoreCalls) -> None:
+        """Sends later calls over ``calls``, to the server that continues the lease."""
+        self._calls = calls
+
     def match(
         self,
         namespace_id: bytes,

@@ -8,16 +8,15 @@ from threading import Condition
 
 from google.protobuf import duration_pb2
 
-from kvstore.v1 import attach_pb2, lease_pb2, store_pb2
-from kvstore_client.calls.attach_connection import AttachConnection
+from kvstore.v1 import attach_pb2, lease_pb2
 from kvstore_client.calls.deadlines import Deadline
 from kvstore_client.calls.grpc_channel import StoreCalls
-from kvstore_client.calls.lane import Lane
-from kvstore_client.calls.lane_pool import FEATURE, LanePool
+from kvstore_client.calls.lane_pool import FEATURE
 from kvstore_client.calls.lease_calls import LeaseCalls
 from kvstore_client.config import ClientConfig
 from kvstore_client.errors import StaleEpoch, StoreError, StoreUnavailable
 from kvstore_client.fault_points import fault_point
+from kvstore_client.lifecycle.handshake import Handshake
 from kvstore_client.lifecycle.joined_lease import LEASE_ID_BYTES, JoinedLease, SharedLease
 from kvstore_client.lifecycle.lease_keeper import LeaseTerm
 from kvstore_client.lifecycle.session import Attachment, Session
@@ -35,43 +34,30 @@ class Attempt:
     def __init__(
         self, runtime_dir: RuntimeDir, config: ClientConfig, joined: SharedLease | None = None
     ) -> None:
-        self._runtime_dir = runtime_dir
         self._config = config
-        self._connection = AttachConnection(runtime_dir.attach_socket)
-        self._calls: StoreCalls | None = None
-        self._aborted = False
         self._joined = joined
         self._lease_id = joined.lease_id if joined else os.urandom(LEASE_ID_BYTES)
         self._secret = joined.secret if joined else os.urandom(SECRET_BYTES)
+        self._handshake = Handshake(runtime_dir, config, self._lease_id, self._secret)
 
     def run(self, monitor: Condition, numbers: Iterator[int]) -> Session:
         """Returns the session. Raises ``StoreError`` after it cleaned up."""
         try:
             return Session(self._bind(), self._config, monitor, numbers)
         except StoreError:
-            self._connection.close()
-            if self._calls is not None:
-                self._calls.close()
+            self._handshake.close()
             raise
 
     def abort(self) -> None:
         """Makes :meth:`run` fail."""
-        self._aborted = True
-        self._connection.abort()
-        if self._calls is not None:
-            self._calls.cancel()
+        self._handshake.abort()
 
     def _bind(self) -> Attachment:
         deadline = Deadline(self._config.connect_timeout)
         fault_point("hello.before")
-        welcome = self._connection.hello(
-            self._config.display_name, cuda_mps=self._config.cuda_mps, deadline=deadline
-        )
+        welcome = self._handshake.hello(deadline)
         fault_point("hello.after")
-        calls = StoreCalls(self._runtime_dir.grpc_target, welcome.credential, self._secret)
-        self._calls = calls
-        if self._aborted:
-            raise StoreUnavailable("given up by this client")
+        calls = self._handshake.calls
         shared = SharedLease(welcome.store_epoch, self._lease_id, self._secret)
         if self._joined is not None:
             return self._join(self._joined, welcome, shared, deadline)
@@ -81,9 +67,9 @@ class Attempt:
             term = self._grant(calls, welcome, deadline)
             fault_point("grant.after")
             fault_point("bind.before")
-            self._connection.bind(self._lease_id, self._secret, deadline)
+            self._handshake.bind(deadline)
             fault_point("bind.after")
-            capabilities = self._capabilities(calls, deadline)
+            capabilities = self._handshake.capabilities(deadline)
         except StoreError:
             # The lease may be granted, and no one will use it. If this fails too, it expires.
             with contextlib.suppress(StoreError):
@@ -95,10 +81,9 @@ class Attempt:
                     self._config.call_timeout,
                 )
             raise
-        if self._config.hot_lane and FEATURE in capabilities.features:
-            calls.use_lanes(LanePool(self._open_lane))
+        self._handshake.use_lanes(capabilities)
         return Attachment(
-            self._connection,
+            self._handshake.connection,
             calls,
             lease,
             term,
@@ -107,15 +92,6 @@ class Attempt:
             shared,
             features=frozenset(capabilities.features),
         )
-
-    def _open_lane(self, timeout: float) -> Lane:
-        lane = Lane(self._runtime_dir.attach_socket)
-        try:
-            lane.open(self._config.display_name, self._lease_id, self._secret, Deadline(timeout))
-        except BaseException:
-            lane.close()
-            raise
-        return lane
 
     def _join(
         self,
@@ -127,22 +103,14 @@ class Attempt:
         """Binds this process to its owner's lease, which only the owner revokes."""
         if welcome.store_epoch != joined.store_epoch:
             raise StaleEpoch("STALE_EPOCH: the store restarted", reason="STALE_EPOCH")
-        assert self._calls is not None
-        lease = JoinedLease(self._calls, joined, self._config.ttl)
+        calls = self._handshake.calls
+        lease = JoinedLease(calls, joined, self._config.ttl)
         term = LeaseTerm(time.monotonic(), self._config.ttl)
-        self._connection.bind(joined.lease_id, joined.secret, deadline)
-        limits = self._capabilities(self._calls, deadline).limits
+        self._handshake.bind(deadline)
+        limits = self._handshake.capabilities(deadline).limits
         return Attachment(
-            self._connection, self._calls, lease, term, welcome, limits, shared, joined=True
+            self._handshake.connection, calls, lease, term, welcome, limits, shared, joined=True
         )
-
-    def _capabilities(
-        self, calls: StoreCalls, deadline: Deadline
-    ) -> store_pb2.GetCapabilitiesResponse:
-        answer: store_pb2.GetCapabilitiesResponse = calls.call_cancellably(
-            calls.store.GetCapabilities, store_pb2.GetCapabilitiesRequest(), deadline.remaining()
-        )
-        return answer
 
     def _grant(
         self, calls: StoreCalls, welcome: attach_pb2.Welcome, deadline: Deadline

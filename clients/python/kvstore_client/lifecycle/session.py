@@ -4,13 +4,14 @@ import itertools
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import Condition
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kvstore.v1 import attach_pb2, store_pb2
-from kvstore_client.calls.attach_connection import AttachConnection
+from kvstore_client.calls.attach_connection import AttachConnection, ConnectionLost
 from kvstore_client.calls.circuit_breaker import (
     CircuitBreaker,
     ProbeSample,
@@ -20,11 +21,12 @@ from kvstore_client.calls.circuit_breaker import (
 from kvstore_client.calls.deadlines import Backoff, Deadline, StoreBudget
 from kvstore_client.calls.grpc_channel import StoreCalls
 from kvstore_client.calls.lease_calls import LeaseCalls
-from kvstore_client.config import ClientConfig
+from kvstore_client.config import MAX_CALL_TIMEOUT, ClientConfig
 from kvstore_client.errors import (
     SESSION_OVER,
     ForkedClient,
     Internal,
+    NotAttached,
     StoreError,
     StoreRefused,
     StoreTimedOut,
@@ -72,6 +74,10 @@ def is_unclear(error: BaseException) -> bool:
     return not isinstance(error, StoreRefused) or isinstance(error, Internal)
 
 
+T = TypeVar("T")
+
+# Seconds from the failure of a call until its server's end is seen on the attach connection.
+END_SEEN = 0.25
 # The ids begin below this, so at least half of all ids follow the first.
 FIRST_IDS = 1 << 63
 
@@ -79,7 +85,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Session:
-    """The time from attaching until the end of the lease, the connection or the client.
+    """The time from attaching until the end of the lease, the client, or the store's memory.
+
+    If the store's memory outlives its server, the end of the connection *suspends* the session:
+    it takes no work, and all its memory and holds stay. :meth:`resume` continues it over another
+    connection.
 
     An ended session takes no new work. Its open matches and reservations stay usable: their
     memory stays mapped and is not recycled. Once the last one is released (*drained*),
@@ -103,13 +113,17 @@ class Session:
         self.shared = attachment.shared
         self.features = attachment.features
         self.max_batch_size = attachment.limits.max_batch_size or 1
-        self._joined = attachment.joined
+        self.joined = attachment.joined
         limit = attachment.limits.max_deadline.ToTimedelta().total_seconds()
         self.call_timeout = min(config.call_timeout, limit or config.call_timeout)
         self.namespaces: dict[NamespaceKey, OpenedNamespace | StoreError] = {}
         # The error of the last attempt to open a namespace, if a retry may succeed.
         self.not_yet: dict[NamespaceKey, StoreError] = {}
         self.ended: StoreError | None = None
+        # Why the connection was lost, until there is another one.
+        self.suspended: StoreError | None = None
+        self._outlives = attachment.welcome.outlives
+        self._connection_count = 1
         self._config = config
         self._monitor = monitor
         self._pid = os.getpid()
@@ -122,7 +136,7 @@ class Session:
             call_timeout=self.call_timeout,
             backoff=Backoff(config.first_backoff, config.longest_backoff),
             max_batch_size=self.max_batch_size,
-            tell_unmapped=attachment.connection.tell_unmapped,
+            tell_unmapped=self._tell_unmapped,
             closed=self._close,
             lingering=lambda: self.extents.lingering,
         )
@@ -150,16 +164,18 @@ class Session:
             self._probe,
             self._sender.prompt,
         )
-        self._keeper = LeaseKeeper(attachment.lease.renew, self, attachment.term)
+        self._keeper = LeaseKeeper(
+            attachment.lease.renew, self, attachment.term, longest_call=limit or MAX_CALL_TIMEOUT
+        )
         self._keeper.start()
-        attachment.connection.serve(self.extents, self.end)
+        self._serve(attachment.connection)
 
     # State.
 
     @property
     def usable(self) -> bool:
         """True while new work is sent: the lease is held and the store answers."""
-        return self.ended is None and self._breaker.passes and self._keeper.holds
+        return self._continues and self._breaker.passes and self._keeper.holds
 
     @property
     def drained(self) -> bool:
@@ -177,6 +193,68 @@ class Session:
         self._keeper.stop()
         self._breaker.close()
         self.calls.cancel()
+        self._sender.wake()
+
+    def resume(
+        self, connection: AttachConnection, calls: StoreCalls, features: frozenset[str]
+    ) -> bool:
+        """Continues the suspended session over a bound connection. Returns False if it ended.
+
+        The connector's thread calls it. The session owns both from now on unless it ended.
+        """
+        with self._monitor:
+            if self.ended is not None:
+                return False
+            lost = self._connection, self.calls
+            self._connection, self.calls, self.features = connection, calls, features
+            self.lease.use(calls)
+            self._breaker.begin_anew()
+            self.suspended = None
+            self._connection_count += 1
+            self._monitor.notify_all()
+        _logger.info("session_resumed", extra={"store_epoch": self.store_epoch})
+        for each in lost:
+            each.close()
+        try:
+            self._serve(connection)
+        except RuntimeError as error:  # no threads left
+            self.end(StoreUnavailable(f"the attach connection cannot be read: {error}"))
+        self._keeper.prompt()
+        self._sender.prompt()
+        return True
+
+    def _over(self, error: StoreError) -> StoreError:
+        """Ends the session for a refusal of ``SESSION_OVER``, and returns the error to raise.
+
+        The store's next server may answer before this process is attached to it. Then the session
+        is suspended instead, and the call counts as not answered: it may have reached the server
+        before.
+        """
+        if isinstance(error, NotAttached) and self._outlives:
+            self._connection.abort()
+            return StoreUnavailable(f"until this process is attached again: {error}")
+        self.end(error)
+        return error
+
+    def _serve(self, connection: AttachConnection) -> None:
+        connection.serve(self.extents, partial(self._lost, connection))
+
+    def _tell_unmapped(self, extent_ids: list[int]) -> None:
+        # A server that has not heard of them asks for them again.
+        self._connection.tell_unmapped(extent_ids)
+
+    def _lost(self, connection: AttachConnection, reason: StoreError) -> None:
+        """Suspends the session if its memory may outlive the server, and otherwise ends it."""
+        outlives = isinstance(reason, ConnectionLost) and self._outlives
+        if not outlives or self.extents.identities() is None:
+            self.end(reason)
+            return
+        with self._monitor:
+            if self.ended is not None or connection is not self._connection:
+                return
+            self.suspended = reason
+            self._monitor.notify_all()
+        _logger.info("session_suspended", extra={"reason": str(reason)})
         self._sender.wake()
 
     def renewed(self) -> None:
@@ -213,13 +291,12 @@ class Session:
         """
         with (budget or StoreBudget(self.call_timeout)).spend(self.call_timeout) as deadline:
             with self._monitor:
-                if self._joined or self.ended is not None or not self._keeper.holds:
-                    raise self._why_not()
+                self._require_open()
                 ticket = self._breaker.admit()
                 self._holds += 1
                 self._sample = sample or self._sample
             request = StoreRequest(
-                self._breaker, ticket, deadline, self.end, call_timeout=self.call_timeout
+                self._breaker, ticket, deadline, self._over, call_timeout=self.call_timeout
             )
             try:
                 yield request
@@ -231,16 +308,48 @@ class Session:
                 self._breaker.leave(ticket)
                 self.leave()
 
+    def ask_again(self, request: StoreRequest, call: Callable[..., T], *arguments: object) -> T:
+        """Makes a call that may be repeated, with the request's remaining time as its timeout.
+
+        Repeats it if the store's server ended before the answer and another server continues
+        the session in this time. Raises the errors of ``StoreRequest.ask``.
+        """
+        while True:
+            count = self._connection_count
+            try:
+                return request.ask(call, *arguments, request.remaining())
+            except StoreTimedOut:
+                raise
+            except StoreUnavailable:
+                if not self._wait_resumed(count, request):
+                    raise
+
+    def _wait_resumed(self, count: int, request: StoreRequest) -> bool:
+        """Waits for a connection after the first ``count``; returns whether one came in time."""
+        if not self._outlives:
+            return False
+        with self._monitor:
+            # A lane may end before the attach connection does.
+            self._monitor.wait_for(
+                lambda: not self._continues or self._connection_count > count,
+                min(END_SEEN, request.left()),
+            )
+            if self._connection_count == count and not self._continues:
+                self._monitor.wait_for(
+                    lambda: self.ended is not None or self._connection_count > count,
+                    request.left(),
+                )
+            return self._continues and self._connection_count > count
+
     def settle(self, request: StoreRequest) -> None:
         """Waits until the store has all earlier releases; raises ``StoreUnavailable``.
 
         A release that is on a lane, ahead of the request, counts too. So a caller that
         released slots can reserve them again.
         """
-        if self._sender.settle(request.remaining(), lambda: self.ended is not None):
+        if self._sender.settle(request.remaining(), lambda: not self._continues):
             return
-        if self.ended is not None:
-            raise self._why_not()
+        self._require_open()
         error = StoreTimedOut("earlier releases are still under way")
         request.failed("settle", error)
         raise error
@@ -264,12 +373,21 @@ class Session:
         else:
             self.lease.peek(*self._sample, self.call_timeout)
 
-    def _why_not(self) -> StoreError:
+    @property
+    def _continues(self) -> bool:
+        """True unless the session ended or lost its connection."""
+        return self.ended is None and self.suspended is None
+
+    def _require_open(self) -> None:
+        """Raises :class:`StoreUnavailable` if the session takes no work."""
         if self.ended is not None:
-            return StoreUnavailable(f"the session ended: {self.ended}")
-        if self._joined:
-            return StoreUnavailable("this process joined a lease, whose owner makes the requests")
-        return StoreUnavailable("the lease was not renewed in time")
+            raise StoreUnavailable(f"the session ended: {self.ended}")
+        if self.joined:
+            raise StoreUnavailable("this process joined a lease, whose owner makes the requests")
+        if self.suspended is not None:
+            raise StoreUnavailable(f"until the store is back: {self.suspended}")
+        if not self._keeper.holds:
+            raise StoreUnavailable("the lease was not renewed in time")
 
     # Holds.
 
@@ -309,14 +427,13 @@ class Session:
         try:
             opened = self.lease.open_namespace(*key, deadline.remaining())
         except SESSION_OVER as error:
-            self.end(error)
-            raise
+            raise self._over(error) from None
         with self._monitor:
             settled = self._monitor.wait_for(
-                lambda: self.ended is not None or self.extents.settled(opened.extent_ids),
+                lambda: not self._continues or self.extents.settled(opened.extent_ids),
                 deadline.remaining(),
             )
-        if not settled or self.ended is not None:
+        if not settled or not self._continues:
             raise StoreTimedOut("the namespace's extents were not acknowledged in time")
         found = OpenedNamespace(opened.namespace_id, opened.arena_id, key.layout.page_tokens)
         self.note_namespace(key, self.extents.refusal(opened.extent_ids) or found)

@@ -3,8 +3,12 @@
 import contextlib
 import itertools
 import logging
+import math
 import os
+import time
+from collections.abc import Callable
 from copy import copy
+from functools import partial
 from threading import Condition, Thread
 
 from kvstore_client.calls.deadlines import Backoff, Deadline, StoreBudget
@@ -21,18 +25,22 @@ from kvstore_client.errors import (
 )
 from kvstore_client.lifecycle.attach_attempt import Attempt
 from kvstore_client.lifecycle.joined_lease import SharedLease
+from kvstore_client.lifecycle.reattachment import Reattachment
 from kvstore_client.lifecycle.session import Session
 from kvstore_client.namespace_key import NamespaceKey
 from kvstore_client.runtime_dir import RuntimeDir
 
 # A namespace that is refused for this is tried again.
 PASSING = PoolExhausted
+# The longest wait in seconds between attempts to resume a session. The store is expected back
+# at once, and its socket refuses without a wait until then.
+LONGEST_RESUME_WAIT = 0.1
 
 _logger = logging.getLogger(__name__)
 
 
 class Connector:
-    """A thread that keeps one session at a time, and begins the next after each end.
+    """A thread that keeps one session at a time, resumes it, and begins the next after each end.
 
     An ended session drains first: its extent ids and slots name other pages in the next.
     So the next session begins only after all holds of the last one are released. With
@@ -53,8 +61,9 @@ class Connector:
         self._wanted: list[NamespaceKey] = []
         self._numbers = itertools.count(1)
         self._session: Session | None = None
-        self._attempt: Attempt | None = None
+        self._attempt: Attempt | Reattachment | None = None
         self._leaving: list[Session] = []
+        self._resumed_at = -math.inf
         self._started = False
         self._tried = False
         self._closing = False
@@ -198,14 +207,19 @@ class Connector:
             _logger.debug("attach_failed", extra={"reason": str(error)})
 
     def _serve(self, session: Session) -> None:
-        """Opens the wanted namespaces until the session ends."""
+        """Opens the wanted namespaces, and resumes the session, until the session ends."""
+        interrupted = partial(self._interrupted, session)
         backoff = Backoff(self._config.first_backoff, self._config.longest_backoff)
         while True:
             with self.monitor:
-                self.monitor.wait_for(lambda: self._over(session) or self._unopened(session))
+                self.monitor.wait_for(lambda: self._interrupted(session) or self._unopened(session))
                 if self._over(session):
                     break
-                key = self._unopened(session)[0]
+                suspended = session.suspended is not None
+                key = None if suspended else self._unopened(session)[0]
+            if key is None:
+                self._resume(session)
+                continue
             try:
                 session.open_namespace(key)
             except SESSION_OVER:
@@ -214,16 +228,45 @@ class Connector:
                 if isinstance(error, PASSING):
                     session.not_yet[key] = error.with_traceback(None)
                     self._put_last(key)
-                    self._pause(max(backoff.delay(), _retry_after(error)), session)
+                    self._pause(max(backoff.delay(), _retry_after(error)), interrupted)
                 else:
                     _logger.warning("namespace_refused", extra={"reason": str(error)})
                     session.note_namespace(key, error)
             except StoreError as error:
                 session.not_yet[key] = error.with_traceback(None)
                 self._put_last(key)
-                self._pause(backoff.delay(), session)
+                self._pause(backoff.delay(), interrupted)
             else:
                 backoff.reset()
+
+    def _resume(self, session: Session) -> None:
+        """Tries to resume a suspended session until it is resumed or ends."""
+        config = self._config
+        longest = max(config.first_backoff, min(config.longest_backoff, LONGEST_RESUME_WAIT))
+        backoff = Backoff(config.first_backoff, longest)
+        if time.monotonic() - self._resumed_at < LONGEST_RESUME_WAIT:
+            # The last connection was lost at once, and the next one may be too.
+            self._pause(backoff.delay(), lambda: self._over(session))
+        while session.suspended is not None and not self._over(session):
+            try:
+                attempt = Reattachment(self._runtime_dir, config, session)
+                with self.monitor:
+                    self._attempt = attempt
+                if self._over(session):
+                    attempt.abort()
+                attempt.run()
+                self._resumed_at = time.monotonic()
+            except SESSION_OVER as error:
+                session.end(error)
+            except StoreError as error:
+                _logger.debug("resume_failed", extra={"reason": str(error)})
+                self._pause(backoff.delay(), lambda: self._over(session))
+            except Exception:  # such as no descriptors or threads left: that passes
+                _logger.exception("connector_failed")
+                self._pause(backoff.delay(), lambda: self._over(session))
+            finally:
+                with self.monitor:
+                    self._attempt = None
 
     def _put_last(self, key: NamespaceKey) -> None:
         """Moves a namespace behind the others that wait."""
@@ -235,16 +278,16 @@ class Connector:
     def _over(self, session: Session) -> bool:
         return self._closing or session.ended is not None
 
+    def _interrupted(self, session: Session) -> bool:
+        return self._over(session) or session.suspended is not None
+
     def _unopened(self, session: Session) -> list[NamespaceKey]:
         return [key for key in self._wanted if key not in session.namespaces]
 
-    def _pause(self, seconds: float, session: Session | None = None) -> None:
-        """Waits for some seconds, or until the session or the client ends."""
+    def _pause(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Waits for some seconds, or until the client ends or ``until`` returns True."""
         with self.monitor:
-            self.monitor.wait_for(
-                lambda: self._closing or (session is not None and session.ended is not None),
-                seconds,
-            )
+            self.monitor.wait_for(lambda: self._closing or until(), seconds)
 
     def _leave(self, session: Session) -> None:
         """Ends the session, waits until it has no holds, and finishes it."""

@@ -10,6 +10,7 @@ from kvstore_client.memory.cuda.cuda_extent import CudaExtent
 from kvstore_client.memory.host_extent import HostExtent, Register
 from kvstore_client.memory.mapped_extent import MappedExtent, UntrustedExtent
 from kvstore_client.memory.page_generations import map_generations
+from kvstore_client.memory.shared_memory import MemoryIdentity, identity_of
 from kvstore_client.page_runs import Pages
 
 
@@ -134,9 +135,12 @@ class ExtentTable:
     def add(self, extent: types_pb2.Extent, descriptors: Sequence[int]) -> bool:
         """Maps an extent unless it is mapped already; raises as :func:`map_extent` does.
 
-        Returns whether it is mapped, which is False after :meth:`close`.
+        Returns whether it is mapped, which is False after :meth:`close`. Raises
+        :class:`UntrustedExtent` if it is mapped and now comes with other memory.
         """
-        if extent.extent_id in self._mapped:
+        known = self._mapped.get(extent.extent_id)
+        if known is not None:
+            _require_same(known, extent, descriptors)
             return True
         mapped = map_extent(
             extent,
@@ -249,6 +253,16 @@ class ExtentTable:
         """Returns an extent, or None if it is not mapped."""
         return self._mapped.get(extent_id)
 
+    def identities(self) -> dict[int, MemoryIdentity] | None:
+        """Returns the identity of each mapped extent's memory, by the extent's id.
+
+        Returns None if one is memory of a device, which ends with the server that gave it.
+        """
+        with self._monitor:
+            found = {key: each.identity for key, each in self._mapped.items()}
+        known = {key: each for key, each in found.items() if each is not None}
+        return known if len(known) == len(found) else None
+
     def strange(self, pages: Pages) -> set[int]:
         """Returns the extents of ``pages`` that are not mapped, or too small for a range of slots.
 
@@ -273,3 +287,15 @@ class ExtentTable:
     def _changed(self) -> None:
         self._number = next(self._numbers)
         self._monitor.notify_all()
+
+
+def _require_same(
+    mapped: MappedExtent, extent: types_pb2.Extent, descriptors: Sequence[int]
+) -> None:
+    """Raises :class:`UntrustedExtent` if the announced memory is not that which is mapped."""
+    index = extent.host.descriptor_index
+    same = mapped.identity is None or (
+        index < len(descriptors) and identity_of(descriptors[index]) == mapped.identity
+    )
+    if not same:
+        raise UntrustedExtent(f"extent {extent.extent_id} came again with other memory")

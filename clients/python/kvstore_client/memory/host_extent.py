@@ -11,6 +11,7 @@ from kvstore_client.memory.shared_memory import (
     Unregister,
     UntrustedMemory,
     check_memory,
+    identity_of,
     map_memory,
     populate,
 )
@@ -55,6 +56,7 @@ class HostExtent(MappedExtent):
             check_memory(descriptor, size)
         except UntrustedMemory as error:
             raise UntrustedExtent(f"extent {extent.extent_id}: {error}") from error
+        self.identity = identity_of(descriptor)
         report = partial(unmapped, self.extent_id) if unmapped else None
         registered = partial(self._register, register) if register else None
         if address_range is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from xxhash import xxh3_64_intdigest
 
 from kvstore.v1 import types_pb2
+from kvstore_client.memory.shared_memory import MemoryIdentity
 from kvstore_client.page_layout import PagedContent, PageLayout
 from kvstore_client.page_runs import PageRef
 
@@ -29,13 +30,14 @@ class MappedExtent(ABC):
     has no such memory, and does not unmap. Any thread may use it.
 
     ``generations`` has the current generation of each slot, by the slot's index. It is None
-    if the store does not share them.
+    if the store does not share them. ``identity`` is that of host memory; None for a device's.
 
     Raises :class:`UntrustedExtent` if the slots do not fit in ``size_bytes``, the size of the
     handle's memory.
     """
 
     generations: memoryview | None = None
+    identity: MemoryIdentity | None = None
 
     def __init__(self, extent: types_pb2.Extent, size_bytes: int) -> None:
         if not extent.slot_count or not extent.slot_bytes:

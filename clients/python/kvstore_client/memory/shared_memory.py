@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 # Without these seals the store could shrink the memory, and SIGBUS would kill a reader.
 REQUIRED_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -34,6 +34,23 @@ Unregister: TypeAlias = Callable[[Callable[[], None]], None]
 
 class UntrustedMemory(Exception):
     """A descriptor's memory is smaller than announced, or could shrink."""
+
+
+class MemoryIdentity(NamedTuple):
+    """The memory behind a descriptor, as fstat describes it.
+
+    The inode names no other memory while this one is mapped.
+    """
+
+    device: int
+    inode: int
+    size_bytes: int
+
+
+def identity_of(descriptor: int) -> MemoryIdentity:
+    """Returns the identity of a descriptor's memory."""
+    status = os.fstat(descriptor)
+    return MemoryIdentity(status.st_dev, status.st_ino, status.st_size)
 
 
 def check_memory(descriptor: int, size: int) -> None:

@@ -238,6 +238,22 @@ def test_what_is_refused_for_a_time_is_not_asked_before(broken: Broken) -> None:
     assert broken.state is BreakerState.CLOSED
 
 
+def test_another_server_begins_with_a_clean_record(broken: Broken) -> None:
+    """For another server an open breaker is closed, and the last one's timeouts do not count."""
+    for _ in range(3):
+        broken.request(SLOW)
+        broken.probe()
+    late = broken.breaker.admit()
+    broken.breaker.begin_anew()
+    assert broken.breaker.state is BreakerState.CLOSED
+    broken.breaker.failed(late, "match", SLOW)
+    broken.breaker.leave(late)
+    broken.request()
+    broken.request(SLOW)
+    assert broken.breaker.state is BreakerState.OPEN
+    assert broken.probe() == 0
+
+
 def test_no_number_of_timeouts_is_too_many(broken: Broken) -> None:
     """The breaker never stays open longer than its limit, even after thousands of timeouts."""
     for _ in range(3000):

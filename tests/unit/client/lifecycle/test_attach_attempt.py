@@ -64,7 +64,7 @@ def test_a_lease_that_is_refused_leaves_nothing(
     with pytest.raises(errors.StoreDraining):
         attempted.run()
     assert len(attempted.peer.frames) == 1
-    assert attempted.attempt._connection._socket.fileno() == -1
+    assert attempted.attempt._handshake.connection._socket.fileno() == -1
 
 
 def test_a_lease_of_another_epoch_is_given_back(

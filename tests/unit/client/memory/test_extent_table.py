@@ -63,6 +63,33 @@ def test_an_extent_announced_again_is_mapped_once(table: ExtentTable, memory: in
     assert (table.number, table.get(1)) == (number, first)
 
 
+def test_an_extent_that_comes_again_with_other_memory_is_refused(
+    table: ExtentTable, memory: int
+) -> None:
+    """An id names one memory while it is mapped. A missing descriptor counts as another."""
+    table.add(described(1), [memory])
+    other = sealed_memfd(64, REQUIRED_SEALS)
+    for descriptors in ([other], []):
+        with pytest.raises(UntrustedExtent, match="came again with other memory"):
+            table.add(described(1), descriptors)
+    os.close(other)
+    assert table.get(1) is not None
+
+
+def test_the_memory_of_extents_has_an_identity(table: ExtentTable, memory: int) -> None:
+    """Each mapped extent has the identity of its descriptor, and memory of a device has none."""
+    table.add(described(1), [memory])
+    status = os.fstat(memory)
+    assert table.identities() == {1: (status.st_dev, status.st_ino, 64)}
+    extent = table.get(1)
+    assert extent is not None
+    extent.identity = None
+    assert table.identities() is None
+    table.add(described(1), [])
+    table.give_up()
+    assert table.identities() == {}
+
+
 def test_the_number_grows_with_each_change(table: ExtentTable, memory: int) -> None:
     """Each mapping and unmapping gives the table a new number. Unmapping nothing does not."""
     numbers = [table.number]

@@ -38,23 +38,40 @@ def test_the_servers_own_uid_and_root_are_admins() -> None:
 
 
 def test_a_uid_has_one_credential() -> None:
-    """Asking again answers the same, so that the table is bounded by the uids."""
+    """Asking again answers the same."""
     credentials = Credentials()
     assert credentials.issue(1000) == credentials.issue(1000)
     assert credentials.issue(1000) != credentials.issue(1001)
 
 
 def test_credentials_are_of_one_store_alone() -> None:
-    """Another store, or this one after a restart, does not know them."""
+    """Another store, or this one with other memory, does not know them."""
     credential = Credentials().issue(1000)
     with pytest.raises(CredentialRequired):
         Credentials().identify(credential)
 
 
-@pytest.mark.parametrize("guess", ["", "x", "\udcff", "uid-1000"])
+def test_a_store_that_goes_on_knows_the_credentials_of_before() -> None:
+    """Also those that the earlier server issued, which this one never saw."""
+    key = b"k" * 32
+    credential = Credentials(key=key).issue(1000)
+    assert Credentials(key=key).identify(credential).identity == Identity("uid-1000")
+
+
+MAC = Credentials(key=b"k" * 32).issue(1000).partition(".")[2]
+
+
+@pytest.mark.parametrize(
+    "guess",
+    [
+        *("", "x", "\udcff", "uid-1000", f"uid-1001.{MAC}", f"uid-01000.{MAC}", f"uid-1000.{MAC}="),
+        *(f"uid-1000.{MAC[:-1]}", f"uid-1000.{MAC[::-1]}", f"uid-{'1' * 5000}.{MAC}"),
+        *(f"uid-\u0661\u0660\u0660\u0660.{MAC}", f" uid-1000.{MAC}"),
+    ],
+)
 def test_a_guess_is_refused(guess: str) -> None:
     """A credential that was not issued identifies nobody, whatever it is made of."""
-    credentials = Credentials()
+    credentials = Credentials(key=b"k" * 32)
     credentials.issue(1000)
     with pytest.raises(CredentialRequired):
         credentials.identify(guess)

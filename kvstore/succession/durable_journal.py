@@ -1,0 +1,336 @@
+"""A journal's memory that outlives the process, and the cleaner that keeps it small."""
+
+import os
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Final, NamedTuple, Self
+
+import structlog
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.journal.memory import Buffer
+from kvstore.core.journal.packing import pack, unpack
+from kvstore.core.journal.records import (
+    ABORT_FORM,
+    ABORTED,
+    INSERTED,
+    PAGES_FORM,
+    LeaseEndedRecord,
+    RecordKind,
+    decode,
+)
+from kvstore.core.journal.rows import (
+    HoldKey,
+    HoldRow,
+    IdScope,
+    LeaseRow,
+    NamespaceRow,
+    Row,
+    Table,
+    decode_row,
+    encode_row,
+)
+from kvstore.core.recovery.written import JournalContents
+from kvstore.core.values.tokens import TOKEN_BYTES
+from kvstore.journal import (
+    NeverCreated,
+    OtherVersion,
+    RecordRing,
+    RecordTooLarge,
+    WrongMemory,
+)
+from kvstore.succession.hold_table import HoldTable
+from kvstore.succession.journal_layout import MakeMemory, find_memories, make_memories
+from kvstore.succession.live_records import LiveRecords, Payload, split_pages
+from kvstore.succession.ring_rows import ROW, RingRows
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# The version of the records and rows. Another one cannot be recovered.
+JOURNAL_VERSION: Final = 1
+_IDENTITY_BYTES: Final = 16
+# Python 3.11 takes 0.2 us to look a member up in its enumeration.
+_LEASE_ENDED: Final = int(RecordKind.LEASE_ENDED)
+_RESERVATION: Final = int(IdScope.RESERVATION)
+# The key of the store's own row. All others begin with the number of their table.
+_STORE: Final = b"\0"
+# Above this share of the ring, cleaning is worth its time. An append cleans above seven eighths.
+WORTH_CLEANING: Final = 0.75
+_ADVICE: Final = "Set a larger --journal-bytes. The cache goes on, but the next start is empty."
+
+
+class StoreRow(NamedTuple):
+    """The store that a journal belongs to.
+
+    ``store_epoch`` stays the same for as long as the cache does, and ``instance`` counts the
+    processes that wrote the journal. ``credential_key`` makes the credentials of clients.
+    ``settings`` are the bytes of all that has to be equal for a recovery.
+    """
+
+    store_epoch: int
+    instance: int
+    credential_key: bytes
+    settings: bytes
+
+
+class DurableJournal:
+    """A :class:`~kvstore.core.journal.memory.JournalMemory` that a later process opens.
+
+    Holds are rows of a table, and so are their tombstones. All other rows, and the core's records,
+    are records of a ring, in which a cleaner keeps what is live.
+
+    ``append``, ``put``, ``clear`` and ``bury`` raise nothing. If the memory is too small or
+    damaged, the journal gives up: ``given_up`` says why, its memory cannot be opened any more, and
+    it takes no further write. The cache goes on, and the next start is a clean one. Under the mutex
+    of the cache.
+    """
+
+    def __init__(self, holds: HoldTable) -> None:
+        """Use ``create`` or ``open``."""
+        self.given_up: str | None = None
+        self.store = StoreRow(0, 0, b"", b"")
+        self._ring: RecordRing
+        self._holds = holds
+        self._rows = RingRows()
+        # Holds that are rows of the ring, since they do not fit into the table.
+        self._large_holds: set[Hashable] = set()
+        self._records = LiveRecords()
+        self._written = self._records.written
+        self._cache: PrefixCache | None = None
+        # The extents of the cache changed since their generations were looked up.
+        self._extents_changed = True
+
+    @classmethod
+    def create(cls, make: MakeMemory, size_bytes: int, store: StoreRow) -> Self:
+        """Returns an empty journal of a store, in new memory of at most ``size_bytes`` in all.
+
+        ``make`` makes each memory, whose name begins with "journal-". Raises what it raises, and
+        ValueError if the size is too small. ``open`` refuses a journal whose creation was cut off.
+        """
+        identity = os.urandom(_IDENTITY_BYTES)
+        holds, segments = make_memories(make, size_bytes)
+        made = cls(HoldTable.create(holds, identity))
+        made._ring = RecordRing.create(segments, identity, made._still_live)
+        made.replace_store(store)
+        if made.given_up is not None:
+            raise ValueError(f"{size_bytes} bytes are too few for a journal: {made.given_up}")
+        return made
+
+    @classmethod
+    def open(cls, memories: Mapping[str, memoryview]) -> Self:
+        """Returns the journal that an earlier process left. Writes nothing.
+
+        ``memories`` are all whose names begin with "journal-". Raises
+        :class:`~kvstore.journal.JournalUnusable`.
+        """
+        memory, segments = find_memories(memories)
+        holds = HoldTable.open(memory)
+        opened = cls(holds)
+        opened._ring = RecordRing.open(segments, opened._still_live)
+        if holds.identity != opened._ring.identity:
+            raise WrongMemory("the holds and the ring are of two journals")
+        opened._restore()
+        return opened
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes of the ring's records, live and dead."""
+        return self._ring.used_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The most that ``used_bytes`` is. Live records SHOULD take at most half of it."""
+        return self._ring.capacity_bytes
+
+    def contents(self) -> JournalContents:
+        """Returns all that is written, for a recovery. It MUST be read before the next write."""
+        rows: dict[Table, dict[object, Row]] = {table: {} for table in Table}
+        for hold in self._holds.rows():
+            rows[Table.HOLDS][hold.key] = hold
+        # A hold that is there and here was about to leave the table.
+        for name, data in self._rows.rows(self._payloads()):
+            if name != _STORE:
+                table, key = _key_of(name)
+                rows[table][key] = decode_row(table, data)
+        records = (bytes(each) for each in self._payloads() if each[0] < ROW)
+        # A hold under an id of which a tombstone is still there came later.
+        holds = rows[Table.HOLDS]
+        tombstones = (key for key in self._holds.tombstones() if key not in holds)
+        return JournalContents(records, rows, tombstones)
+
+    def follow(self, cache: PrefixCache) -> None:
+        """Drops from now on what a cache does not need. Until then the cleaner keeps all."""
+        self._cache = cache
+        self._extents_changed = True
+
+    def append(self, *parts: Buffer) -> None:
+        """Adds a record, given in parts, after all others."""
+        if self.given_up is not None:
+            return
+        try:
+            self._ring.append(*parts)
+            self._written.append(parts[0])
+        except RecordTooLarge as error:
+            self._append_in_parts(b"".join(parts), error)
+        except Exception as error:  # noqa: BLE001 - a verb goes on without a journal
+            self._give_up(error)
+
+    def put(self, table: Table, key: Hashable, row: Row) -> None:
+        """Puts a row in place of the one of its key, if there is one."""
+        if self.given_up is not None:
+            return
+        try:
+            if not isinstance(row, HoldRow):
+                self._rows.put(self._ring.append, _name(table, key), encode_row(row))
+                self._note(row)
+            elif key in self._large_holds or not self._holds.put(key, row):
+                self._rows.put(self._ring.append, _name(table, key), encode_row(row))
+                self._large_holds.add(key)
+                self._holds.clear(key)
+        except Exception as error:  # noqa: BLE001 - as for ``append``
+            self._give_up(error)
+
+    def clear(self, table: Table, key: Hashable) -> None:
+        """Removes the row of a key. An unknown key has none."""
+        if self.given_up is not None:
+            return
+        try:
+            if not isinstance(key, HoldKey):
+                self._rows.clear(self._ring.append, _name(table, key))
+                self._extents_changed = True
+                return
+            self._holds.clear(key)
+            if key in self._large_holds:
+                self._clear_large(key)
+        except Exception as error:  # noqa: BLE001 - as for ``append``
+            self._give_up(error)
+
+    def release(self, key: HoldKey) -> None:
+        """Leaves a tombstone of a pin's id, and removes its row. May forget the oldest one."""
+        if self.given_up is not None:
+            return
+        try:
+            self._holds.bury(key)
+            if key in self._large_holds:
+                self._clear_large(key)
+        except Exception as error:  # noqa: BLE001 - as for ``append``
+            self._give_up(error)
+
+    def replace_store(self, row: StoreRow) -> None:
+        """Writes another row of the store in place of the one before. Raises nothing."""
+        if self.given_up is not None:
+            return
+        try:
+            self._rows.put(self._ring.append, _STORE, pack((JOURNAL_VERSION, *row)))
+            self.store = row
+        except Exception as error:  # noqa: BLE001 - as for ``append``
+            self._give_up(error)
+
+    def clean(self, records: int = 16, above: float = WORTH_CLEANING) -> bool:
+        """Cleans a few of the oldest records, if the ring is fuller than ``above``.
+
+        Returns True if that freed something and more is worth cleaning. Raises nothing.
+        """
+        self._records.catch_up()
+        worth = above * self.capacity_bytes
+        if self.given_up is not None or self.used_bytes <= worth:
+            return False
+        try:
+            freed = self._ring.clean(records)
+        except Exception as error:  # noqa: BLE001 - as for ``append``
+            self._give_up(error)
+            return False
+        return freed > 0 and self.used_bytes > worth
+
+    def _clear_large(self, key: HoldKey) -> None:
+        """Removes the row of a hold from the ring."""
+        self._rows.clear(self._ring.append, _name(Table.HOLDS, key))
+        self._large_holds.remove(key)
+
+    def _append_in_parts(self, record: bytes, error: RecordTooLarge) -> None:
+        """Appends the parts of a record that is too large. Only an insert has parts."""
+        pieces: list[bytes] = []
+        if record[0] == INSERTED:
+            width = self._records.page_widths[PAGES_FORM.unpack_from(record)[4]]
+            pieces = list(split_pages(record, width, self._ring.largest_bytes))
+        if not pieces:
+            self._give_up(error)
+        for piece in pieces:
+            self.append(piece)
+
+    def _give_up(self, error: Exception) -> None:
+        self.given_up = f"{type(error).__name__}: {error}"
+        self._ring.give_up(self.given_up)
+        log.error("journal_given_up", why=self.given_up, advice=_ADVICE)
+
+    def _note(self, row: Row) -> None:
+        """Remembers what the cleaner has to know of a row."""
+        if isinstance(row, NamespaceRow):
+            self._records.page_widths[row.number] = row.layout.page_tokens * TOKEN_BYTES
+        self._extents_changed = True
+
+    def _still_live(self, record: memoryview) -> Payload | None:
+        """Returns what the cleaner has to keep of a record, or None."""
+        if self._written:
+            self._records.catch_up()
+        if self._extents_changed and self._cache is not None:
+            self._records.tables = {
+                extent_id: extent.generations
+                for arena in self._cache.arenas.values()
+                for extent_id, extent in arena.extents.items()
+            }
+            self._extents_changed = False
+        kind = record[0]
+        if kind >= ROW:
+            return record if self._rows.is_live(record) else None
+        if kind == ABORTED and self._cache is not None:
+            _, leaves_tombstone, lease, reservation_id, _ = ABORT_FORM.unpack(record)
+            if leaves_tombstone:
+                self._holds.bury(HoldKey(lease, _RESERVATION, reservation_id))
+        if kind == _LEASE_ENDED and self._cache is not None:
+            return record if _is_tombstone(self._cache, bytes(record)) else None
+        return self._records.still_live(record)
+
+    def _payloads(self) -> Iterator[memoryview]:
+        return (record for _, record in self._ring.records())
+
+    def _restore(self) -> None:
+        """Remembers what an earlier process wrote."""
+        self._rows.restore(self._payloads())
+        if _STORE not in self._rows:
+            raise NeverCreated("the journal has no store")
+        leases = set[int]()
+        for name, data in self._rows.rows(self._payloads()):
+            if name == _STORE:
+                version, *fields = unpack(data)
+                if version != JOURNAL_VERSION:
+                    raise OtherVersion(f"the journal has version {version}, not {JOURNAL_VERSION}")
+                self.store = StoreRow(*fields)
+            elif name[0] == Table.HOLDS:
+                self._large_holds.add(_key_of(name)[1])
+            else:
+                row = decode_row(_key_of(name)[0], data)
+                self._note(row)
+                if isinstance(row, LeaseRow):
+                    leases.add(row.number)
+        self._records.restore(self._payloads(), leases)
+
+
+def _is_tombstone(cache: PrefixCache, data: bytes) -> bool:
+    """Returns True if a cache still knows that the lease of a record ended, or ends it just now."""
+    record = decode(data)
+    assert isinstance(record, LeaseEndedRecord)  # the caller knows
+    tenant = cache.table.tenants.get(record.tenant)
+    is_known = tenant is not None and record.lease_id in tenant.lease_tombstones
+    return is_known or record in cache.table.leases
+
+
+def _name(table: Table, key: Hashable) -> bytes:
+    """Returns the key of a row among those of all tables."""
+    return bytes((table,)) + pack((key,))
+
+
+def _key_of(name: bytes) -> tuple[Table, Hashable]:
+    """Returns the table and the key that ``_name`` made a name of."""
+    (key,) = unpack(name[1:])
+    table = Table(name[0])
+    return table, HoldKey(*key) if table is Table.HOLDS else key

@@ -1,0 +1,266 @@
+"""The inheritance of a server: all that the one before left with a carrier, or nothing of it.
+
+The descriptors are only evidence. Nothing of them is used before all of it fits together: the
+settings, each extent and its table, the journal, a pidfd of each process, and samples of pages.
+Until then only generations move, so a server that is killed meanwhile leaves all to the next.
+"""
+
+import gc
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from random import Random
+from typing import NamedTuple
+
+import structlog
+from xxhash import xxh3_64_intdigest
+
+from kvstore.core import PrefixCache
+from kvstore.core.journal.rows import ExtentRow, Table
+from kvstore.core.recovery.recover import Recovered, recover
+from kvstore.core.values.slots import CACHED, NO_CHECKSUM, ExtentSlots, Generations
+from kvstore.holder.carrier import CarriedDescriptor, DescriptorCarrier
+from kvstore.holder.holder_process import DescriptorKind
+from kvstore.journal import JournalUnusable
+from kvstore.storage.arenas import Arenas
+from kvstore.storage.errors import ExtentUnusable, StorageError
+from kvstore.storage.extent import ExtentShape
+from kvstore.storage.held_memory import data_name, process_name, table_name
+from kvstore.storage.host.memfd import PLAIN, fill, map_memfd
+from kvstore.succession.durable_journal import DurableJournal
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+JOURNAL_NAMES = "journal-"
+# Pages of each extent that are read before any page of it can be matched.
+SAMPLED_PAGES = 2
+
+# Makes an empty cache of an epoch.
+MakeCache = Callable[[int], PrefixCache]
+
+
+class CleanStart(Exception):
+    """A server cannot go on with what it inherits; the message is the reason."""
+
+
+class InheritedProcess(NamedTuple):
+    """A process that attached to an earlier server. ``lease_id`` is empty if its lease ended."""
+
+    process_id: int
+    pid: int
+    lease_id: bytes
+    pidfd: int
+
+
+class Inheritance(NamedTuple):
+    """A cache that goes on, with the journal that it was recovered from and its processes."""
+
+    cache: PrefixCache
+    journal: DurableJournal
+    processes: list[InheritedProcess]
+
+
+def settings_bytes(settings: Mapping[str, str]) -> bytes:
+    """Returns the bytes of settings, the same for equal ones."""
+    return json.dumps(dict(settings), sort_keys=True, separators=(",", ":")).encode()
+
+
+class Estate:
+    """All descriptors that a carrier has at a server's start, which owns them.
+
+    Either ``inherit`` succeeds once, or ``discard`` follows.
+    """
+
+    def __init__(self, carrier: DescriptorCarrier, tiers: Sequence[Arenas]) -> None:
+        """Takes the descriptors. ``tiers`` are the memory tiers, empty so far, tier 1 first."""
+        self._carrier = carrier
+        self._tiers = tiers
+        # Those that belong to nobody else yet.
+        self._carried = carrier.descriptors()
+        # The journal's come first: without it, what is left of a drop that was cut off is dropped.
+        self._names = sorted(self._carried, key=_is_of_journal, reverse=True)
+        self._generations: dict[int, Generations] = {}
+
+    def inherit(self, settings: Mapping[str, str], make: MakeCache, now: float) -> Inheritance:
+        """Returns the cache that the server before left. Raises :class:`CleanStart`.
+
+        ``settings`` are those that have to be equal. Leases' times to live begin at ``now``. Drops
+        the descriptors that the cache does not use.
+        """
+        journal = self._open_journal()
+        _require_equal(journal.store.settings, settings)
+        contents = journal.contents()
+        for row in contents.rows[Table.EXTENTS].values():
+            assert isinstance(row, ExtentRow)  # the rows of this table
+            self._restore_extent(row)
+        epoch = journal.store.store_epoch
+        try:
+            # The objects of a large cache are kept, and collections of them take long.
+            gc.disable()
+            recovered = recover(contents, self._generations, lambda: make(epoch), now)
+            gc.freeze()
+        except ValueError as error:
+            raise CleanStart(f"the journal and the memory do not fit together: {error}") from error
+        finally:
+            gc.enable()
+        cache = recovered.cache
+        processes = list(self._processes(cache))
+        for extent in _extents(cache):
+            self._sample(extent)
+        for each in processes:
+            del self._carried[process_name(each.process_id)]
+        self._go_on(recovered, journal)
+        self._drop(self._carried)
+        return Inheritance(cache, journal, processes)
+
+    def discard(self) -> None:
+        """Drops all descriptors. Processes that map some of the memory keep it for themselves."""
+        self._generations.clear()
+        for each in self._tiers:
+            each.close()
+        self._carrier.drop(self._names)
+        _close(self._carried)
+        # A cache that was recovered in part is a circle, and keeps the memory mapped.
+        gc.collect()
+
+    def _open_journal(self) -> DurableJournal:
+        named = {name: each for name, each in self._carried.items() if _is_of_journal(name)}
+        if not named:
+            raise CleanStart("no journal is there")
+        try:
+            memories = {name: _mapped(each) for name, each in named.items()}
+            return DurableJournal.open(memories)
+        except (JournalUnusable, OSError) as error:
+            raise CleanStart(f"the journal is unusable: {error}") from error
+
+    def _restore_extent(self, row: ExtentRow) -> None:
+        """Maps an extent and its table. One without descriptors has left, or never was."""
+        names = data_name(row.extent_id), table_name(row.extent_id)
+        if not all(name in self._carried for name in names):
+            return
+        if row.tier > len(self._tiers):
+            raise CleanStart(f"extent {row.extent_id} is of tier {row.tier}")
+        shape = ExtentShape(
+            row.extent_id,
+            row.arena_id,
+            row.tier,
+            row.slot_count,
+            row.page_bytes,
+            row.arena_offset,
+        )
+        data, table = (self._carried[name].descriptor for name in names)
+        try:
+            extent = self._tiers[row.tier - 1].restore(shape, data, table)
+        except (ExtentUnusable, StorageError) as error:
+            raise CleanStart(f"extent {row.extent_id}: {error}") from error
+        for name in names:
+            del self._carried[name]
+        self._generations[row.extent_id] = extent.generation_table.view
+
+    def _processes(self, cache: PrefixCache) -> Iterator[InheritedProcess]:
+        """Yields the processes that are attached or have memory mapped; raises CleanStart.
+
+        A process without a pidfd may live, and write to memory that it was given.
+        """
+        attached, mappings = cache.table.processes, cache.state.mappings
+        for process_id in sorted(attached.keys() | mappings.process_ids):
+            carried = self._carried.get(process_name(process_id))
+            if carried is None or carried.identity.kind != DescriptorKind.PIDFD:
+                raise CleanStart(f"the pidfd of process {process_id} is missing")
+            known = attached.get(process_id)
+            if known is None:
+                pid, lease_id = mappings.pid_of(process_id), b""
+            else:
+                pid, lease_id = known.pid, known.lease.lease_id
+            yield InheritedProcess(process_id, pid, lease_id, carried.descriptor)
+
+    def _sample(self, extent: ExtentSlots) -> None:
+        """Compares some pages of an extent with their checksums; raises CleanStart.
+
+        So descriptors that were swapped are found before another tenant's page is matched.
+        """
+        reader = self._tiers[extent.tier - 1].reader(extent.extent_id)
+        assert reader is not None  # it was restored
+        for index in _sampled(extent):
+            content = reader(index)
+            assert content is not None  # nobody closes it yet
+            if xxh3_64_intdigest(content) != extent.checksums[index]:
+                raise CleanStart(
+                    f"slot {index} of extent {extent.extent_id} has other bytes than were written"
+                )
+
+    def _go_on(self, recovered: Recovered, journal: DurableJournal) -> None:
+        """Writes from now on: first that another server goes on, and what is not there any more."""
+        cache, store = recovered.cache, journal.store
+        contents = journal.contents()
+        journal.follow(cache)
+        recovered.go_on(journal)
+        journal.replace_store(store._replace(instance=store.instance + 1))
+        there: dict[Table, Iterable[int]] = {
+            Table.EXTENTS: self._generations,
+            Table.PROCESSES: cache.table.processes,
+            Table.MAPPINGS: cache.state.mappings.process_ids,
+        }
+        for table, kept in there.items():
+            for key in contents.rows[table].keys() - set(kept):
+                journal.clear(table, key)
+
+    def _drop(self, unused: dict[str, CarriedDescriptor]) -> None:
+        """Drops descriptors that nothing is written about, except those of the journal."""
+        gone = {name: each for name, each in unused.items() if not _is_of_journal(name)}
+        self._carrier.drop(gone)
+        _close(gone)
+
+
+def map_journal(descriptor: int, size_bytes: int) -> memoryview:
+    """Returns memory of the journal, writable and with all pages mapped; raises ``OSError``."""
+    mapping = map_memfd(descriptor, size_bytes, PLAIN)
+    fill(descriptor, mapping, 0, size_bytes, 1)
+    return memoryview(mapping)
+
+
+def _mapped(carried: CarriedDescriptor) -> memoryview:
+    return map_journal(carried.descriptor, carried.identity.size_bytes)
+
+
+def _is_of_journal(name: str) -> bool:
+    return name.startswith(JOURNAL_NAMES)
+
+
+def _require_equal(written: bytes, settings: Mapping[str, str]) -> None:
+    """Raises CleanStart unless the server before had the same settings."""
+    try:
+        before = json.loads(written)
+    except ValueError:
+        before = {}
+    names = sorted(settings.keys() | before.keys())
+    changed = [each for each in names if settings.get(each) != before.get(each)]
+    if changed:
+        raise CleanStart(f"these settings changed: {', '.join(changed)}")
+
+
+def _extents(cache: PrefixCache) -> Iterator[ExtentSlots]:
+    for arena in cache.arenas.values():
+        yield from arena.extents.values()
+
+
+def _sampled(extent: ExtentSlots) -> Iterator[int]:
+    """Yields up to SAMPLED_PAGES cached slots with a checksum, at random places."""
+    first = Random().randrange(extent.slot_count)  # noqa: S311  # which pages, not a secret
+    found, wanted = 0, bytes((CACHED,))
+    states = extent.states[first:] + extent.states[:first]
+    at = states.find(wanted)
+    while at >= 0 and found < SAMPLED_PAGES:
+        index = (first + at) % extent.slot_count
+        if extent.checksums[index] != NO_CHECKSUM:
+            found += 1
+            yield index
+        at = states.find(wanted, at + 1)
+
+
+def _close(carried: dict[str, CarriedDescriptor]) -> None:
+    for each in carried.values():
+        with suppress(OSError):
+            os.close(each.descriptor)
+    carried.clear()

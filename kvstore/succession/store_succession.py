@@ -1,0 +1,258 @@
+"""The succession of one store: who carries its memory, what is written about it, and its end."""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import structlog
+
+from kvstore.core import PrefixCache
+from kvstore.core.journal.journal import Journal
+from kvstore.holder.carrier import (
+    CarrierFailed,
+    CarrierLost,
+    CarrierOwned,
+    CarrierRefused,
+    DescriptorCarrier,
+)
+from kvstore.storage.arenas import Arenas
+from kvstore.storage.errors import NotEnoughMemory
+from kvstore.storage.held_memory import HeldMemory
+from kvstore.succession.durable_journal import DurableJournal, StoreRow
+from kvstore.succession.inheritance import (
+    CleanStart,
+    Estate,
+    Inheritance,
+    InheritedProcess,
+    MakeCache,
+    map_journal,
+    settings_bytes,
+)
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+EPOCH_BITS = 64
+INSTANCE_BITS = 63
+KEY_BYTES = 32
+# Seconds that a server waits for the end of the one before, which gave up its folder already.
+OWN_PATIENCE = 2.0
+
+
+class SuccessionUse(NamedTuple):
+    """The state of a succession at one moment. Byte counts are zero without a journal."""
+
+    behind: int
+    journal_used_bytes: int
+    journal_capacity_bytes: int
+    given_up: bool
+    recovered_page_count: int
+
+
+class Succession:
+    """Lets the next server go on with this one's memory, by a carrier and a journal.
+
+    Without a carrier the memory ends with the server, and each method does nothing. ``held`` is
+    for whatever makes memory. ``processes`` are those that attached to an earlier server.
+    Thread-safe once ``begin`` returned.
+    """
+
+    def __init__(
+        self,
+        carrier: DescriptorCarrier | None = None,
+        *,
+        settings: Mapping[str, str] | None = None,
+        journal_bytes: int = 0,
+    ) -> None:
+        """``settings`` are those that have to be equal for the next server to go on."""
+        self.held = HeldMemory(carrier)
+        self.journal: DurableJournal | None = None
+        self.processes: list[InheritedProcess] = []
+        self.recovered_page_count = 0
+        self._carrier = carrier
+        self._settings = dict(settings or {})
+        self._journal_bytes = journal_bytes
+        # The wire has 0 for "no epoch".
+        epoch = secrets.randbits(EPOCH_BITS) or 1
+        self._store = StoreRow(
+            epoch, 1, secrets.token_bytes(KEY_BYTES), settings_bytes(self._settings)
+        )
+        self._owned = False
+        self._failure = ""
+        self._why_no_journal = ""
+        self._depart: Callable[[DescriptorCarrier], None] | None = None
+
+    @property
+    def credential_key(self) -> bytes:
+        """The secret key of the store's credentials, which the next server has too."""
+        return self._store.credential_key
+
+    @property
+    def instance(self) -> int:
+        """The number of servers that had this memory, this one included."""
+        return self._store.instance
+
+    @property
+    def outlives(self) -> bool:
+        """True if the next server can go on with the memory."""
+        return self._carrier is not None and not self.failure
+
+    @property
+    def failure(self) -> str:
+        """The reason why no later server can go on, or "" if one can, or without a carrier."""
+        if self.journal is None:
+            return self._why_no_journal
+        return self.journal.given_up or ""
+
+    def use(self) -> SuccessionUse | None:
+        """Returns the current state, or None without a carrier."""
+        if self._carrier is None:
+            return None
+        journal = self.journal
+        return SuccessionUse(
+            behind=self._carrier.behind,
+            journal_used_bytes=0 if journal is None else journal.used_bytes,
+            journal_capacity_bytes=0 if journal is None else journal.capacity_bytes,
+            given_up=bool(self.failure),
+            recovered_page_count=self.recovered_page_count,
+        )
+
+    def own(self) -> None:
+        """Becomes the owner of what the server before left, before any of it is mapped.
+
+        Raises :class:`CarrierRefused` if another living process owns it. Without a carrier that
+        answers, this server starts clean, and deposits once one does.
+        """
+        if self._carrier is None:
+            return
+        # Holders do not compare these numbers.
+        number = secrets.randbits(INSTANCE_BITS)
+        try:
+            self._carrier.own(number)
+            self._owned = True
+        except CarrierLost as lost:
+            log.warning("holder_lost", why=str(lost))
+        except CarrierOwned as owned:
+            # It may be about to end.
+            with suppress(CarrierOwned):
+                self._carrier.own(number, wait_seconds=OWN_PATIENCE)
+                self._owned = True
+            if not self._owned:
+                raise CarrierOwned(f"the memory of --holder is in use: {owned}") from owned
+
+    def begin(
+        self, tiers: Sequence[Arenas], make: MakeCache, clock: Callable[[], float]
+    ) -> PrefixCache:
+        """Returns the cache that the server before left, or else an empty one of a new epoch.
+
+        ``tiers`` are the memory tiers, tier 1 first, which get its extents. ``make`` makes an
+        empty cache of an epoch. Raises :class:`CarrierRefused` for descriptors that are not what
+        the carrier announces.
+        """
+        if self._carrier is None:
+            return make(self._store.store_epoch)
+        inherited = self._inherit(self._carrier, tiers, make, clock)
+        if inherited is None:
+            return self._begin_clean(make)
+        cache, self.journal, self.processes = inherited
+        self._store = self.journal.store
+        return cache
+
+    def restore_carrier(self) -> None:
+        """Finds or starts a carrier if it is lost, and deposits what is behind. Raises nothing.
+
+        For a thread of its own, since it may take as long as the start of a process.
+        """
+        if self._carrier is None:
+            return
+        try:
+            if self._carrier.is_lost() or self._carrier.behind:
+                self._carrier.restore()
+        except CarrierRefused as refused:
+            if str(refused) != self._failure:
+                log.warning("holder_refuses", why=str(refused))
+            self._failure = str(refused)
+        else:
+            self._failure = ""
+
+    def leave_to_the_next(self, freeze: Callable[[], bool]) -> None:
+        """Plans that ``close`` yields: the memory stays for the next server.
+
+        ``freeze`` keeps the calls that are left from changing the cache. If it returns False, the
+        ownership ends with the process.
+        """
+
+        def depart(carrier: DescriptorCarrier) -> None:
+            if freeze():
+                carrier.give_up(0)
+
+        self._depart = depart
+
+    def leave_for_good(self) -> None:
+        """Plans that ``close`` ends all deposits: the memory ends with the server."""
+        self._depart = lambda carrier: carrier.end()
+
+    def close(self) -> None:
+        """Leaves as planned, or else as a killed server does; once, after the threads ended."""
+        if self._carrier is None:
+            return
+        try:
+            if self._depart is not None:
+                self._depart(self._carrier)
+        except CarrierFailed as failed:
+            # The end of the process ends the ownership too.
+            log.warning("holder_not_told", why=str(failed))
+        self._carrier.close()
+
+    def _inherit(
+        self,
+        carrier: DescriptorCarrier,
+        tiers: Sequence[Arenas],
+        make: MakeCache,
+        clock: Callable[[], float],
+    ) -> Inheritance | None:
+        """Returns what the server before left, or None after it was dropped. Logs which."""
+        if not self._owned:
+            log.info("clean_start", why="no holder answers")
+            return None
+        began = clock()
+        estate = Estate(carrier, tiers)
+        try:
+            inheritance = estate.inherit(self._settings, make, began)
+        except CleanStart as clean:
+            log.info("clean_start", why=str(clean))
+        except Exception:
+            # A later start would fail in the same way.
+            log.exception("clean_start", why="the recovery failed")
+        else:
+            cache = inheritance.cache
+            self.recovered_page_count = sum(
+                each.index.page_count for each in cache.namespaces.values()
+            )
+            log.info(
+                "store_recovered",
+                pages=self.recovered_page_count,
+                leases=len(cache.table.leases),
+                processes=len(inheritance.processes),
+                seconds=round(clock() - began, 3),
+            )
+            return inheritance
+        estate.discard()
+        return None
+
+    def _begin_clean(self, make: MakeCache) -> PrefixCache:
+        """Returns an empty cache with a journal, or without one if there is no memory for it."""
+        cache = make(self._store.store_epoch)
+        try:
+            journal = DurableJournal.create(self._map, self._journal_bytes, self._store)
+        except (NotEnoughMemory, OSError, ValueError) as error:
+            self._why_no_journal = f"no memory for the journal: {error}"
+            log.warning("journal_refused", why=str(error))
+            return cache
+        journal.follow(cache)
+        cache.state.journal_to(Journal(journal))
+        self.journal = journal
+        return cache
+
+    def _map(self, name: str, size_bytes: int) -> memoryview:
+        return map_journal(self.held.make(name, size_bytes), size_bytes)

@@ -1,0 +1,43 @@
+"""benchmarks/outlive.py on stores that lose pages: it has to say so."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from processes.forked_programs import NESTED
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+pytestmark = pytest.mark.slow
+
+
+def run_outlive(*arguments: str) -> tuple[int, dict[str, Any], str]:
+    """Runs it with few pages; returns its exit status, its last line and what it said."""
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "outlive", "--json", "--pages", "1000", "--clients", "2"),
+            *arguments,
+        ],
+        cwd=BENCHMARKS,
+        env={**os.environ, NESTED: "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = result.stdout.splitlines()
+    assert lines, result.stderr
+    return result.returncode, json.loads(lines[-1]), result.stderr
+
+
+def test_a_store_without_a_holder_loses_everything() -> None:
+    """Pages, mappings and holds are gone after a kill, nothing is wrong, and the run fails."""
+    status, figures, said = run_outlive("--kills", "1", "--replacements", "0", "--no-holder")
+    assert (status, figures["kills"], figures["wrong_pages"]) == (1, 1, 0), said
+    assert figures["lost_pages"] > 0.9 * figures["checked_pages"] > 0, said
+    assert figures["holds_lost"] == 1, said
+    assert figures["mappings_made_anew"] > 0, said
