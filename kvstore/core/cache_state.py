@@ -30,7 +30,8 @@ class CacheState:
 
     ``counters`` are the totals. ``ended`` sums the counters of leases that ended, so that sums
     over leases stay equal to the totals. ``deleted`` has, by tenant, the counters of deleted
-    namespaces, and ``leaving`` are those of them with pages that somebody still holds.
+    namespaces, and ``leaving`` are those of them with pages that somebody still holds. The
+    journal has rows of ``deleted_rows``, which are deleted namespaces.
     ``removed_pages`` counts removed pages by cause. ``use_count`` counts uses of pages; a
     node's last use is one of these numbers. ``wanted`` is None without a tier 2, ``disk`` without
     a disk, and ``journal`` without a journal.
@@ -62,6 +63,7 @@ class CacheState:
         self.namespaces: dict[bytes, Namespace] = {}
         self.namespaces_of = ByTenant[bytes, Namespace]()
         self.leaving: list[Namespace] = []
+        self.deleted_rows: list[Namespace] = []
         self.arenas: dict[int, Arena] = {}
         self.arenas_of = ByTenant[int, Arena]()
         self.wanted = None if tier_policy is None else WantedMoves(tier_policy)

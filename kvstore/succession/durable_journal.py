@@ -9,11 +9,20 @@ import structlog
 from kvstore.core.cache import PrefixCache
 from kvstore.core.journal.memory import Buffer
 from kvstore.core.journal.packing import pack, unpack
-from kvstore.core.journal.records import PAGES_FORM, RecordKind
+from kvstore.core.journal.records import (
+    ABORT_FORM,
+    ABORTED,
+    INSERTED,
+    PAGES_FORM,
+    LeaseEndedRecord,
+    RecordKind,
+    decode,
+)
 from kvstore.core.journal.rows import (
-    RESERVATION_SCOPE,
     HoldKey,
     HoldRow,
+    IdScope,
+    LeaseRow,
     NamespaceRow,
     Row,
     Table,
@@ -40,7 +49,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 JOURNAL_VERSION: Final = 1
 _IDENTITY_BYTES: Final = 16
 # Python 3.11 takes 0.2 us to look a member up in its enumeration.
-_INSERT, _RESERVE = int(RecordKind.INSERT), int(RecordKind.RESERVE)
+_LEASE_ENDED: Final = int(RecordKind.LEASE_ENDED)
+_RESERVATION: Final = int(IdScope.RESERVATION)
 # The key of the store's own row. All others begin with the number of their table.
 _STORE: Final = b"\0"
 # Above this share of the ring, cleaning is worth its time. An append cleans above seven eighths.
@@ -158,8 +168,7 @@ class DurableJournal:
             return
         try:
             self._ring.append(*parts)
-            if parts[0][0] == _RESERVE:
-                self._written.append(parts[0])
+            self._written.append(parts[0])
         except RecordTooLarge as error:
             self._append_in_parts(b"".join(parts), error)
         except Exception as error:  # noqa: BLE001 - a verb goes on without a journal
@@ -191,23 +200,18 @@ class DurableJournal:
                 return
             self._holds.clear(key)
             if key in self._large_holds:
-                self._rows.clear(self._ring.append, _name(table, key))
-                self._large_holds.remove(key)
-            lease, kind, hold_id = key
-            if kind == RESERVATION_SCOPE:
-                self._written.append((lease, hold_id))
+                self._clear_large(key)
         except Exception as error:  # noqa: BLE001 - as for ``append``
             self._give_up(error)
 
-    def bury(self, key: HoldKey) -> None:
-        """Ends a hold that is in the table, and leaves a tombstone of its id.
-
-        Leaves one of an unknown id too. May forget the oldest.
-        """
+    def release(self, key: HoldKey) -> None:
+        """Leaves a tombstone of a pin's id, and removes its row. May forget the oldest one."""
         if self.given_up is not None:
             return
         try:
             self._holds.bury(key)
+            if key in self._large_holds:
+                self._clear_large(key)
         except Exception as error:  # noqa: BLE001 - as for ``append``
             self._give_up(error)
 
@@ -237,10 +241,15 @@ class DurableJournal:
             return False
         return freed > 0 and self.used_bytes > worth
 
+    def _clear_large(self, key: HoldKey) -> None:
+        """Removes the row of a hold from the ring."""
+        self._rows.clear(self._ring.append, _name(Table.HOLDS, key))
+        self._large_holds.remove(key)
+
     def _append_in_parts(self, record: bytes, error: RecordTooLarge) -> None:
         """Appends the parts of a record that is too large. Only an insert has parts."""
         pieces: list[bytes] = []
-        if record[0] == _INSERT:
+        if record[0] == INSERTED:
             width = self._records.page_widths[PAGES_FORM.unpack_from(record)[4]]
             pieces = list(split_pages(record, width, self._ring.largest_bytes))
         if not pieces:
@@ -270,8 +279,15 @@ class DurableJournal:
                 for extent_id, extent in arena.extents.items()
             }
             self._extents_changed = False
-        if record[0] >= ROW:
+        kind = record[0]
+        if kind >= ROW:
             return record if self._rows.is_live(record) else None
+        if kind == ABORTED and self._cache is not None:
+            _, leaves_tombstone, lease, reservation_id, _ = ABORT_FORM.unpack(record)
+            if leaves_tombstone:
+                self._holds.bury(HoldKey(lease, _RESERVATION, reservation_id))
+        if kind == _LEASE_ENDED and self._cache is not None:
+            return record if _is_tombstone(self._cache, bytes(record)) else None
         return self._records.still_live(record)
 
     def _payloads(self) -> Iterator[memoryview]:
@@ -282,6 +298,7 @@ class DurableJournal:
         self._rows.restore(self._payloads())
         if _STORE not in self._rows:
             raise NeverCreated("the journal has no store")
+        leases = set[int]()
         for name, data in self._rows.rows(self._payloads()):
             if name == _STORE:
                 version, *fields = unpack(data)
@@ -291,11 +308,20 @@ class DurableJournal:
             elif name[0] == Table.HOLDS:
                 self._large_holds.add(_key_of(name)[1])
             else:
-                self._note(decode_row(_key_of(name)[0], data))
-        keys = {*self._large_holds, *(hold.key for hold in self._holds.rows())}
-        holds = [key for key in keys if isinstance(key, HoldKey)]
-        kept = {(lease, hold_id) for lease, kind, hold_id in holds if kind == RESERVATION_SCOPE}
-        self._records.restore(self._payloads(), kept)
+                row = decode_row(_key_of(name)[0], data)
+                self._note(row)
+                if isinstance(row, LeaseRow):
+                    leases.add(row.number)
+        self._records.restore(self._payloads(), leases)
+
+
+def _is_tombstone(cache: PrefixCache, data: bytes) -> bool:
+    """Returns True if a cache still knows that the lease of a record ended, or ends it just now."""
+    record = decode(data)
+    assert isinstance(record, LeaseEndedRecord)  # the caller knows
+    tenant = cache.table.tenants.get(record.tenant)
+    is_known = tenant is not None and record.lease_id in tenant.lease_tombstones
+    return is_known or record in cache.table.leases
 
 
 def _name(table: Table, key: Hashable) -> bytes:

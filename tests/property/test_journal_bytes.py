@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from kvstore.core.journal.packing import pack, unpack
 from kvstore.core.journal.records import (
+    AbortRecord,
     DetachRecord,
     EndRecord,
+    LeaseEndedRecord,
     PagesRecord,
     Record,
     RecordKind,
@@ -83,8 +85,11 @@ def reserve_records(draw: st.DrawFn) -> ReserveRecord:
 DETACHED = st.builds(DetachRecord, U32, U64, U64)
 ENDS = st.builds(EndRecord, U32, U64, U64, st.binary(max_size=9), st.none() | U32)
 
+ABORTED = st.builds(AbortRecord, st.booleans(), U32, U64, U64)
+ENDED_LEASES = st.builds(LeaseEndedRecord, st.text(), st.binary())
 
-@given(pages_records() | reserve_records() | DETACHED | ENDS)
+
+@given(pages_records() | reserve_records() | DETACHED | ENDS | ABORTED | ENDED_LEASES)
 def test_a_record_is_read_as_it_was_written(record: Record) -> None:
     """Every field of every record comes back."""
     assert decode(encode(record)) == record

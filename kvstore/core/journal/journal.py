@@ -7,18 +7,19 @@ generation moves because of it. So a cache that ends at any write can be recover
 from array import array
 from collections.abc import Hashable
 
-from kvstore.core.journal.memory import JournalMemory
+from kvstore.core.journal.memory import Buffer, JournalMemory
 from kvstore.core.journal.records import (
+    ABORT_FORM,
+    ABORTED,
     NO_PAGE,
     DetachRecord,
     EndRecord,
+    LeaseEndedRecord,
     PagesRecord,
-    ReserveRecord,
     encode,
     parts_of_pages,
-    parts_of_reservation,
 )
-from kvstore.core.journal.rows import CounterRow, HoldKey, HoldRow, Row, Table
+from kvstore.core.journal.rows import PIN_SCOPE, CounterRow, HoldKey, HoldRow, Row, Table
 from kvstore.core.values.slots import Slots
 
 # Page ids are noted this many at a time, so that none is given out twice.
@@ -44,23 +45,26 @@ class Journal:
         self.next_number = 1
         self._noted_id = next_id
 
-    def insert(self, record: PagesRecord) -> int:
-        """Writes that pages are published, whose ids begin at ``next_id``; returns the first."""
+    def insert(self, count: int, *parts: Buffer) -> int:
+        """Writes that so many pages are published, and returns the first one's id.
+
+        ``parts`` are those of a record of pages, whose ids begin at ``next_id``.
+        """
         base_id = self.next_id
-        self.next_id = base_id + len(record.slots)
+        self.next_id = base_id + count
         if self.next_id > self._noted_id:
             self._note_ids()
-        self.memory.append(*parts_of_pages(record))
+        self.memory.append(*parts)
         return base_id
 
     def copy(self, record: PagesRecord) -> None:
         """Writes that pages get copies in a tier."""
         self.memory.append(*parts_of_pages(record))
 
-    def reserve(self, record: ReserveRecord) -> None:
-        """Writes all of a reservation. The record has ``next_number`` for its number."""
-        self.next_number = record.number + 1
-        self.memory.append(*parts_of_reservation(record))
+    def reserve(self, *parts: Buffer) -> None:
+        """Writes all of a reservation: the parts of its record, which has ``next_number``."""
+        self.next_number += 1
+        self.memory.append(*parts)
 
     def detach(self, namespace: int, page_id: int, slots: Slots, generations: "array[int]") -> None:
         """Writes that a page with these copies leaves the index, with everything below it."""
@@ -74,18 +78,25 @@ class Journal:
         self.memory.append(encode(EndRecord(namespace, above_id, page_id, tail, token)))
 
     def hold(self, row: HoldRow) -> None:
-        """Writes a hold of a lease."""
+        """Writes a pin or a source pin."""
         self.memory.put(_HOLDS, _new_tuple(HoldKey, row[:3]), row)
 
-    def release(self, lease: int, kind: int, hold_id: int) -> None:
-        """Writes that a hold ends, and leaves a tombstone of its id."""
-        key = _new_tuple(HoldKey, (lease, kind, hold_id))
-        self.memory.bury(key)
-        self.memory.clear(_HOLDS, key)
+    def release(self, lease: int, pin_id: int) -> None:
+        """Writes that a pin ends, and leaves a tombstone of its id."""
+        self.memory.release(_new_tuple(HoldKey, (lease, PIN_SCOPE, pin_id)))
 
-    def drop(self, lease: int, kind: int, hold_id: int) -> None:
-        """Writes that a hold ends without a tombstone."""
-        self.memory.clear(_HOLDS, HoldKey(lease, kind, hold_id))
+    def drop(self, lease: int, pin_id: int) -> None:
+        """Writes that a pin ends without a tombstone."""
+        self.memory.clear(_HOLDS, HoldKey(lease, PIN_SCOPE, pin_id))
+
+    def abort(self, lease: int, reservation_id: int, *, leaves_tombstone: bool = True) -> None:
+        """Writes that a reservation ends, whose records up to now count no more."""
+        fields = (lease, reservation_id, self.next_number)
+        self.memory.append(ABORT_FORM.pack(ABORTED, leaves_tombstone, *fields))
+
+    def end_lease(self, tenant: str, lease_id: bytes) -> None:
+        """Writes that a lease id is not granted again."""
+        self.memory.append(encode(LeaseEndedRecord(tenant, lease_id)))
 
     def put(self, table: Table, key: Hashable, row: Row) -> None:
         """Writes a row of a table."""

@@ -28,6 +28,6 @@ class JournalMemory(Protocol):
         """Removes the row of a key. An unknown key has none."""
         ...
 
-    def bury(self, key: HoldKey) -> None:
-        """Leaves a tombstone of a hold's id. May forget the oldest."""
+    def release(self, key: HoldKey) -> None:
+        """Leaves a tombstone of a pin's id, then removes its row. May forget the oldest one."""
         ...

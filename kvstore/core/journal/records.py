@@ -7,10 +7,12 @@ record: whoever gives a slot back moves its generation first.
 """
 
 from array import array
+from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
+from kvstore.core.journal.packing import pack, unpack
 from kvstore.core.values.slots import Slots
 
 # Means "no page": the parent of a first page.
@@ -26,6 +28,8 @@ class RecordKind(IntEnum):
     RESERVE = 3
     DETACH = 4
     END = 5
+    ABORT = 6
+    LEASE_ENDED = 7
 
 
 class PagesRecord(NamedTuple):
@@ -118,12 +122,35 @@ class EndRecord(NamedTuple):
     token: int | None
 
 
+class AbortRecord(NamedTuple):
+    """The end of a reservation: those of its records count that have ``number`` or a larger one.
+
+    With ``leaves_tombstone`` its id is never given out again.
+    """
+
+    leaves_tombstone: bool
+    lease: int
+    reservation_id: int
+    number: int
+
+
+class LeaseEndedRecord(NamedTuple):
+    """The id of a lease that ended, which its tenant is not granted again."""
+
+    tenant: str
+    lease_id: bytes
+
+
 # Python 3.11 takes 0.2 us to look a member up in its enumeration.
-INSERTED = int(RecordKind.INSERT)
+INSERTED, COPIED = int(RecordKind.INSERT), int(RecordKind.COPY)
+RESERVED, ABORTED = int(RecordKind.RESERVE), int(RecordKind.ABORT)
 
-Record: TypeAlias = PagesRecord | ReserveRecord | DetachRecord | EndRecord
+Record: TypeAlias = (
+    PagesRecord | ReserveRecord | DetachRecord | EndRecord | AbortRecord | LeaseEndedRecord
+)
 
-# How each record begins. Its slots come next, and then their generations.
+# How records begin. The verbs that pack these themselves save 0.6 us of 46 for an insert, and as
+# much for a reservation: a named tuple and its slices.
 # Kind, tier, flags, pages, and the other numbers of the record in their order.
 PAGES_FORM = Struct("<BBHIIIQQQQIIIxxxxQ")
 # Kind, flags, runs of tiers, slots, the numbers of the record in their order, duplicates, and
@@ -132,12 +159,16 @@ RESERVE_FORM = Struct("<BBHIQIIQQIIIIIxxxx")
 # Kind, slots, and the numbers of the record in their order.
 DETACH_FORM = Struct("<BBxxIQQ")
 _END = Struct("<BBxxIQQI")
+# Kind, and the fields of the record in their order.
+ABORT_FORM = Struct("<BBxxIQQ")
 _GROUP_PAGE = Struct("<IIB")
 _TIER = Struct("<IB")
-_RESERVE_KIND = int(RecordKind.RESERVE)
-_HAS_CHECKSUMS = 1
-_HAS_TIERS = 1
+_LEASE_ENDED_KIND = bytes((RecordKind.LEASE_ENDED,))
+HAS_CHECKSUMS = 1
+HAS_TIERS = 1
 _ENTRY = 8
+# A named tuple's constructor costs a Python frame.
+_new_tuple = tuple.__new__
 
 
 def encode(record: Record) -> bytes:
@@ -145,11 +176,15 @@ def encode(record: Record) -> bytes:
     if isinstance(record, PagesRecord):
         return b"".join(parts_of_pages(record))
     if isinstance(record, ReserveRecord):
-        return b"".join(parts_of_reservation(record))
+        return _reservation_bytes(record)
     if isinstance(record, DetachRecord):
         numbers, copies = record[:3], record[3:]
         head = DETACH_FORM.pack(RecordKind.DETACH, len(record.slots), *numbers)
         return head + b"".join(copies)
+    if isinstance(record, AbortRecord):
+        return ABORT_FORM.pack(ABORTED, *record)
+    if isinstance(record, LeaseEndedRecord):
+        return _LEASE_ENDED_KIND + pack(record)
     token = 0 if record.token is None else record.token
     has_token = record.token is not None
     ids = record.namespace, record.above_id, record.page_id
@@ -159,39 +194,46 @@ def encode(record: Record) -> bytes:
 def parts_of_pages(record: PagesRecord) -> tuple["bytes | array[int]", ...]:
     """Returns the bytes of a record of pages, in parts that are to be joined."""
     slots, generations, checksums, tokens = record[12:]
-    flags = _HAS_CHECKSUMS if checksums else 0
+    flags = HAS_CHECKSUMS if checksums else 0
     head = PAGES_FORM.pack(record[0], record[1], flags, len(slots), *record[2:12])
     return head, slots, generations, checksums, tokens
 
 
-def parts_of_reservation(
-    record: ReserveRecord,
-) -> tuple["bytes | bytearray | array[int]", ...]:
-    """Returns the bytes of a record of a reservation, in parts that are to be joined."""
-    slots, generations, published, duplicates, group_pages, tiers = record[8:]
-    flags, runs = (0, 0) if tiers is None else (_HAS_TIERS, len(tiers))
-    numbers = (*record[:8], len(duplicates), len(group_pages))
-    head = RESERVE_FORM.pack(_RESERVE_KIND, flags, runs, len(slots), *numbers)
-    if not group_pages and tiers is None:
-        return head, slots, generations, duplicates, published
+def rest_of_reservation(
+    group_pages: Iterable[tuple[int, int, int]], tiers: Iterable[tuple[int, int]]
+) -> bytes:
+    """Returns the last bytes of a record of a reservation, after those of ``published``."""
     groups = b"".join(_GROUP_PAGE.pack(*each) for each in group_pages)
-    places = b"".join(_TIER.pack(*each) for each in tiers or ())
-    return head, slots, generations, duplicates, published, groups, places
+    return groups + b"".join(_TIER.pack(*each) for each in tiers)
+
+
+def _reservation_bytes(record: ReserveRecord) -> bytes:
+    slots, generations, published, duplicates, group_pages, tiers = record[8:]
+    flags, runs = (0, 0) if tiers is None else (HAS_TIERS, len(tiers))
+    counts = len(duplicates), len(group_pages)
+    head = RESERVE_FORM.pack(RESERVED, flags, runs, len(slots), *record[:8], *counts)
+    rest = rest_of_reservation(group_pages, tiers or ())
+    return b"".join((head, slots, generations, duplicates, published, rest))
 
 
 def decode(data: bytes) -> Record:
     """Returns the record that ``encode`` made of it. Raises ValueError for anything else."""
     kind = data[0] if data else 0
-    if kind in (RecordKind.INSERT, RecordKind.COPY):
+    if kind in (INSERTED, COPIED):
         return _decode_pages(data)
-    if kind == RecordKind.RESERVE:
+    if kind == RESERVED:
         return _decode_reserve(data)
+    if kind == ABORTED:
+        _, leaves_tombstone, lease, reservation_id, number = ABORT_FORM.unpack(data)
+        return AbortRecord(bool(leaves_tombstone), lease, reservation_id, number)
     if kind == RecordKind.DETACH:
         return _decode_detach(data)
     if kind == RecordKind.END:
         _, has_token, namespace, above_id, page_id, token = _END.unpack_from(data)
         tail = data[_END.size :]
         return EndRecord(namespace, above_id, page_id, tail, token if has_token else None)
+    if kind == RecordKind.LEASE_ENDED:
+        return LeaseEndedRecord(*unpack(data[1:]))
     raise ValueError(f"a record of kind {kind}")
 
 
@@ -210,24 +252,23 @@ class _Reader:
 
     def numbers(self, count: int) -> "array[int]":
         """Returns the next ``count`` numbers of eight bytes."""
-        found = array("Q")
-        found.frombytes(self.take(_ENTRY * count))
-        return found
+        return array("Q", self.take(_ENTRY * count))
 
     def rows(self, form: Struct, count: int) -> tuple[tuple[int, ...], ...]:
         """Returns the next ``count`` rows of a form."""
         return tuple(form.iter_unpack(self.take(form.size * count)))
 
-    def rest(self) -> bytes:
-        """Returns everything that is left."""
-        return self._data[self._at :]
-
 
 def _decode_pages(data: bytes) -> PagesRecord:
     kind, tier, flags, count, *numbers = PAGES_FORM.unpack_from(data)
-    reader = _Reader(data, PAGES_FORM.size)
-    arrays = (reader.numbers(n) for n in (count, count, count if flags else 0))
-    return PagesRecord._make((kind, tier, *numbers, *arrays, reader.rest()))
+    size = _ENTRY * count
+    first = PAGES_FORM.size + size
+    second = first + size
+    third = second + size if flags else second
+    slots, generations = array("Q", data[first - size : first]), array("Q", data[first:second])
+    checksums = array("Q", data[second:third])
+    record = (kind, tier, *numbers, slots, generations, checksums, data[third:])
+    return _new_tuple(PagesRecord, record)
 
 
 def _decode_detach(data: bytes) -> DetachRecord:
@@ -245,6 +286,6 @@ def _decode_reserve(data: bytes) -> ReserveRecord:
     slots, generations = reader.numbers(count), reader.numbers(count)
     duplicates, published = reader.numbers(duplicate_count), reader.take(count)
     group_pages = reader.rows(_GROUP_PAGE, group_count)
-    tiers = reader.rows(_TIER, tier_count) if flags & _HAS_TIERS else None
+    tiers = reader.rows(_TIER, tier_count) if flags & HAS_TIERS else None
     rest = (slots, generations, published, duplicates, group_pages, tiers)
     return ReserveRecord._make((*numbers, *rest))

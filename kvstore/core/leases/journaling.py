@@ -5,10 +5,15 @@ from collections.abc import Sequence
 
 from kvstore.core.index.node import Position
 from kvstore.core.journal.journal import Journal
-from kvstore.core.journal.records import NO_PAGE, ReserveRecord
+from kvstore.core.journal.records import (
+    HAS_TIERS,
+    NO_PAGE,
+    RESERVE_FORM,
+    RESERVED,
+    rest_of_reservation,
+)
 from kvstore.core.journal.rows import (
     PIN_SCOPE,
-    RESERVATION_SCOPE,
     HoldRow,
     LeaseRow,
     NamedPinRow,
@@ -41,21 +46,26 @@ def pin_row(lease: Lease, pin: Pin) -> HoldRow:
         groups = tuple((each.group, each.start_page, each.page_count) for each in pin.groups)
         anchors = pin.group_anchors
         group_pages = tuple((Position(each.node, 1).page_id, each.tier) for each in anchors)
-    row = (lease.number, PIN_SCOPE, pin.hold_id, pin.namespace.number, end_of(pin), pin.tiers)
-    return _new_tuple(HoldRow, (*row, pin.next_token, pin.source_id, 0, groups, group_pages))
+    row = (
+        lease.number,
+        PIN_SCOPE,
+        pin.hold_id,
+        pin.namespace.number,
+        end_of(pin),
+        pin.tiers,
+        pin.next_token,
+        pin.source_id,
+        0,
+        groups,
+        group_pages,
+    )
+    return _new_tuple(HoldRow, row)
 
 
 def source_row(lease: Lease, pin: SourcePin) -> HoldRow:
     """Returns the row of a source pin."""
     row = (lease.number, PIN_SCOPE, pin.hold_id, pin.namespace.number, end_of(pin), pin.tiers)
     return _new_tuple(HoldRow, (*row, None, None, pin.valid_token_count, (), ()))
-
-
-def reservation_row(lease: Lease, reservation: Reservation) -> HoldRow:
-    """Returns the row that says that a reservation has not ended. Its record has the rest."""
-    hold_id, number = reservation.hold_id, reservation.namespace.number
-    row = (lease.number, RESERVATION_SCOPE, hold_id, number, NO_PAGE)
-    return _new_tuple(HoldRow, (*row, None, None, None, 0, (), ()))
 
 
 def lease_row(lease: Lease) -> LeaseRow:
@@ -117,15 +127,27 @@ def write_reservation(
     """Writes all of a reservation. ``generations`` are those of its slots, if they are known."""
     if generations is None:
         generations = _generations_or_zeros(reservation)
-    groups: tuple[tuple[int, int, int], ...] = ()
-    if reservation.group_pages:
-        groups = tuple((*key, int(value)) for key, value in reservation.group_pages.items())
-    numbers = (
-        *(journal.next_number, reservation.namespace.number, lease.number, reservation.hold_id),
-        *(end_of(reservation), reservation.start_page, reservation.inserted),
+    slots, duplicates = reservation.reserved, reservation.duplicates
+    group_pages, tiers = reservation.group_pages, reservation.tiers
+    head = RESERVE_FORM.pack(
+        RESERVED,
+        0 if tiers is None else HAS_TIERS,
+        0 if tiers is None else len(tiers),
+        len(slots),
+        journal.next_number,
+        reservation.namespace.number,
+        lease.number,
+        reservation.hold_id,
+        end_of(reservation) if reservation.anchors else NO_PAGE,
+        reservation.start_page,
+        reservation.inserted,
         reservation.tail_token_count,
+        len(duplicates),
+        len(group_pages),
     )
-    slots = (reservation.reserved, generations, reservation.published, reservation.duplicates)
-    record = _new_tuple(ReserveRecord, (*numbers, *slots, groups, reservation.tiers))
-    journal.reserve(record)
-    reservation.written_count = len(reservation.reserved)
+    rest = b""
+    if group_pages or tiers is not None:
+        groups = [(*key, int(published)) for key, published in group_pages.items()]
+        rest = rest_of_reservation(groups, tiers or ())
+    journal.reserve(head, slots, generations, duplicates, reservation.published, rest)
+    reservation.written_count = len(slots)

@@ -1,18 +1,19 @@
 """The holds of leases and operators, placed on the pages that they held."""
 
 from array import array
-from collections.abc import Callable, Container, Iterable
+from bisect import bisect
+from collections.abc import Container, Iterable
 
-from kvstore.core.index.node import Anchor, Position
+from kvstore.core.index.node import Position
 from kvstore.core.journal.records import NO_PAGE, PagesRecord, ReserveRecord
 from kvstore.core.journal.rows import HoldRow, NamedPinRow
 from kvstore.core.leases.holds import HeldGroup, Pin, Reservation, SourcePin
 from kvstore.core.leases.lease import Lease
 from kvstore.core.leases.named_pins import NamedPin, NamedPinTable
 from kvstore.core.pool.namespace import Namespace
-from kvstore.core.pool.placement import nearest
-from kvstore.core.pool.tenant import Tenant
-from kvstore.core.recovery.tree import TreeRecovery
+from kvstore.core.pool.placement import joined, nearest
+from kvstore.core.recovery.tree import Placing, TreeRecovery
+from kvstore.core.values.slots import Slots
 
 
 def restore_pin(
@@ -34,23 +35,23 @@ def restore_pin(
     lease.add_pin(pin)
     if row.page_id != NO_PAGE:
         tree.wait_for(row.page_id, pin.stand_at)
-    anchors: dict[int, Anchor] = {}
+    placed: list[int] = []
     for number, (page_id, tier) in enumerate(row.group_pages):
-        place = _on_group(pin, anchors, number, tier, len(row.group_pages), lease.owner)
-        tree.wait_for(page_id, place)
+        tree.wait_for(page_id, _on_group(pin, placed, number, tier))
 
 
-def _on_group(
-    pin: Pin, anchors: dict[int, Anchor], number: int, tier: int, count: int, owner: Tenant
-) -> Callable[[Position], None]:
-    """Returns what puts one of ``count`` group anchors of a pin on its page."""
+def _on_group(pin: Pin, placed: list[int], number: int, tier: int) -> Placing:
+    """Returns what puts the group anchor of a ``number`` on its page, in the pin's order.
+
+    ``placed`` are the numbers of the anchors that the pin has by then, in rising order.
+    """
 
     def place(at: Position) -> None:
         pin.hold_pages([(at.node, tier)])
-        anchors[number] = pin.group_anchors.pop()
-        if len(anchors) == count:
-            pin.group_anchors = [anchors[each] for each in range(count)]
-            owner.group_page_count += count
+        where = bisect(placed, number)
+        placed.insert(where, number)
+        pin.group_anchors.insert(where, pin.group_anchors.pop())
+        pin.namespace.arena.owner.group_page_count += 1
 
     return place
 
@@ -95,10 +96,10 @@ def without(record: ReserveRecord, gone: Container[int]) -> ReserveRecord:
     return record._replace(published=published, duplicates=duplicates)
 
 
-def own_slots(record: ReserveRecord) -> list[int]:
+def own_slots(record: ReserveRecord) -> Slots:
     """Returns the slots that are still a reservation's own."""
     pairs = zip(record.slots, record.published, strict=True)
-    return [*(slot for slot, published in pairs if not published), *record.duplicates]
+    return array("Q", [slot for slot, published in pairs if not published]) + record.duplicates
 
 
 def restore_reservation(
@@ -122,8 +123,10 @@ def restore_reservation(
     lease.owner.group_page_count += len(reservation.group_pages)
 
     def place(at: Position) -> None:
-        if reservation.tiers is None:
-            reservation.tiers = nearest(at)
+        if namespace.lower_arena is not None:
+            # The pages of an insert that was cut off have no tiers in the reservation's record.
+            known = reservation.tiers[-1][0] if reservation.tiers else 0
+            reservation.tiers = joined(reservation.tiers, known, nearest(at), at.depth)
         reservation.stand_at(at)
 
     if record.end_id != NO_PAGE:

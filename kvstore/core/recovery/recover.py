@@ -6,13 +6,23 @@ generations move once more, since nobody knows who had them.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from operator import itemgetter
 
 from kvstore.core.cache import PrefixCache
+from kvstore.core.index.node import Position
 from kvstore.core.journal.journal import Journal
 from kvstore.core.journal.memory import JournalMemory
 from kvstore.core.journal.records import ReserveRecord
-from kvstore.core.journal.rows import HoldRow, IdScope, LeaseRow, NamespaceRow, Table
+from kvstore.core.journal.rows import (
+    HoldKey,
+    HoldRow,
+    IdScope,
+    LeaseRow,
+    NamespaceRow,
+    Table,
+)
 from kvstore.core.leases.lease import Lease, LeaseState, Process
 from kvstore.core.pool.arena import ArenaKey
 from kvstore.core.pool.disk_state import RemovedPrefix
@@ -30,13 +40,14 @@ from kvstore.core.recovery.tree import TreeRecovery
 from kvstore.core.recovery.written import JournalContents, NamespaceRecords, Sorted
 from kvstore.core.values.requests import Caller, Identity
 from kvstore.core.values.slots import (
+    CACHED,
     FREE,
     INDEX_BITS,
     INDEX_MASK,
-    NO_CHECKSUM,
     ExtentSlots,
     Generations,
     SlotState,
+    mark,
 )
 from kvstore.core.values.tokens import TOKEN_BYTES
 
@@ -88,12 +99,22 @@ class _Recovery:
     ) -> None:
         self.written = written
         self.cache = cache
-        self._generations = generations
         self._now = now
-        self._live = LiveCopies(generations)
+        self._extents = {
+            each.extent_id: ExtentSlots(
+                each.extent_id,
+                each.slot_count,
+                generations[each.extent_id],
+                each.tier,
+                each.arena_offset,
+            )
+            for each in written.extents
+            if each.extent_id in generations
+        }
+        self._live = LiveCopies({each: generations[each] for each in self._extents})
         self._leases: dict[int, Lease] = {}
         self._holds: dict[int, list[HoldRow]] = defaultdict(list)
-        self._reserved: dict[tuple[int, int], ReserveRecord] = {}
+        self._reserved: dict[int, list[ReserveRecord]] = defaultdict(list)
 
     def run(self) -> None:
         """Recovers everything."""
@@ -114,13 +135,15 @@ class _Recovery:
             )
             for row in self.written.namespaces
         }
-        self._find_reservations(pages)
-        self._restore_memory(pages)
+        self._mark_pages(pages)
+        self._mark_reservations()
+        self._restore_memory()
         for row in self.written.namespaces:
             self._restore_namespace(row, pages[row.number])
+        self._restore_uses()
         self._restore_processes()
         for extent in self.written.extents:
-            if extent.retiring and extent.extent_id in self._generations:
+            if extent.retiring and extent.extent_id in self._extents:
                 self.cache.retire_extent(extent.arena_id, extent.extent_id)
         self._restore_tombstones()
         if disk is not None:
@@ -154,57 +177,62 @@ class _Recovery:
         self.cache.table.add(lease)
         self._leases[row.number] = lease
 
-    def _find_reservations(self, pages: Mapping[int, list[LivePages]]) -> None:
-        """Finds the slots of each reservation. A later record has a slot, and not an earlier."""
-        kept = [hold for hold in self.written.holds if hold.kind == IdScope.RESERVATION]
-        keys = [(hold.lease, hold.hold_id) for hold in kept]
-        records = [caught_up(self.written.reserved[key], self.written.inserts[key]) for key in keys]
-        every = (each for found in pages.values() for each in found)
-        taken = {slot for each in every for slot in (*each.slots, *each.lower)}
-        for record in sorted(records, key=lambda each: -each.number):
-            pairs = zip(record.slots, record.generations, strict=True)
-            moved = {slot for slot, generation in pairs if not self._live.has(slot, generation)}
-            own = without(record, taken | moved)
-            taken.update(own_slots(own))
-            self._reserved[own.lease, own.reservation_id] = own
+    def _mark_pages(self, pages: Mapping[int, list[LivePages]]) -> None:
+        """Marks the slots of pages, and gives them their checksums."""
+        for each in chain.from_iterable(pages.values()):
+            mark(self._extents, each.slots, CACHED)
+            mark(self._extents, each.lower, CACHED)
+        for slots, checksums in self._live.checksums:
+            for slot, checksum in zip(slots, checksums, strict=True):
+                self._extents[slot >> INDEX_BITS].checksums[slot & INDEX_MASK] = checksum
 
-    def _restore_memory(self, pages: Mapping[int, list[LivePages]]) -> None:
-        """Makes arenas and extents. Slots that nobody has become FREE."""
-        states: dict[int, SlotState] = {}
-        for found in pages.values():
-            for each in found:
-                states.update(dict.fromkeys((*each.slots, *each.lower), SlotState.CACHED))
-        for record in self._reserved.values():
-            states.update(dict.fromkeys(own_slots(record), SlotState.QUARANTINED))
-        by_extent: dict[int, list[int]] = defaultdict(list)
-        for slot in states:
-            by_extent[slot >> INDEX_BITS].append(slot)
+    def _mark_reservations(self) -> None:
+        """Marks the slots of each reservation. A later record has a slot, and not an earlier."""
+        inserts = self.written.inserts
+        records = [
+            caught_up(each, inserts[each.lease, each.reservation_id])
+            for each in self.written.reservations
+        ]
+        for record in sorted(records, key=lambda each: -each.number):
+            own = without(record, set(self._lost(record)))
+            mark(self._extents, own_slots(own), SlotState.QUARANTINED)
+            self._reserved[own.namespace].append(own)
+
+    def _lost(self, record: ReserveRecord) -> Iterator[int]:
+        """Yields the slots of a reservation that moved on, or that somebody else has."""
+        for slot, generation in zip(record.slots, record.generations, strict=True):
+            if not self._live.has(slot, generation) or self._is_taken(slot):
+                yield slot
+        yield from filter(self._is_taken, record.duplicates)
+
+    def _is_taken(self, slot: int) -> bool:
+        """Returns True if somebody has a slot, or if its memory is gone."""
+        extent = self._extents.get(slot >> INDEX_BITS)
+        return extent is None or extent.states[slot & INDEX_MASK] != FREE
+
+    def _restore_memory(self) -> None:
+        """Adds the extents to their arenas. Slots that nobody has become FREE."""
         for row in self.written.extents:
             owner = self._tenant(row.tenant)
             key = ArenaKey(row.tenant, row.page_bytes, row.tensor_parallel_size, row.tier)
             arena = self.cache.restore_arena(row.arena_id, key, owner)
-            table = self._generations.get(row.extent_id)
-            if table is None:
+            extent = self._extents.get(row.extent_id)
+            if extent is None:
                 continue
-            extent = ExtentSlots(row.extent_id, row.slot_count, table, row.tier, row.arena_offset)
-            for slot in by_extent[row.extent_id]:
-                extent.states[slot & INDEX_MASK] = states[slot]
-                extent.checksums[slot & INDEX_MASK] = self._live.checksums.get(slot, NO_CHECKSUM)
-            extent.available = [n for n in extent.available if extent.states[n] == FREE]
+            states, generations = extent.states, extent.generations
+            extent.available = [n for n in extent.available if states[n] == FREE]
             for index in extent.available:
-                table[index] += 1
+                generations[index] += 1
             arena.restore_extent(extent)
 
     def _restore_namespace(self, row: NamespaceRow, pages: list[LivePages]) -> None:
         namespace = self.cache.restore_namespace(row, self._tenant(row.tenant), self._now)
         tree, records = TreeRecovery(namespace), self._records(row)
         for hold in self._holds[row.number]:
-            lease = self._leases[hold.lease]
-            if hold.kind == IdScope.RESERVATION:
-                record = self._reserved[hold.lease, hold.hold_id]
-                restore_reservation(tree, lease, namespace, record, self._now)
-            else:
-                restore_pin(tree, lease, namespace, hold, self._now)
+            restore_pin(tree, self._leases[hold.lease], namespace, hold, self._now)
+        for record in self._reserved[row.number]:
+            lease = self._leases[record.lease]
+            restore_reservation(tree, lease, namespace, record, self._now)
         for pin in self.written.named_pins:
             if pin.namespace == row.number:
                 restore_named_pin(tree, self.cache.state.named_pins, namespace, pin, self._now)
@@ -212,6 +240,29 @@ class _Recovery:
         tree.finish(records.ends)
         if row.deleted:
             self.cache.delete_namespace(Identity(row.tenant), row.namespace_id)
+            self.cache.state.deleted_rows.append(namespace)
+
+    def _restore_uses(self) -> None:
+        """Makes pages the more recently used the later they were published, then those of pins.
+
+        The journal has no uses. So a policy first evicts what was published first.
+        """
+        state, namespaces = self.cache.state, self.cache.namespaces.values()
+        nodes = [
+            (Position(node, len(node.slots)).page_id, node, namespace)
+            for namespace in namespaces
+            for node in namespace.index.nodes.values()
+        ]
+        nodes.sort(key=itemgetter(0))
+        for use, (_, node, _) in enumerate(nodes, 1):
+            node.last_use = use
+        state.use_count = len(nodes)
+        for lease in self._leases.values():
+            for pin in lease.pins.values():
+                for anchor in pin.anchors:
+                    state.touch(Position(anchor.node, anchor.pages))
+        for _, node, namespace in nodes:
+            namespace.leaf_changed(node)
 
     def _restore_processes(self) -> None:
         table, mappings = self.cache.table, self.cache.state.mappings
@@ -225,18 +276,26 @@ class _Recovery:
                 process = Process(row.process_id, row.pid, row.uid, owner)
                 process.connected = False
                 table.bind(owner, process)
-        there = self._generations.keys() & {each.extent_id for each in self.written.extents}
         for mapping in self.written.mappings:
-            mappings.give(mapping.process_id, mapping.pid, there & set(mapping.extent_ids))
+            there = self._extents.keys() & set(mapping.extent_ids)
+            mappings.give(mapping.process_id, mapping.pid, there)
 
     def _restore_tombstones(self) -> None:
-        for lease_number, kind, hold_id in self.written.tombstones:
+        scope = int(IdScope.RESERVATION)
+        aborted = [HoldKey(lease, scope, each) for lease, each in self.written.aborted]
+        for lease_number, kind, hold_id in (*self.written.tombstones, *aborted):
             lease = self._leases.get(lease_number)
             if lease is None:
                 continue
             is_pin = kind == IdScope.PIN
-            tombstones = lease.pin_tombstones if is_pin else lease.reservation_tombstones
-            tombstones.leave(hold_id, self._now)
+            # An id may come again once its tombstone is no more.
+            if hold_id not in (lease.pins if is_pin else lease.reservations):
+                tombstones = lease.pin_tombstones if is_pin else lease.reservation_tombstones
+                tombstones.leave(hold_id, self._now)
+        for tenant, lease_id in self.written.ended:
+            # Its tombstone may have been dropped, and the id granted anew.
+            if (tenant, lease_id) not in self.cache.table.leases:
+                self._tenant(tenant).lease_tombstones.leave(lease_id, self._now)
 
     def _restore_removals(self) -> None:
         disk = self.cache.state.disk

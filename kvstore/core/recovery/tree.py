@@ -3,7 +3,7 @@
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
-from heapq import merge
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from kvstore.core.index.node import Lower, Node, Position
@@ -61,10 +61,10 @@ class TreeRecovery:
         self._waiting_ids = sorted(self._waiting)
         superseded = [Removal(r.base_id, r.supersedes_id) for r in records if r.supersedes_id]
         left = [Removal(each.next_id, each.page_id) for each in detached]
-        removals = sorted([*superseded, *left])
-        begun: list[_Step] = [(each.next_id, 0, each) for each in removals]
-        added: list[_Step] = [(each.base_id, 1, each) for each in pages]
-        for _, _, each in merge(begun, added, key=lambda step: step[:2]):
+        steps: list[_Step] = [(each.next_id, 0, each) for each in sorted([*superseded, *left])]
+        steps += [(each.base_id, 1, each) for each in pages]
+        steps.sort(key=itemgetter(0, 1))
+        for _, _, each in steps:
             if isinstance(each, Removal):
                 self._take_out(each.page_id)
             else:
@@ -77,8 +77,6 @@ class TreeRecovery:
         for each in ends:
             self._store(each)
         index = self._namespace.index
-        for node in list(index.nodes.values()):
-            self._namespace.leaf_changed(node)
         for node in list(index.nodes.values()):
             index.compact(node)
 
@@ -124,9 +122,10 @@ class TreeRecovery:
         index = self._namespace.index
         if len(page) < index.width:
             return index.beginning_with(above, page) is not None
-        ends = above.pages == len(above.node.slots)
-        in_children = ends and page in above.node.children
-        return in_children or index.descend(above, page, 1).depth > above.depth
+        node, pages = above
+        if pages == len(node.slots):
+            return page in node.children
+        return node.edge.startswith(page, pages * index.width)
 
     def _extend(self, above: Position, pages: LivePages) -> Node:
         """Adds pages in tier 1 alone, whole ones and then perhaps a partial one."""

@@ -6,10 +6,14 @@ from typing import NamedTuple, TypeVar
 
 from kvstore.core.journal.journal import LEASE_NUMBERS, PAGE_IDS
 from kvstore.core.journal.records import (
+    INSERTED,
+    RESERVE_FORM,
+    RESERVED,
+    AbortRecord,
     DetachRecord,
     EndRecord,
+    LeaseEndedRecord,
     PagesRecord,
-    RecordKind,
     ReserveRecord,
     decode,
 )
@@ -18,7 +22,6 @@ from kvstore.core.journal.rows import (
     ExtentRow,
     HoldKey,
     HoldRow,
-    IdScope,
     LeaseRow,
     MappingRow,
     NamedPinRow,
@@ -52,31 +55,42 @@ class NamespaceRecords:
 class Sorted:
     """A journal's contents, as recovery asks for them.
 
-    ``reserved`` has the latest record of each reservation, and ``inserts`` the records of its
-    inserts. ``next_id`` and ``next_number`` are more than any that was given out.
+    ``inserts`` are the inserts of reservations that have not ended. ``aborted`` are those whose ids
+    left tombstones, and ``ended`` the leases whose ids did. ``next_id`` and ``next_number`` are
+    more than any that was given out.
     """
 
     def __init__(self, written: JournalContents) -> None:
         self._rows = written.rows
         self.tombstones = list(written.tombstones)
-        self.reserved: dict[tuple[int, int], ReserveRecord] = {}
+        # The number of each reservation's latest record, and its bytes: most of them ended.
+        self._reserved: dict[tuple[int, int], tuple[int, bytes]] = {}
         self.inserts: dict[tuple[int, int], list[PagesRecord]] = defaultdict(list)
         self.of_namespace: dict[int, NamespaceRecords] = defaultdict(NamespaceRecords)
+        self.aborted: list[tuple[int, int]] = []
+        self.ended: list[LeaseEndedRecord] = []
         self.next_id = self._counter(PAGE_IDS) + 1
         self.next_number = 1
+        self._aborted_at: dict[tuple[int, int], int] = {}
         # Of each record of a reservation, also of those that a later one replaced.
         self._numbers: set[int] = set()
         pages: list[PagesRecord] = []
         for data in written.records:
+            if data[0] == RESERVED:
+                self._add_reservation(data)
+                continue
             record = decode(data)
             if isinstance(record, PagesRecord):
                 pages.append(record)
-            elif isinstance(record, ReserveRecord):
-                self._add_reservation(record)
+            elif isinstance(record, AbortRecord):
+                self._add_abort(record)
             elif isinstance(record, DetachRecord):
                 self.of_namespace[record.namespace].detached.append(record)
-            else:
+            elif isinstance(record, EndRecord):
                 self.of_namespace[record.namespace].ends.append(record)
+            else:
+                assert isinstance(record, LeaseEndedRecord)  # reservations are above
+                self.ended.append(record)
         for each in pages:
             self._add_pages(each)
 
@@ -122,32 +136,50 @@ class Sorted:
 
     @property
     def holds(self) -> list[HoldRow]:
-        """The holds of leases that have not ended, none of them released.
-
-        A reservation without a record was never answered, so it is left out.
-        """
+        """The pins and source pins of leases that have not ended, none of them released."""
         leases = {each.number for each in self.leases}
         released = set(self.tombstones)
         return [
             each
             for each in self._of(Table.HOLDS, HoldRow)
-            if each.lease in leases
-            and each.key not in released
-            and (each.kind != IdScope.RESERVATION or (each.lease, each.hold_id) in self.reserved)
+            if each.lease in leases and each.key not in released
         ]
+
+    @property
+    def reservations(self) -> list[ReserveRecord]:
+        """The latest records of the reservations of leases that have not ended, none aborted."""
+        leases = {each.number for each in self.leases}
+        records = [
+            decode(data)
+            for key, (_, data) in self._reserved.items()
+            if key[0] in leases and self._is_open(key)
+        ]
+        return [each for each in records if isinstance(each, ReserveRecord)]
 
     @property
     def hold_keys(self) -> set[HoldKey]:
         """The keys of all rows of holds."""
         return {each.key for each in self._of(Table.HOLDS, HoldRow)}
 
-    def _add_reservation(self, record: ReserveRecord) -> None:
+    def _add_reservation(self, data: bytes) -> None:
+        number, _, *ids = RESERVE_FORM.unpack_from(data)[4:8]
+        key = (ids[0], ids[1])
+        known = self._reserved.get(key)
+        if known is None or known[0] < number:
+            self._reserved[key] = (number, data)
+        self._numbers.add(number)
+        self.next_number = max(self.next_number, number + 1)
+
+    def _is_open(self, key: tuple[int, int]) -> bool:
+        """Returns True if a reservation was made and not aborted since."""
+        return key in self._reserved and self._reserved[key][0] >= self._aborted_at.get(key, 0)
+
+    def _add_abort(self, record: AbortRecord) -> None:
         key = (record.lease, record.reservation_id)
-        known = self.reserved.get(key)
-        if known is None or known.number < record.number:
-            self.reserved[key] = record
-        self._numbers.add(record.number)
-        self.next_number = max(self.next_number, record.number + 1)
+        self._aborted_at[key] = max(self._aborted_at.get(key, 0), record.number)
+        if record.leaves_tombstone:
+            self.aborted.append(key)
+        self.next_number = max(self.next_number, record.number)
 
     def _add_pages(self, record: PagesRecord) -> None:
         """Adds the record of pages, unless the call that wrote it did not get to its end."""
@@ -158,7 +190,8 @@ class Sorted:
             if record.needed_number not in self._numbers:
                 return
         self.of_namespace[record.namespace].pages.append(record)
-        if record.lease and record.kind == RecordKind.INSERT and not record.needed_number:
+        is_complete = record.kind == INSERTED and not record.needed_number
+        if record.lease and is_complete and self._is_open(key):
             self.inserts[key].append(record)
 
     def _counter(self, name: str) -> int:

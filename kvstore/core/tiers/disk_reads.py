@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
 from kvstore.core.index.path_hashes import PathHashes, hashes_to, kept_end, remember
-from kvstore.core.journal.records import INSERTED, NO_PAGE, PagesRecord
+from kvstore.core.journal.records import INSERTED, NO_PAGE, PagesRecord, parts_of_pages
 from kvstore.core.leases.holds import Hold
 from kvstore.core.leases.journaling import generations_of
 from kvstore.core.leases.lease import Lease
@@ -254,17 +254,16 @@ def write_loaded(read: Hold, at: Position, tokens: bytes, slots: Slots) -> int:
     checksums = [
         namespace.extents[each >> INDEX_BITS].checksums[each & INDEX_MASK] for each in slots
     ]
-    return namespace.journal.insert(
-        PagesRecord(
-            *(INSERTED, FIRST, namespace.number, 0, namespace.journal.next_id, at.page_id),
-            NO_PAGE if partial is None else Position(partial, 1).page_id,
-            *(0, 0, 0, 0, 0),
-            slots,
-            generations_of(read, slots),
-            array("Q", checksums),
-            tokens,
-        )
+    record = PagesRecord(
+        *(INSERTED, FIRST, namespace.number, 0, namespace.journal.next_id, at.page_id),
+        NO_PAGE if partial is None else Position(partial, 1).page_id,
+        *(0, 0, 0, 0, 0),
+        slots,
+        generations_of(read, slots),
+        array("Q", checksums),
+        tokens,
     )
+    return namespace.journal.insert(len(slots), *parts_of_pages(record))
 
 
 def take_targets(state: CacheState, lease: Lease, namespace: Namespace, count: int) -> Slots:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
 from kvstore.core.journal.journal import Journal
-from kvstore.core.journal.records import INSERTED, NO_PAGE, NOTHING, PagesRecord
+from kvstore.core.journal.records import HAS_CHECKSUMS, INSERTED, NO_PAGE, PAGES_FORM
 from kvstore.core.leases.holds import Hold, Reservation, covered_position
-from kvstore.core.leases.journaling import generations_in, reservation_row, write_reservation
+from kvstore.core.leases.journaling import generations_in, write_reservation
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.pages import begun, publish
 from kvstore.core.pool.placement import FIRST, joined, nearest
@@ -46,9 +46,6 @@ from kvstore.errors import (
     ParentDetached,
     ParentNotCovered,
 )
-
-# A named tuple's constructor costs a Python frame.
-_new_tuple = tuple.__new__
 
 
 class Published(NamedTuple):
@@ -120,7 +117,7 @@ class Inserting:
             lease.owner.require_group_room(len(plan.pages))
         # From here on nothing is refused.
         if moves is not None:
-            self._move_slots(lease, reservation, plan)
+            move_slots(lease, reservation, plan)
         expected = NO_HINT if hint is None else hint.at(now)
         runs: tuple[Run, ...] = ()
         if place is not None:
@@ -136,12 +133,6 @@ class Inserting:
         runs = runs or runs_of(reservation.slots()[first:end], namespace.extents)
         groups = () if moves is None else published_groups(reservation, moves.groups)
         return Inserted(runs, sum(flags), groups)
-
-    def _move_slots(self, lease: Lease, reservation: Reservation, plan: PlannedMoves) -> None:
-        """Moves slots as :func:`move_slots` does, after the journal has a new reservation."""
-        if self._state.journal is not None and reservation.hold_id not in lease.reservations:
-            self._state.journal.hold(reservation_row(lease, reservation))
-        move_slots(lease, reservation, plan)
 
     def _publish_groups(
         self,
@@ -426,24 +417,28 @@ def write_insert(
     journal = namespace.journal
     assert journal is not None  # the caller knows
     partial = begun(at, tokens[: namespace.width]) if slots else None
-    superseded = NO_PAGE if partial is None else Position(partial, 1).page_id
     runs = runs_of(slots, namespace.extents)
     # Slots that moved are the other reservation's until this one is written.
     is_pending = len(reservation.reserved) > reservation.written_count
-    number = journal.next_number if is_pending else 0
-    tail = len(tokens) % namespace.width // TOKEN_BYTES
-    record = (
-        *(INSERTED, FIRST, namespace.number, reservation.lease_number),
-        *(journal.next_id, at.page_id),
-        *(superseded, reservation.hold_id, reservation.inserted, duplicate_count, tail, number),
-        *(
-            slots,
-            generations_in(runs),
-            array("Q", checksums) if checksums else NOTHING,
-            tokens if slots else b"",
-        ),
+    head = PAGES_FORM.pack(
+        INSERTED,
+        FIRST,
+        HAS_CHECKSUMS if checksums else 0,
+        len(slots),
+        namespace.number,
+        reservation.lease_number,
+        journal.next_id,
+        at.page_id,
+        NO_PAGE if partial is None else Position(partial, 1).page_id,
+        reservation.hold_id,
+        reservation.inserted,
+        duplicate_count,
+        len(tokens) % namespace.width // TOKEN_BYTES,
+        journal.next_number if is_pending else 0,
     )
-    return journal.insert(_new_tuple(PagesRecord, record)), runs
+    sums = array("Q", checksums) if checksums else b""
+    parts = (head, slots, generations_in(runs), sums, tokens if slots else b"")
+    return journal.insert(len(slots), *parts), runs
 
 
 def announce(lease: Lease, sequence: Sequence, pin_id: int, reservation: Reservation) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.journal.journal import LEASE_NUMBERS
-from kvstore.core.journal.rows import PIN_SCOPE, RESERVATION_SCOPE, CounterRow, ProcessRow, Table
+from kvstore.core.journal.rows import CounterRow, ProcessRow, Table
 from kvstore.core.leases.journaling import lease_row
 from kvstore.core.leases.lease import Lease, LeaseChange, LeaseState, Process
 from kvstore.core.values.event_log import LeaseEvent, LeaseStep
@@ -76,6 +76,8 @@ class Lifecycle:
                 return [change for each in named for change in self._expire_lease(each, now)]
         elif lease is not None:
             raise LeaseNotFound(lease_id=caller.lease_id.hex())
+        if self._state.journal is not None:
+            self._state.journal.end_lease(caller.identity.tenant, caller.lease_id)
         table.leave_tombstone(caller, now)
         return []
 
@@ -187,10 +189,11 @@ class Lifecycle:
         if journal is None:
             return
         journal.clear(Table.LEASES, lease.number)
+        journal.end_lease(lease.tenant, lease.lease_id)
         for pin_id in lease.pins:
-            journal.drop(lease.number, PIN_SCOPE, pin_id)
+            journal.drop(lease.number, pin_id)
         for reservation_id in lease.reservations:
-            journal.drop(lease.number, RESERVATION_SCOPE, reservation_id)
+            journal.abort(lease.number, reservation_id, leaves_tombstone=False)
         for process_id in lease.processes:
             journal.clear(Table.PROCESSES, process_id)
 

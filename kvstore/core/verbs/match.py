@@ -89,7 +89,7 @@ class Matching:
         pin_id, source_pin_id = options.pin_id, options.source_pin_id
         pin = lease.pins.get(pin_id)
         if pin is not None:
-            if not isinstance(pin, Pin) or not took(pin, namespace, sequence, options):
+            if not isinstance(pin, Pin) or not took(lease, pin, namespace, sequence, options):
                 raise IdReused(id=pin_id)
             return match_of(lease, pin), self._inspect_again(lease, pin, options, pick)
         if source_pin_id == pin_id or source_pin_id in lease.pins:
@@ -274,15 +274,48 @@ def fingerprint_of(
     )
 
 
-def took(pin: Pin, namespace: Namespace, sequence: Sequence, options: MatchOptions) -> bool:
+def took(
+    lease: Lease, pin: Pin, namespace: Namespace, sequence: Sequence, options: MatchOptions
+) -> bool:
     """Returns True if this very match took a pin. Costs as much as the pin's path is long.
 
-    A pin from before a recovery has no fingerprint. The match of any sequence that begins with its
-    path may get its answer, which is right for all of them.
+    A pin from before a recovery has no fingerprint. Its answer then has to be right for the
+    sequence and the options, whether this match took it or not.
     """
-    recovered = pin.fingerprint is None
-    if not recovered and pin.fingerprint != fingerprint_of(
-        namespace, sequence, options, pin.held_end
-    ):
+    if pin.fingerprint is None:
+        return pin.namespace is namespace and _suits(lease, pin, sequence, options)
+    if pin.fingerprint != fingerprint_of(namespace, sequence, options, pin.held_end):
         return False
     return sequence.tokens.startswith(pin.tokens()[sequence.position * TOKEN_BYTES :])
+
+
+def _suits(lease: Lease, pin: Pin, sequence: Sequence, options: MatchOptions) -> bool:
+    """Returns True if a pin's answer is one that a match of this sequence can get.
+
+    All tokens of the answer's pages have to be the sequence's. It has a next token exactly if
+    these are all of the sequence. Raises the errors of ``Lease.base_of``.
+    """
+    tokens, source = pin.tokens(), None
+    if pin.source_id is not None:
+        if options.source_pin_id != pin.source_id:
+            return False
+        source = lease.pins.get(pin.source_id)
+    if isinstance(source, SourcePin):
+        valid = source.valid_token_count * TOKEN_BYTES
+        tokens = source.tokens()[: len(tokens) + valid]
+    begin = sequence.position * TOKEN_BYTES
+    if begin:
+        base = lease.base_of(pin.namespace, sequence)
+        if base is None or not base.tokens().startswith(tokens[:begin]):
+            return False
+    if not sequence.tokens.startswith(tokens[begin:]):
+        return False
+    is_all = begin + len(sequence.tokens) == len(tokens)
+    if is_all != (pin.next_token is not None) or (is_all and not options.accept_next_token):
+        return False
+    end, start = pin.held_end, options.group_start_page
+    asked = [
+        (each.group, min(max(end - (each.page_count or end), start), end))
+        for each in options.groups
+    ]
+    return asked == [(each.group, each.start_page) for each in pin.groups]

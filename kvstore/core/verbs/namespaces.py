@@ -83,6 +83,7 @@ class Namespaces:
             self._state.events.now = now
             self._note_namespace(namespace, NamespaceStep.OPENED)
             self._write(namespace)
+            self._clear_rows()
         namespace.layout.require_equal(layout)
         known = len(lease.arenas)
         for each in namespace.arenas():
@@ -294,7 +295,31 @@ class Namespaces:
         state.namespaces_of.drop(namespace.tenant, namespace_id)
         namespace.arena.owner.namespace_count -= 1
         del self._by_identity[namespace.identity.key(namespace.tenant)]
+        if state.journal is not None:
+            state.deleted_rows.append(namespace)
+            self._clear_rows()
         return removed
+
+    def _clear_rows(self) -> None:
+        """Removes the rows of deleted namespaces of which nothing is left.
+
+        The newest namespace keeps its row, so that no number comes twice.
+        """
+        journal, kept = self._state.journal, list[Namespace]()
+        for each in self._state.deleted_rows:
+            if journal is None or each.number == self._made or self._is_in_use(each):
+                kept.append(each)
+            else:
+                journal.clear(Table.NAMESPACES, each.number)
+        self._state.deleted_rows = kept
+
+    def _is_in_use(self, namespace: Namespace) -> bool:
+        """Returns True if a lease has a hold in a deleted namespace. Costs a look at each hold."""
+        if namespace.detached_page_count:
+            return True
+        leases = self._state.table.leases_of.of(namespace.tenant).values()
+        holds = (each for lease in leases for each in (lease.pins, lease.reservations))
+        return any(hold.namespace is namespace for each in holds for hold in each.values())
 
     def _note_namespace(self, namespace: Namespace, step: NamespaceStep) -> None:
         log = self._state.events

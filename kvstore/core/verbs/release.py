@@ -3,7 +3,6 @@
 from collections.abc import Sequence as Items
 
 from kvstore.core.cache_state import CacheState
-from kvstore.core.journal.rows import PIN_SCOPE, RESERVATION_SCOPE
 from kvstore.core.leases.lease import LeaseChange, LeaseState
 from kvstore.core.values.requests import Caller
 from kvstore.errors import LimitExceeded
@@ -25,7 +24,7 @@ class Releasing:
             lease.pin_tombstones.leave(pin_id, now)
             pin = lease.pins.get(pin_id)
             if journal is not None:
-                journal.release(lease.number, PIN_SCOPE, pin_id)
+                journal.release(lease.number, pin_id)
             if pin is not None:
                 lease.drop_pin(pin)
 
@@ -41,7 +40,7 @@ class Releasing:
         for reservation_id in reservation_ids:
             lease.reservation_tombstones.leave(reservation_id, now)
             if journal is not None:
-                journal.release(lease.number, RESERVATION_SCOPE, reservation_id)
+                journal.abort(lease.number, reservation_id)
             if reservation_id in lease.reservations:
                 lease.drop_reservation(lease.reservations[reservation_id])
         if quarantined is None or not quarantined.quarantined_slot_count:

@@ -5,7 +5,7 @@ from collections.abc import Sequence as Items
 
 from kvstore.core.cache_state import CacheState
 from kvstore.core.leases.holds import Reservation
-from kvstore.core.leases.journaling import generations_in, reservation_row, write_reservation
+from kvstore.core.leases.journaling import generations_in, write_reservation
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.pages import evict
@@ -205,8 +205,6 @@ class Reserving:
         reservation = known
         if reservation is None:
             reservation = Reservation(request.reservation_id, namespace, request.start_page, now)
-            if journal is not None:
-                journal.hold(reservation_row(lease, reservation))
             lease.add_reservation(reservation)
         if slots:
             reservation.grow(slots)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kvstore.core.cache_state import CacheState
 from kvstore.core.index.node import Position
 from kvstore.core.index.radix import ancestor
-from kvstore.core.journal.records import INSERTED, NO_PAGE, PagesRecord
+from kvstore.core.journal.records import INSERTED, NO_PAGE, PagesRecord, parts_of_pages
 from kvstore.core.leases.holds import Hold, Reservation, covered_position
 from kvstore.core.leases.journaling import generations_of
 from kvstore.core.leases.lease import Lease
@@ -207,17 +207,16 @@ class GroupPublishing:
             return None
         slots, page_id = array("Q", (slot,)), 0
         if namespace.journal is not None:
-            page_id = namespace.journal.insert(
-                PagesRecord(
-                    *(INSERTED, FIRST, namespace.number, reservation.lease_number),
-                    *(namespace.journal.next_id, at.page_id, NO_PAGE, reservation.hold_id),
-                    *(0, 0, 0, namespace.journal.next_number),
-                    slots,
-                    generations_of(reservation, slots),
-                    array("Q", (page.checksum,)),
-                    marker,
-                )
+            record = PagesRecord(
+                *(INSERTED, FIRST, namespace.number, reservation.lease_number),
+                *(namespace.journal.next_id, at.page_id, NO_PAGE, reservation.hold_id),
+                *(0, 0, 0, namespace.journal.next_number),
+                slots,
+                generations_of(reservation, slots),
+                array("Q", (page.checksum,)),
+                marker,
             )
+            page_id = namespace.journal.insert(1, *parts_of_pages(record))
         end, _, returned = publish(namespace, at, marker, slots, hint, page_id=page_id)
         if page.checksum != NO_CHECKSUM:
             namespace.arena.keep_checksums([(slot, page.checksum)])

@@ -16,7 +16,6 @@ from kvstore.core.index.children import NO_CHILDREN
 from kvstore.core.index.node import Anchor, Node, Position
 from kvstore.core.index.path_hashes import hash_at
 from kvstore.core.index.radix import end_of_path
-from kvstore.core.journal.rows import PIN_SCOPE, RESERVATION_SCOPE
 from kvstore.core.leases.holds import Hold, Pin
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace, namespace_of
@@ -144,12 +143,12 @@ class Verifying:
         journal = self._state.journal
         for hold in holds:
             if journal is not None:
-                journal.drop(lease.number, PIN_SCOPE, hold.hold_id)
+                journal.drop(lease.number, hold.hold_id)
             lease.drop_pin(hold)
         reservation = lease.reservations.get(pin.unanswered.reservation_id or 0)
         if reservation is not None:
             if journal is not None:
-                journal.drop(lease.number, RESERVATION_SCOPE, reservation.hold_id)
+                journal.abort(lease.number, reservation.hold_id, leaves_tombstone=False)
             lease.drop_reservation(reservation)
 
     def _remove_from_disk(self, namespace: Namespace, at: Position) -> None:

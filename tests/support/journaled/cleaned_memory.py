@@ -47,9 +47,9 @@ class CleanedMemory(ListMemory):
         self.journal.clear(table, key)
         self._note()
 
-    def bury(self, key: HoldKey) -> None:
-        """Leaves a tombstone."""
-        self.journal.bury(key)
+    def release(self, key: HoldKey) -> None:
+        """Leaves a tombstone and removes a pin's row."""
+        self.journal.release(key)
         self._note()
 
     def successor(

@@ -100,9 +100,9 @@ class ListMemory:
         """Removes a row."""
         self.writes.append(Cleared(table, key))
 
-    def bury(self, key: HoldKey) -> None:
-        """Leaves a tombstone."""
-        self.writes.append(Buried(key))
+    def release(self, key: HoldKey) -> None:
+        """Leaves a tombstone and removes a pin's row, in two writes."""
+        self.writes += [Buried(key), Cleared(Table.HOLDS, key)]
 
 
 class Remains:

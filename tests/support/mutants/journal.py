@@ -7,9 +7,8 @@ JOURNAL_MUTANTS = [
         "record-follows-the-answer",
         "kvstore.core.journal.journal",
         "Journal.insert",
-        "self.memory.append(*parts_of_pages(record))",
-        "late, self.late = getattr(self, 'late', ()), "
-        "parts_of_pages(record)\n"
+        "self.memory.append(*parts)",
+        "late, self.late = getattr(self, 'late', ()), tuple(map(bytes, parts))\n"
         "if late: self.memory.append(*late)",
     ),
     Mutant(
@@ -45,7 +44,7 @@ JOURNAL_MUTANTS = [
         "released-pin-keeps-its-row",
         "kvstore.core.verbs.release",
         "Releasing.release",
-        "journal.release(lease.number, PIN_SCOPE, pin_id)",
+        "journal.release(lease.number, pin_id)",
         "pass",
     ),
     Mutant(
@@ -53,6 +52,38 @@ JOURNAL_MUTANTS = [
         "kvstore.core.pool.pages",
         "_write_removal",
         "namespace.journal.detach(namespace.number, page_id, slots, generations)",
+        "pass",
+    ),
+    Mutant(
+        "removal-is-recorded-after-the-pages-left",
+        "kvstore.core.journal.journal",
+        "Journal.detach",
+        "self.memory.append(encode(DetachRecord(namespace, page_id, self.next_id)))",
+        "late = self.__dict__.get('late')\n"
+        "self.late = encode(DetachRecord(namespace, page_id, self.next_id))\n"
+        "if late: self.memory.append(late)",
+    ),
+    Mutant(
+        "end-of-a-reservation-is-not-written",
+        "kvstore.core.verbs.release",
+        "Releasing.abort",
+        "journal.abort(lease.number, reservation_id)",
+        "pass",
+    ),
+    Mutant(
+        "end-of-a-reservation-comes-after-its-slots-are-free",
+        "kvstore.core.journal.journal",
+        "Journal.abort",
+        "self.memory.append(ABORT_FORM.pack(ABORTED, leaves_tombstone, *fields))",
+        "late = self.__dict__.get('late_abort')\n"
+        "self.late_abort = ABORT_FORM.pack(ABORTED, leaves_tombstone, *fields)\n"
+        "if late: self.memory.append(late)",
+    ),
+    Mutant(
+        "recovery-forgets-that-a-reservation-ended",
+        "kvstore.core.recovery.written",
+        "Sorted._add_abort",
+        "self._aborted_at[key] = max(self._aborted_at.get(key, 0), record.number)",
         "pass",
     ),
     Mutant(
@@ -79,7 +110,7 @@ JOURNAL_MUTANTS = [
     Mutant(
         "earlier-reservation-keeps-a-moved-slot",
         "kvstore.core.recovery.recover",
-        "_Recovery._find_reservations",
+        "_Recovery._mark_reservations",
         "-each.number",
         "each.number",
     ),
@@ -101,22 +132,22 @@ JOURNAL_MUTANTS = [
         "quarantined-slot-is-handed-out",
         "kvstore.core.recovery.recover",
         "_Recovery._restore_memory",
-        "extent.states[n] == FREE",
-        "extent.states[n] != SlotState.CACHED",
+        "states[n] == FREE",
+        "states[n] != CACHED",
     ),
     Mutant(
         "unknown-slot-keeps-its-generation",
         "kvstore.core.recovery.recover",
         "_Recovery._restore_memory",
-        "table[index] += 1",
+        "generations[index] += 1",
         "pass",
     ),
     Mutant(
         "ids-come-twice",
         "kvstore.core.journal.journal",
         "Journal.insert",
-        "self.next_id = base_id + len(record.slots)",
-        "self.next_id = base_id + len(record.slots) // 2",
+        "self.next_id = base_id + count",
+        "self.next_id = base_id + count // 2",
     ),
     Mutant(
         "pages-of-a-moved-generation-are-there",
@@ -129,7 +160,7 @@ JOURNAL_MUTANTS = [
         "recovery-takes-the-first-record-of-a-reservation",
         "kvstore.core.recovery.written",
         "Sorted._add_reservation",
-        "known.number < record.number",
+        "known[0] < number",
         "False",
     ),
     Mutant(

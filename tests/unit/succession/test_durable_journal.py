@@ -8,8 +8,10 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.eviction.policies import LeastRecentlyUsed
 from kvstore.core.journal.records import (
     NO_PAGE,
+    AbortRecord,
     DetachRecord,
     EndRecord,
+    LeaseEndedRecord,
     PagesRecord,
     Record,
     RecordKind,
@@ -46,6 +48,7 @@ LAYOUT = PageLayout(2, 64, 1, OpaqueContent(b"layout"))
 NAMESPACE = NamespaceRow(1, b"n" * 16, "tenant", NamespaceIdentity(b"model"), LAYOUT, (1,))
 PIN, RESERVATION = int(IdScope.PIN), int(IdScope.RESERVATION)
 LEASE = 3
+LEASE_ROW = LeaseRow(LEASE, "tenant", b"id", b"digest", 30.0, ("a", "b"), "name")
 
 
 class Memories(dict[str, memoryview]):
@@ -70,6 +73,7 @@ class World:
         self.add_extent(5)
         self.journal.follow(self.cache)
         self.journal.put(Table.NAMESPACES, 1, NAMESPACE)
+        self.journal.put(Table.LEASES, LEASE, LEASE_ROW)
 
     def add_extent(self, extent_id: int) -> None:
         """Adds an extent of 64 slots."""
@@ -134,9 +138,11 @@ def reserve(number: int, reservation_id: int = 9) -> ReserveRecord:
     return ReserveRecord(number, 1, LEASE, reservation_id, NO_PAGE, 0, 0, 0, *rest)
 
 
-def hold(reservation_id: int = 9) -> HoldRow:
-    """Returns the row of a reservation."""
-    return HoldRow(LEASE, RESERVATION, reservation_id, 1)
+def abort(number: int, reservation_id: int = 9) -> AbortRecord:
+    """Returns a record of the end of a reservation."""
+    return AbortRecord(
+        leaves_tombstone=True, lease=LEASE, reservation_id=reservation_id, number=number
+    )
 
 
 def test_all_that_was_written_is_there(world: World) -> None:
@@ -145,14 +151,14 @@ def test_all_that_was_written_is_there(world: World) -> None:
     written: list[Record] = [pages(1, 2), EndRecord(1, 2, 3, b"tail", None), reserve(4)]
     for each in written:
         journal.append(encode(each))
-    lease = LeaseRow(LEASE, "tenant", b"id", b"digest", 30.0, ("a", "b"), "name")
+    lease = LEASE_ROW._replace(display_name="another")
     journal.put(Table.LEASES, LEASE, lease)
     journal.put(Table.COUNTERS, "page ids", CounterRow(1))
     journal.put(Table.COUNTERS, "page ids", CounterRow(1 << 40))
     journal.put(Table.LEASES, 4, lease._replace(number=4))
     journal.clear(Table.LEASES, 4)
     journal.clear(Table.LEASES, 5)
-    journal.bury(HoldKey(LEASE, PIN, 8))
+    journal.release(HoldKey(LEASE, PIN, 8))
     journal.replace_store(STORE._replace(instance=2))
     opened = world.reopen()
     contents = opened.contents()
@@ -301,13 +307,12 @@ def test_nothing_is_dropped_before_a_cache_is_known(world: World) -> None:
     assert list(opened.contents().records) == before
     opened.follow(world.cache)
     opened.clean(1 << 20, above=0)
-    assert list(opened.contents().records) == []
+    assert list(opened.contents().records) == [encode(reserve(3))]
 
 
 def test_a_reservation_lives_by_its_latest_record(world: World) -> None:
     """Earlier records go, and the last one goes with the reservation, after a restart too."""
     journal = world.journal
-    journal.put(Table.HOLDS, hold().key, hold())
     journal.append(encode(reserve(1)))
     journal.append(encode(reserve(2)))
     world.clean()
@@ -317,22 +322,22 @@ def test_a_reservation_lives_by_its_latest_record(world: World) -> None:
         journal.follow(world.cache)
         journal.clean(1 << 20, above=0)
         assert world.records() == [reserve(2)]
-    journal.clear(Table.HOLDS, hold().key)
+    journal.append(encode(abort(3)))
     journal.clean(1 << 20, above=0)
     assert world.records() == []
+    assert list(world.reopen().contents().tombstones) == [HoldKey(LEASE, RESERVATION, 9)]
 
 
 def test_inserts_of_a_reservation_live_until_it_ends(world: World) -> None:
     """An insert of cached pages alone names no slot, and still says how far it got."""
     journal = world.journal
-    journal.put(Table.HOLDS, hold().key, hold())
     journal.append(encode(reserve(1)))
     every = [pages(1, 2, reservation_id=9), pages(base_id=12, reservation_id=9)]
     for each in every:
         journal.append(encode(each))
     world.clean()
     assert world.records() == [reserve(1), *every]
-    journal.clear(Table.HOLDS, hold().key)
+    journal.append(encode(abort(2)))
     world.clean()
     # It is no reservation's any more.
     assert world.records() == [pages(1, 2)]
@@ -341,7 +346,6 @@ def test_inserts_of_a_reservation_live_until_it_ends(world: World) -> None:
 def test_pages_in_moved_slots_need_the_record_of_their_reservation(world: World) -> None:
     """Once that is written they stand for themselves, whatever becomes of the reservation."""
     journal = world.journal
-    journal.put(Table.HOLDS, hold().key, hold())
     late = pages(1, reservation_id=9, needed_number=3)
     journal.append(encode(late))
     world.clean()
@@ -349,7 +353,7 @@ def test_pages_in_moved_slots_need_the_record_of_their_reservation(world: World)
     journal.append(encode(reserve(3)))
     world.clean()
     assert world.records() == [pages(1), reserve(3)]
-    journal.clear(Table.HOLDS, hold().key)
+    journal.append(encode(abort(4)))
     world.clean()
     assert world.records() == [pages(1)]
 
@@ -362,11 +366,30 @@ def test_pages_of_a_call_that_was_cut_off_go(world: World) -> None:
     opened = world.reopen()
     opened.follow(world.cache)
     opened.clean(1 << 20, above=0)
-    assert world.records() == [pages(2)]
+    assert world.records() == [pages(2), reserve(4)]
     # Numbers go on after those that were named.
     opened.append(encode(pages(3, reservation_id=9, needed_number=5)))
     opened.clean(1 << 20, above=0)
-    assert len(world.records()) == 2
+    assert len(world.records()) == 3
+
+
+def test_the_end_of_a_lease_lives_as_long_as_its_tombstone(world: World) -> None:
+    """It is kept while the lease ends, and for as long as the cache remembers its id."""
+    world.journal.append(encode(LeaseEndedRecord("tenant", b"id")))
+    world.journal.append(encode(LeaseEndedRecord("another", b"id")))
+    world.cache.table.leases["tenant", b"id"] = None  # type: ignore[assignment]
+    world.clean()
+    assert len(world.records()) == 1
+    del world.cache.table.leases["tenant", b"id"]
+    owner = world.cache.table.tenant_of(Identity("tenant"))
+    world.cache.table.tenants["tenant"] = owner
+    tombstones = owner.lease_tombstones
+    tombstones.leave(b"id", 1.0)
+    world.clean()
+    assert len(world.records()) == 1
+    del tombstones.until[tombstones.scope, b"id"]
+    world.clean()
+    assert world.records() == []
 
 
 def test_a_removal_lives_while_its_page_is_held(world: World) -> None:
@@ -427,10 +450,10 @@ def test_a_journal_that_is_too_small_gives_up(world: World) -> None:
     assert "RingFull" in world.journal.given_up
     used = world.journal.used_bytes
     world.journal.append(encode(pages(1)))
-    world.journal.put(Table.HOLDS, hold().key, hold())
+    world.journal.put(Table.HOLDS, HOLDS[0].key, HOLDS[0])
     world.journal.put(Table.COUNTERS, "any", CounterRow(1))
-    world.journal.clear(Table.HOLDS, hold().key)
-    world.journal.bury(hold().key)
+    world.journal.clear(Table.HOLDS, HOLDS[0].key)
+    world.journal.release(HOLDS[0].key)
     world.journal.replace_store(STORE)
     assert not world.journal.clean(above=0)
     assert world.journal.used_bytes == used
@@ -446,8 +469,8 @@ def test_no_fault_reaches_a_verb(world: World) -> None:
     assert not world.journal.clean(above=0)
     assert "JournalDamaged" in str(world.journal.given_up)
     for write in (
-        lambda journal: journal.put(Table.HOLDS, hold().key, hold()._replace(lease=1 << 40)),
-        lambda journal: journal.bury(HoldKey(1 << 40, 1, 1)),
+        lambda journal: journal.put(Table.HOLDS, HOLDS[0].key, HOLDS[0]._replace(lease=1 << 40)),
+        lambda journal: journal.release(HoldKey(1 << 40, 1, 1)),
         lambda journal: journal.put(Table.COUNTERS, object(), CounterRow(1)),
         lambda journal: journal.clear(Table.COUNTERS, object()),
         lambda journal: journal.replace_store(STORE._replace(settings=object())),

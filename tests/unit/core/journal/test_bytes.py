@@ -6,8 +6,10 @@ import pytest
 
 from kvstore.core.journal.packing import pack, unpack
 from kvstore.core.journal.records import (
+    AbortRecord,
     DetachRecord,
     EndRecord,
+    LeaseEndedRecord,
     PagesRecord,
     Record,
     RecordKind,
@@ -41,6 +43,8 @@ RECORDS = [
     DetachRecord(1, 2, 3),
     EndRecord(1, 2, 3, b"tail", None),
     EndRecord(1, 2, 3, b"", 0),
+    AbortRecord(leaves_tombstone=True, lease=1, reservation_id=2, number=3),
+    LeaseEndedRecord("tenant", b"lease"),
 ]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from core.core_builders import ADMIN, FILLER, NAMESPACE_ID, OWNER, Worker, make_layout, paged
 from core.verify_calls import ask, conclude, publish
-from journaled.list_memory import Moved, WatchedGenerations, Write
+from journaled.list_memory import Cleared, Moved, WatchedGenerations, Write
 from journaled.snapshot import Snapshot
 from journaled.world import JournaledWorld
 from kvstore.core.cache import PrefixCache
@@ -19,6 +19,7 @@ from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import (
     GroupInsert,
+    Match,
     MatchOptions,
     NamedPinRequest,
     Sequence,
@@ -43,6 +44,112 @@ def test_pages_and_pins_are_there(world: JournaledWorld) -> None:
     assert Snapshot(world.cache).pages == before.pages
     assert Snapshot(world.cache).pins == before.pins
     assert world.shape() == {"ab": {"c": {}, "d": {}}}
+
+
+def test_a_recovered_pin_answers_no_other_match() -> None:
+    """A repeated call gets only what is right for its own tokens, base and options."""
+    world = JournaledWorld(slots=24, divides_by_token=True)
+    worker, caller = world.worker, world.worker.caller
+    worker.publish("abcd", "xy")
+    store_end(world, paged("ab"), 44)
+    plain = worker.match("abc", 1)
+    with_token = world.cache.match(
+        caller, NAMESPACE_ID, Sequence(paged("ab")), MatchOptions(2, accept_next_token=True), 1.0
+    )
+    tail = paged("c")[:4]
+    copied = Sequence(paged("ab") + tail + FILLER)
+    options = MatchOptions(3, source_pin_id=4)
+    with_source = world.cache.match(caller, NAMESPACE_ID, copied, options, world.now)
+    assert with_source.source is not None
+    worker.match("xyz", 7)
+    on_base = worker.match("cd", 8, 2, base_pin_id=1)
+    world.cache.open_namespace(
+        caller, NamespaceIdentity(b"other"), world.layout, b"other" * 4, world.now
+    )
+    world.restart()
+    world.attach(worker)
+
+    def match(
+        sequence: Sequence, options: MatchOptions, namespace_id: bytes = NAMESPACE_ID
+    ) -> Match:
+        return world.cache.match(caller, namespace_id, sequence, options, world.now)
+
+    assert worker.match("abc", 1) == plain
+    assert worker.match("cd", 8, 2, base_pin_id=1) == on_base
+    accepts = MatchOptions(2, accept_next_token=True)
+    assert match(Sequence(paged("ab")), accepts) == with_token
+    assert match(copied, options) == with_source
+    others = [
+        (Sequence(paged("abc")), MatchOptions(1)),
+        (worker.sequence("abx"), MatchOptions(1)),
+        (worker.sequence("cd", 2, base_pin_id=7), MatchOptions(8)),
+        (worker.sequence("cd", 2), MatchOptions(8)),
+        (Sequence(paged("ab")), MatchOptions(2)),
+        (Sequence(paged("ab") + FILLER), accepts),
+        (Sequence(paged("ab") + FILLER), MatchOptions(3, source_pin_id=4)),
+        (Sequence(paged("ab") + FILLER + FILLER), MatchOptions(3)),
+        (Sequence(paged("ab") + bytes(4) + FILLER), options),
+    ]
+    for sequence, other in others:
+        with pytest.raises(IdReused):
+            match(sequence, other)
+    with pytest.raises(IdReused):
+        match(worker.sequence("abc"), MatchOptions(1), b"other" * 4)
+
+
+def test_a_recovered_pin_of_groups_answers_the_same_windows() -> None:
+    """Pages of groups are answered to a call that asks for these groups and windows."""
+    world = JournaledWorld(slots=16)
+    world.worker.publish_groups("abc", g1="101", g2="011")
+    answer = world.worker.match_groups("abc", 5, {1: 1, 2: 2})
+    world.restart()
+    world.attach(world.worker)
+    assert world.worker.match_groups("abc", 5, {1: 1, 2: 2}) == answer
+    for groups in ({1: 1, 2: 1}, {1: 1}, {2: 2, 1: 1}, {1: 1, 3: 2}):
+        with pytest.raises(IdReused):
+            world.worker.match_groups("abc", 5, groups)
+
+
+def test_pages_are_evicted_in_the_order_of_their_publishing(world: JournaledWorld) -> None:
+    """The oldest pages go first, and those that a pin held go last."""
+    world.worker.publish("ab", "cd", "ef")
+    world.worker.match("ab", 5)
+    world.worker.match("x", 6)
+    world.restart()
+    world.attach(world.worker)
+    world.worker.release(5)
+    world.worker.reserve(7, 4)
+    assert world.shape() == {"ab": {}, "ef": {}}
+    world.worker.reserve(8, 2)
+    assert world.shape() == {"ab": {}}
+
+
+def test_rows_of_deleted_namespaces_are_cleared(world: JournaledWorld) -> None:
+    """A row goes once nothing of its namespace is left, except that of the newest one."""
+    caller, rows = world.worker.caller, world.witness.remains.rows[Table.NAMESPACES]
+
+    def open_one(name: bytes) -> bytes:
+        identity = NamespaceIdentity(name)
+        world.cache.open_namespace(caller, identity, world.layout, name * 16, world.now)
+        return name * 16
+
+    world.worker.publish("ab")
+    world.worker.match("ab", 5)
+    second = open_one(b"2")
+    world.worker.reserve(6, 1)
+    world.cache.delete_namespace(OWNER, NAMESPACE_ID)
+    world.cache.delete_namespace(OWNER, second)
+    assert list(rows) == [1, 2]
+    world.worker.release(5)
+    third = open_one(b"3")
+    assert list(rows) == [1, 3]
+    world.worker.abort(6)
+    world.restart()
+    writes = world.witness.memory.writes
+    known = len(writes)
+    world.attach(world.worker)
+    world.cache.delete_namespace(OWNER, third)
+    assert [each.key for each in writes[known:] if isinstance(each, Cleared)] == [1]
 
 
 def test_a_match_is_answered_again(world: JournaledWorld) -> None:
@@ -269,17 +376,82 @@ def test_an_interrupted_recovery_is_begun_anew(world: JournaledWorld) -> None:
         assert found.reservations == expected.reservations
 
 
-def test_rows_that_nobody_answered_are_dropped(world: JournaledWorld) -> None:
-    """A reservation without a record was not answered. Its row goes as the cache goes on."""
+def test_a_reservation_without_a_record_was_not_answered(world: JournaledWorld) -> None:
+    """Slots that were taken for a reservation are FREE if no record has them."""
     world.worker.publish("a")
     world.worker.reserve(6, 2)
-    remains = world.witness.remains
-    remains.records.pop()
+    world.witness.remains.records.pop()
     world.restart()
     assert 6 not in world.worker.lease.reservations
-    cleared = [each for each in world.witness.memory.writes if getattr(each, "key", None)]
-    assert cleared[-1].key == (1, 2, 6)
     assert world.states() == {"CACHED": 1, "FREE": 7}
+
+
+def test_a_row_of_a_released_pin_is_dropped(world: JournaledWorld) -> None:
+    """A process that ends between the two writes of a release leaves a row. It goes later."""
+    world.worker.publish("a")
+    world.worker.match("a", 5)
+    [row] = world.witness.remains.rows[Table.HOLDS].values()
+    world.worker.release(5)
+    world.witness.remains.rows[Table.HOLDS][1, 1, 5] = row
+    world.restart()
+    assert world.worker.lease.pins == {}
+    cleared = [each for each in world.witness.memory.writes if getattr(each, "key", None)]
+    assert cleared[-1].key == (1, 1, 5)
+
+
+def test_an_id_may_come_again_after_an_answer_was_withdrawn(world: JournaledWorld) -> None:
+    """The end of the first reservation is not that of the second one of the same id."""
+    publish(world.worker, "a")
+    for letters in ("ab", "ac"):
+        _, _, inspection = world.cache.acquire_with_checks(
+            world.worker.caller,
+            NAMESPACE_ID,
+            world.worker.sequence(letters),
+            MatchOptions(5),
+            reservation_id=6,
+            total_page_count=2,
+            now=world.now,
+            pick=range,
+        )
+        assert inspection is not None
+        if letters == "ab":
+            world.cache.withdraw(inspection)
+    before = Snapshot(world.cache)
+    assert list(before.reservations) == [(1, 6)]
+    remains = world.witness.remains
+    for _ in range(2):
+        assert Snapshot(world.recover().cache).reservations == before.reservations
+        remains.records.reverse()
+    world.worker.abort(6)
+    assert Snapshot(world.recover().cache).reservations == {}
+
+
+def test_an_ended_lease_is_not_granted_again(world: JournaledWorld) -> None:
+    """An id whose lease ended stays dead, and so does one that was revoked before its grant."""
+    second = world.join("second")
+    never = second.caller._replace(lease_id=b"never granted 16")
+    world.cache.process_died(second.process_id, world.now)
+    world.cache.revoke(never, world.now)
+    world.restart()
+    for caller in (second.caller, never):
+        with pytest.raises(Tombstoned):
+            world.cache.grant(caller, ttl=None, display_name="", features=(), now=world.now)
+    limits = world.cache.limits
+    world.cache.expire(world.now + limits.tombstone_ttl)
+    world.cache.grant(second.caller, ttl=None, display_name="", features=(), now=world.now)
+
+
+def test_a_lease_whose_id_came_again_is_there(world: JournaledWorld) -> None:
+    """The record of an end does not end a later lease of the same id."""
+    second = world.join("second")
+    world.cache.revoke(second.caller, world.now)
+    world.now += world.cache.limits.tombstone_ttl
+    world.cache.renew(world.worker.caller, world.now)
+    world.cache.expire(world.now)
+    world.cache.grant(second.caller, ttl=None, display_name="", features=(), now=world.now)
+    found = world.recover().cache
+    assert [each.number for each in found.table.leases.values()] == [1, 3]
+    assert not found.table.tenants[OWNER.tenant].lease_tombstones.until
 
 
 def test_new_pages_get_new_ids(world: JournaledWorld) -> None:
@@ -492,6 +664,22 @@ def test_a_reservation_over_two_tiers_keeps_its_copies() -> None:
     before = Snapshot(world.cache)
     assert before.reservations[1, 6].tokens == paged("abc")
     assert Snapshot(world.recover().cache).reservations == before.reservations
+
+
+def test_an_insert_that_was_cut_off_is_held_in_its_tiers() -> None:
+    """A process may end after the record of the pages, and before the one of the reservation."""
+    world = JournaledWorld(tier_policy=TierPolicy(WritePolicy.THROUGH))
+    world.worker.publish("ab")
+    world.cache.finish_moves(world.cache.plan_moves(8))
+    world.worker.reserve(9, 8)
+    world.worker.abort(9)
+    world.worker.acquire("abcd", 5, 6)
+    world.worker.insert(6, "c", 2, base_pin_id=5)
+    world.worker.insert(6, "d", 3)
+    world.witness.remains.records.pop()
+    found = world.recover().cache
+    Invariants(found).check()
+    assert Snapshot(found).reservations[1, 6].tokens == paged("abcd")
 
 
 def test_everything_ends_with_its_lease(world: JournaledWorld) -> None:

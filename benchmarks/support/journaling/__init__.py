@@ -1,0 +1,1 @@
+"""The parts of journaling.py: memory for a journal, an engine's calls, and recoveries."""
