@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -103,7 +104,7 @@ def measure(rounds: int, memory_bytes: int) -> dict[str, Any]:
             os.close(timer.run("make", lambda: client.make("made", memory_bytes)))
             client.drop(["made"])
             for name, arenas in ways.items():
-                made = timer.run(name, lambda arenas=arenas: arenas.allocate(1, PAGE_BYTES))
+                made = timer.run(name, partial(arenas.allocate, 1, PAGE_BYTES))
                 arenas.destroy(made.shape.extent_id)
         resident = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     close_all(memory.values())

@@ -287,7 +287,6 @@ def start(
         access=access.sockets,
         lanes=lanes,
         processes=processes,
-        outlives=succession.outlives,
     )
     attach.start()
     stack.callback(attach.close)

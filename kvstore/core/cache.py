@@ -107,7 +107,10 @@ class PrefixCache:
         self.visible_arenas = state.visible_arenas
         self.add_extent = namespaces.add_extent
         self.retire_extent = reclaiming.retire_extent
+        self.begin_retirement = reclaiming.begin_retirement
+        self.survey = reclaiming.survey
         self.cheapest_extent = reclaiming.cheapest_extent
+        self.has_named_pin = reclaiming.has_named_pin
         self.emptied_extents = reclaiming.emptied_extents
         self.extents_to_unmap = reclaiming.extents_to_unmap
         self.remove_extent = reclaiming.remove_extent

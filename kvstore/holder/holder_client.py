@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from select import POLLHUP, POLLIN, poll
@@ -216,6 +216,8 @@ class HolderClient:
         self._connection: HolderConnection | None = None
         self._instance: int | None = None
         self._deposits: dict[str, _Deposit] = {}
+        # The number of times that the deposits had to be compared anew.
+        self._losses = 0
 
     @property
     def behind(self) -> int:
@@ -257,15 +259,36 @@ class HolderClient:
             return found
 
     def make(self, name: str, size_bytes: int) -> int:
-        """Returns a new memfd of the holder; see :class:`DescriptorCarrier`."""
+        """Returns a new memfd of the holder; see :class:`DescriptorCarrier`.
+
+        Deposits of other threads do not wait for it, since it has a connection of its own.
+        """
         with self._mutex:
+            self._owned()
+            instance, losses = self._instance, self._losses
+        assert instance is not None  # this process owns
+        try:
+            made = self._made(instance, name, size_bytes)
+        except CarrierLost as lost:
+            with self._mutex:
+                if self._losses == losses:
+                    self._lose(lost)
+            raise
+        with self._mutex:
+            # A holder that was found or started meanwhile lacks it, or has dropped it.
+            self._deposits[name] = _Deposit(made, acknowledged=self._losses == losses)
+        return made.descriptor
+
+    def _made(self, instance: int, name: str, size_bytes: int) -> CarriedDescriptor:
+        connection = HolderConnection(self._folder, answer_seconds=self._answer_seconds)
+        with closing(connection):
             try:
-                made = self._owned().make(name, size_bytes)
-            except CarrierLost as lost:
-                self._lose(lost)
-                raise
-            self._deposits[name] = _Deposit(made, acknowledged=True)
-            return made.descriptor
+                connection.own(instance)
+            except CarrierOwned:
+                # Before Linux 6.9, a process of another pid namespace can claim only once.
+                with self._mutex:
+                    return self._owned().make(name, size_bytes)
+            return connection.make(name, size_bytes)
 
     def put(self, descriptors: Mapping[str, int]) -> bool:
         """Deposits descriptors; see :class:`DescriptorCarrier`.
@@ -391,6 +414,7 @@ class HolderClient:
         if why is not None and self._connection is not None:
             log.warning("holder_lost", why=str(why), folder=str(self._folder))
         self.close()
+        self._losses += 1
         for name, each in self._deposits.items():
             self._deposits[name] = each._replace(acknowledged=False)
 

@@ -1,4 +1,4 @@
-"""Bytes that outlive the server: a ring of records, tables of rows, and a ring of tombstones.
+"""Bytes that outlive the server: a ring of records, and the header of each memory.
 
 Everything here works on writable memory that the caller gives and that survives the process. It
 knows nothing of pages, uses no clock, thread or system call, and is used under one mutex.
@@ -8,7 +8,6 @@ or not at all. Therefore each structure writes the word that commits a change la
 stray writes: any damage makes the whole memory unusable, which is :class:`JournalUnusable`.
 """
 
-from kvstore.journal.checked_rows import CheckedRows
 from kvstore.journal.errors import (
     JournalDamaged,
     JournalUnusable,
@@ -16,15 +15,11 @@ from kvstore.journal.errors import (
     OtherVersion,
     RecordTooLarge,
     RingFull,
-    TableFull,
     WrongMemory,
 )
 from kvstore.journal.record_ring import RecordRing
-from kvstore.journal.row_table import RowTable
-from kvstore.journal.tombstone_ring import TombstoneRing
 
 __all__ = [
-    "CheckedRows",
     "JournalDamaged",
     "JournalUnusable",
     "NeverCreated",
@@ -32,8 +27,5 @@ __all__ = [
     "RecordRing",
     "RecordTooLarge",
     "RingFull",
-    "RowTable",
-    "TableFull",
-    "TombstoneRing",
     "WrongMemory",
 ]

@@ -9,7 +9,6 @@
     ├── JournalDamaged    a stray write changed bytes that were committed
     └── RingFull          every record is live: the ring is too small
     RecordTooLarge        one record is larger than the ring takes
-    TableFull             a table of rows has no free row
 """
 
 
@@ -43,7 +42,3 @@ class RingFull(JournalUnusable):
 
 class RecordTooLarge(ValueError):
     """A record is larger than ``RecordRing.largest_bytes``; nothing was written."""
-
-
-class TableFull(Exception):
-    """The table has no free row; nothing was written."""

@@ -94,8 +94,3 @@ def read_header(memory: memoryview) -> MemoryHeader:
 def format_digest(layout: struct.Struct) -> int:
     """Returns a number of a layout's format, by which another layout of its size is refused."""
     return xxh3_64_intdigest(layout.format.encode())
-
-
-def in_words(size_bytes: int) -> int:
-    """Returns a size rounded up to whole words of eight bytes."""
-    return (size_bytes + 7) & -8

@@ -36,10 +36,8 @@ from kvstore.service.clock import Clock
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Tree nodes read under the mutex at a time: two milliseconds.
-NODES_READ_AT_ONCE = 1000
-# Tree nodes removed under the mutex at a time: some milliseconds.
-NODES_REMOVED_AT_ONCE = 64
+# The work of a removal under the mutex at a time, in pages: a millisecond.
+REMOVED_AT_ONCE = 512
 # Leases or namespaces read under the mutex at a time: one millisecond.
 ROWS_AT_ONCE = 64
 # Leases whose pins are counted at a time, by their namespaces alone.
@@ -91,14 +89,12 @@ class Administration:
         """Removes nearly all that ``evict_prefix`` would, part by part; returns what it removed."""
         removed = NOTHING
         with self._mutex:
-            count = len(self._cache.namespace(identity, namespace_id).index.nodes)
-        # Each part removes at least one node, so new pages cannot make this loop endless.
+            count = self._cache.namespace(identity, namespace_id).index.page_count
+        # Each part removes at least one page, so new pages cannot make this loop endless.
         for _ in range(count):
             with self._mutex:
                 self._cache.events.now = self._clock()
-                part = self._cache.thin(
-                    identity, namespace_id, tokens, NODES_REMOVED_AT_ONCE, cause
-                )
+                part = self._cache.thin(identity, namespace_id, tokens, REMOVED_AT_ONCE, cause)
             if part is None:
                 break
             removed = removed.plus(part)

@@ -140,7 +140,7 @@ class Arenas:
                 self._require_place(shape)
                 self._take(shape)
             undo.callback(self._return, shape)
-            table = GenerationTable.restore(shape.slot_count, generations)
+            table = GenerationTable.restore(shape.extent_id, shape.slot_count, generations)
             extent = Extent(self.source.restore(shape, data), table)
             undo.pop_all()
         with self._mutex:

@@ -48,7 +48,7 @@ class GenerationTable:
         size_bytes = slot_count * GENERATION_BYTES
         try:
             writable = os.memfd_create(
-                f"kvstore-generations-{extent_id}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+                _memfd_name(extent_id), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
             )
             try:
                 os.fchmod(writable, OWNERS_ALONE)
@@ -74,13 +74,14 @@ class GenerationTable:
         return table
 
     @classmethod
-    def restore(cls, slot_count: int, descriptor: int) -> Self:
+    def restore(cls, extent_id: int, slot_count: int, descriptor: int) -> Self:
         """Returns the table that a former process of the store deposited.
 
         Every process that mapped it sees what is written from now on. The descriptor belongs to
         the table. Raises :class:`ExtentUnusable`, and then it is the caller's.
         """
-        size_bytes = inherited_size(descriptor, {slot_count * GENERATION_BYTES})
+        sizes = {slot_count * GENERATION_BYTES}
+        size_bytes = inherited_size(descriptor, sizes, {_memfd_name(extent_id)})
         access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
         if (access, mode) != (os.O_RDONLY, OWNERS_ALONE):
@@ -116,6 +117,11 @@ def opened_again(descriptor: int, flags: int) -> int:
     The file's mode decides whether this process may. Raises ``OSError``.
     """
     return os.open(f"/proc/self/fd/{descriptor}", flags | os.O_CLOEXEC)
+
+
+def _memfd_name(extent_id: int) -> str:
+    """Returns the kernel's name of a table's memory."""
+    return f"kvstore-generations-{extent_id}"
 
 
 def _map(descriptor: int, size_bytes: int) -> mmap.mmap:

@@ -1,6 +1,6 @@
 """The records of a journal that a recovery still needs, told from those that it does not."""
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from operator import eq
 from typing import Final, TypeAlias
 
@@ -8,21 +8,22 @@ from kvstore.core.journal.memory import Buffer
 from kvstore.core.journal.records import (
     ABORT_FORM,
     ABORTED,
+    COPIED,
     DETACH_FORM,
+    INSERTED,
     NO_PAGE,
     PAGES_FORM,
     RESERVE_FORM,
+    RESERVED,
     PagesRecord,
     RecordKind,
     decode,
     encode,
 )
-from kvstore.core.journal.rows import RESERVATION_SCOPE
 from kvstore.core.values.slots import Generations
 
 # Python 3.11 takes 0.2 us to look a member up in its enumeration.
-_INSERT, _COPY = int(RecordKind.INSERT), int(RecordKind.COPY)
-_RESERVE, _DETACH = int(RecordKind.RESERVE), int(RecordKind.DETACH)
+_DETACH: Final = int(RecordKind.DETACH)
 _ENTRY: Final = 8
 # A record, in a ring's memory or copied from there.
 Payload: TypeAlias = bytes | memoryview
@@ -39,53 +40,55 @@ class LiveRecords:
       ended is kept as it is, since it says how far the reservation got;
     - a reservation until it ends, or has a record with a larger number;
     - a removal while a copy of its page is there: then a hold keeps the page, or one below;
-    - a next token never. A turn over the ring forgets it, and its pages stay;
-    - the end of a reservation or a lease never. The records before it are gone by then.
+    - the end of a reservation never, since all records of the reservation left the ring before;
+    - a next token never. A turn over the ring forgets it, and its pages stay.
 
     ``reservations`` has the number of the latest record of each reservation that has not ended.
     ``page_widths`` has the bytes of a page's tokens, by namespace. ``tables`` has the generations
-    by extent, or is None before they are known: until then everything is kept.
+    by extent, or is None before they are known: until then everything is kept. ``written`` are the
+    beginnings of the records since ``catch_up``.
     """
 
     def __init__(self) -> None:
         self.tables: Mapping[int, Generations] | None = None
         self.reservations: dict[ReservationKey, int] = {}
+        self.written: list[Buffer] = []
         self.page_widths: dict[int, int] = {}
         # The largest number of a reservation's record, written or only named by an insert.
         self._last_number = 0
         # Numbers that inserts name, and that no record has: the process ended before.
         self._void: set[int] = set()
 
-    def note_reservation(self, head: Buffer) -> None:
-        """Remembers that a record of a reservation was written, which begins with ``head``."""
-        number, _, lease, reservation_id = RESERVE_FORM.unpack_from(head)[4:8]
-        self.reservations[lease, reservation_id] = self._last_number = number
+    def catch_up(self) -> None:
+        """Remembers what ``written`` has, which verbs have no time for."""
+        for head in self.written:
+            if head[0] == RESERVED:
+                number, _, lease, reservation_id = RESERVE_FORM.unpack_from(head)[4:8]
+                self.reservations[lease, reservation_id] = self._last_number = number
+            elif head[0] == ABORTED:
+                _, _, lease, reservation_id, _ = ABORT_FORM.unpack_from(head)
+                self.reservations.pop((lease, reservation_id), None)
+        self.written.clear()
 
-    def note_abort(self, record: Buffer) -> None:
-        """Remembers that a reservation ended."""
-        _, _, lease, reservation_id, _ = ABORT_FORM.unpack(record)
-        self.reservations.pop((lease, reservation_id), None)
-
-    def restore(self, records: Iterable[Payload], leases: Collection[Hashable]) -> None:
-        """Remembers an earlier process's records. ``leases`` are the numbers of its leases."""
+    def restore(self, records: Iterable[Payload], leases: Collection[int]) -> None:
+        """Remembers an earlier process's records. Its ``leases`` have not ended."""
         written, named = set[int](), set[int]()
-        aborted: dict[ReservationKey, int] = {}
+        latest, aborted = dict[ReservationKey, int](), dict[ReservationKey, int]()
         for record in records:
-            if record[0] == _RESERVE:
-                number, _, *key = RESERVE_FORM.unpack_from(record)[4:8]
+            if record[0] == RESERVED:
+                number, _, lease, reservation_id = RESERVE_FORM.unpack_from(record)[4:8]
+                key = lease, reservation_id
+                latest[key] = max(number, latest.get(key, 0))
                 written.add(number)
-                lease, reservation_id = key
-                known = self.reservations.get((lease, reservation_id), 0)
-                self.reservations[lease, reservation_id] = max(known, number)
             elif record[0] == ABORTED:
-                _, _, lease, reservation_id, number = ABORT_FORM.unpack(record)
-                known = aborted.get((lease, reservation_id), 0)
-                aborted[lease, reservation_id] = max(known, number)
-            elif record[0] == _INSERT:
+                _, _, lease, reservation_id, number = ABORT_FORM.unpack_from(record)
+                key = lease, reservation_id
+                aborted[key] = max(number, aborted.get(key, 0))
+            elif record[0] == INSERTED:
                 named.add(PAGES_FORM.unpack_from(record)[-1])
         self.reservations = {
             key: number
-            for key, number in self.reservations.items()
+            for key, number in latest.items()
             if key[0] in leases and number >= aborted.get(key, 0)
         }
         self._last_number = max(written | named, default=0)
@@ -96,9 +99,9 @@ class LiveRecords:
         kind = record[0]
         if self.tables is None:
             return record
-        if kind in (_INSERT, _COPY):
+        if kind in (INSERTED, COPIED):
             return self._live_pages(record)
-        if kind == _RESERVE:
+        if kind == RESERVED:
             number, _, lease, reservation_id = RESERVE_FORM.unpack_from(record)[4:8]
             is_latest = self.reservations.get((lease, reservation_id)) == number
             return record if is_latest else None
@@ -123,7 +126,7 @@ class LiveRecords:
             return record
         if needed in self._void:
             return None
-        if kind == _INSERT and not needed and (lease, reservation_id) in self.reservations:
+        if kind == INSERTED and not needed and (lease, reservation_id) in self.reservations:
             return record
         there = self._are_there(record, PAGES_FORM.size, count, self.tables)
         if True not in there:
@@ -131,7 +134,8 @@ class LiveRecords:
         first, end = there.index(True), count - there[::-1].index(True)
         if end - first == count and not lease:
             return record
-        return part_of_pages(record, first, end, self.page_widths[namespace])
+        width = self.page_widths.get(namespace)
+        return record if width is None else part_of_pages(record, first, end, width)
 
     def _are_there(
         self, record: memoryview, start: int, count: int, tables: Mapping[int, Generations]
@@ -149,12 +153,6 @@ class LiveRecords:
             return list(map(eq, written, map(table.__getitem__, indexes)))
         places = zip(extents, indexes, written, strict=True)
         return [each in tables and tables[each][k] == generation for each, k, generation in places]
-
-
-def tombstone_of(record: Payload) -> tuple[int, int, int] | None:
-    """Returns the key of the tombstone that the end of a reservation left, or None."""
-    _, leaves_tombstone, lease, reservation_id, _ = ABORT_FORM.unpack(record)
-    return (lease, RESERVATION_SCOPE, reservation_id) if leaves_tombstone else None
 
 
 def part_of_pages(record: memoryview, first: int, end: int, page_width: int) -> bytes:

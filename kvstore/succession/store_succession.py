@@ -1,7 +1,6 @@
 """The succession of one store: who carries its memory, what is written about it, and its end."""
 
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -34,6 +33,7 @@ from kvstore.succession.inheritance import (
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 EPOCH_BITS = 64
+INSTANCE_BITS = 63
 KEY_BYTES = 32
 # Seconds that a server waits for the end of the one before, which gave up its folder already.
 OWN_PATIENCE = 2.0
@@ -125,8 +125,8 @@ class Succession:
         """
         if self._carrier is None:
             return
-        # Holders do not compare these numbers, so any that grow will do.
-        number = time.time_ns()
+        # Holders do not compare these numbers.
+        number = secrets.randbits(INSTANCE_BITS)
         try:
             self._carrier.own(number)
             self._owned = True

@@ -309,6 +309,8 @@ def test_another_owner_is_never_overtaken(holder: HolderFolder, owner: WorkerPro
         owner.ask("own", 2)
         with pytest.raises(CarrierOwned):
             client.put({"a": sealed_memfd("a", b"1")})
+        with pytest.raises(CarrierOwned):
+            client.make("b", 4096)
         client.close()
         with pytest.raises(CarrierOwned):
             client.restore()
@@ -334,6 +336,68 @@ def test_memory_is_made_in_the_holder(holder: HolderFolder, connection: HolderCo
     with pytest.raises(CarrierRefused, match="held already"):
         connection.make("extent-1.data", 4096)
     os.close(made.descriptor)
+
+
+def test_deposits_do_not_wait_for_memory_that_is_made(holder: HolderFolder) -> None:
+    """Many are answered while the holder allocates, and the memory is a deposit afterwards."""
+    descriptor, count = sealed_memfd("a", b"1"), 0
+    with closing(HolderClient(holder.path)) as client, ThreadPoolExecutor(1) as threads:
+        client.own(1)
+        making = threads.submit(client.make, "large", 8 * wire.STEP_BYTES)
+        while not making.done():
+            assert client.put({"a": descriptor})
+            count += 1
+        assert count > 1
+        assert (client.is_lost(), client.behind) == (False, 0)
+        client.close()
+        assert client.behind == 0
+        assert not client.put({"b": descriptor})
+        assert client.behind == 3
+        assert client.restore()
+        assert (client.behind, names_held(holder)) == (0, {"a", "b", "large"})
+        wire.close_all([descriptor, making.result()])
+
+
+def test_memory_made_beside_a_loss_is_deposited_again(holder: HolderFolder) -> None:
+    """A reconciliation in between may have dropped it, since nobody knew it yet."""
+    with closing(HolderClient(holder.path)) as client, ThreadPoolExecutor(1) as threads:
+        client.own(1)
+        making = threads.submit(client.make, "large", 8 * wire.STEP_BYTES)
+        assert wait_until(lambda: "memfd:large" in open_files(holder.pid))
+        os.kill(holder.pid, signal.SIGSTOP)
+        client.close()
+        client.put({})
+        assert not making.done()
+        os.kill(holder.pid, signal.SIGCONT)
+        descriptor = making.result(LIMIT)
+        assert client.behind == 1
+        assert client.restore()
+        assert (client.behind, names_held(holder)) == (0, {"large"})
+        os.close(descriptor)
+
+
+def open_files(pid: int) -> str:
+    """Returns the names of the files that a process has open."""
+    names = []
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since it was listed
+            names.append(str(each.readlink()))
+    return " ".join(names)
+
+
+def test_a_process_that_cannot_claim_twice_makes_memory(
+    holder: HolderFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection on which it owns makes it, as for a stranger before Linux 6.9."""
+
+    def refuse(*_: object) -> None:
+        raise CarrierOwned("pid 0 owns")
+
+    with closing(HolderClient(holder.path)) as client:
+        client.own(1)
+        monkeypatch.setattr(HolderConnection, "own", refuse)
+        os.close(client.make("made", 4096))
+    assert names_held(holder) == {"made"}
 
 
 def test_more_memory_than_there_is_is_refused(

@@ -16,8 +16,12 @@ from pages.stamped_pages import (
     LIMIT,
     SMALL_STORE,
     TOKENS,
+    hits,
+    holds_tokens,
+    memfd_mappings,
     nothing_held,
     open_client,
+    page_bytes,
     prompt,
     stamps_of,
     write_and_insert,
@@ -220,6 +224,38 @@ def test_a_worker_attaches_again_under_its_lease(
     )
 
 
+@pytest.mark.parametrize("end", [RunningStore.kill, RunningStore.stop])
+def test_a_client_goes_on_with_what_it_holds(
+    store: RunningStore, end: Callable[[RunningStore], int]
+) -> None:
+    """Its pages are mapped once, its pin stays, and its reservation is inserted at the next server.
+
+    Nobody tells it to: the client finds the next server by itself.
+    """
+    client, namespace = open_client(store.runtime_dir)
+    with closing(client):
+        write_and_insert(namespace, TOKENS)
+        mappings = memfd_mappings()
+        with (
+            namespace.match(TOKENS) as match,
+            namespace.acquire(MANY[0], total_page_count=PAGES) as acquired,
+        ):
+            reservation = acquired.reservation
+            assert reservation is not None
+            for number, page in enumerate(reservation.pages):
+                namespace.page(page)[:] = page_bytes(MANY[0], number)
+            end(store)
+            store.start()
+            assert wait_until(lambda: hits(namespace))
+            assert holds_tokens(namespace, TOKENS, match.pages)
+            assert wait_until(lambda: client.admin.stats().pin_count == 1)
+            reservation.insert(MANY[0][:-1], position=0, base=acquired.match)
+        assert memfd_mappings() == mappings
+        assert wait_until(lambda: client.flush(0) and nothing_held(client))
+    assert found(store, MANY[0]) == PAGES
+    assert "clean_start" not in store.log.partition("server_started")[2]
+
+
 def test_sigterm_leaves_the_memory_to_the_next(
     store: RunningStore, holder: HolderFolder, worker_of: Callable[[], WorkerProcess]
 ) -> None:
@@ -335,13 +371,16 @@ def test_a_damaged_journal_is_a_clean_start(store: RunningStore, holder: HolderF
     assert "the journal is unusable" in why_clean(store)
 
 
-def test_swapped_descriptors_are_a_clean_start(store: RunningStore, holder: HolderFolder) -> None:
+@pytest.mark.parametrize("ending", [".data", ".generations"])
+def test_swapped_descriptors_are_a_clean_start(
+    store: RunningStore, holder: HolderFolder, ending: str
+) -> None:
     """Memory of one extent is never served as that of another, which may be another tenant's."""
     epoch = fill_all(store, holder)
     store.kill()
     with owner_of(holder) as client:
         carried = client.descriptors()
-        names = [name for name in carried if name.endswith(".data")]
+        names = [name for name in carried if name.endswith(ending)]
         assert len(names) == 2
         client.drop(names)
         swapped = dict(zip(names, reversed(names), strict=True))
@@ -349,7 +388,7 @@ def test_swapped_descriptors_are_a_clean_start(store: RunningStore, holder: Hold
         client.give_up(0)
     store.start()
     assert epoch_of(store) != epoch
-    assert "other bytes than were written" in why_clean(store)
+    assert "a memfd is /memfd:" in why_clean(store)
 
 
 def test_a_missing_pidfd_is_a_clean_start(

@@ -25,6 +25,8 @@ from support.succession.mutants import swap_descriptors
 
 # Seconds.
 OPEN_TIMEOUT, REOPEN_TIMEOUT, END_TIMEOUT = 60.0, 15.0, 60.0
+# Longer than a start of a server on a busy machine: afterwards a lease is over.
+TTL = 60.0
 # A client without an answer asks again after this time, and so does one with an answer.
 ASK_EVERY = 0.001
 # Longer times between two answers are written down.
@@ -146,7 +148,8 @@ def _run(  # a process's main function
     *arguments: object,
 ) -> None:
     die_with_parent(parent)
-    with Client(orders.runtime_dir, ClientConfig(display_name=orders.name)) as client:
+    config = ClientConfig(display_name=orders.name, ttl=TTL)
+    with Client(orders.runtime_dir, config) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
         if not namespace.wait_open(OPEN_TIMEOUT):
             raise RuntimeError(f"{orders.name}: {namespace.failure}")

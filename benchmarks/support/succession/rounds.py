@@ -19,7 +19,7 @@ from kvstore_client.errors import StoreError
 from kvstore_client.testing import wait_until
 from support.succession.acknowledged import Acknowledged
 from support.succession.checkpoints import OWNED, RECOVERED, Checkpoints
-from support.succession.clients import Clients, Gap
+from support.succession.clients import TTL, Clients, Gap
 from support.succession.conversations import IDENTITY, LAYOUT
 from support.succession.holder import Holder
 from support.succession.mutants import MUTANTS, Mutant
@@ -93,7 +93,7 @@ class _Run:
         self._servers.start()
         self._clients = Clients(self._servers.runtime_dir, folder, plan.clients, plan.seed)
         stack.callback(self._clients.kill)
-        config = ClientConfig(display_name=ORACLE, call_timeout=10.0)
+        config = ClientConfig(display_name=ORACLE, call_timeout=10.0, ttl=TTL)
         client = stack.enter_context(Client(self._servers.runtime_dir, config))
         self._namespace = client.namespace(IDENTITY, LAYOUT)
         self._acknowledged = Acknowledged(self._clients.rows)

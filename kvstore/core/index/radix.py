@@ -12,8 +12,7 @@ calls :meth:`RadixIndex.compact`, once it keeps no place in the tree.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterator
 
 from kvstore.core.index.children import NO_CHILDREN
 from kvstore.core.index.jumps import Jump, slots_between
@@ -390,49 +389,3 @@ def continuation(node: Node) -> Node | None:
 
 def _is_held(node: Node) -> bool:
     return any(copies.anchors for copies in node.leaves())
-
-
-def part_of(tops: Iterable[Node], most: int) -> list[Node]:
-    """Returns the tops of some subtrees that have ``most`` nodes at most, at least one.
-
-    Removing a large tree part by part takes many short steps in place of one long one. Returns
-    nothing if all of it has no more than ``most`` nodes. Costs a few steps for each of
-    ``most``, and one for each node on a way down.
-    """
-    part: list[Node] = []
-    for top in tops:
-        size = _size(top, most)
-        if size > most:
-            return part or _below(top, most)
-        part.append(top)
-        most -= size
-    return []
-
-
-def _below(top: Node, most: int) -> list[Node]:
-    """Returns siblings below a node with ``most`` nodes at most, counting those below them."""
-    node = top
-    while node.children:
-        node = next(reversed(node.children.values()))
-    left = most - 1
-    while True:
-        above = node.parent
-        assert above is not None  # the top is above it
-        part = [node]
-        for child in reversed(above.children.values()):
-            if child is node:
-                continue
-            size = _size(child, left)
-            if size > left:
-                return part
-            left -= size
-            part.append(child)
-        if above is top or not left:
-            return part
-        # All of them fit, and so does the node that they continue.
-        node, left = above, left - 1
-
-
-def _size(top: Node, most: int) -> int:
-    """Returns the number of nodes from ``top`` on, or ``most + 1`` if there are more."""
-    return sum(1 for _ in islice(subtree(top), most + 1))

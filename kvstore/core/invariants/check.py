@@ -67,11 +67,15 @@ class Invariants:
             self._generations[extent.extent_id] = now
 
     def _check_retiring(self, arena: Arena) -> None:
+        invariant(arena.emptying <= arena.retiring, "only a retiring extent is emptied")
         for extent_id in arena.retiring:
             extent = arena.extents[extent_id]
             cached = extent.states.count(SlotState.CACHED)
             invariant(
-                cached == 0, "no page of a retiring extent is in the index", extent_id, cached
+                cached == 0 or extent_id in arena.emptying,
+                "no page of a retired extent is in the index",
+                extent_id,
+                cached,
             )
             kept = self._withdrawn.get(extent_id, set()) <= set(extent.available)
             invariant(kept, "a retiring extent hands out no slot", extent_id)

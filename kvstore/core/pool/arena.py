@@ -36,7 +36,8 @@ class Arena:
 
     Not thread-safe. ``owner`` is its tenant, and ``slot_bytes`` the size of a slot.
     ``counts[state]`` is the number of slots in a state. The extents in ``retiring`` give out no
-    slots any more. ``recycled`` receives slots that became FREE, before anybody can reserve
+    slots any more. Those in ``emptying`` are retiring and may still have pages in the index.
+    ``recycled`` receives slots that became FREE, before anybody can reserve
     them again.
     """
 
@@ -57,6 +58,7 @@ class Arena:
         self.policy = policy
         self.extents: dict[int, ExtentSlots] = {}
         self.retiring: set[int] = set()
+        self.emptying: set[int] = set()
         self.counts = [0] * len(SlotState)
         self.slot_count = 0
         self._recycled = recycled
@@ -73,6 +75,11 @@ class Arena:
     def lasting(self) -> set[int]:
         """The extents that are not retiring."""
         return self.extents.keys() - self.retiring
+
+    @property
+    def indexed(self) -> set[int]:
+        """The extents that may have pages in the index."""
+        return self.lasting | self.emptying
 
     @property
     def lasting_bytes(self) -> int:
@@ -98,11 +105,13 @@ class Arena:
     def withdraw(self, extent_id: int) -> None:
         """Gives out no slot of an extent any more."""
         self.retiring.add(extent_id)
+        self.emptying.add(extent_id)
 
     def remove_extent(self, extent_id: int) -> None:
         """Drops an extent that retired. All its slots MUST be FREE."""
         extent = self.extents.pop(extent_id)
         self.retiring.remove(extent_id)
+        self.emptying.discard(extent_id)
         self.slot_count -= extent.slot_count
         self.counts[FREE] -= extent.slot_count
         self._count_bytes(-extent.slot_count)

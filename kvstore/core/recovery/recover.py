@@ -15,7 +15,14 @@ from kvstore.core.index.node import Position
 from kvstore.core.journal.journal import Journal
 from kvstore.core.journal.memory import JournalMemory
 from kvstore.core.journal.records import ReserveRecord
-from kvstore.core.journal.rows import HoldRow, IdScope, LeaseRow, NamespaceRow, Table
+from kvstore.core.journal.rows import (
+    HoldKey,
+    HoldRow,
+    IdScope,
+    LeaseRow,
+    NamespaceRow,
+    Table,
+)
 from kvstore.core.leases.lease import Lease, LeaseState, Process
 from kvstore.core.pool.arena import ArenaKey
 from kvstore.core.pool.disk_state import RemovedPrefix
@@ -95,8 +102,11 @@ class _Recovery:
         self._now = now
         self._extents = {
             each.extent_id: ExtentSlots(
-                *(each.extent_id, each.slot_count, generations[each.extent_id]),
-                *(each.tier, each.arena_offset),
+                each.extent_id,
+                each.slot_count,
+                generations[each.extent_id],
+                each.tier,
+                each.arena_offset,
             )
             for each in written.extents
             if each.extent_id in generations
@@ -271,10 +281,15 @@ class _Recovery:
             mappings.give(mapping.process_id, mapping.pid, there)
 
     def _restore_tombstones(self) -> None:
-        for lease_number, kind, hold_id in self.written.tombstones:
+        scope = int(IdScope.RESERVATION)
+        aborted = [HoldKey(lease, scope, each) for lease, each in self.written.aborted]
+        for lease_number, kind, hold_id in (*self.written.tombstones, *aborted):
             lease = self._leases.get(lease_number)
-            if lease is not None:
-                is_pin = kind == IdScope.PIN
+            if lease is None:
+                continue
+            is_pin = kind == IdScope.PIN
+            # An id may come again once its tombstone is no more.
+            if hold_id not in (lease.pins if is_pin else lease.reservations):
                 tombstones = lease.pin_tombstones if is_pin else lease.reservation_tombstones
                 tombstones.leave(hold_id, self._now)
         for tenant, lease_id in self.written.ended:

@@ -27,6 +27,10 @@ from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
 from kvstore.core.verbs.group_windows import require_windows
 from kvstore.core.verbs.lookup import find
 
+# The most pages of a move that no match waits for. It is finished in one step, which takes less
+# than a millisecond.
+MOVE_PAGES = 32
+
 
 class Transfer(NamedTuple):
     """One page to copy. ``end`` counts pages from the beginning through it."""
@@ -288,9 +292,9 @@ class Moves:
                 # It was merged with the node below it, or it left.
                 node = node.parent
             if node.slots and not node.detached:
-                room = left
+                room = min(left, MOVE_PAGES)
                 if tier == FIRST:
-                    room = min(left, self._room_to_promote(namespace_of(node).arena))
+                    room = min(room, self._room_to_promote(namespace_of(node).arena))
                 begun = self._begin(Position(node, len(node.slots)), tier, moves, room)
                 left -= begun
                 if begun == room > 0:
@@ -320,7 +324,8 @@ class Moves:
                 # A page that was used once is not worth a copy.
                 leaf.node.tree.leaf_changed(leaf.node)
                 continue
-            begun = self._begin(Position(leaf.node, leaf.copy_count), LOWER, moves, left)
+            at = Position(leaf.node, leaf.copy_count)
+            begun = self._begin(at, LOWER, moves, min(left, MOVE_PAGES))
             leaf.node.tree.leaf_changed(leaf.node)
             left -= begun
             done = done or begun > 0

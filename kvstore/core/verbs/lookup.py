@@ -155,8 +155,8 @@ def _clip(lease: Lease, namespace: Namespace, at: Position) -> tuple[Position, T
     Picks the lowest tier that has a mapped copy of a page.
     """
     first, lower = _usable(lease, namespace)
-    lasting = [each.lasting for each in namespace.arenas()]
-    if [first, lower][: len(lasting)] == lasting:
+    indexed = [each.indexed for each in namespace.arenas()]
+    if [first, lower][: len(indexed)] == indexed:
         return at, nearest(at)
     return nearest_usable(at, first, lower)
 

@@ -8,7 +8,7 @@ from kvstore.core.cache_state import CacheState
 from kvstore.core.eviction.protocol import PolicyFactory
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.protocol import IndexFactory
-from kvstore.core.index.radix import part_of
+from kvstore.core.index.removal import part_of
 from kvstore.core.journal.rows import NamespaceRow, Table
 from kvstore.core.leases.journaling import lease_row
 from kvstore.core.pool.arena import Arena, ArenaKey, Recycled, extent_row
@@ -248,14 +248,21 @@ class Namespaces:
     def thin(
         self, identity: Identity, namespace_id: bytes, tokens: bytes, most: int, cause: Cause
     ) -> Removed | None:
-        """Removes ``most`` of the nodes that ``evict_prefix`` would remove; None if none is left.
+        """Removes a part of what ``evict_prefix`` would remove; None if what is left is no more.
 
-        Many nodes can thus go in short steps. Raises the errors of ``evict_prefix``.
+        A part is ``most`` work, as ``removal_work`` counts it. Many pages can thus go in short
+        steps. Raises the errors of ``evict_prefix``.
         """
         namespace = self._state.namespace(identity, namespace_id)
         tops = self._begun_by(namespace, tokens) if tokens else [namespace.index.root]
-        part = part_of(tops, most)
-        return self._state.remove_pages(namespace, part, cause) if part else None
+        part = part_of(namespace.index, tops, most)
+        if not part:
+            return None
+        removed = self._state.remove_pages(namespace, part, cause)
+        for top in tops:
+            # The search for it may have split a node.
+            namespace.index.compact(top)
+        return removed
 
     def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
         """Deletes a namespace with all its pages. Pages that somebody holds are detached.

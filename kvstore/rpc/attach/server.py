@@ -47,7 +47,6 @@ class AttachServer:
         access: SocketAccess = SocketAccess(),  # noqa: B008 - it is immutable
         lanes: HotLanes | None = None,
         processes: Processes | None = None,
-        outlives: bool = False,
         max_connections: int = MAX_CONNECTIONS,
         patience: float = PATIENCE,
     ) -> None:
@@ -55,7 +54,6 @@ class AttachServer:
 
         ``lanes`` serve the connections that become lanes. Without it none may become one.
         ``processes`` are those of the server before this one, if it left any.
-        ``outlives`` tells peers that the memory of the store outlives this process.
         """
         self._path = path
         self._access = access
@@ -66,7 +64,6 @@ class AttachServer:
         self._overflow_uid = overflow_uid()
         self._processes = Processes() if processes is None else processes
         self._lanes = lanes
-        self._outlives = outlives
         self._connections: ConnectionTable[Connection] = ConnectionTable(max_connections)
         self._by_process: dict[int, Connection] = {}
         # Those of peers that have not said Hello yet, or were refused.
@@ -170,7 +167,6 @@ class AttachServer:
             credentials=self._credentials,
             processes=self._processes,
             lanes=self._lanes,
-            outlives=self._outlives,
         )
 
     def _end_in_time(self, connection: Connection) -> None:

@@ -40,8 +40,7 @@ class AttachSession:
     The session owns ``peer`` from now on. ``process`` is the peer as attached under a lease. The
     server sets it to None when the lease ended and all is unmapped, or when another connection of
     the process took over. ``party`` is the owner of the lane that the connection was asked to
-    become. Without ``lanes`` it cannot become one. With ``outlives`` it says that the store's
-    memory outlives the server.
+    become. Without ``lanes`` it cannot become one.
     """
 
     def __init__(
@@ -52,7 +51,6 @@ class AttachSession:
         credentials: Credentials,
         processes: Processes,
         lanes: HotLanes | None = None,
-        outlives: bool = False,
     ) -> None:
         self.welcomed = False
         self.process: Process | None = None
@@ -62,7 +60,6 @@ class AttachSession:
         self._store = store
         self._credentials = credentials
         self._processes = processes
-        self._outlives = outlives
         self._offered: set[int] = set()
         self._retired: set[int] = set()
 
@@ -139,7 +136,7 @@ class AttachSession:
             tenant=identity.tenant,
             admin=identity.admin,
             store_epoch=self._store.epoch,
-            outlives=self._outlives,
+            outlives=self._store.succession.outlives,
         )
         return attach_pb2.ServerFrame(welcome=welcome)
 

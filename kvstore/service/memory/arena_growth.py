@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from threading import Event, Lock
 
 import structlog
@@ -13,7 +14,7 @@ from kvstore.core.values.slots import SlotState
 from kvstore.errors import PoolExhausted
 from kvstore.service.clock import Clock
 from kvstore.service.event_watches import ChangePublisher
-from kvstore.service.memory.fair_share import Shares
+from kvstore.service.memory.fair_share import Offer, Shares
 from kvstore.service.memory.retired_extents import ExtentReclaim
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import BudgetExhausted, StorageError
@@ -171,28 +172,49 @@ class Growth:
     def _take(self) -> None:
         """Retires one extent for an arena that asks, if some arena is to give one."""
         with self._mutex:
-            lines = [] if self._departures.hurried() else self._retire_one()
-        for line in lines:
-            log.info("extent_retiring", **line)
-        if lines:
-            self.due.set()
-        else:
-            self._look_again = self._clock() + PACE
+            wanted = [] if self._departures.hurried() else self._find_offers()
+        for asker, offer in wanted:
+            with self._mutex:
+                survey = self._cache.survey(offer.arena.arena_id, offer.extent_ids)
+            self._departures.in_parts(survey)
+            if self._retire(asker, offer.arena, survey.cheapest):
+                self.due.set()
+                return
+        self._look_again = self._clock() + PACE
 
-    def _retire_one(self) -> list[dict[str, object]]:
+    def _retire(self, asker: Arena, giver: Arena, extent_id: int | None) -> bool:
+        """Retires an extent, unless calls made that wrong meanwhile. Returns whether it did."""
+        with self._mutex:
+            stays = extent_id not in giver.lasting or self._room(asker) > 0
+            if extent_id is None or stays or not self._is_short(asker):
+                return False
+            if self._cache.has_named_pin(giver.arena_id, extent_id):
+                return False
+            self._promised.add(asker.arena_id)
+            retirement = self._departures.begin(giver, extent_id)
+        self._departures.in_parts(retirement)
+        log.info(
+            "extent_retiring",
+            extent_id=extent_id,
+            arena_id=giver.arena_id,
+            tenant=giver.tenant,
+            for_arena_id=asker.arena_id,
+            **asdict(retirement.removed),
+        )
+        return True
+
+    def _find_offers(self) -> list[tuple[Arena, Offer]]:
+        """Returns the arenas that ask and lack room, each with what may give an extent for it."""
         shares = self._shares()
+        found: list[tuple[Arena, Offer]] = []
         for asker in self._askers():
             if self._room(asker) > 0:
                 continue
             gain = self._arenas.slots_in_extent(asker.slot_bytes) * asker.slot_bytes
             quota = asker.quota_slots
-            for offer in shares.offers(asker, gain, own_only=quota is not None and quota < 1):
-                chosen = self._cache.cheapest_extent(offer.arena.arena_id, offer.extent_ids)
-                if chosen is not None:
-                    self._promised.add(asker.arena_id)
-                    line = self._departures.begin(offer.arena, chosen)
-                    return [line | {"for_arena_id": asker.arena_id}]
-        return []
+            offers = shares.offers(asker, gain, own_only=quota is not None and quota < 1)
+            found += [(asker, each) for each in offers]
+        return found
 
     def _askers(self) -> list[Arena]:
         """Returns the arenas that lack memory and asked for it lately, the first asker first."""

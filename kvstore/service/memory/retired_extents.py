@@ -1,12 +1,14 @@
 """Extents that return to the budget, from their retirement to their destruction."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from threading import Lock
+from time import sleep
 
 import structlog
 
 from kvstore.core import PrefixCache
 from kvstore.core.pool.arena import Arena
+from kvstore.core.verbs.reclaim import Retirement, Survey
 from kvstore.service.clock import Clock
 from kvstore.service.event_watches import ChangePublisher
 from kvstore.storage.arenas import Arenas
@@ -16,6 +18,10 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 # Seconds until another extent is asked for too, and until the log names the processes that have not
 # unmapped it: longer than most requests.
 PATIENCE = 10.0
+# The work under the mutex at a time, in pages to remove: a millisecond.
+WORK_AT_ONCE = 512
+# Seconds between two parts, during which other calls get the mutex.
+PAUSE = 0.0005
 
 
 @dataclass
@@ -60,16 +66,19 @@ class ExtentReclaim:
         for extent_id in arena.retiring:
             self.under_way[extent_id] = _RetiredExtent(self._clock())
 
-    def begin(self, arena: Arena, extent_id: int) -> dict[str, object]:
-        """Retires an extent, under the store's mutex; returns the fields to log."""
-        removed = self._cache.retire_extent(arena.arena_id, extent_id)
+    def begin(self, arena: Arena, extent_id: int) -> Retirement:
+        """Retires an extent, under the store's mutex. Returns what removes its pages."""
         self.under_way[extent_id] = _RetiredExtent(self._clock())
-        return {
-            "extent_id": extent_id,
-            "arena_id": arena.arena_id,
-            "tenant": arena.tenant,
-            **asdict(removed),
-        }
+        return self._cache.begin_retirement(arena.arena_id, extent_id)
+
+    def in_parts(self, work: Retirement | Survey) -> None:
+        """Does all of some work, a part at a time. Calls get the mutex between two parts."""
+        while True:
+            with self._mutex:
+                self._cache.events.now = self._clock()
+                if not work.go_on(WORK_AT_ONCE):
+                    return
+            sleep(PAUSE)
 
     def go_on(self) -> None:
         """Destroys empty extents that nobody maps, and asks for the others to be unmapped."""

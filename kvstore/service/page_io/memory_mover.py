@@ -61,7 +61,7 @@ class MoveCounter:
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # Pages chosen at once at most. Each takes some microseconds under the store's mutex.
-BATCH_PAGES = 256
+BATCH_PAGES = 128
 # Pages copied at once and then finished under the mutex. The batch is large, so that waiting for a
 # device is short beside copying, and small, so that calls get in between.
 COPY_PAGES = 64
@@ -164,8 +164,9 @@ class Mover:
         now = self._clock()
         whole = [self._whole(move, list(islice(outcomes, len(move.transfers)))) for move in batch]
         self.ledger.note(batch, whole, now - since)
-        with self._mutex:
-            for each in whole:
+        for each in whole:
+            # Calls get in between: a move takes up to a millisecond.
+            with self._mutex:
                 self._cache.finish_moves([waiting.popleft()], copied=each)
         return copied + sum(whole), now
 

@@ -70,7 +70,7 @@ class HostExtent:
                     descriptor = held.make(name, size)
                 else:
                     terms.require(shape.size_bytes)
-                    descriptor = make_memfd(f"kvstore-extent-{shape.extent_id}", size, terms)
+                    descriptor = make_memfd(_name_here(shape.extent_id), size, terms)
                 undo.callback(os.close, descriptor)
                 undo.callback(held.forget, name)
                 extent = cls(shape, descriptor, map_memfd(descriptor, size, terms))
@@ -92,7 +92,8 @@ class HostExtent:
         background: copies of the other pieces are slower meanwhile.
         """
         sizes = {HostTerms(hugepages=each).rounded(shape.size_bytes) for each in Hugepages}
-        size = inherited_size(descriptor, sizes)
+        names = data_name(shape.extent_id), _name_here(shape.extent_id)
+        size = inherited_size(descriptor, sizes, names)
         try:
             mapping = map_memfd(descriptor, size, PLAIN)
         except OSError as error:
@@ -183,6 +184,11 @@ class HostExtent:
         with suppress(BufferError):
             mapping.close()
         return True
+
+
+def _name_here(extent_id: int) -> str:
+    """Returns the kernel's name of memory that this process makes."""
+    return f"kvstore-extent-{extent_id}"
 
 
 def _spans(shape: ExtentShape) -> Iterator[tuple[int, int]]:

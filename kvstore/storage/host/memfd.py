@@ -99,14 +99,17 @@ def make_memfd(name: str, size: int, terms: HostTerms) -> int:
     return descriptor
 
 
-def inherited_size(descriptor: int, sizes: Collection[int]) -> int:
+def inherited_size(descriptor: int, sizes: Collection[int], names: Collection[str]) -> int:
     """Returns the size of a memfd of another process, which has to be one of ``sizes``.
 
-    Raises :class:`ExtentUnusable`, also if it can be truncated.
+    The memfd was made under one of ``names``. The kernel keeps the name for as long as the memory,
+    so two swapped descriptors are found. Raises :class:`ExtentUnusable`, also if the memfd can be
+    truncated.
     """
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
         size = os.fstat(descriptor).st_size
+        link = str(Path(f"/proc/self/fd/{descriptor}").readlink())
     except OSError as error:
         raise ExtentUnusable(f"a descriptor is no memfd: {error}") from error
     if seals & SEALS != SEALS or size not in sizes:
@@ -114,6 +117,8 @@ def inherited_size(descriptor: int, sizes: Collection[int]) -> int:
             f"a memfd has {size} bytes and the seals {seals:#x}, and needs {min(sizes)} bytes and "
             f"the seals {SEALS:#x}"
         )
+    if link not in {f"/memfd:{name} (deleted)" for name in names}:
+        raise ExtentUnusable(f"a memfd is {link}, and not {' or '.join(sorted(names))}")
     return size
 
 

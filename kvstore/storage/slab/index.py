@@ -1,6 +1,6 @@
 """The slab's index: the slot of each page, and how many pages follow it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from kvstore.storage.slab.header import PageKey
 from kvstore.storage.slab.layout import INDEX_BITS, INDEX_MASK
@@ -78,7 +78,11 @@ class SlabIndex:
 
     def keys(self, namespace: bytes) -> list[PageKey]:
         """Returns every page of a namespace."""
-        return [PageKey(namespace, digest) for digest in self._namespaces.get(namespace, ())]
+        return list(self.iterate(namespace))
+
+    def iterate(self, namespace: bytes) -> Iterator[PageKey]:
+        """Yields the pages of a namespace, which MUST NOT change meanwhile."""
+        return (PageKey(namespace, digest) for digest in self._namespaces.get(namespace, ()))
 
     def namespaces(self) -> dict[bytes, int]:
         """Returns how many pages each namespace has, by its digest."""

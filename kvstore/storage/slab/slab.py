@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -27,6 +28,9 @@ from kvstore.storage.slab.tables import (
     SlabTables,
     call_out,
 )
+
+# Pages that a removal drops under the mutex at a time: a millisecond.
+DROPPED_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -161,9 +165,12 @@ class Slab:
         self._reader.read(wanted, done)
 
     def contains(self, key: PageKey) -> bool:
-        """Returns whether a read would find the page now."""
-        with self._tables.mutex:
-            return self._tables.state is SlabState.OPEN and self._tables.index.find(key) is not None
+        """Returns whether a read would find the page now. Waits for nobody.
+
+        Each match asks, also while a large removal has the mutex for tenths of a second. Python
+        looks a key up in one step, so this sees the page or not.
+        """
+        return self._tables.state is SlabState.OPEN and self._tables.index.find(key) is not None
 
     def is_on_its_way(self, key: PageKey) -> bool:
         """Returns whether a page is being written and was not removed since."""
@@ -188,11 +195,25 @@ class Slab:
             call_out(done, value=False)
 
     def remove_namespace(self, namespace: bytes, done: Done) -> None:
-        """Removes every page of a namespace, by its digest, as ``remove`` does."""
-        with self._tables.mutex:
-            keys = self._tables.index.keys(namespace)
-            keys += [key for key in self._tables.pending if key.namespace == namespace]
-            self.remove(keys, done)
+        """Removes every page of a namespace, by its digest, as ``remove`` does.
+
+        Takes the mutex for some pages at a time, so that reads get in between. Nobody may write
+        pages of the namespace meanwhile.
+        """
+        tables, slots = self._tables, list[int]()
+        while True:
+            with tables.mutex:
+                if tables.state is not SlabState.OPEN:
+                    break
+                keys = list(islice(tables.index.iterate(namespace), DROPPED_AT_ONCE))
+                if not keys:
+                    on_their_way = [key for key in tables.pending if key.namespace == namespace]
+                    more, writes = tables.doom(on_their_way)
+                    tables.removals.append(PendingRemoval([*slots, *more], writes, done))
+                    tables.mutex.notify_all()
+                    return
+                slots += tables.leave(keys)
+        call_out(done, value=False)
 
     def leading(self, keys: Iterable[PageKey]) -> int:
         """Returns how many pages of a sequence a read would find, up to the first miss.

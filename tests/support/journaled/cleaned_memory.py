@@ -48,7 +48,7 @@ class CleanedMemory(ListMemory):
         self._note()
 
     def release(self, key: HoldKey) -> None:
-        """Leaves a tombstone, and removes a pin's row."""
+        """Leaves a tombstone and removes a pin's row."""
         self.journal.release(key)
         self._note()
 
@@ -82,4 +82,4 @@ class CleanedMemory(ListMemory):
 def _read(contents: JournalContents) -> JournalContents:
     records, rows, tombstones = contents
     copied = {table: dict(found) for table, found in rows.items()}
-    return JournalContents(list(records), copied, list(tombstones))
+    return JournalContents(list(records), copied, sorted(tombstones))

@@ -3,11 +3,15 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from kvstore.core.index.removal import ALL
 from kvstore.core.values.requests import ReservationRequest
 from machine.inserts import argmax, insert_into
 from machine.reservations import reserve_and_check
 from machine.state import COUNTS, SELDOM, MachineState
 from naive.holds import ModelLease
+
+# The work of a part of a retirement.
+PARTS = st.sampled_from([1, 20, 50, ALL])
 
 
 @precondition(lambda machine: machine.model.lasting)
@@ -43,7 +47,11 @@ def retire(machine: MachineState, data: st.DataObject, extent_id: int) -> None:
     tier = machine.model.tiers[extent_id]
     lasting = sorted(machine.model.lasting_in(tier))
     among = data.draw(st.sets(st.sampled_from(lasting)))
-    cheapest = machine.cache.cheapest_extent(tier, among)
+    survey, most = machine.cache.survey(tier, among), data.draw(PARTS)
+    while survey.go_on(most):
+        pass
+    cheapest = survey.cheapest
+    assert cheapest == machine.cache.cheapest_extent(tier, among)
     copies = machine.model.in_tier(tier)
     pins = machine.model.named.values()
     named = {copies[p][0] for pin in pins for p, _ in pin.path if p in copies}
@@ -51,7 +59,11 @@ def retire(machine: MachineState, data: st.DataObject, extent_id: int) -> None:
     held_before = machine.model.held_by_leases()
     machine.model.retiring.add(extent_id)
     gone = machine.model.expel()
-    removed = machine.cache.retire_extent(tier, extent_id)
+    retirement = machine.cache.begin_retirement(tier, extent_id)
+    while retirement.go_on(most):
+        COUNTS["parts of retirements"] += 1
+        machine.core_invariants.check()
+    removed = retirement.removed
     assert removed.evicted_page_count + removed.detached_page_count == gone
     kept = sum(prefix not in machine.model.cached for prefix in held_before)
     assert removed.detached_page_count == kept

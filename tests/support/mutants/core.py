@@ -198,8 +198,8 @@ MUTANTS = [
         "slots-of-unmapped-extents-handed-out",
         "kvstore.core.verbs.lookup",
         "_clip",
-        "[first, lower][: len(lasting)] == lasting",
-        "lasting",
+        "[first, lower][: len(indexed)] == indexed",
+        "indexed",
     ),
     Mutant(
         "partial-page-appended-to-in-place",

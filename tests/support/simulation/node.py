@@ -33,6 +33,7 @@ from kvstore.v1 import prefix_cache_pb2
 from simulation import sockets
 from simulation.kernel import Kernel, Violation
 from simulation.wire import Call, Metadata
+from stores.told_succession import ToldSuccession
 
 PAGE_TOKENS = 4
 PAGE_BYTES = 64
@@ -130,7 +131,10 @@ class StoreNode:
         self.cache = PrefixCache(
             self.epoch, LIMITS, arena_ids=random_ids(), recycled=self._arenas.poison
         )
-        self.store = KVStore(self.cache, arenas=self._arenas, clock=kernel.clock)
+        succession = ToldSuccession(outlives=outlives)
+        self.store = KVStore(
+            self.cache, arenas=self._arenas, clock=kernel.clock, succession=succession
+        )
         self._laws = Invariants(self.cache)
         self._gone: dict[int, Callable[[], None]] = {}
         self._answers: dict[bytes, bytes] = {}
@@ -168,9 +172,8 @@ class StoreNode:
             store=self.store,
             credentials=self._credentials,
             clock=self._kernel.clock,
-            outlives=self._outlives,
+            processes=self._processes,
         )
-        attach._processes = self._processes
         attach.start()
         return attach
 

@@ -17,6 +17,7 @@ from kvstore.service.clock import MONOTONIC
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import attach_pb2
 from stores.store_world import World, make_world
+from stores.told_succession import ToldSuccession
 from wire import attach_peer
 from wire.attach_peer import LIMIT, AttachPeer
 
@@ -50,13 +51,13 @@ class AttachRig:
         """Starts the server."""
         self.lanes = HotLanes(self.world.store, self.credentials, MONOTONIC)
         self.lanes.start()
+        self.world.store.succession = ToldSuccession(outlives=outlives)
         self.server = AttachServer(
             self.path,
             store=self.world.store,
             credentials=self.credentials,
             clock=MONOTONIC,
             lanes=self.lanes,
-            outlives=outlives,
             max_connections=max_connections,
             patience=patience,
         )

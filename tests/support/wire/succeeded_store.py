@@ -22,6 +22,7 @@ from kvstore.service.tenancy.credentials import Credentials
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host.host_memory import HostMemory
 from pages.stamped_pages import LAYOUT
+from stores.told_succession import ToldSuccession
 
 EXTENT_SLOTS = 16
 TICK_SECONDS = 0.05
@@ -71,16 +72,15 @@ class SucceededStore:
         """Starts a server."""
         self._lanes = HotLanes(self.store, self._credentials, MONOTONIC)
         self._lanes.start()
+        self.store.succession = ToldSuccession(outlives=outlives)
         self._attach = AttachServer(
             self._paths.attach_socket,
             store=self.store,
             credentials=self._credentials,
             clock=MONOTONIC,
             lanes=self._lanes,
-            outlives=outlives,
+            processes=self._processes,
         )
-        # The next server knows the same processes.
-        self._attach._processes = self._processes
         self._attach.start()
         self._health = Health(SERVICES, {}, clock=MONOTONIC)
         self._paths.grpc_socket.unlink(missing_ok=True)

@@ -46,7 +46,7 @@ def test_a_page_below_one_that_the_disk_has_not_is_lost_with_it(machine: CacheMa
 def test_pages_that_come_and_go_in_one_step_are_known_to_the_watcher(machine: CacheMachine) -> None:
     """They are published in an extent that retires, which the cache may tell page by page."""
     data = Mock(spec=st.DataObject)
-    data.draw.side_effect = [min(machine.model.leases), set()]
+    data.draw.side_effect = [min(machine.model.leases), set(), 1]
     machine.retire_extent(data=data, seldom=True, late=True)
     gone = machine.model.prefixes(machine.tokens([2, 3]))
     assert not set(gone) & machine.model.cached.keys()

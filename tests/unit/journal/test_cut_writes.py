@@ -1,6 +1,5 @@
 """A process killed at each byte of each write: what was acknowledged is there, nothing is wrong."""
 
-import struct
 from collections import defaultdict
 from random import Random
 
@@ -8,11 +7,10 @@ import pytest
 
 from journal.recording_memory import Crash, RecordingMemory, WriteLog
 from journal.ring_model import IDENTITY, number_of, payload
-from kvstore.journal import CheckedRows, NeverCreated, RecordRing, RowTable, TombstoneRing
+from kvstore.journal import NeverCreated, RecordRing
 
 # Thousands of starts, which run no line that other tests do not.
 pytestmark = pytest.mark.no_cover
-PAIR = struct.Struct("=QQ")
 SEGMENT_BYTES = 1024
 
 
@@ -152,114 +150,6 @@ def test_a_ring_survives_a_second_cut() -> None:
     assert late > 50
 
 
-def test_rows_survive_each_cut() -> None:
-    """A row is live from its add to its remove, and has its fields."""
-    log = WriteLog()
-    memory = log.memory(b"\x5a" * (128 + 4 * 24))
-    table = RowTable.create(memory, IDENTITY, "holds", PAIR)
-    log.say("created")
-    rows: dict[int, int] = {}
-    for number in range(12):
-        log.say("begun", number)
-        rows[number] = table.add(number, number * 7)
-        log.say("added", number)
-        if number >= 3:
-            log.say("leaves", number - 3)
-            table.remove(rows.pop(number - 3))
-            log.say("gone", number - 3)
-    for crash in log.crashes():
-        try:
-            opened = RowTable.open(crash.images[0], "holds", PAIR)
-        except NeverCreated:
-            assert not crash.said["created"]
-            continue
-        fields = [each for _, each in opened.rows()]
-        assert all(second == first * 7 for first, second in fields)
-        found = {first for first, _ in fields}
-        assert found.issubset(crash.said["begun"])
-        assert found.issuperset({*crash.said["added"]}.difference(crash.said["leaves"]))
-        assert found.isdisjoint(crash.said["gone"])
-        assert len(fields) == len(found)
-
-
-def test_checked_rows_survive_each_cut() -> None:
-    """A row has the body before a change or the one after it, whatever their lengths."""
-    log = WriteLog()
-    memory = log.memory(b"\x5a" * (128 + 2 * 2 * (24 + 32)))
-    table = CheckedRows.create(memory, IDENTITY, "leases", 32)
-    log.say("now", None)
-    rng = Random(3)
-    row, live = 0, False
-    for _ in range(40):
-        body = rng.randbytes(rng.randrange(33)) if not live or rng.random() < 0.8 else None
-        log.say("next", body)
-        if body is None:
-            table.remove(row)
-        elif live:
-            table.replace(row, body)
-        else:
-            row = table.add(body)
-        live = body is not None
-        log.say("now", body)
-    for crash in log.crashes():
-        try:
-            opened = CheckedRows.open(crash.images[0], "leases", 32)
-        except NeverCreated:
-            assert not crash.said["now"]
-            continue
-        found = next((body for _, body in opened.rows()), None)
-        assert found in (crash.said["now"] or [None])[-1:] + crash.said["next"][-1:]
-
-
-def test_tombstones_survive_each_cut() -> None:
-    """The last entries but one are there in their order, through several laps and a second cut."""
-    count = 4
-    log = WriteLog()
-    ring = TombstoneRing.create(log.memory(b"\x5a" * (192 + count * 24)), IDENTITY, PAIR)
-    log.say("created")
-    for number in range(3 * count):
-        ring.append(number, number * 7)
-        log.say("appended", number)
-    for crash in log.crashes():
-        if not crash.said["created"]:
-            continue
-        _check_tombstones(crash.images[0], len(crash.said["appended"]), count)
-        again = WriteLog()
-        memory = again.memory(bytes(crash.images[0]))
-        successor = TombstoneRing.open(memory, PAIR)
-        start = max((first for first, _ in successor.entries()), default=-1) + 1
-        for number in range(start, start + 2):
-            successor.append(number, number * 7)
-            again.say("appended", number)
-        for second in again.crashes():
-            acknowledged = start + len(second.said["appended"])
-            _check_tombstones(second.images[0], acknowledged, count)
-
-
-def _check_tombstones(memory: memoryview, acknowledged: int, count: int) -> None:
-    """Checks the entries that a start finds after some were acknowledged."""
-    entries = list(TombstoneRing.open(memory, PAIR).entries())
-    numbers = [first for first, _ in entries]
-    assert entries == [(number, number * 7) for number in numbers]
-    end = numbers[-1] + 1 if numbers else 0
-    assert numbers == list(range(end - len(numbers), end))
-    assert acknowledged <= end <= acknowledged + 1
-    assert len(numbers) >= min(acknowledged, count - 1)
-
-
-def test_a_cut_creation_of_tombstones_is_recognised() -> None:
-    """Before its header is committed nothing opens, and after it the ring is empty."""
-    log = WriteLog()
-    TombstoneRing.create(log.memory(b"\x5a" * 288), IDENTITY, PAIR)
-    outcomes = []
-    for crash in log.crashes():
-        try:
-            outcomes.append(len(TombstoneRing.open(crash.images[0], PAIR)))
-        except NeverCreated:
-            outcomes.append(-1)
-    assert outcomes == [-1] * (len(outcomes) - 1) + [0]
-
-
 def test_a_cut_creation_over_a_ring_leaves_no_mixture() -> None:
     """A start finds the former records, a memory that was never created, or an empty ring."""
     log = WriteLog()
@@ -272,21 +162,6 @@ def test_a_cut_creation_over_a_ring_leaves_no_mixture() -> None:
         try:
             found = RecordRing.open(crash.images, keep)
             outcomes.append(len(list(found.records())))
-        except NeverCreated:
-            outcomes.append(-1)
-    assert outcomes == [1] + [-1] * (len(outcomes) - 2) + [0]
-
-
-def test_a_cut_creation_over_rows_leaves_no_mixture() -> None:
-    """The same of a table of rows."""
-    log = WriteLog()
-    memory = memoryview(bytearray(128 + 4 * 24))
-    RowTable.create(memory, IDENTITY, "holds", PAIR).add(1, 7)
-    RowTable.create(log.memory(bytes(memory)), b"another identity", "holds", PAIR)
-    outcomes = []
-    for crash in log.crashes():
-        try:
-            outcomes.append(len(RowTable.open(crash.images[0], "holds", PAIR)))
         except NeverCreated:
             outcomes.append(-1)
     assert outcomes == [1] + [-1] * (len(outcomes) - 2) + [0]

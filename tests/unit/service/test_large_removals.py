@@ -4,15 +4,18 @@ from collections.abc import Callable
 
 import pytest
 
+from kvstore.core.index.removal import NODE_WORK
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.requests import Caller, Identity, Removed, ReservationRequest
 from kvstore.errors import NamespaceNotFound
 from kvstore.service import administration
-from kvstore.service.administration import NODES_REMOVED_AT_ONCE
+from kvstore.service.administration import REMOVED_AT_ONCE
 from stores.store_world import World, Worlds, sequence_of
 
 OWNER = Identity("uid-1")
-NODES = 3 * NODES_REMOVED_AT_ONCE
+# Nodes of one page that a part has.
+PART = REMOVED_AT_ONCE // (1 + NODE_WORK)
+NODES = 3 * PART
 
 
 def fill(world: World, caller: Caller, namespace_id: bytes, numbers: range) -> None:
@@ -61,7 +64,7 @@ def test_calls_get_in_between(
         removed = world.store.delete_namespace(OWNER, namespace_id)
     else:
         removed = world.store.evict_prefix(OWNER, namespace_id, b"")
-    assert left[0] == NODES - NODES_REMOVED_AT_ONCE + 1
+    assert left[0] == NODES - PART + 1
     assert removed == Removed(NODES + len(left), 0)
     assert world.cache.counters.removed_page_count == NODES + len(left)
     Invariants(world.cache).check()

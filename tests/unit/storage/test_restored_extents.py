@@ -55,9 +55,11 @@ def descriptors(former: Arenas, extent_id: int) -> tuple[int, int]:
     return os.dup(described.export.descriptor), os.dup(described.generation_table.descriptor)
 
 
-def memfd(size: int, seals: int = REQUIRED_SEALS, mode: int = 0o600) -> int:
+def memfd(
+    size: int, seals: int = REQUIRED_SEALS, mode: int = 0o600, name: str = "kvstore-generations-1"
+) -> int:
     """Returns a memfd of a size, with seals and a mode."""
-    descriptor = os.memfd_create("other", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.fchmod(descriptor, mode)
     os.ftruncate(descriptor, size)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
@@ -137,7 +139,8 @@ def test_later_extents_lie_beside_it(former: Arenas) -> None:
         (lambda: memfd(SIZE + 1), f"has {SIZE + 1} bytes"),
         (lambda: memfd(SIZE, fcntl.F_SEAL_SEAL), "the seals 0x1"),
         (lambda: os.pidfd_open(os.getpid()), "is no memfd"),
-        (lambda: opened_again(memfd(SIZE), os.O_RDONLY), "cannot be mapped"),
+        (lambda: opened_again(memfd(SIZE, name="extent-1.data"), os.O_RDONLY), "cannot be mapped"),
+        (lambda: memfd(SIZE, name="extent-2.data"), r"is /memfd:extent-2.data \(deleted\)"),
     ],
 )
 def test_other_memory_is_refused(
@@ -165,6 +168,10 @@ def test_other_memory_is_refused(
             ),
             "cannot be mapped",
         ),
+        (
+            lambda: opened_again(memfd(COUNT * 8, name="kvstore-generations-2"), os.O_RDONLY),
+            "is /memfd:kvstore-generations-2",
+        ),
     ],
 )
 def test_a_table_that_others_can_write_is_refused(
@@ -181,16 +188,16 @@ def test_a_table_that_others_can_write_is_refused(
 
 def test_extents_do_not_overlap(former: Arenas, arenas: Arenas) -> None:
     """Rows that name one id or one place twice are not what the former process wrote."""
-    shape = former.allocate(ARENA, SLOT).shape
+    shape, second = (former.allocate(ARENA, SLOT).shape for _ in range(2))
     arenas.restore(shape, *descriptors(former, shape.extent_id))
     for other in (
         shape._replace(arena_offset=1 << 30),
-        shape._replace(extent_id=9, arena_offset=SIZE - SLOT),
+        second._replace(arena_offset=SIZE - SLOT),
     ):
         with pytest.raises(ExtentUnusable, match="overlaps"):
-            arenas.restore(other, *descriptors(former, shape.extent_id))
-    beside = shape._replace(extent_id=9, arena_offset=SIZE)
-    arenas.restore(beside, *descriptors(former, shape.extent_id))
+            arenas.restore(other, *descriptors(former, other.extent_id))
+    beside = second._replace(arena_offset=SIZE)
+    arenas.restore(beside, *descriptors(former, second.extent_id))
     assert arenas.allocated_bytes == 2 * SIZE
 
 

@@ -11,6 +11,7 @@ from kvstore.core.journal.records import (
     AbortRecord,
     DetachRecord,
     EndRecord,
+    LeaseEndedRecord,
     PagesRecord,
     Record,
     RecordKind,
@@ -72,6 +73,7 @@ class World:
         self.add_extent(5)
         self.journal.follow(self.cache)
         self.journal.put(Table.NAMESPACES, 1, NAMESPACE)
+        self.journal.put(Table.LEASES, LEASE, LEASE_ROW)
 
     def add_extent(self, extent_id: int) -> None:
         """Adds an extent of 64 slots."""
@@ -136,14 +138,11 @@ def reserve(number: int, reservation_id: int = 9) -> ReserveRecord:
     return ReserveRecord(number, 1, LEASE, reservation_id, NO_PAGE, 0, 0, 0, *rest)
 
 
-def end(number: int, *, leaves_tombstone: bool = False) -> bytes:
-    """Returns the record of the end of the reservation, after those before a number."""
-    return encode(AbortRecord(leaves_tombstone, LEASE, 9, number))
-
-
-def hold() -> HoldRow:
-    """Returns the row of a pin."""
-    return HoldRow(LEASE, PIN, 9, 1)
+def abort(number: int, reservation_id: int = 9) -> AbortRecord:
+    """Returns a record of the end of a reservation."""
+    return AbortRecord(
+        leaves_tombstone=True, lease=LEASE, reservation_id=reservation_id, number=number
+    )
 
 
 def test_all_that_was_written_is_there(world: World) -> None:
@@ -152,7 +151,7 @@ def test_all_that_was_written_is_there(world: World) -> None:
     written: list[Record] = [pages(1, 2), EndRecord(1, 2, 3, b"tail", None), reserve(4)]
     for each in written:
         journal.append(encode(each))
-    lease = LEASE_ROW
+    lease = LEASE_ROW._replace(display_name="another")
     journal.put(Table.LEASES, LEASE, lease)
     journal.put(Table.COUNTERS, "page ids", CounterRow(1))
     journal.put(Table.COUNTERS, "page ids", CounterRow(1 << 40))
@@ -308,13 +307,12 @@ def test_nothing_is_dropped_before_a_cache_is_known(world: World) -> None:
     assert list(opened.contents().records) == before
     opened.follow(world.cache)
     opened.clean(1 << 20, above=0)
-    assert list(opened.contents().records) == []
+    assert list(opened.contents().records) == [encode(reserve(3))]
 
 
 def test_a_reservation_lives_by_its_latest_record(world: World) -> None:
     """Earlier records go, and the last one goes with the reservation, after a restart too."""
     journal = world.journal
-    journal.put(Table.LEASES, LEASE, LEASE_ROW)
     journal.append(encode(reserve(1)))
     journal.append(encode(reserve(2)))
     world.clean()
@@ -324,50 +322,22 @@ def test_a_reservation_lives_by_its_latest_record(world: World) -> None:
         journal.follow(world.cache)
         journal.clean(1 << 20, above=0)
         assert world.records() == [reserve(2)]
-    opened = world.reopen()
-    opened.clear(Table.LEASES, LEASE)
-    opened.append(end(9, leaves_tombstone=True))
-    opened.follow(world.cache)
-    opened.clean(1 << 20, above=0)
+    journal.append(encode(abort(3)))
+    journal.clean(1 << 20, above=0)
     assert world.records() == []
-    # The record of its end is gone, and the tombstone is not.
-    assert list(world.reopen().contents().tombstones) == [(LEASE, RESERVATION, 9)]
-
-
-def test_a_reservation_of_a_lease_that_ended_goes(world: World) -> None:
-    """A process may end between the end of a lease and those of its reservations."""
-    world.journal.append(encode(reserve(1)))
-    opened = world.reopen()
-    opened.follow(world.cache)
-    opened.clean(1 << 20, above=0)
-    assert world.records() == []
-
-
-def test_a_reservation_may_come_again(world: World) -> None:
-    """The end of the first one of an id is not that of the second."""
-    journal = world.journal
-    journal.put(Table.LEASES, LEASE, LEASE_ROW)
-    for record in (encode(reserve(1)), end(2), encode(reserve(2))):
-        journal.append(record)
-    opened = world.reopen()
-    for each in (journal, opened):
-        each.follow(world.cache)
-        each.clean(1 << 20, above=0)
-        assert world.records() == [reserve(2)]
-    assert list(world.reopen().contents().tombstones) == []
+    assert list(world.reopen().contents().tombstones) == [HoldKey(LEASE, RESERVATION, 9)]
 
 
 def test_inserts_of_a_reservation_live_until_it_ends(world: World) -> None:
     """An insert of cached pages alone names no slot, and still says how far it got."""
     journal = world.journal
-    journal.put(Table.LEASES, LEASE, LEASE_ROW)
     journal.append(encode(reserve(1)))
     every = [pages(1, 2, reservation_id=9), pages(base_id=12, reservation_id=9)]
     for each in every:
         journal.append(encode(each))
     world.clean()
     assert world.records() == [reserve(1), *every]
-    journal.append(end(9))
+    journal.append(encode(abort(2)))
     world.clean()
     # It is no reservation's any more.
     assert world.records() == [pages(1, 2)]
@@ -376,7 +346,6 @@ def test_inserts_of_a_reservation_live_until_it_ends(world: World) -> None:
 def test_pages_in_moved_slots_need_the_record_of_their_reservation(world: World) -> None:
     """Once that is written they stand for themselves, whatever becomes of the reservation."""
     journal = world.journal
-    journal.put(Table.LEASES, LEASE, LEASE_ROW)
     late = pages(1, reservation_id=9, needed_number=3)
     journal.append(encode(late))
     world.clean()
@@ -384,7 +353,7 @@ def test_pages_in_moved_slots_need_the_record_of_their_reservation(world: World)
     journal.append(encode(reserve(3)))
     world.clean()
     assert world.records() == [pages(1), reserve(3)]
-    journal.append(end(9))
+    journal.append(encode(abort(4)))
     world.clean()
     assert world.records() == [pages(1)]
 
@@ -397,11 +366,30 @@ def test_pages_of_a_call_that_was_cut_off_go(world: World) -> None:
     opened = world.reopen()
     opened.follow(world.cache)
     opened.clean(1 << 20, above=0)
-    assert world.records() == [pages(2)]
+    assert world.records() == [pages(2), reserve(4)]
     # Numbers go on after those that were named.
     opened.append(encode(pages(3, reservation_id=9, needed_number=5)))
     opened.clean(1 << 20, above=0)
-    assert len(world.records()) == 2
+    assert len(world.records()) == 3
+
+
+def test_the_end_of_a_lease_lives_as_long_as_its_tombstone(world: World) -> None:
+    """It is kept while the lease ends, and for as long as the cache remembers its id."""
+    world.journal.append(encode(LeaseEndedRecord("tenant", b"id")))
+    world.journal.append(encode(LeaseEndedRecord("another", b"id")))
+    world.cache.table.leases["tenant", b"id"] = None  # type: ignore[assignment]
+    world.clean()
+    assert len(world.records()) == 1
+    del world.cache.table.leases["tenant", b"id"]
+    owner = world.cache.table.tenant_of(Identity("tenant"))
+    world.cache.table.tenants["tenant"] = owner
+    tombstones = owner.lease_tombstones
+    tombstones.leave(b"id", 1.0)
+    world.clean()
+    assert len(world.records()) == 1
+    del tombstones.until[tombstones.scope, b"id"]
+    world.clean()
+    assert world.records() == []
 
 
 def test_a_removal_lives_while_its_page_is_held(world: World) -> None:
@@ -426,7 +414,7 @@ def test_next_tokens_are_forgotten_in_a_turn(world: World) -> None:
 
 def test_a_large_insert_is_written_in_parts(world: World) -> None:
     """Its parts say the same. A reservation that is too large ends the journal."""
-    indexes = tuple(k % 64 for k in range(300))
+    indexes = tuple(k % 64 for k in range(400))
     for checksums in (False, True):
         whole = pages(*indexes, reservation_id=9, tail_token_count=1, checksums=checksums)
         whole = whole._replace(offset=2, duplicate_count=3)
@@ -448,7 +436,7 @@ def test_a_large_insert_is_written_in_parts(world: World) -> None:
             )
         assert joined == whole
     large = reserve(1)._replace(slots=slots(*indexes), generations=slots(*indexes))
-    world.journal.append(encode(large._replace(published=bytes(300))))
+    world.journal.append(encode(large._replace(published=bytes(400))))
     assert world.journal.given_up is not None
 
 
@@ -462,10 +450,10 @@ def test_a_journal_that_is_too_small_gives_up(world: World) -> None:
     assert "RingFull" in world.journal.given_up
     used = world.journal.used_bytes
     world.journal.append(encode(pages(1)))
-    world.journal.put(Table.HOLDS, hold().key, hold())
+    world.journal.put(Table.HOLDS, HOLDS[0].key, HOLDS[0])
     world.journal.put(Table.COUNTERS, "any", CounterRow(1))
-    world.journal.clear(Table.HOLDS, hold().key)
-    world.journal.release(hold().key)
+    world.journal.clear(Table.HOLDS, HOLDS[0].key)
+    world.journal.release(HOLDS[0].key)
     world.journal.replace_store(STORE)
     assert not world.journal.clean(above=0)
     assert world.journal.used_bytes == used
@@ -481,12 +469,11 @@ def test_no_fault_reaches_a_verb(world: World) -> None:
     assert not world.journal.clean(above=0)
     assert "JournalDamaged" in str(world.journal.given_up)
     for write in (
-        lambda journal: journal.put(Table.HOLDS, hold().key, hold()._replace(lease=1 << 40)),
+        lambda journal: journal.put(Table.HOLDS, HOLDS[0].key, HOLDS[0]._replace(lease=1 << 40)),
         lambda journal: journal.release(HoldKey(1 << 40, 1, 1)),
         lambda journal: journal.put(Table.COUNTERS, object(), CounterRow(1)),
         lambda journal: journal.clear(Table.COUNTERS, object()),
         lambda journal: journal.replace_store(STORE._replace(settings=object())),
-        lambda journal: journal.append(b"\x03"),
     ):
         other = World()
         write(other.journal)
@@ -523,7 +510,7 @@ def test_a_busy_ring_cleans_itself(world: World) -> None:
 
 def test_memories_that_are_not_whole_are_refused(world: World) -> None:
     """A missing memory, one of another journal, another version, and a journal without a store."""
-    for name in ("journal-holds", "journal-tombstones", "journal-ring-0"):
+    for name in ("journal-holds", "journal-ring-0"):
         memories = Memories(world.memories)
         del memories[name]
         with pytest.raises(NeverCreated, match=name):
@@ -533,7 +520,7 @@ def test_memories_that_are_not_whole_are_refused(world: World) -> None:
         DurableJournal.open({**world.memories, "journal-holds": other.memories["journal-holds"]})
     many = Memories(world.memories)
     many["journal-ring-2"] = many["journal-ring-0"]
-    with pytest.raises(NeverCreated, match="segment"):
+    with pytest.raises(NeverCreated, match="journal-ring-1"):
         DurableJournal.open(many)
 
 
@@ -566,7 +553,7 @@ def test_a_large_journal_has_several_segments(monkeypatch: pytest.MonkeyPatch) -
     """They are of one size, and found in their order."""
     monkeypatch.setattr("kvstore.succession.journal_layout.MOST_SEGMENT_BYTES", 4 << 10)
     world = World()
-    assert len([name for name in world.memories if "ring" in name]) == 7
+    assert len([name for name in world.memories if "ring" in name]) == 8
     assert sum(map(len, world.memories.values())) <= SIZE
     world.journal.append(encode(pages(1)))
     assert world.records() == [pages(1)]

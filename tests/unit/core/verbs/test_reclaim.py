@@ -1,13 +1,18 @@
 """Extents that go back: what becomes of their pages, who waits, when they are gone."""
 
+from contextlib import suppress
+from itertools import count
+from random import Random
+
 import pytest
 
 from core.core_builders import PAGE_TOKENS, CoreWorld, Worker, paged
 from core.pinned_world import pin
 from kvstore.core.values.event_log import Cause
 from kvstore.core.values.requests import Sequence
+from kvstore.core.values.slots import SlotState
 from kvstore.core.values.tokens import TOKEN_BYTES
-from kvstore.errors import ParentDetached, PoolExhausted
+from kvstore.errors import ParentDetached, PoolExhausted, ReservationNotFound
 
 
 @pytest.fixture
@@ -264,3 +269,88 @@ def test_an_extent_under_a_named_pin_is_not_chosen(world: CoreWorld) -> None:
     assert world.cache.cheapest_extent(1, [1, 2]) == 1
     pin(world, "q", "a")
     assert world.cache.cheapest_extent(1, [1, 2]) is None
+
+
+def test_an_extent_retires_in_parts_while_others_go_on() -> None:
+    """No match hands out its pages meanwhile, and what is published in it goes too."""
+    world = CoreWorld(slots=12)
+    writer = world.worker
+    writer.reserve(50, 4)
+    write(writer, "abcdef", 1)
+    world.cache.add_extent(1, 2, 30)
+    writer.map_memory()
+    for number, letters in enumerate(["abcdefgh", "abcdefgi", "abcx", "abcy", "xyz"], start=2):
+        write(writer, letters, number)
+    writer.match("xy", 60)
+    retirement = world.cache.begin_retirement(1, 1)
+    rounds = 0
+    while retirement.go_on(1):
+        world.laws.check()
+        match = writer.match("abcdefghq", 100 + rounds)
+        assert not match.matched_token_count
+        write(writer, "xyzw"[: 3 + rounds % 2], 200 + rounds)
+        if rounds == 2:
+            writer.insert(50, "pq")
+        rounds += 1
+    world.laws.check()
+    assert rounds > 5
+    assert not world.arena.emptying
+    assert world.arena.extents[1].states.count(SlotState.CACHED) == 0
+    removed = retirement.removed
+    assert removed.detached_page_count == 2
+    assert removed.evicted_page_count + 2 == world.cache.state.removed_pages[Cause.RETIRED]
+    with pytest.raises(ParentDetached):
+        writer.insert(50, "rs", 2)
+    writer.abort(50)
+    assert world.cache.emptied_extents() == [1]
+    assert "xyz" in str(world.shape())
+
+
+class Caller:
+    """Calls at random, whose pins are in ``held``."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.world = CoreWorld(slots=16)
+        self.world.cache.add_extent(1, 2, 16)
+        self.world.worker.map_memory()
+        self.held: list[int] = []
+        self._numbers = count(1)
+
+    def act(self) -> None:
+        """Makes one call."""
+        rng, worker, number = self.rng, self.world.worker, next(self._numbers)
+        letters = "".join(rng.choice("ab") for _ in range(rng.randint(1, 6)))
+        what = rng.randrange(6)
+        if what == 0 and self.held:
+            worker.release(self.held.pop())
+        elif what == 1:
+            worker.match(letters + "z", number)
+            self.held.append(number)
+        elif what == 2:
+            self.world.evict_prefix(letters)
+        else:
+            with suppress(ReservationNotFound):
+                # There may be no room.
+                write(worker, letters, number)
+            worker.release(number)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_retirement_survives_what_calls_do_to_the_tree(seed: int) -> None:
+    """Nodes that were to be looked at are split, merged, evicted and removed between parts."""
+    caller = Caller(seed)
+    world = caller.world
+    for _ in range(30):
+        caller.act()
+    retirement = world.cache.begin_retirement(1, 1)
+    while retirement.go_on(caller.rng.choice([1, 18, 40])):
+        world.laws.check()
+        caller.act()
+    world.laws.check()
+    world.worker.release(*caller.held)
+    assert world.cache.emptied_extents() == [1]
+    assert world.cache.remove_extent(1) is False
+    unmap(world, 1)
+    assert world.cache.remove_extent(1)
+    world.laws.check()

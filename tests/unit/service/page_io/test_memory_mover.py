@@ -99,6 +99,28 @@ def test_a_page_whose_memory_went_is_not_published(
     Invariants(store.world.cache).check()
 
 
+def test_calls_get_in_between_moves(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long sequence goes down by moves of few pages, and each is finished by itself."""
+    monkeypatch.setattr("kvstore.core.tiers.moves.MOVE_PAGES", 2)
+    through = TierPolicy(write=WritePolicy.THROUGH)
+    store = Tiered(worlds(slots=16, extent_slots=16, lower_slots=20, tier_policy=through))
+    for number in range(2):
+        store.publish(number)
+    finish, finished = store.world.cache.finish_moves, []
+
+    def note(moves: Iterable[Move], *, copied: bool = True) -> int:
+        some = list(moves)
+        finished.append([len(each.transfers) for each in some])
+        return finish(some, copied=copied)
+
+    monkeypatch.setattr(store.world.cache, "finish_moves", note)
+    store.world.store.mover.step()
+    assert store.world.cache.counters.demoted_page_count == 2 * PAGES
+    assert finished
+    assert all(len(each) == 1 and each[0] <= 2 for each in finished)
+    Invariants(store.world.cache).check()
+
+
 @pytest.mark.parametrize("failing", ["begin", "end"])
 def test_a_batch_is_finished_while_the_next_is_copied(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch, failing: str

@@ -1,10 +1,11 @@
 """Removals: nobody finds the pages any more, and once that is answered none returns."""
 
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 
 import pytest
 
+from kvstore.storage.slab import slab
 from slab.rig import LIMIT, NAMESPACE, SlabRig, key
 
 OTHER = bytes(range(32))
@@ -116,8 +117,12 @@ def test_a_write_below_a_page_that_left_is_removed_with_all_above_it(rig: SlabRi
     assert [each is not None and each.result(LIMIT) for each in begun] == [False, True]
 
 
-def test_a_namespace_is_removed_as_a_whole(rig: SlabRig) -> None:
-    """Every page of it goes, and none of another."""
+@pytest.mark.parametrize("at_once", [1, 3, 10, 256])
+def test_a_namespace_is_removed_as_a_whole(
+    rig: SlabRig, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Every page of it goes, however few at a time, and none of another."""
+    monkeypatch.setattr(slab, "DROPPED_AT_ONCE", at_once)
     assert rig.write(*range(10))
     assert rig.write(*range(10), namespace=OTHER)
     assert sorted(rig.slab.keys(NAMESPACE)) == sorted(key(each) for each in range(10))
@@ -127,3 +132,28 @@ def test_a_namespace_is_removed_as_a_whole(rig: SlabRig) -> None:
     rig.reopen()
     assert rig.found(*range(10)) == []
     assert rig.found(*range(10), namespace=OTHER) == list(range(10))
+
+
+def test_a_namespace_s_pages_on_their_way_are_removed(rig: SlabRig) -> None:
+    """Writes under way are cancelled, and an empty or closed slab answers too."""
+    begun = [rig.begin(number) for number in range(20)]
+    done: Future[bool] = Future()
+    rig.slab.remove_namespace(NAMESPACE, done.set_result)
+    assert done.result(LIMIT)
+    for each in begun:
+        assert each is not None
+        each.result(LIMIT)
+    assert rig.found(*range(20)) == []
+    for expected in (True, False):
+        again: Future[bool] = Future()
+        rig.slab.remove_namespace(NAMESPACE, again.set_result)
+        assert again.result(LIMIT) is expected
+        rig.slab.close()
+
+
+def test_a_look_waits_for_nobody(rig: SlabRig) -> None:
+    """A match asks while a removal or a commit has the tables for long."""
+    assert rig.write(1)
+    with rig.slab._tables.mutex, ThreadPoolExecutor() as threads:
+        found = threads.submit(rig.slab.leading, [key(1), key(2)])
+        assert found.result(LIMIT) == 1

@@ -3,7 +3,8 @@
 import pytest
 
 from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
-from kvstore.core.index.radix import part_of, subtree
+from kvstore.core.index.radix import subtree
+from kvstore.core.index.removal import NODE_WORK, part_of, work_of
 from kvstore.core.values.event_log import Cause
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits
@@ -16,24 +17,28 @@ def nodes_of(world: CoreWorld) -> int:
     return len(world.namespace.index.nodes)
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 5])
+# The work of a part: of one node, of some, or less than any.
+MOST = [1, 3, 1 + NODE_WORK, 2 * (2 + NODE_WORK), 5 * (1 + NODE_WORK)]
+
+
+@pytest.mark.parametrize("most", MOST)
 def test_a_large_one_goes_in_parts(most: int) -> None:
-    """Each of few nodes, whatever shape the tree has and who holds of it; then there is no more."""
+    """Each of little work, whatever shape the tree has and who holds of it; then there is none."""
     world = CoreWorld(slots=40)
     # A comb, siblings, a path, and a node that was made before what is above it.
     world.worker.publish("abcd", "abcx", "aby", "az", "b", "c", "dddddd", "dde", "dd")
     world.worker.match("abc", 1)
     total, gone = world.namespace.index.page_count, Removed(0, 0)
     while True:
-        before = nodes_of(world)
+        before = world.namespace.index.page_count
         cause = Cause.NAMESPACE_DELETED
         part = world.cache.thin(OWNER, NAMESPACE_ID, b"", most, cause)
         if part is None:
             break
         world.laws.check()
-        assert before - nodes_of(world) >= 1
+        assert 1 <= before - world.namespace.index.page_count <= most
         gone = gone.plus(part)
-    assert nodes_of(world) <= most
+    assert work_of(world.namespace.index.root) <= most
     gone = gone.plus(world.cache.delete_namespace(OWNER, NAMESPACE_ID))
     world.laws.check()
     assert gone == Removed(total - 3, 3)
@@ -43,8 +48,8 @@ def test_a_part_is_no_larger_than_asked_for() -> None:
     """Some nodes below a large node go; a small one goes whole with its siblings."""
     world = CoreWorld(slots=60)
     world.worker.publish("a", "b", "c", *(f"d{x}" for x in "0123456789"), "e", "f")
-    sizes = []
-    while part := part_of([world.namespace.index.root], 4):
+    index, sizes, most = world.namespace.index, [], 4 * (1 + NODE_WORK)
+    while part := part_of(index, [index.root], most):
         sizes.append(sum(len(list(subtree(each))) for each in part))
         world.cache.state.remove_pages(world.namespace, part, Cause.REMOVED)
         world.laws.check()
@@ -53,7 +58,24 @@ def test_a_part_is_no_larger_than_asked_for() -> None:
     assert nodes_of(world) < 4
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 5])
+def test_a_long_leaf_goes_in_parts() -> None:
+    """From its end. Of the part that is held, the held pages are detached."""
+    world = CoreWorld(slots=40)
+    world.worker.publish("abcdefghijklmnopqrstuvwxyz")
+    world.worker.match("abcde", 1)
+    most, parts = NODE_WORK + 2, []
+    while part := world.cache.thin(OWNER, NAMESPACE_ID, b"", most, Cause.REMOVED):
+        parts.append(part)
+        world.laws.check()
+    if world.namespace.index.joins_nodes:
+        assert parts == [Removed(18, 0), Removed(3, 5)]
+    world.evict_prefix("")
+    world.worker.release(1)
+    world.laws.check()
+    assert world.states() == {"FREE": 40}
+
+
+@pytest.mark.parametrize("most", MOST)
 @pytest.mark.parametrize(("prefix", "kept"), [("a", 5), ("abc", 8), ("x", 13), ("none", 14)])
 def test_a_large_prefix_goes_in_parts(prefix: str, kept: int, most: int) -> None:
     """Nothing else goes; what is no more than a part is left to the last step."""
