@@ -321,6 +321,8 @@ def start(
     port = None if config.listen is None else listen(server, config.listen, access.tls)
     if config.metrics_listen is not None:
         listen_for_metrics(config.metrics_listen, store, health, owner, clock, stack)
+    # Those of the server before this one. Until then no page is loaded into their namespaces.
+    store.tier3.removals.settle()
     server.start()
     # Nobody could renew a lease before.
     store.restart_ttls()

@@ -1,10 +1,11 @@
 """The succession of a store, by the settings."""
 
+import os
 from functools import partial
 from pathlib import Path
 
 from kvstore.config.settings import Config
-from kvstore.holder.carrier import DescriptorCarrier
+from kvstore.holder.carrier import CarrierRefused, DescriptorCarrier
 from kvstore.holder.holder_client import HolderClient, start_holder
 from kvstore.holder.systemd_store import SystemdStore
 from kvstore.service_manager import ServiceManager
@@ -21,10 +22,18 @@ def succession_of(config: Config) -> Succession:
 
 
 def carrier_of(config: Config) -> DescriptorCarrier | None:
-    """Returns the carrier of the store's memory, or None if that ends with the server."""
+    """Returns the carrier of the store's memory, or None if that ends with the server.
+
+    Raises ``CarrierRefused`` if systemd is to keep it and did not start this process.
+    """
     if config.holder == "off":
         return None
     if config.holder == "systemd":
+        if "NOTIFY_SOCKET" not in os.environ:
+            raise CarrierRefused(
+                "holder is systemd, but $NOTIFY_SOCKET is not set: give the unit Type=notify and "
+                "FileDescriptorStoreMax=, or set another --holder"
+            )
         return SystemdStore(ServiceManager.from_environment())
     folder = Path(config.holder)
     return HolderClient(
@@ -36,7 +45,6 @@ def settings_to_keep(config: Config) -> dict[str, str]:
     """Returns the settings by which one server can read what another one left."""
     return {
         "device": config.device,
-        "hugepages": config.hugepages,
         "prefix_cache_backend": config.prefix_cache_backend,
         "tier2_bytes": "present" if config.tier2_bytes else "absent",
         "tier3_path": str(config.tier3_path or ""),

@@ -1,5 +1,6 @@
 """The connection of a server to a holder's process, and the start of one."""
 
+import math
 import os
 import socket
 import subprocess
@@ -33,6 +34,9 @@ ERRORS: Mapping[int, type[CarrierRefused]] = {
 }
 # An answer takes microseconds. A holder that is silent for this long is stopped.
 ANSWER_SECONDS = 10.0
+# Deposits repeat later, so nobody waits longer for one: a server is not ready while one of its
+# threads stands still for three seconds.
+DEPOSIT_SECONDS = 2.0
 # A holder allocates 4 GiB a second; a loaded machine is slower.
 SLOWEST_BYTES_A_SECOND = 256 << 20
 LONGEST_SECONDS = 3600.0
@@ -107,11 +111,11 @@ class HolderConnection:
         """Deposits descriptors, at most 253; all or none."""
         body = b"".join(wire.pack_entry(name, each.identity) for name, each in entries)
         descriptors = [each.descriptor for _, each in entries]
-        self._request(Verb.PUT, body, descriptors, count=len(entries))
+        self._request(Verb.PUT, body, descriptors, count=len(entries), most=DEPOSIT_SECONDS)
 
     def drop(self, names: Sequence[str]) -> None:
         """Ends deposits, at most 253. The holder need not have them."""
-        self._request(Verb.DROP, wire.pack_names(names), count=len(names))
+        self._request(Verb.DROP, wire.pack_names(names), count=len(names), most=DEPOSIT_SECONDS)
 
     def give_up(self, sequence: int) -> None:
         """Ends this process's ownership."""
@@ -140,9 +144,13 @@ class HolderConnection:
         *,
         count: int = 0,
         seconds: float = 0.0,
+        most: float = math.inf,
     ) -> tuple[int, bytes, list[int]]:
-        """Returns the count, body and descriptors of an answer that comes within the time."""
-        self._socket.settimeout(self._answer_seconds + seconds)
+        """Returns the count, body and descriptors of an answer that comes within the time.
+
+        That is ``seconds`` more than for others, or ``most`` if that is less.
+        """
+        self._socket.settimeout(min(self._answer_seconds + seconds, most))
         header = wire.HEADER.pack(wire.VERSION, verb, count)
         try:
             wire.send(self._socket, header + body, descriptors)

@@ -1,14 +1,20 @@
 """Servers that go on with the memory of the one before them, with real holders and workers."""
 
+import mmap
 import os
+import re
 import signal
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
+from kvstore.core.journal.rows import NamespaceRow, RemovalRow, Table
+from kvstore.core.values.page_hash import namespace_digest
 from kvstore.holder.holder_client import HolderClient, HolderConnection
+from kvstore.succession.durable_journal import DurableJournal
 from kvstore.v1 import lease_pb2
 from kvstore_client import Client, ClientConfig
 from kvstore_client.testing import RunningStore, running_store, wait_until
@@ -356,6 +362,22 @@ def test_with_other_settings_a_server_starts_clean(
     assert found(store, TOKENS) == PAGES
 
 
+def test_a_server_without_room_for_a_journal_serves(holder: HolderFolder) -> None:
+    """It says so, and drains at SIGTERM, since nothing is left to the next one."""
+    flags = ("--journal-bytes", "4096", "--metrics-listen", "127.0.0.1:0")
+    with running_store(*SMALL_STORE, *held_by(holder), *flags) as store:
+        fill(store, TOKENS)
+        assert found(store, TOKENS) == PAGES
+        assert "journal_refused" in store.log
+        port = re.findall(r"http_listening.*port=(\d+)", store.log)[0]
+        health = f"http://127.0.0.1:{port}/healthz"
+        with urllib.request.urlopen(health, timeout=LIMIT) as answer:
+            assert "the memory ends with the server" in answer.read().decode()
+        assert store.stop() == 0
+        assert "drain_finished" in store.log
+    assert holder.wait_exit() == 0
+
+
 def test_a_damaged_journal_is_a_clean_start(store: RunningStore, holder: HolderFolder) -> None:
     """No page is served from memory about which nothing can be trusted."""
     epoch = fill(store, TOKENS)
@@ -438,6 +460,46 @@ def test_a_stopped_server_keeps_its_memory(store: RunningStore, holder: HolderFo
     store.resume()
     assert epoch_of(store) == epoch
     assert found(store, TOKENS) == PAGES
+
+
+def test_removals_that_tier_3_has_not_done_are_done_first(
+    tmp_path: Path, holder: HolderFolder
+) -> None:
+    """A server that is killed between a removal and its answer removes nothing less."""
+    slab = ("--tier3-path", str(tmp_path / "slab"), "--tier3-bytes", "4MiB")
+    settings = (*SMALL_STORE, *held_by(holder), *slab, "--tier3-write", "through")
+    with running_store(*settings) as store:
+        fill(store, TOKENS)
+        assert stats_of(store, lambda client: kept_tokens(client) == len(TOKENS) - 1)
+        store.kill()
+        with owner_of(holder) as owner:
+            write_removal(owner)
+            owner.give_up(0)
+        store.start()
+        with Client(store.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
+            assert wait_until(lambda: client.connected)
+            assert kept_tokens(client) == 0
+        assert "store_recovered" in store.log
+
+
+def kept_tokens(client: Client) -> int:
+    """Returns how many tokens of TOKENS tier 3 has, in the only namespace."""
+    [info] = client.admin.namespaces()
+    return client.admin.peek_prefix(info.namespace_id, TOKENS).tier_3_token_count
+
+
+def write_removal(owner: HolderClient) -> None:
+    """Writes to the journal that all pages of the only namespace have to leave tier 3."""
+    memories = {
+        name: memoryview(mmap.mmap(each.descriptor, each.identity.size_bytes))
+        for name, each in owner.descriptors().items()
+        if name.startswith("journal-")
+    }
+    journal = DurableJournal.open(memories)
+    [row] = journal.contents().rows[Table.NAMESPACES].values()
+    assert isinstance(row, NamespaceRow)
+    digest = namespace_digest(row.tenant, row.identity, row.layout)
+    journal.put(Table.REMOVALS, 7, RemovalRow(7, row.namespace_id, digest, None))
 
 
 def test_a_clean_start_drops_what_was_there(store: RunningStore, holder: HolderFolder) -> None:

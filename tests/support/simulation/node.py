@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -33,7 +32,7 @@ from kvstore.v1 import prefix_cache_pb2
 from simulation import sockets
 from simulation.kernel import Kernel, Violation
 from simulation.wire import Call, Metadata
-from stores.told_succession import ToldSuccession
+from stores.told_succession import ToldSuccession, as_recovered, inherited
 
 PAGE_TOKENS = 4
 PAGE_BYTES = 64
@@ -199,8 +198,8 @@ class StoreNode:
 
     def _end_server(self) -> None:
         self.answers = False
-        # The processes outlive the attach server, which closes those that it has.
-        self._attach._processes = Processes()
+        # Its table ends with the server.
+        self._processes = inherited(self._processes)
         self._attach.close()
         gone, self._gone = self._gone, {}
         for each in gone.values():
@@ -210,21 +209,10 @@ class StoreNode:
         """Starts the next server, as one that recovered what the last one had."""
         if self.answers or not self.alive:
             return
-        now = self._kernel.clock()
-        for lease in self.leases():
-            # As recovery does: see kvstore.core.recovery.
-            lease.renewed_at = now
-            if lease.processes:
-                lease.quarantine()
-                lease.suspended = True
-        for process in self.cache.table.processes.values():
-            process.connected = False
-            process.mapped.clear()
+        as_recovered(self.cache, self._kernel.clock())
         self.answers = True
         self.server_number += 1
         self._attach = self._start_attach()
-        for each in self._processes:
-            self._attach._loop.watch(each.pidfd, partial(self._attach._look_at, each))
         self._grow_if_due()
 
     def when_gone(self, call: Call, action: Callable[[], None]) -> None:

@@ -1,5 +1,9 @@
-"""A succession that says what it was told, for servers of one store in one process."""
+"""Servers of one store in one process: what they say of the next one, and what it finds."""
 
+import os
+
+from kvstore.core import PrefixCache
+from kvstore.service.attached_processes import Process, Processes
 from kvstore.succession.store_succession import Succession
 
 
@@ -14,3 +18,22 @@ class ToldSuccession(Succession):
     def outlives(self) -> bool:
         """What it was told."""
         return self._outlives
+
+
+def inherited(processes: Processes) -> Processes:
+    """Returns the processes of a server for the next one. Call it before that server is closed."""
+    found = Processes()
+    found.restore(Process(*each)._replace(pidfd=os.dup(each.pidfd)) for each in processes)
+    return found
+
+
+def as_recovered(cache: PrefixCache, now: float) -> None:
+    """Leaves a cache's leases and processes as recovery does: see kvstore.core.recovery."""
+    for lease in cache.table.leases.values():
+        lease.renewed_at = now
+        if lease.processes:
+            lease.quarantine()
+            lease.suspended = True
+    for process in cache.table.processes.values():
+        process.connected = False
+        process.mapped.clear()

@@ -13,11 +13,12 @@ from kvstore.core.values.requests import Caller, Identity
 from kvstore.rpc.attach.server import MAX_CONNECTIONS, PATIENCE, AttachServer
 from kvstore.rpc.lane import FEATURE, HotLanes
 from kvstore.rpc.pipeline import digest_of
+from kvstore.service.attached_processes import Processes
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import attach_pb2
 from stores.store_world import World, make_world
-from stores.told_succession import ToldSuccession
+from stores.told_succession import ToldSuccession, as_recovered, inherited
 from wire import attach_peer
 from wire.attach_peer import LIMIT, AttachPeer
 
@@ -37,6 +38,7 @@ class AttachRig:
         self.credentials = Credentials()
         self.changed = Condition()
         self.server: AttachServer | None = None
+        self._inherited: Processes | None = None
         self.lanes: HotLanes | None = None
         self._peers: list[AttachPeer] = []
         self._children: list[subprocess.Popen[str]] = []
@@ -58,6 +60,7 @@ class AttachRig:
             credentials=self.credentials,
             clock=MONOTONIC,
             lanes=self.lanes,
+            processes=self._inherited,
             max_connections=max_connections,
             patience=patience,
         )
@@ -68,11 +71,10 @@ class AttachRig:
     def succeed(self) -> None:
         """Ends the server, and starts another around the same store, which has nobody mapped."""
         assert self.server is not None
+        self._inherited = inherited(self.server._processes)
         self.server.close()
         self.close_lanes()
-        for process in self.world.cache.table.processes.values():
-            process.connected = False
-            process.mapped.clear()
+        as_recovered(self.world.cache, MONOTONIC())
         self.serve(outlives=True)
 
     def _wake(self) -> None:

@@ -22,7 +22,7 @@ from kvstore.service.tenancy.credentials import Credentials
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host.host_memory import HostMemory
 from pages.stamped_pages import LAYOUT
-from stores.told_succession import ToldSuccession
+from stores.told_succession import ToldSuccession, as_recovered, inherited
 
 EXTENT_SLOTS = 16
 TICK_SECONDS = 0.05
@@ -106,14 +106,13 @@ class SucceededStore:
         stopped = server.stop(None)
         if cut is not None:
             cut.set()
-        self._attach._processes = Processes()
+        # Its table ends with the server.
+        self._processes = inherited(self._processes)
         self._attach.close()
         self._lanes.close()
         stopped.wait()
         self._health.close()
-        for process in self.cache.table.processes.values():
-            process.connected = False
-            process.mapped.clear()
+        as_recovered(self.cache, MONOTONIC())
 
     def succeed(self, cut: Event | None = None) -> None:
         """Ends the server and starts the next one."""

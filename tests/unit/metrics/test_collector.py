@@ -9,6 +9,7 @@ from kvstore.core.values.requests import Caller, MatchOptions, ReservationReques
 from kvstore.metrics.definitions import CATALOGUE, METRICS
 from kvstore.metrics.metric import Kind
 from kvstore.service.call_durations import CallTimes
+from kvstore.succession.store_succession import SuccessionUse
 from stores.metric_view import Scraped, view_of, without_namespaces
 from stores.store_world import PAGE_TOKENS, World, sequence_of
 
@@ -47,6 +48,18 @@ def test_what_was_asked_and_given_is_shown(world: World) -> None:
     assert found["kvstore_attached_processes"]["uid-1", "engine"] == 1
     slots = sum(found["kvstore_slots"].values())
     assert slots == sum(each.slot_count for each in world.store.stats(caller.identity).arenas)
+
+
+def test_what_outlives_the_server_is_shown(world: World) -> None:
+    """With a holder only."""
+    view = view_of(world.store)
+    assert "kvstore_holder_behind" not in Scraped(view).samples()
+    found = Scraped(
+        view._replace(succession=SuccessionUse(2, 10, 100, given_up=True, recovered_page_count=7))
+    ).samples()
+    names = ("holder_behind", "journal_used_bytes", "journal_bytes", "journal_given_up")
+    shown = [found[f"kvstore_{name}"][()] for name in (*names, "recovered_pages")]
+    assert shown == [2, 10, 100, 1, 7]
 
 
 def test_names_that_others_chose_break_nothing(world: World) -> None:

@@ -3,12 +3,16 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from typing import cast
 
 import pytest
 
-from kvstore.service.attached_processes import Processes, has_died
+from kvstore.holder.carrier import CarrierFull, DescriptorCarrier
+from kvstore.service.attached_processes import Process, Processes, has_died
+from kvstore.storage.held_memory import HeldMemory
+from wire.own_logs import own_logs
 
 LEASE = b"lease 16 bytes.."
 OTHER_LEASE = b"other 16 bytes.."
@@ -136,6 +140,72 @@ def test_pidfds_are_not_inherited(processes: Processes, spawn: Callable[[], Chil
     """A program that the server starts holds no pidfd of a worker."""
     child = spawn()
     assert not os.get_inheritable(processes.attach(child.pid, child.pidfd, LEASE).pidfd)
+
+
+class Carrier:
+    """A carrier that notes what it is told, and what is deposited."""
+
+    def __init__(self) -> None:
+        self.deposits: dict[str, int] = {}
+        self.full = False
+
+    def put(self, descriptors: dict[str, int]) -> bool:
+        """Deposits, unless it is full."""
+        if self.full:
+            raise CarrierFull("no more than 0 descriptors")
+        self.deposits |= descriptors
+        return True
+
+    def drop(self, names: Iterable[str]) -> bool:
+        """Ends deposits."""
+        for name in names:
+            del self.deposits[name]
+        return True
+
+
+def kept_by(carrier: Carrier) -> Processes:
+    """Returns a table whose pidfds a carrier keeps."""
+    return Processes(HeldMemory(cast("DescriptorCarrier", carrier)))
+
+
+def test_a_pidfd_is_deposited_until_its_process_is_forgotten(spawn: Callable[[], Child]) -> None:
+    """The end of the table, which is that of the server, leaves it to the next one."""
+    child, carrier = spawn(), Carrier()
+    with closing(kept_by(carrier)) as table:
+        first = table.attach(child.pid, child.pidfd, LEASE)
+        second = table.attach(child.pid, child.pidfd, OTHER_LEASE)
+        assert carrier.deposits == {"process-1": first.pidfd, "process-2": second.pidfd}
+        table.forget(1)
+        assert carrier.deposits == {"process-2": second.pidfd}
+    assert carrier.deposits == {"process-2": second.pidfd}
+
+
+def test_a_process_attaches_without_room_for_its_pidfd(spawn: Callable[[], Child]) -> None:
+    """Then only the next server has to do without what this one has."""
+    child, carrier = spawn(), Carrier()
+    carrier.full = True
+    with closing(kept_by(carrier)) as table, own_logs() as lines:
+        assert table.attach(child.pid, child.pidfd, LEASE).process_id == 1
+    assert [line["event"] for line in lines] == ["process_not_deposited"]
+
+
+def test_a_process_of_the_server_before_keeps_its_number(
+    processes: Processes, spawn: Callable[[], Child]
+) -> None:
+    """It is the same process when it attaches again, and others get other numbers."""
+    child, other = spawn(), spawn()
+    pidfds = os.dup(child.pidfd), os.dup(other.pidfd)
+    before = [
+        Process(4, child.pid, LEASE, pidfds[0]),
+        # Of a lease that ended: it has memory mapped.
+        Process(9, other.pid, b"", pidfds[1]),
+    ]
+    processes.restore(before)
+    assert list(processes) == before
+    assert processes.attach(child.pid, child.pidfd, LEASE) == before[0]
+    assert processes.attach(other.pid, other.pidfd, LEASE).process_id == 10
+    child.kill()
+    assert processes.died(4)
 
 
 def test_a_process_is_found_under_its_lease_alone(

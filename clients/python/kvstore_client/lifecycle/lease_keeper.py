@@ -6,6 +6,7 @@ from collections.abc import Callable
 from threading import Condition, Thread
 from typing import NamedTuple, Protocol
 
+from kvstore_client.config import MAX_CALL_TIMEOUT
 from kvstore_client.errors import LeaseExpired, StoreError, StoreRefused, StoreUnavailable
 
 _logger = logging.getLogger(__name__)
@@ -64,8 +65,12 @@ class LeaseKeeper:
         user: LeaseUser,
         term: LeaseTerm,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        longest_call: float = MAX_CALL_TIMEOUT,
     ) -> None:
+        """``longest_call`` is the longest timeout in seconds that the store allows."""
         self._renew = renew
+        self._longest_call = longest_call
         self._user = user
         self._term = term
         self._clock = clock
@@ -116,7 +121,8 @@ class LeaseKeeper:
                 return
             try:
                 # Not beyond the end, so that the loop sees the end in time.
-                ttl = self._renew(min(self._term.ttl / RENEWALS_PER_TTL, self._term.ends_at - now))
+                share, left = self._term.ttl / RENEWALS_PER_TTL, self._term.ends_at - now
+                ttl = self._renew(min(share, left, self._longest_call))
             except StoreError as error:
                 wait = self._term.retry_s
                 if isinstance(error, StoreRefused):

@@ -21,7 +21,7 @@ from kvstore_client.calls.circuit_breaker import (
 from kvstore_client.calls.deadlines import Backoff, Deadline, StoreBudget
 from kvstore_client.calls.grpc_channel import StoreCalls
 from kvstore_client.calls.lease_calls import LeaseCalls
-from kvstore_client.config import ClientConfig
+from kvstore_client.config import MAX_CALL_TIMEOUT, ClientConfig
 from kvstore_client.errors import (
     SESSION_OVER,
     ForkedClient,
@@ -164,7 +164,9 @@ class Session:
             self._probe,
             self._sender.prompt,
         )
-        self._keeper = LeaseKeeper(attachment.lease.renew, self, attachment.term)
+        self._keeper = LeaseKeeper(
+            attachment.lease.renew, self, attachment.term, longest_call=limit or MAX_CALL_TIMEOUT
+        )
         self._keeper.start()
         self._serve(attachment.connection)
 

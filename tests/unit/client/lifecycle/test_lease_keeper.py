@@ -33,13 +33,17 @@ class User:
 class Kept:
     """A keeper whose clock and renewals the test controls."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_call: float = TTL) -> None:
         self.now = 100.0
         self.timeouts: SimpleQueue[float] = SimpleQueue()
         self.outcomes: SimpleQueue[Outcome | Callable[[], Outcome]] = SimpleQueue()
         self.user = User()
         self.keeper = LeaseKeeper(
-            self._renew, self.user, LeaseTerm(self.now, TTL), lambda: self.now
+            self._renew,
+            self.user,
+            LeaseTerm(self.now, TTL),
+            lambda: self.now,
+            longest_call=longest_call,
         )
 
     def _renew(self, timeout: float) -> float:
@@ -172,3 +176,13 @@ def test_a_keeper_that_fails_by_a_bug_gives_the_lease_up(kept: Kept) -> None:
     kept.outcomes.put(fail)
     kept.at(400.0)
     assert "a bug" in str(kept.user.ends.get(timeout=30))
+
+
+def test_no_renewal_takes_longer_than_a_call_may() -> None:
+    """A renewal of a long lease has a timeout that the store allows."""
+    kept = Kept(longest_call=60.0)
+    kept.outcomes.put(TTL)
+    kept.keeper.start()
+    kept.at(100.0 + TTL / 3)
+    assert kept.timeouts.get(timeout=30) == 60.0
+    kept.keeper.stop()

@@ -1,6 +1,7 @@
 """Memory that moves between tenants: extents retire, are unmapped, destroyed, and made anew."""
 
 from collections.abc import Callable
+from threading import Lock
 
 import pytest
 
@@ -14,6 +15,8 @@ from kvstore.core.values.requests import (
     ReservationRequest,
 )
 from kvstore.errors import PoolExhausted
+from kvstore.service.event_watches import ChangePublisher
+from kvstore.service.memory.arena_growth import Growth
 from stores.store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
 from wire.own_logs import own_logs
 
@@ -115,6 +118,26 @@ def test_a_tenant_that_comes_late_is_given_memory(world: World) -> None:
     assert run(world, 2, first.obey) == ["extent_destroyed", "extent_added"]
     assert second.open()
     assert second.slot_count == 2
+
+
+def test_an_extent_that_retires_is_destroyed_by_the_next_server(world: World) -> None:
+    """The next server knows the cache, and asks for what still has to be unmapped."""
+    first = filled(world, Tenant(world, "a"))
+    assert not Tenant(world, "b").open()
+    assert run(world, 1) == ["extent_retiring"]
+    growth = Growth(
+        world.cache,
+        Lock(),
+        arenas=world.arenas,
+        announcer=ChangePublisher(),
+        clock=world.clock,
+    )
+    with own_logs() as lines:
+        growth.step()
+        assert lines == []
+        assert first.obey()
+        growth.step()
+    assert lines[0]["event"] == "extent_destroyed"
 
 
 def test_fresh_memory_has_no_bytes_of_another(world: World) -> None:
