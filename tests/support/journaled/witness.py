@@ -128,13 +128,9 @@ class Witness:
         Invariants(cache).check()
         found = Snapshot(cache)
         _check_generations(generations, tables, found)
-        self._check_pages(before, found, after)
+        self._check_pages(before, after, found, generations)
         _check_holds(before, after, found)
-        if any(arena.emptying for arena in self._cache.arenas.values()):
-            # A retirement is under way, and a recovery does all of it.
-            return
-        _check_kept(before, after, found, generations)
-        if last:
+        if last and not after.emptying:
             _check_whole(after, found)
             _check_counts(self._cache, cache)
             if isinstance(self.memory, CleanedMemory):
@@ -145,22 +141,23 @@ class Witness:
             # Whatever the call was, its end comes to the same.
             assert found.slots.isdisjoint(self._left), "a removed page is back"
 
-    def _check_pages(self, before: Snapshot, found: Snapshot, after: Snapshot) -> None:
+    def _check_pages(
+        self,
+        before: Snapshot,
+        after: Snapshot,
+        found: Snapshot,
+        generations: dict[int, "array[int]"],
+    ) -> None:
         for place, copy in found.pages.items():
             known = place in before.pages and before.pages[place][:2] == copy[:2]
             known = known or (place in after.pages and after.pages[place][:2] == copy[:2])
             truth = self._published.get((copy.slot, copy.generation))
             assert known or truth == (place[0], place[2]), "a page is in another's slot"
-
-
-def _check_kept(
-    before: Snapshot, after: Snapshot, found: Snapshot, generations: dict[int, "array[int]"]
-) -> None:
-    """Checks that pages are there that were before a call and are after it."""
-    for place, copy in before.pages.items():
-        if after.pages.get(place) != copy or not _is_there(copy, generations):
-            continue
-        assert found.pages.get(place) == copy, "an acknowledged page is lost"
+        for place, copy in before.pages.items():
+            if after.pages.get(place) != copy or not _is_there(copy, generations):
+                continue
+            is_there = found.pages.get(place) == copy
+            assert is_there or after.is_leaving(place), "an acknowledged page is lost"
 
 
 def _is_there(copy: Copy, generations: dict[int, "array[int]"]) -> bool:
