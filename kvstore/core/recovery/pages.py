@@ -40,7 +40,8 @@ class LivePages:
         if not self.cuts:
             return self.tail
         above = [cut for cut in self.cuts if cut[0] >= depth]
-        return min(above, key=lambda cut: cut[0])[1] if above else self.tail
+        # Of two at one place the later one, since a node may be cut again.
+        return min(reversed(above), key=lambda cut: cut[0])[1] if above else self.tail
 
 
 class LiveCopies:

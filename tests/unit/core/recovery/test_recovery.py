@@ -247,6 +247,18 @@ def test_a_detached_page_keeps_its_holder(world: JournaledWorld) -> None:
     Invariants(world.cache).check()
 
 
+def test_a_place_may_be_cut_again(world: JournaledWorld) -> None:
+    """Pages leave after the same page twice, while they are held, and others follow it."""
+    for pin_id in (5, 6):
+        world.worker.publish("ab")
+        world.worker.match("abx", pin_id)
+        world.evict_prefix("ab")
+    world.worker.publish("ab")
+    world.restart()
+    assert world.shape() == {"ab": {}}
+    assert world.states() == {"CACHED": 2, "DETACHED": 2, "FREE": 4}
+
+
 def test_a_deleted_namespace_stays_deleted(world: JournaledWorld) -> None:
     """Its held pages wait for their holders, and nothing of it is found."""
     world.worker.publish("abc")
