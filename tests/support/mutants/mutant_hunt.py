@@ -70,7 +70,9 @@ class Hunt:
         self._copies = 0
         source = Path(kvstore.__file__).parent
         self._core = folder / "unchanged" / "kvstore"
-        shutil.copytree(source / "core", self._core / "core")
+        # The machines have journals in real memory too.
+        for name in ("core", "journal", "succession"):
+            shutil.copytree(source / name, self._core / name)
         for name in ("__init__.py", "errors.py"):
             shutil.copy2(source / name, self._core / name)
         compile_dir(self._core, quiet=1)

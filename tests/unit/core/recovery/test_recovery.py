@@ -438,6 +438,20 @@ def test_an_id_may_come_again_after_an_answer_was_withdrawn(world: JournaledWorl
     assert Snapshot(world.recover().cache).reservations == {}
 
 
+def test_an_id_may_come_again_once_its_tombstone_expired(world: JournaledWorld) -> None:
+    """The record of the first end is still there, and is not that of the second reservation."""
+    world.worker.reserve(6, 1)
+    world.worker.abort(6)
+    world.now += world.cache.limits.tombstone_ttl
+    world.cache.renew(world.worker.caller, world.now)
+    world.cache.expire(world.now)
+    world.worker.reserve(6, 2)
+    world.restart()
+    world.attach(world.worker)
+    world.worker.reserve(6, 3)
+    assert world.states() == {"FREE": 5, "RESERVED": 3}
+
+
 def test_an_ended_lease_is_not_granted_again(world: JournaledWorld) -> None:
     """An id whose lease ended stays dead, and so does one that was revoked before its grant."""
     second = world.join("second")
