@@ -86,7 +86,12 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 INDEXES: dict[str, IndexFactory] = {"hash": HashIndex, "radix": RadixIndex}
 # Seconds between two calls of the garbage collector's step.
-COLLECT_SECONDS = 1.0
+COLLECT_SECONDS = 0.25
+# Seconds for which a thread may run Python while others wait. A call waits so long, some times,
+# for each thread that works in the background. Python's default is 5 ms: beside three such threads
+# a match then takes 19 ms in the median, and 2.5 ms with this. Less costs many callers throughput:
+# 1 % with 0.5 ms, 12 % with 0.2 ms.
+SWITCH_SECONDS = 0.0005
 # Seconds between two looks if the carrier of the memory is lost.
 CARRIER_SECONDS = 0.5
 NO_TRACES = "the extra otel has them; nothing is traced"
@@ -124,6 +129,7 @@ def run(arguments: Sequence[str] | None = None, *, clock: Clock = MONOTONIC) -> 
         return EXIT_USAGE
     configure_logging(config.log_format, config.log_level)
     _allow_descriptors()
+    sys.setswitchinterval(SWITCH_SECONDS)
     if tracing.WANTED and not tracing.ON:
         log.warning("tracing_unavailable", missing=tracing.missing(), advice=NO_TRACES)
     try:

@@ -275,10 +275,24 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
 
     For others the totals are the sums over their tenant's namespaces.
     """
-    leases = [lease_stats(each, now) for each in cache.table.visible(identity)]
+    holders = cache.table.visible(identity)
+    leases = [lease_stats(each, now) for each in holders]
+    return summary(cache, identity, now, leases, count_pins(holders, Counter()))
+
+
+def summary(
+    cache: PrefixCache,
+    identity: Identity,
+    now: float,
+    leases: list[LeaseStats],
+    pins: "Counter[bytes]",
+) -> Stats:
+    """Returns a snapshot with these leases, and the pins of leases by namespace id.
+
+    They may be of earlier moments.
+    """
     visible = cache.visible_namespaces(identity)
     leaving = [each for each in cache.state.leaving if identity.sees(each.tenant)]
-    pins = count_pins(cache.table.visible(identity), Counter())
     return Stats(
         epoch=cache.epoch,
         counters=cache.counters.copy() if identity.admin else _sum(visible),

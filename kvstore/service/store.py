@@ -165,6 +165,7 @@ class KVStore:
         # Administration.
         self.responds = admin.responds
         self.stats = admin.stats
+        self.stats_in_parts = admin.stats_in_parts
         self.holds = admin.holds
         self.prefixes = admin.prefixes
 

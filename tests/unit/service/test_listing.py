@@ -93,3 +93,38 @@ def test_namespaces_are_listed_with_their_pins(monkeypatch: pytest.MonkeyPatch) 
     left = world.store.listing.namespaces(ADMIN, after=0, count=9).rows
     assert [each.namespace_id for each in left] == [spaces[0], spaces[2]]
     world.close()
+
+
+def test_a_view_in_parts_is_the_snapshot(
+    world: World, leases: list[Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing changes it has what GetStats has, in as many parts as there are leases."""
+    namespace_id = world.open_namespace(world.worker())
+    parts: list[int] = []
+    monkeypatch.setattr(administration, "HOLDS_AT_ONCE", 1)
+    monkeypatch.setattr(administration, "sleep", lambda _: parts.append(1))
+    assert namespace_id
+    for identity in (ADMIN, leases[0].identity):
+        assert world.store.stats_in_parts(identity) == world.store.stats(identity)
+    assert len(parts) == 2 * (len(leases) + 1)
+    monkeypatch.setattr(administration, "HOLDS_AT_ONCE", 10_000)
+    parts.clear()
+    assert world.store.stats_in_parts(ADMIN) == world.store.stats(ADMIN)
+    assert len(parts) == 1
+
+
+def test_calls_go_on_while_a_view_is_made(
+    world: World, leases: list[Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease that ends meanwhile is not in it, unless it was read."""
+    monkeypatch.setattr(administration, "HOLDS_AT_ONCE", 1)
+    ends = iter((leases[0], leases[3]))
+    monkeypatch.setattr(
+        administration,
+        "sleep",
+        lambda _: world.store.revoke(each) if (each := next(ends, None)) else None,
+    )
+    found = world.store.stats_in_parts(ADMIN)
+    assert [each.lease_id for each in found.leases] == [
+        each.lease_id for number, each in enumerate(leases) if number != 3
+    ]
