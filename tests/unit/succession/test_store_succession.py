@@ -232,7 +232,7 @@ def test_rows_without_a_deposit_are_cleared(carrier: MemoryCarrier) -> None:
 
 
 def test_a_dead_process_is_inherited_too(carrier: MemoryCarrier) -> None:
-    """Whoever watches its pidfd returns what it held."""
+    """Its pidfd tells the next server that it died, so what it held returns."""
     first = Server(carrier)
     caller, process_id = first.worker()
     first.publish(caller, process_id)
