@@ -201,7 +201,7 @@ def serve(
         )
         while (received := signals.wait()) == signal.SIGHUP:
             reloader.reload()
-        if received == signal.SIGTERM and succession.outlives:
+        if received == signal.SIGTERM and succession.is_kept():
             leave_to_the_next(parts, received, signals)
         else:
             succession.leave_for_good()
@@ -349,9 +349,8 @@ def leave_to_the_next(parts: Parts, received: signal.Signals, signals: Signals) 
     log.info("memory_left_to_the_next", signal=received.name)
     parts.health.begin_draining()
     parts.manager.stopping()
-    succession = parts.store.succession
-    succession.restore_carrier()
-    succession.leave_to_the_next(lambda: parts.store.freeze(FREEZE_PATIENCE))
+    freeze = partial(parts.store.freeze, FREEZE_PATIENCE)
+    parts.store.succession.leave_to_the_next(freeze)
 
 
 def drain(parts: Parts, received: signal.Signals, signals: Signals, grace: float) -> None:

@@ -175,6 +175,15 @@ class Succession:
         else:
             self._failure = ""
 
+    def is_kept(self) -> bool:
+        """Returns whether a carrier has all that the next server needs, after a try to restore it.
+
+        May take as long as the start of a process.
+        """
+        self.restore_carrier()
+        carrier = self._carrier
+        return self.outlives and carrier is not None and not (carrier.is_lost() or carrier.behind)
+
     def leave_to_the_next(self, freeze: Callable[[], bool]) -> None:
         """Plans that ``close`` yields: the memory stays for the next server.
 

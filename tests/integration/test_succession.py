@@ -278,6 +278,16 @@ def test_sigterm_leaves_the_memory_to_the_next(
     assert found(store, TOKENS) == PAGES
 
 
+def test_without_its_holder_a_server_drains_at_sigterm(
+    store: RunningStore, holder: HolderFolder
+) -> None:
+    """Nothing can be left to the next one, so workers are told and may finish."""
+    fill(store, TOKENS)
+    holder.kill()
+    assert store.stop() == 0
+    assert "drain_finished" in store.log
+
+
 def test_sigint_ends_the_memory(store: RunningStore, holder: HolderFolder) -> None:
     """The server drains, and its holder ends too."""
     fill(store, TOKENS)

@@ -1,0 +1,345 @@
+"""Servers of one memory, one after the other, in this process."""
+
+import mmap
+import os
+import subprocess
+import sys
+from array import array
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.invariants.check import Invariants
+from kvstore.core.journal.rows import ExtentRow, MappingRow, ProcessRow, Table
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import (
+    Caller,
+    Identity,
+    MatchOptions,
+    ReservationRequest,
+    Sequence,
+)
+from kvstore.service.attached_processes import Process, Processes
+from kvstore.service.random_ids import random_ids
+from kvstore.service.store import KVStore
+from kvstore.storage.arenas import Arenas
+from kvstore.storage.held_memory import data_name, process_name
+from kvstore.storage.host.host_memory import HostMemory
+from kvstore.succession.durable_journal import DurableJournal
+from kvstore.succession.store_succession import Succession
+from stores.memory_carrier import MemoryCarrier
+from stores.store_world import PAGE_BYTES, PAGE_TOKENS, ManualClock, sequence_of
+from wire.own_logs import own_logs
+
+JOURNAL_BYTES = 64 << 10
+SETTINGS = {"device": "cpu"}
+LAYOUT = PageLayout(
+    PAGE_TOKENS, PAGE_BYTES, 1, OpaqueContent(b"fingerprint", divides_by_token=True)
+)
+PAGES = 3
+
+
+class Server:
+    """A store over the memory that a carrier keeps, until its end as by SIGKILL."""
+
+    def __init__(self, carrier: MemoryCarrier, *, slots: int = 8, **settings: str) -> None:
+        self.clock = ManualClock()
+        self.succession = Succession(
+            carrier, settings=SETTINGS | settings, journal_bytes=JOURNAL_BYTES
+        )
+        self.succession.own()
+        self.arenas = Arenas(
+            budget_bytes=slots * PAGE_BYTES,
+            extent_bytes=4 * PAGE_BYTES,
+            source=HostMemory(held=self.succession.held),
+            extent_ids=random_ids(),
+        )
+        with own_logs() as lines:
+            self.cache = self.succession.begin(
+                [self.arenas],
+                lambda epoch: PrefixCache(epoch, Limits(), arena_ids=random_ids()),
+                self.clock,
+            )
+        self.log = {str(line["event"]): line for line in lines}
+        self.store = KVStore(
+            self.cache, arenas=self.arenas, clock=self.clock, succession=self.succession
+        )
+        self.processes = Processes(self.succession.held)
+        self.processes.restore(Process(*each) for each in self.succession.processes)
+        Invariants(self.cache).check()
+
+    def worker(self) -> tuple[Caller, int]:
+        """Returns a caller whose lease has a process of this machine, and its number."""
+        caller = Caller(Identity("tenant"), os.urandom(16), b"secret", self.cache.epoch)
+        self.store.grant(caller, ttl=10.0, display_name="worker", features=())
+        pidfd = os.pidfd_open(os.getpid())
+        process = self.processes.attach(os.getpid(), pidfd, caller.lease_id)
+        os.close(pidfd)
+        self.store.bind(caller, process_id=process.process_id, pid=process.pid, uid=1)
+        return caller, process.process_id
+
+    def publish(self, caller: Caller, process_id: int) -> bytes:
+        """Inserts three pages with checksums; returns their namespace."""
+        identity = NamespaceIdentity(b"model digest 16+")
+        namespace = self.store.open_namespace(caller, identity, LAYOUT)
+        owed = self.store.hand_out(process_id)
+        self.store.acknowledge(process_id, [each.shape.extent_id for each in owed])
+        [grant] = self.store.reserve(
+            caller, namespace.namespace_id, [ReservationRequest(1, 0, PAGES)]
+        )
+        slots = [run.extent_id << 32 | index for run in grant.runs for index in run.indexes]
+        contents = [bytes([number + 1]) * PAGE_BYTES for number in range(PAGES)]
+        self.arenas.write_all(zip(slots, map(memoryview, contents), strict=True))
+        checksums = [xxh3_64_intdigest(each) for each in contents]
+        self.store.insert(caller, 1, sequence_of(PAGES, rest=0), checksums=checksums)
+        self.store.abort(caller, [1])
+        return namespace.namespace_id
+
+    def found(self, namespace_id: bytes) -> int:
+        """Returns how many pages of the sequence are cached."""
+        tokens = array("I", range(PAGES * PAGE_TOKENS + 1)).tobytes()
+        identity = Identity("tenant")
+        peeked = self.store.peek(identity, namespace_id, Sequence(tokens).tokens)
+        return peeked.matched_token_count // PAGE_TOKENS
+
+    def end(self) -> None:
+        """Ends the server as SIGKILL does, except that the kernel would close its descriptors."""
+        self.processes.close()
+        self.arenas.close()
+
+
+@pytest.fixture
+def carrier() -> Iterator[MemoryCarrier]:
+    """Provides a carrier without deposits."""
+    made = MemoryCarrier()
+    yield made
+    made.end()
+
+
+def journal_of(carrier: MemoryCarrier) -> DurableJournal:
+    """Opens the journal that a server left, to write what the server could have written."""
+    memories = {}
+    for name, each in carrier.held.items():
+        if name.startswith("journal-"):
+            memories[name] = memoryview(mmap.mmap(each, os.fstat(each).st_size))
+    return DurableJournal.open(memories)
+
+
+def bytes_of(carrier: MemoryCarrier) -> dict[str, bytes]:
+    """Returns the content of the journal's memory."""
+    return {
+        name: os.pread(each, os.fstat(each).st_size, 0)
+        for name, each in carrier.held.items()
+        if name.startswith("journal-")
+    }
+
+
+def extents_of(carrier: MemoryCarrier) -> list[str]:
+    """Returns the names of extents' memory."""
+    return [name for name in carrier.held if name.endswith(".data")]
+
+
+def test_the_next_server_has_the_pages_and_the_key(carrier: MemoryCarrier) -> None:
+    """The epoch and the key of credentials stay, and each server has a number."""
+    first = Server(carrier)
+    namespace_id = first.publish(*first.worker())
+    first.end()
+    second = Server(carrier)
+    assert second.found(namespace_id) == PAGES
+    assert second.cache.epoch == first.cache.epoch
+    assert second.succession.credential_key == first.succession.credential_key
+    assert (first.succession.instance, second.succession.instance) == (1, 2)
+    line = second.log["store_recovered"]
+    assert (line["pages"], line["leases"], line["processes"]) == (PAGES, 1, 1)
+    second.end()
+
+
+def test_a_lease_goes_on_when_its_process_attaches(carrier: MemoryCarrier) -> None:
+    """Until then it has no part in requests, and then it holds what it held."""
+    first = Server(carrier)
+    caller, process_id = first.worker()
+    namespace_id = first.publish(caller, process_id)
+    first.store.match(caller, namespace_id, sequence_of(PAGES), MatchOptions(5))
+    first.end()
+    second = Server(carrier)
+    [lease] = second.cache.table.leases.values()
+    assert lease.suspended
+    assert list(lease.pins) == [5]
+    pidfd = os.pidfd_open(os.getpid())
+    with closing(second.processes):
+        process = second.processes.attach(os.getpid(), pidfd, caller.lease_id)
+        os.close(pidfd)
+        assert process.process_id == process_id
+        second.store.bind(caller, process_id=process_id, pid=process.pid, uid=1)
+        assert not lease.suspended
+        second.store.release(caller, [5])
+    second.arenas.close()
+
+
+def test_ttls_begin_when_the_server_answers(carrier: MemoryCarrier) -> None:
+    """A start that takes long expires no lease."""
+    first = Server(carrier)
+    first.worker()
+    first.end()
+    second = Server(carrier)
+    second.clock.now += 60
+    second.store.restart_ttls()
+    second.store.expire()
+    [lease] = second.cache.table.leases.values()
+    assert lease.expired_at is None
+    second.clock.now += 60
+    second.store.expire()
+    assert not second.cache.table.leases
+    second.end()
+
+
+def test_deposits_without_a_row_are_dropped(carrier: MemoryCarrier) -> None:
+    """A server was killed before it wrote them down."""
+    first = Server(carrier)
+    first.publish(*first.worker())
+    first.succession.held.make(data_name(77), PAGE_BYTES)
+    pidfd = os.pidfd_open(os.getpid())
+    first.succession.held.keep(process_name(9), pidfd)
+    os.close(pidfd)
+    before = carrier.held.keys() - {data_name(77), process_name(9)}
+    first.end()
+    second = Server(carrier)
+    assert carrier.held.keys() == before
+    second.end()
+
+
+def test_rows_without_a_deposit_are_cleared(carrier: MemoryCarrier) -> None:
+    """An extent that never was, a process whose lease ended, and a mapping of nothing."""
+    first = Server(carrier)
+    namespace_id = first.publish(*first.worker())
+    [arena_id] = first.cache.arenas
+    first.end()
+    journal = journal_of(carrier)
+    journal.put(Table.EXTENTS, 77, ExtentRow(77, arena_id, "tenant", PAGE_BYTES, 1, 1, 4, 1 << 30))
+    journal.put(Table.PROCESSES, 9, ProcessRow(9, 1, 1, 1234))
+    journal.put(Table.MAPPINGS, 8, MappingRow(8, 1, (77,)))
+    second = Server(carrier)
+    assert second.found(namespace_id) == PAGES
+    second.end()
+    rows = journal_of(carrier).contents().rows
+    assert 77 not in rows[Table.EXTENTS]
+    assert 9 not in rows[Table.PROCESSES]
+    assert 8 not in rows[Table.MAPPINGS]
+
+
+def test_a_dead_process_is_inherited_too(carrier: MemoryCarrier) -> None:
+    """Its pidfd tells the next server that it died, so what it held returns."""
+    first = Server(carrier)
+    caller, process_id = first.worker()
+    first.publish(caller, process_id)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    pidfd = os.pidfd_open(child.pid)
+    other = first.processes.attach(child.pid, pidfd, caller.lease_id)
+    os.close(pidfd)
+    first.store.bind(caller, process_id=other.process_id, pid=child.pid, uid=1)
+    first.end()
+    child.kill()
+    child.communicate()
+    second = Server(carrier)
+    assert [second.processes.died(each.process_id) for each in second.processes] == [False, True]
+    second.end()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("process-1", "the pidfd of process 1 is missing"), ("journal-holds", "journal is unusable")],
+)
+def test_without_a_part_nothing_is_used(carrier: MemoryCarrier, name: str, why: str) -> None:
+    """The next server begins empty, with another epoch, and drops what was there."""
+    first = Server(carrier)
+    first.publish(*first.worker())
+    first.end()
+    extents = extents_of(carrier)
+    carrier.drop([name])
+    second = Server(carrier)
+    assert why in str(second.log["clean_start"]["why"])
+    assert second.cache.epoch != first.cache.epoch
+    assert not second.cache.namespaces
+    assert second.arenas.allocated_bytes == 0
+    assert not carrier.held.keys() & set(extents)
+    assert second.succession.outlives
+    second.end()
+
+
+def test_a_recovery_that_fails_writes_nothing(
+    carrier: MemoryCarrier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is killed before it is sure leaves the same journal to the next one."""
+    first = Server(carrier)
+    namespace_id = first.publish(*first.worker())
+    first.end()
+    before, held = bytes_of(carrier), dict(carrier.held)
+    # This one finds something wrong, and is killed before it drops anything.
+    lost = {"process-1": carrier.held.pop("process-1")}
+    with monkeypatch.context() as killed:
+        killed.setattr(carrier, "drop", lambda _: True)
+        killed.setattr(carrier, "make", _refuse)
+        with pytest.raises(MemoryError):
+            Server(carrier)
+    assert bytes_of(carrier) == before
+    carrier.held |= lost
+    assert carrier.held == held
+    second = Server(carrier)
+    assert second.found(namespace_id) == PAGES
+    second.end()
+
+
+def _refuse(name: str, size_bytes: int) -> int:
+    raise MemoryError(f"{name}: {size_bytes}")
+
+
+def test_pages_with_other_bytes_are_a_clean_start(carrier: MemoryCarrier) -> None:
+    """Memory of another extent under this one's name is never matched."""
+    first = Server(carrier)
+    first.publish(*first.worker())
+    first.end()
+    [name] = extents_of(carrier)
+    os.pwrite(carrier.held[name], bytes(4 * PAGE_BYTES), 0)
+    second = Server(carrier)
+    assert "has other bytes than were written" in str(second.log["clean_start"]["why"])
+    second.end()
+
+
+def test_less_memory_than_is_in_use_is_a_clean_start(carrier: MemoryCarrier) -> None:
+    """More memory is not."""
+    first = Server(carrier)
+    namespace_id = first.publish(*first.worker())
+    first.end()
+    second = Server(carrier, slots=16)
+    assert second.found(namespace_id) == PAGES
+    second.end()
+    third = Server(carrier, slots=3)
+    assert "does not fit" in str(third.log["clean_start"]["why"])
+    third.end()
+
+
+def test_another_setting_is_named(carrier: MemoryCarrier) -> None:
+    """Settings that one server has and the other one lacks count too."""
+    Server(carrier).end()
+    second = Server(carrier, device="cuda:0", tier3_path="/slab")
+    assert second.log["clean_start"]["why"] == "these settings changed: device, tier3_path"
+    second.end()
+
+
+def test_an_error_that_nobody_foresaw_is_a_clean_start(
+    carrier: MemoryCarrier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that cannot recover must not fail at each start."""
+
+    def fail(*_: object) -> None:
+        raise KeyError("a bug")
+
+    Server(carrier).end()
+    monkeypatch.setattr("kvstore.succession.inheritance.recover", fail)
+    second = Server(carrier)
+    assert second.log["clean_start"]["why"] == "the recovery failed"
+    second.end()
