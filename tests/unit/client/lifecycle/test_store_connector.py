@@ -293,7 +293,8 @@ def test_a_server_that_refuses_the_process_ends_its_session(
     scripted.answer("RenewLease", RENEWED, RENEWED)
     scripted.answer("RevokeLease", REVOKED)
     refused = attach_pb2.ServerFrame(refused=status_pb2.Status.FromString(refusal(reason)))
-    with Client(runtime_dir.path, ClientConfig(call_timeout=30, first_backoff=0.01)) as client:
+    config = ClientConfig(call_timeout=30, first_backoff=0.01, close_timeout=0.1)
+    with Client(runtime_dir.path, config) as client:
         assert client.wait_connected(30)
         session = client._connector.session
         assert session is not None
