@@ -29,7 +29,10 @@ LIMIT = 120.0
 # Folders whose tests carry a marker of the folder's name.
 MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "property", "static"})
 # Folders whose tests are measured for coverage.
-MEASURED = ("tests/unit/core/", "tests/unit/journal/", "tests/unit/service/")
+MEASURED = (
+    *("tests/unit/core/", "tests/unit/journal/", "tests/unit/service/"),
+    "tests/unit/succession/",
+)
 # Folders whose tests start processes, and are dealt out by the file.
 STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration", "kernels"})
 

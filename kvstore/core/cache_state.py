@@ -69,7 +69,7 @@ class CacheState:
         self.wanted = None if tier_policy is None else WantedMoves(tier_policy)
         self.disk = DiskState() if has_disk else None
 
-    def journal_to(self, journal: Journal) -> None:
+    def journal_to(self, journal: Journal | None) -> None:
         """Writes what changes from now on to a journal, which has all that there is."""
         self.journal = journal
         self.mappings.journal_to(journal)

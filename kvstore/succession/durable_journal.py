@@ -32,6 +32,7 @@ from kvstore.core.journal.rows import (
 from kvstore.core.recovery.written import JournalContents
 from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.journal import (
+    JournalDamaged,
     NeverCreated,
     OtherVersion,
     RecordRing,
@@ -127,7 +128,10 @@ class DurableJournal:
         opened._ring = RecordRing.open(segments, opened._still_live)
         if holds.identity != opened._ring.identity:
             raise WrongMemory("the holds and the ring are of two journals")
-        opened._restore()
+        try:
+            opened._restore()
+        except (KeyError, TypeError, ValueError) as error:
+            raise JournalDamaged(f"the journal's rows cannot be read: {error}") from error
         return opened
 
     @property

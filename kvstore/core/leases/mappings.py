@@ -61,7 +61,7 @@ class Mappings:
         if self._by_process.pop(process_id, None) is not None:
             self._write(process_id)
 
-    def journal_to(self, journal: Journal) -> None:
+    def journal_to(self, journal: Journal | None) -> None:
         """Writes what changes from now on to a journal."""
         self._journal = journal
 

@@ -67,7 +67,7 @@ class NamedPinTable:
         self._journal: Journal | None = None
         self.last_number = 0
 
-    def journal_to(self, journal: Journal) -> None:
+    def journal_to(self, journal: Journal | None) -> None:
         """Writes what changes from now on to a journal."""
         self._journal = journal
 

@@ -49,7 +49,7 @@ class DiskState:
         self.namespaces: dict[bytes, Namespace] = {}
         self.untold: dict[bytes, int] = {}
 
-    def journal_to(self, journal: Journal) -> None:
+    def journal_to(self, journal: Journal | None) -> None:
         """Writes what changes from now on to a journal."""
         self._journal = journal
 

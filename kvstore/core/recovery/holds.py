@@ -75,7 +75,7 @@ def caught_up(record: ReserveRecord, inserts: Iterable[PagesRecord]) -> ReserveR
     published, inserted = bytearray(record.published), record.inserted
     tail_token_count, end_id = record.tail_token_count, record.end_id
     for each in sorted(inserts, key=lambda insert: insert.inserted):
-        if each.inserted > inserted:
+        if each.inserted > inserted and _is_of(each, record):
             count, inserted = len(each.slots), each.inserted
             published[each.offset : inserted] = bytes(each.duplicate_count) + b"\1" * count
             tail_token_count = each.tail_token_count
@@ -86,6 +86,15 @@ def caught_up(record: ReserveRecord, inserts: Iterable[PagesRecord]) -> ReserveR
         tail_token_count=tail_token_count,
         end_id=end_id,
     )
+
+
+def _is_of(insert: PagesRecord, record: ReserveRecord) -> bool:
+    """Returns True unless an insert is of an earlier reservation of the same id."""
+    if not insert.slots:
+        return True
+    place = insert.inserted - len(insert.slots)
+    written = record.slots[place : place + 1], record.generations[place : place + 1]
+    return written == (insert.slots[:1], insert.generations[:1])
 
 
 def without(record: ReserveRecord, gone: Container[int]) -> ReserveRecord:

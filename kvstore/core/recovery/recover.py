@@ -7,6 +7,7 @@ generations move once more, since nobody knows who had them.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
 from operator import itemgetter
 
@@ -28,6 +29,7 @@ from kvstore.core.recovery.holds import (
     restore_reservation,
     without,
 )
+from kvstore.core.recovery.late_writes import LateWrites
 from kvstore.core.recovery.pages import LiveCopies, LivePages, runs_of_pages
 from kvstore.core.recovery.tree import TreeRecovery
 from kvstore.core.recovery.written import JournalContents, NamespaceRecords, Sorted
@@ -61,15 +63,16 @@ def recover(
     """
     recovery = _Recovery(Sorted(written), generations, make(), now)
     recovery.run()
-    return Recovered(recovery.cache, recovery.written)
+    return Recovered(recovery.cache, recovery.written, recovery.late)
 
 
 class Recovered:
     """A cache that was recovered, and where its journal goes on."""
 
-    def __init__(self, cache: PrefixCache, written: Sorted) -> None:
+    def __init__(self, cache: PrefixCache, written: Sorted, late: LateWrites) -> None:
         self.cache = cache
         self._written = written
+        self._late = late
 
     def go_on(self, memory: JournalMemory) -> None:
         """Writes what changes from now on to the memory that the cache was recovered from."""
@@ -78,6 +81,7 @@ class Recovered:
         self.cache.state.journal_to(journal)
         for key in self._written.hold_keys - {each.key for each in self._written.holds}:
             journal.clear(Table.HOLDS, key)
+        self._late.write_to(memory)
 
 
 class _Recovery:
@@ -102,6 +106,7 @@ class _Recovery:
             if each.extent_id in generations
         }
         self._live = LiveCopies({each: generations[each] for each in self._extents})
+        self.late = LateWrites()
         self._leases: dict[int, Lease] = {}
         self._holds: dict[int, list[HoldRow]] = defaultdict(list)
         self._reserved: dict[int, list[ReserveRecord]] = defaultdict(list)
@@ -132,9 +137,10 @@ class _Recovery:
             self._restore_namespace(row, pages[row.number])
         self._restore_uses()
         self._restore_processes()
-        for extent in self.written.extents:
-            if extent.retiring and extent.extent_id in self._extents:
-                self.cache.retire_extent(extent.arena_id, extent.extent_id)
+        with self._writing():
+            for extent in self.written.extents:
+                if extent.retiring and extent.extent_id in self._extents:
+                    self.cache.retire_extent(extent.arena_id, extent.extent_id)
         self._restore_tombstones()
         if disk is not None:
             state.disk = disk
@@ -142,6 +148,17 @@ class _Recovery:
         # Watchers saw all of it before.
         state.events.recent.clear()
         state.events.count = 0
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Writes down what is done within, once the memory may be written.
+
+        The process that began it may have ended before it wrote all of it.
+        """
+        state = self.cache.state
+        state.journal_to(Journal(self.late, self.written.next_id))
+        yield
+        state.journal_to(None)
 
     def _records(self, row: NamespaceRow) -> NamespaceRecords:
         return self.written.of_namespace[row.number]
@@ -229,8 +246,8 @@ class _Recovery:
         tree.build(pages, records.pages, records.detached)
         tree.finish(records.ends)
         if row.deleted:
-            self.cache.delete_namespace(Identity(row.tenant), row.namespace_id)
-            self.cache.state.deleted_rows.append(namespace)
+            with self._writing():
+                self.cache.delete_namespace(Identity(row.tenant), row.namespace_id)
 
     def _restore_uses(self) -> None:
         """Makes pages the more recently used the later they were published, then those of pins.

@@ -6,6 +6,7 @@ import pytest
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.eviction.policies import LeastRecentlyUsed
+from kvstore.core.journal.packing import pack
 from kvstore.core.journal.records import (
     NO_PAGE,
     AbortRecord,
@@ -34,6 +35,7 @@ from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Identity
 from kvstore.core.values.slots import INDEX_BITS, ExtentSlots
 from kvstore.journal import (
+    JournalDamaged,
     NeverCreated,
     OtherVersion,
     RecordRing,
@@ -199,6 +201,18 @@ def test_a_hold_comes_back_and_ends(world: World, row: HoldRow) -> None:
     assert world.reopen().contents().rows[Table.HOLDS] == {}
     world.journal.clear(Table.HOLDS, row.key)
     assert world.journal.given_up is None
+
+
+@pytest.mark.parametrize("row", [HOLDS[0], HOLDS[-1]], ids=["in the table", "in the ring"])
+def test_a_released_hold_leaves_its_tombstone(world: World, row: HoldRow) -> None:
+    """Until its id comes again."""
+    world.journal.put(Table.HOLDS, row.key, row)
+    world.journal.release(row.key)
+    contents = world.reopen().contents()
+    assert (contents.rows[Table.HOLDS], list(contents.tombstones)) == ({}, [row.key])
+    world.journal.put(Table.HOLDS, row.key, row)
+    contents = world.reopen().contents()
+    assert (contents.rows[Table.HOLDS], list(contents.tombstones)) == ({row.key: row}, [])
 
 
 def test_a_hold_may_be_put_again(world: World) -> None:
@@ -565,6 +579,14 @@ def test_a_journal_without_its_store_is_refused(world: World) -> None:
     ring = world.memories["journal-ring-0"] = memoryview(bytearray(4 << 10))
     RecordRing.create([ring], world.journal._ring.identity, bytes)
     with pytest.raises(NeverCreated, match="store"):
+        world.reopen()
+
+
+def test_rows_that_cannot_be_read_are_refused(world: World) -> None:
+    """Such as those of a table that this program does not know, or with fields that it lacks."""
+    journal = world.journal
+    journal._rows.put(journal._ring.append, bytes((Table.LEASES,)) + pack((9,)), pack((9,)))
+    with pytest.raises(JournalDamaged, match="rows cannot be read"):
         world.reopen()
 
 

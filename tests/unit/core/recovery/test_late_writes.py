@@ -1,0 +1,23 @@
+"""Writes that wait for a memory."""
+
+from journaled.list_memory import Appended, Buried, Cleared, ListMemory, Put
+from kvstore.core.journal.rows import CounterRow, HoldKey, Table, encode_row
+from kvstore.core.recovery.late_writes import LateWrites
+
+
+def test_all_writes_are_done_in_their_order() -> None:
+    """One of each kind."""
+    late, memory = LateWrites(), ListMemory()
+    late.append(b"two ", bytearray(b"parts"))
+    late.put(Table.COUNTERS, "ids", CounterRow(7))
+    late.clear(Table.LEASES, 3)
+    late.release(HoldKey(1, 1, 2))
+    assert memory.writes == []
+    late.write_to(memory)
+    assert memory.writes == [
+        Appended(b"two parts"),
+        Put(Table.COUNTERS, "ids", encode_row(CounterRow(7))),
+        Cleared(Table.LEASES, 3),
+        Buried(HoldKey(1, 1, 2)),
+        Cleared(Table.HOLDS, HoldKey(1, 1, 2)),
+    ]
