@@ -331,6 +331,29 @@ def test_a_namespace_is_opened_after_the_resumption(succeeded: SucceededStore) -
     client.close()
 
 
+def test_an_extent_that_retires_between_two_servers_is_unmapped(
+    succeeded: SucceededStore,
+) -> None:
+    """The next server asks for it, and the client answers, also if a view delays that."""
+    client, namespace = opened(succeeded)
+    write_and_insert(namespace, TOKENS)
+    [extent_id] = namespace.extents
+    view = namespace.extent(extent_id)
+    [arena] = succeeded.cache.arenas.values()
+    succeeded.end()
+    assert wait_until(lambda: suspended(client))
+    succeeded.cache.retire_extent(arena.arena_id, extent_id)
+    succeeded.serve()
+    assert wait_until(lambda: extent_id not in namespace.extents)
+    mappings = succeeded.cache.state.mappings
+    assert mappings.pids(extent_id)
+    succeed(succeeded, client)
+    del view
+    assert wait_until(lambda: not mappings.pids(extent_id))
+    assert client.connected
+    client.close()
+
+
 def test_each_process_of_a_lease_resumes_by_itself(succeeded: SucceededStore) -> None:
     """The owner of a lease and two ranks that joined it are attached to the next server again."""
     owner = page_process(succeeded.runtime_dir, "owner")

@@ -245,7 +245,10 @@ class Session:
 
     def _lost(self, connection: AttachConnection, reason: StoreError) -> None:
         """Suspends the session if its memory may outlive the server, and otherwise ends it."""
-        outlives = isinstance(reason, ConnectionLost) and self._outlives
+        outlives = self._outlives and isinstance(reason, ConnectionLost)
+        if isinstance(reason, ConnectionLost):
+            # Callers know its public class.
+            reason = StoreUnavailable(str(reason))
         if not outlives or self.extents.identities() is None:
             self.end(reason)
             return

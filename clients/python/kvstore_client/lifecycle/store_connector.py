@@ -18,6 +18,7 @@ from kvstore_client.errors import (
     ClientClosed,
     ForkedClient,
     PoolExhausted,
+    QuotaExceeded,
     StoreError,
     StoreRefused,
     StoreTimedOut,
@@ -256,9 +257,9 @@ class Connector:
                     attempt.abort()
                 attempt.run()
                 self._resumed_at = time.monotonic()
-            except SESSION_OVER as error:
-                session.end(error)
             except StoreError as error:
+                if isinstance(error, StoreRefused) and not isinstance(error, QuotaExceeded):
+                    session.end(error)
                 _logger.debug("resume_failed", extra={"reason": str(error)})
                 self._pause(backoff.delay(), lambda: self._over(session))
             except Exception:  # such as no descriptors or threads left: that passes

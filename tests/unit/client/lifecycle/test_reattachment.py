@@ -164,3 +164,4 @@ def test_a_device_s_memory_ends_with_its_server(outliving: Outliving) -> None:
     outliving.attached.attach.hang_up()
     assert wait_until(lambda: outliving.session.ended is not None)
     assert outliving.session.suspended is None
+    assert type(outliving.session.ended) is errors.StoreUnavailable

@@ -14,7 +14,16 @@ from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, e
 from kvstore_client.namespace_key import NamespaceKey
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
-from wire.scripted_session import ACKNOWLEDGED, BOUND, CAPABILITIES, GRANTED, KEY, REVOKED, WELCOME
+from wire.scripted_session import (
+    ACKNOWLEDGED,
+    BOUND,
+    CAPABILITIES,
+    GRANTED,
+    KEY,
+    RENEWED,
+    REVOKED,
+    WELCOME,
+)
 from wire.scripted_store import ScriptedAttach, ScriptedCalls, refusal
 
 OPENED = store_pb2.OpenNamespaceResponse(namespace_id=b"space", arena_id=1)
@@ -268,3 +277,37 @@ def test_a_store_that_is_back_is_seen_within_half_a_lease(
     with client:
         assert wait_until(lambda: len(waits) == 8)
     assert longest / 2 <= max(waits) <= longest
+
+
+@pytest.mark.parametrize(("reason", "ends"), [("PEER_REFUSED", True), ("QUOTA_EXCEEDED", False)])
+def test_a_server_that_refuses_the_process_ends_its_session(
+    scripted: ScriptedCalls, runtime_dir: RuntimeDir, reason: str, *, ends: bool
+) -> None:
+    """A refusal that stays ends a suspended session. Too many connections are tried again."""
+    outliving = attach_pb2.ServerFrame()
+    outliving.CopyFrom(WELCOME)
+    outliving.welcome.outlives = True
+    peer = ScriptedAttach(runtime_dir.attach_socket, [(outliving, ())], [(BOUND, ())])
+    scripted.answer("GrantLease", GRANTED)
+    scripted.answer("GetCapabilities", CAPABILITIES, CAPABILITIES)
+    scripted.answer("RenewLease", RENEWED, RENEWED)
+    scripted.answer("RevokeLease", REVOKED)
+    refused = attach_pb2.ServerFrame(refused=status_pb2.Status.FromString(refusal(reason)))
+    config = ClientConfig(call_timeout=30, first_backoff=0.01, close_timeout=0.1)
+    with Client(runtime_dir.path, config) as client:
+        assert client.wait_connected(30)
+        session = client._connector.session
+        assert session is not None
+        runtime_dir.attach_socket.unlink()
+        refusing = ScriptedAttach(runtime_dir.attach_socket, [(refused, ())])
+        peer.hang_up()
+        assert wait_until(lambda: len(refusing.frames) == 1)
+        if ends:
+            assert wait_until(lambda: isinstance(session.ended, errors.PeerRefused))
+        else:
+            runtime_dir.attach_socket.unlink()
+            next_one = ScriptedAttach(runtime_dir.attach_socket, [(outliving, ())], [(BOUND, ())])
+            assert wait_until(lambda: session.usable)
+            next_one.close()
+    for each in (peer, refusing):
+        each.close()
