@@ -1,7 +1,8 @@
 """The cost of a journal at the verbs, and how long a recovery from one takes.
 
-Two caches take turns in one process, with the same sequences. The journal's memory is a stand-in: a
-copy into a buffer that is as large as a segment, and a dictionary of rows.
+Three caches take turns in one process, with the same sequences. One has no journal, and one has a
+durable journal. The third one's memory is a stand-in: a copy into a buffer that is as large as a
+segment, and a dictionary of rows.
 """
 
 import gc
@@ -12,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kvstore.succession.durable_journal import DurableJournal, StoreRow
 from support import machine
 from support.journaling.engine import (
     RANDOM,
@@ -21,7 +23,7 @@ from support.journaling.engine import (
     tokens,
 )
 from support.journaling.recoveries import Size, processor_seconds
-from support.journaling.stand_in import BufferMemory
+from support.journaling.stand_in import SEGMENT_BYTES, BufferMemory, touched_memory
 
 PAGES = 64
 # Half of each sequence is one of these, which are cached.
@@ -35,16 +37,17 @@ QUICK_RECOVERIES = (Size(2_000, 32), Size(2_000, 8))
 
 
 def measured(slots: int, rounds: int) -> dict[str, Any]:
-    """Returns the microseconds of each verb without and with a journal, their ratio, and bytes.
+    """Returns the microseconds of each verb without and with a journal, their ratios, and bytes.
 
     ``bytes_a_page`` are those of all records, divided by the pages that were inserted.
     """
-    memory = BufferMemory()
-    caches = [opened(slots, None), opened(slots, memory)]
+    stand_in, durable = BufferMemory(), durable_journal()
+    caches = [opened(slots, each) for each in (None, stand_in, durable)]
+    durable.follow(caches[2])
     new = PAGES // 2
     prompts, ids = [tokens(new) for _ in range(PROMPTS)], count(1)
     gc.disable()
-    found: list[list[tuple[float, ...]]] = [[], []]
+    found: list[list[tuple[float, ...]]] = [[] for _ in caches]
     inserted = 0
     for number in range(rounds + 1):
         # The first round fills the pools.
@@ -52,7 +55,8 @@ def measured(slots: int, rounds: int) -> dict[str, Any]:
         sequences = [RANDOM.choice(prompts) + tokens(new) for _ in range(calls)]
         # What is evicted is replaced before the next round.
         more = [RANDOM.choice(prompts) + tokens(new) for _ in range(CALLS)]
-        for which in (0, 1) if number % 2 else (1, 0):
+        for turn in range(len(caches)):
+            which = (number + turn) % len(caches)
             took = seconds_of(caches[which], sequences, ids)
             evicting = seconds_to_evict(caches[which], new, CALLS)
             seconds_of(caches[which], more, ids)
@@ -62,14 +66,25 @@ def measured(slots: int, rounds: int) -> dict[str, Any]:
     gc.enable()
     verbs = {}
     for place, verb in enumerate(VERBS):
-        without, with_one = ([each[place] for each in times] for times in found)
-        ratio = median(b / a for a, b in zip(without, with_one, strict=True))
-        verbs[verb] = {
-            "without_us": round(median(without) * 1e6, 1),
-            "with_us": round(median(with_one) * 1e6, 1),
-            "ratio": round(ratio, 3),
-        }
-    return {"verbs": verbs, "bytes_a_page": round(memory.record_bytes / inserted, 1)}
+        times = [[each[place] for each in rows] for rows in found]
+        row = {"without_us": microseconds(times[0])}
+        for name, with_one in zip(("stand_in", "durable"), times[1:], strict=True):
+            row[f"{name}_us"] = microseconds(with_one)
+            pairs = zip(times[0], with_one, strict=True)
+            row[f"{name}_ratio"] = round(median(b / a for a, b in pairs), 3)
+        verbs[verb] = row
+    return {"verbs": verbs, "bytes_a_page": round(stand_in.record_bytes / inserted, 1)}
+
+
+def microseconds(times: list[float]) -> float:
+    """Returns the median of some seconds, in microseconds."""
+    return round(median(times) * 1e6, 1)
+
+
+def durable_journal() -> DurableJournal:
+    """Returns a durable journal in memory of this process, as large as two segments."""
+    store = StoreRow(1, 1, b"", b"")
+    return DurableJournal.create(lambda _, size: touched_memory(size), 2 * SEGMENT_BYTES, store)
 
 
 def recovered(sizes: tuple[Size, ...]) -> list[dict[str, float]]:

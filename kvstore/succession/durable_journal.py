@@ -19,9 +19,9 @@ from kvstore.core.journal.records import (
     decode,
 )
 from kvstore.core.journal.rows import (
+    RESERVATION_SCOPE,
     HoldKey,
     HoldRow,
-    IdScope,
     LeaseRow,
     NamespaceRow,
     Row,
@@ -50,7 +50,6 @@ JOURNAL_VERSION: Final = 1
 _IDENTITY_BYTES: Final = 16
 # Python 3.11 takes 0.2 us to look a member up in its enumeration.
 _LEASE_ENDED: Final = int(RecordKind.LEASE_ENDED)
-_RESERVATION: Final = int(IdScope.RESERVATION)
 # The key of the store's own row. All others begin with the number of their table.
 _STORE: Final = b"\0"
 # Above this share of the ring, cleaning is worth its time. An append cleans above seven eighths.
@@ -78,7 +77,7 @@ class DurableJournal:
     Holds are rows of a table, and so are their tombstones. All other rows, and the core's records,
     are records of a ring, in which a cleaner keeps what is live.
 
-    ``append``, ``put``, ``clear`` and ``bury`` raise nothing. If the memory is too small or
+    ``append``, ``put``, ``clear`` and ``release`` raise nothing. If the memory is too small or
     damaged, the journal gives up: ``given_up`` says why, its memory cannot be opened any more, and
     it takes no further write. The cache goes on, and the next start is a clean one. Under the mutex
     of the cache.
@@ -285,7 +284,7 @@ class DurableJournal:
         if kind == ABORTED and self._cache is not None:
             _, leaves_tombstone, lease, reservation_id, _ = ABORT_FORM.unpack(record)
             if leaves_tombstone:
-                self._holds.bury(HoldKey(lease, _RESERVATION, reservation_id))
+                self._holds.bury(HoldKey(lease, RESERVATION_SCOPE, reservation_id))
         if kind == _LEASE_ENDED and self._cache is not None:
             return record if _is_tombstone(self._cache, bytes(record)) else None
         return self._records.still_live(record)

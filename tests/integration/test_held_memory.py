@@ -1,6 +1,7 @@
 """Extents that a carrier keeps, which outlive the processes that made them."""
 
 import errno
+import json
 import mmap
 import os
 import signal
@@ -16,18 +17,21 @@ from structlog.testing import capture_logs
 from device.card import Card, ServerCuda
 from kvstore.holder.carrier import DescriptorCarrier
 from kvstore.holder.holder_client import HolderClient, start_holder
+from kvstore.service.random_ids import random_ids
 from kvstore.storage.arenas import OFFSET_UNIT, Arenas
 from kvstore.storage.cuda.device_copier import CudaCopier
 from kvstore.storage.cuda.device_memory import GRANULARITY, CudaDevice
 from kvstore.storage.errors import NotEnoughMemory
+from kvstore.storage.extent import ExtentShape
 from kvstore.storage.held_memory import HeldMemory, data_name, table_name
 from kvstore.storage.host.host_memory import HostMemory
-from kvstore.storage.host.hugepages import Hugepages
+from kvstore.storage.host.hugepages import HUGEPAGE_BYTES, Hugepages
 from kvstore.storage.host.memfd import ENOUGH_THREADS
 from kvstore_client.testing import wait_until
 from processes.carrier_rig import CarrierRig, HolderRig, SystemdRig, inodes_in
 from processes.extent_worker import EXTENT, SLOT, HeldExtents, extent_worker
 from processes.holder_folder import LIMIT, HolderFolder
+from processes.hugepage_pool import hugepages_reserved
 from processes.open_descriptors import open_descriptors
 from processes.resident_bytes import resident_bytes
 from processes.worker_process import WorkerProcess
@@ -106,6 +110,64 @@ def test_extents_outlive_the_process_that_made_them(rig: CarrierRig) -> None:
     assert open_descriptors(unmapped)
     successor.destroy(shapes[0].extent_id)
     assert (open_descriptors(unmapped), unmapped in rig.inodes()) == (set(), False)
+
+
+@pytest.mark.parametrize("count", [4, 7, 10])
+def test_what_a_row_names_is_there_after_a_kill(
+    rig: CarrierRig, tmp_path: Path, count: int
+) -> None:
+    """Whenever it comes: rows come after their memory and leave before it."""
+    rows, seen = tmp_path / "rows", set[str]()
+    rows.mkdir()
+
+    def enough() -> bool:
+        seen.update(each.name for each in rows.iterdir())
+        return len(seen) >= count
+
+    with WorkerProcess("store", extent_worker, rig.kind, rig.path) as first:
+        first.tell("churn", rows)
+        assert wait_until(enough)
+        first.kill()
+    shapes = [ExtentShape(*json.loads(each.read_text())) for each in rows.iterdir()]
+    carrier = rig.carrier()
+    found = carrier.descriptors()
+    successor = HeldExtents(carrier)
+    successor.restore(shapes, found)
+    for each in shapes:
+        written = each.extent_id.to_bytes(4, "little"), 1
+        assert successor.contents(each.extent_id)[0] == written
+    named = {name(each.extent_id) for each in shapes for name in (data_name, table_name)}
+    # One extent was being made or destroyed at most.
+    assert len(found.keys() - named) <= 2
+    carrier.drop(found.keys() - named)
+    assert rig.inodes().keys() == named
+
+
+def test_large_pages_are_restored(rig: CarrierRig, carrier: DescriptorCarrier) -> None:
+    """An extent of them is made here, deposited with its rounded size, and counts with that."""
+    with hugepages_reserved(1) as possible:
+        if not possible:
+            pytest.skip("the machine has no pages of 2 MiB")
+        former, later = (
+            Arenas(
+                budget_bytes=HUGEPAGE_BYTES,
+                extent_bytes=HUGEPAGE_BYTES - SLOT,
+                source=HostMemory(hugepages=Hugepages.RESERVED, held=HeldMemory(carrier)),
+                extent_ids=random_ids(),
+            )
+            for _ in range(2)
+        )
+        shape = former.allocate(1, SLOT).shape
+        slot = shape.extent_id << 32 | 1
+        former.poison([slot])
+        content = bytes(former.read(slot) or b"")
+        former.close()
+        found = rig.carrier().descriptors()
+        data, table = found[data_name(shape.extent_id)], found[table_name(shape.extent_id)]
+        later.restore(shape, data.descriptor, table.descriptor)
+        assert (later.read(slot), later.allocated_bytes) == (content, HUGEPAGE_BYTES)
+        later.destroy(shape.extent_id)
+        assert rig.inodes() == {}
 
 
 def test_a_destroyed_extent_is_the_carrier_s_no_more(

@@ -26,6 +26,8 @@ from processes.worker_process import WorkerProcess
 KILLS = 5
 OWN = prompt(2)
 MANY = [prompt(part) for part in range(3, 9)]
+# More than fit, so that workers write and evict all the time.
+LOAD = [prompt(part) for part in range(30, 42)]
 
 
 @pytest.fixture
@@ -56,6 +58,12 @@ def leases(store: RunningStore) -> list[lease_pb2.LeaseInfo]:
     """Returns the leases of a store."""
     with connect_admin(store.runtime_dir) as admin:
         return list(admin.leases())
+
+
+def all_have_inserted(store: RunningStore) -> bool:
+    """Returns whether the present server has seen a hit and an insert of each worker."""
+    counters = [each.counters for each in leases(store)]
+    return all(each.matched_token_count and each.inserted_page_count for each in counters)
 
 
 def clean_starts(store: RunningStore) -> int:
@@ -124,11 +132,12 @@ def test_workers_that_write_and_read_meanwhile_see_right_pages(
     assert all(wait_until(lambda each=each: grown(each)) for each in workers)
     mappings = [mappings_of(each) for each in workers]
     for each in workers:
-        each.tell("churn", MANY, 0)
+        each.tell("churn", LOAD, 0)
     for _ in range(KILLS):
         store.restart()
+        assert wait_until(lambda: all_have_inserted(store))
     tallies = [each.stop() for each in workers]
-    assert all(tally["published"] for tally in tallies)
+    assert all(tally["hits"] and tally["published"] for tally in tallies), tallies
     [epoch] = {worker.ask("epoch") for worker in workers if back(worker, worker.ask("epoch"))}
     assert epoch is not None
     assert [mappings_of(each) for each in workers] == mappings

@@ -9,6 +9,11 @@ from kvstore.core.recovery.written import JournalContents
 SEGMENT_BYTES = 64 << 20
 
 
+def touched_memory(size_bytes: int) -> memoryview:
+    """Returns memory whose pages the kernel allocated already, as it did a server's."""
+    return memoryview(bytearray(bytes(size_bytes)))
+
+
 class BufferMemory:
     """A journal's memory in this process: it wraps, and nothing is ever read.
 
@@ -16,7 +21,7 @@ class BufferMemory:
     """
 
     def __init__(self) -> None:
-        self._bytes = memoryview(bytearray(SEGMENT_BYTES))
+        self._bytes = touched_memory(SEGMENT_BYTES)
         self._at = 0
         self._rows: dict[Hashable, bytes] = {}
         self._tombstones: list[HoldKey | None] = [None] * (1 << 16)

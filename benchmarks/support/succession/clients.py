@@ -29,6 +29,8 @@ OPEN_TIMEOUT, REOPEN_TIMEOUT, END_TIMEOUT = 60.0, 15.0, 60.0
 TTL = 60.0
 # A client without an answer asks again after this time, and so does one with an answer.
 ASK_EVERY = 0.001
+# Between two looks whether the load goes on.
+PAUSE = 0.01
 # Longer times between two answers are written down.
 GAP = 0.02
 _GAP = struct.Struct("<dd")
@@ -47,8 +49,9 @@ class Gap(NamedTuple):
 class Shared(NamedTuple):
     """Objects that all client processes share with the benchmark."""
 
-    # Set while mappings are counted, and at the end.
+    # Set while mappings are counted, while no requests are made, and at the end.
     counting: Event
+    pausing: Event
     ending: Event
     requests_begun: "Synchronized[int]"
     results: "SimpleQueue[tuple[str, dict[str, int]]]"
@@ -69,6 +72,7 @@ class Clients:
         self._numbers = count()
         self._processes: dict[str, SpawnProcess] = {}
         self.shared = Shared(
+            self._context.Event(),
             self._context.Event(),
             self._context.Event(),
             self._context.Value("Q", 0),
@@ -159,6 +163,9 @@ def _run(  # a process's main function
 def _load(client: Client, namespace: Namespace, orders: Orders, shared: Shared) -> None:
     load, mappings = Load(client, namespace, orders, shared.requests_begun), Mappings()
     while not shared.ending.is_set():
+        if shared.pausing.is_set():
+            time.sleep(PAUSE)
+            continue
         load.request()
         if namespace.failure is None:
             mappings.look(namespace, counting=shared.counting.is_set())

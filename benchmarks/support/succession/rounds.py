@@ -145,9 +145,12 @@ class _Run:
         gap = self._answered(ended)
         self._gaps[kind].append(gap.end - gap.begin)
         self._counts["foreign_writes"] += changed(before, self._snapshots.get(OWNED, before))
+        # Otherwise most pages would be evicted before they are matched.
+        self._clients.shared.pausing.set()
         if victim is not None:
             self._check_victim(*victim)
         oracle.check(before, self._snapshots[RECOVERED])
+        self._clients.shared.pausing.clear()
         self._read_log()
         tables.drop_unmapped()
 
@@ -168,7 +171,9 @@ class _Run:
         self._recovered_at = stopped
         after = self._snapshots.setdefault(RECOVERED, before)
         self._answered(stopped)
+        self._clients.shared.pausing.set()
         oracle.check(before, after)
+        self._clients.shared.pausing.clear()
         other.kill()
         self._read_log()
 

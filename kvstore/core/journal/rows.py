@@ -135,7 +135,7 @@ class IdScope(IntEnum):
 
 # Python 3.11 takes 0.2 us to look a member up in its enumeration, and a named tuple's
 # constructor costs a frame.
-PIN_SCOPE = int(IdScope.PIN)
+PIN_SCOPE, RESERVATION_SCOPE = int(IdScope.PIN), int(IdScope.RESERVATION)
 _new_tuple = tuple.__new__
 
 

@@ -15,14 +15,7 @@ from kvstore.core.index.node import Position
 from kvstore.core.journal.journal import Journal
 from kvstore.core.journal.memory import JournalMemory
 from kvstore.core.journal.records import ReserveRecord
-from kvstore.core.journal.rows import (
-    HoldKey,
-    HoldRow,
-    IdScope,
-    LeaseRow,
-    NamespaceRow,
-    Table,
-)
+from kvstore.core.journal.rows import HoldRow, IdScope, LeaseRow, NamespaceRow, Table
 from kvstore.core.leases.lease import Lease, LeaseState, Process
 from kvstore.core.pool.arena import ArenaKey
 from kvstore.core.pool.disk_state import RemovedPrefix
@@ -102,11 +95,8 @@ class _Recovery:
         self._now = now
         self._extents = {
             each.extent_id: ExtentSlots(
-                each.extent_id,
-                each.slot_count,
-                generations[each.extent_id],
-                each.tier,
-                each.arena_offset,
+                *(each.extent_id, each.slot_count, generations[each.extent_id]),
+                *(each.tier, each.arena_offset),
             )
             for each in written.extents
             if each.extent_id in generations
@@ -281,9 +271,7 @@ class _Recovery:
             mappings.give(mapping.process_id, mapping.pid, there)
 
     def _restore_tombstones(self) -> None:
-        scope = int(IdScope.RESERVATION)
-        aborted = [HoldKey(lease, scope, each) for lease, each in self.written.aborted]
-        for lease_number, kind, hold_id in (*self.written.tombstones, *aborted):
+        for lease_number, kind, hold_id in self.written.tombstones:
             lease = self._leases.get(lease_number)
             if lease is None:
                 continue

@@ -18,6 +18,7 @@ from kvstore.core.journal.records import (
     decode,
 )
 from kvstore.core.journal.rows import (
+    RESERVATION_SCOPE,
     CounterRow,
     ExtentRow,
     HoldKey,
@@ -55,9 +56,8 @@ class NamespaceRecords:
 class Sorted:
     """A journal's contents, as recovery asks for them.
 
-    ``inserts`` are the inserts of reservations that have not ended. ``aborted`` are those whose ids
-    left tombstones, and ``ended`` the leases whose ids did. ``next_id`` and ``next_number`` are
-    more than any that was given out.
+    ``inserts`` are the inserts of reservations that have not ended. ``ended`` are the leases whose
+    ids left tombstones. ``next_id`` and ``next_number`` are more than any that was given out.
     """
 
     def __init__(self, written: JournalContents) -> None:
@@ -67,13 +67,12 @@ class Sorted:
         self._reserved: dict[tuple[int, int], tuple[int, bytes]] = {}
         self.inserts: dict[tuple[int, int], list[PagesRecord]] = defaultdict(list)
         self.of_namespace: dict[int, NamespaceRecords] = defaultdict(NamespaceRecords)
-        self.aborted: list[tuple[int, int]] = []
         self.ended: list[LeaseEndedRecord] = []
         self.next_id = self._counter(PAGE_IDS) + 1
         self.next_number = 1
-        self._aborted_at: dict[tuple[int, int], int] = {}
-        # Of each record of a reservation, also of those that a later one replaced.
+        # The numbers of all records of reservations, also of those that a later one replaced.
         self._numbers: set[int] = set()
+        self._aborted_at: dict[tuple[int, int], int] = {}
         pages: list[PagesRecord] = []
         for data in written.records:
             if data[0] == RESERVED:
@@ -89,7 +88,7 @@ class Sorted:
             elif isinstance(record, EndRecord):
                 self.of_namespace[record.namespace].ends.append(record)
             else:
-                assert isinstance(record, LeaseEndedRecord)  # reservations are above
+                assert isinstance(record, LeaseEndedRecord)  # there is no other kind
                 self.ended.append(record)
         for each in pages:
             self._add_pages(each)
@@ -178,7 +177,7 @@ class Sorted:
         key = (record.lease, record.reservation_id)
         self._aborted_at[key] = max(self._aborted_at.get(key, 0), record.number)
         if record.leaves_tombstone:
-            self.aborted.append(key)
+            self.tombstones.append(HoldKey(record.lease, RESERVATION_SCOPE, record.reservation_id))
         self.next_number = max(self.next_number, record.number)
 
     def _add_pages(self, record: PagesRecord) -> None:

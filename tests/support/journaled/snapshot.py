@@ -40,7 +40,10 @@ class ReservedSlots(NamedTuple):
 
 
 class Snapshot:
-    """A cache at one time."""
+    """A cache at one time.
+
+    ``emptying`` are the extents whose retirement is under way. Recovery ends it.
+    """
 
     def __init__(self, cache: PrefixCache) -> None:
         self.pages: dict[Place, Copy] = {}
@@ -49,6 +52,7 @@ class Snapshot:
         self.reservations: dict[tuple[int, int], ReservedSlots] = {}
         self.named: dict[tuple[bytes, str], tuple[object, ...]] = {}
         self.states: dict[int, SlotState] = {}
+        self.emptying = {each for arena in cache.arenas.values() for each in arena.emptying}
         self.counts = {each.arena_id: list(each.counts) for each in cache.arenas.values()}
         for namespace in cache.namespaces.values():
             self._add_pages(namespace)
@@ -71,6 +75,16 @@ class Snapshot:
     def slots(self) -> set[tuple[int, int]]:
         """The slots of all pages, with their generations."""
         return {(copy.slot, copy.generation) for copy in self.pages.values()}
+
+    def is_leaving(self, place: Place) -> bool:
+        """Returns whether a page is in an extent that retires, or continues such a page."""
+        namespace_id, _, tokens = place
+        return any(
+            copy.slot >> INDEX_BITS in self.emptying
+            and other[0] == namespace_id
+            and tokens.startswith(other[2])
+            for other, copy in self.pages.items()
+        )
 
     def _add_pages(self, namespace: Namespace) -> None:
         index, extents = namespace.index, namespace.extents

@@ -58,9 +58,9 @@ JOURNAL_MUTANTS = [
         "removal-is-recorded-after-the-pages-left",
         "kvstore.core.journal.journal",
         "Journal.detach",
-        "self.memory.append(encode(DetachRecord(namespace, page_id, self.next_id)))",
+        "self.memory.append(encode(record))",
         "late = self.__dict__.get('late')\n"
-        "self.late = encode(DetachRecord(namespace, page_id, self.next_id))\n"
+        "self.late = encode(record)\n"
         "if late: self.memory.append(late)",
     ),
     Mutant(

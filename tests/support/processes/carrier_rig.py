@@ -102,6 +102,8 @@ class SystemdRig:
 
     def carrier(self) -> SystemdStore:
         """Returns the carrier of this process, as if systemd had started it now."""
+        # A barrier: all that a dead process sent is read first.
+        SystemdStore(ServiceManager(str(self.path)), {}).own(0)
         names = [name for name, _, _ in self._manager.stored]
         for number, (_, each, _) in enumerate(self._manager.stored, FIRST_DESCRIPTOR):
             os.dup2(each, number)

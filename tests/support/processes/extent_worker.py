@@ -1,5 +1,7 @@
 """A store's process with extents that a carrier keeps, for tests with WorkerProcess."""
 
+import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -17,6 +19,8 @@ from processes.carrier_rig import first_carrier
 SLOT, SLOTS = 4096, 4
 EXTENT = SLOTS * SLOT
 BUDGET = 4 * EXTENT
+# The extents that a churning process has at most.
+MOST_CHURNED = 3
 
 
 class HeldExtents:
@@ -62,6 +66,25 @@ class HeldExtents:
             data, table = found[data_name(each.extent_id)], found[table_name(each.extent_id)]
             extent = self.arenas.restore(each, data.descriptor, table.descriptor)
             self._tables[each.extent_id] = extent.generation_table.view
+
+    def churn(self, rows: Path) -> None:
+        """Makes extents and destroys older ones, until the process is killed.
+
+        The row of an extent is a file: it comes once the extent is made and written, and leaves
+        before the extent is destroyed.
+        """
+        shapes: deque[ExtentShape] = deque()
+        while True:
+            shape = self.make(1)
+            shapes.append(shape)
+            self.write(shape.extent_id, 0, shape.extent_id.to_bytes(4, "little"), 1)
+            new = rows.parent / "new"
+            new.write_text(json.dumps(shape))
+            new.rename(rows / str(shape.extent_id))
+            if len(shapes) == MOST_CHURNED:
+                oldest = shapes.popleft().extent_id
+                (rows / str(oldest)).unlink()
+                self.destroy(oldest)
 
     def destroy(self, extent_id: int) -> None:
         """Destroys an extent."""

@@ -16,7 +16,7 @@ class ToldSuccession(Succession):
 
     @property
     def outlives(self) -> bool:
-        """What it was told."""
+        """True if the store outlives its server, as the test says."""
         return self._outlives
 
 

@@ -328,6 +328,33 @@ def test_a_reservation_lives_by_its_latest_record(world: World) -> None:
     assert list(world.reopen().contents().tombstones) == [HoldKey(LEASE, RESERVATION, 9)]
 
 
+def test_a_reservation_of_a_lease_that_ended_goes(world: World) -> None:
+    """A process may end between the end of a lease and those of its reservations."""
+    world.journal.append(encode(reserve(1)))
+    world.journal.clear(Table.LEASES, LEASE)
+    opened = world.reopen()
+    opened.follow(world.cache)
+    opened.clean(1 << 20, above=0)
+    assert world.records() == []
+
+
+def test_a_reservation_may_come_again(world: World) -> None:
+    """The end of the first one of an id is not that of the second."""
+    journal = world.journal
+    for record in (
+        encode(reserve(1)),
+        encode(abort(2)._replace(leaves_tombstone=False)),
+        encode(reserve(2)),
+    ):
+        journal.append(record)
+    opened = world.reopen()
+    for each in (journal, opened):
+        each.follow(world.cache)
+        each.clean(1 << 20, above=0)
+        assert world.records() == [reserve(2)]
+    assert list(world.reopen().contents().tombstones) == []
+
+
 def test_inserts_of_a_reservation_live_until_it_ends(world: World) -> None:
     """An insert of cached pages alone names no slot, and still says how far it got."""
     journal = world.journal

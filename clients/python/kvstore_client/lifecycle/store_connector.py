@@ -34,7 +34,7 @@ from kvstore_client.runtime_dir import RuntimeDir
 PASSING = PoolExhausted
 # The longest wait in seconds between attempts to resume a session. The store is expected back
 # at once, and its socket refuses without a wait until then.
-LONGEST_RESUME_WAIT = 0.1
+LONGEST_RESUME_WAIT = 0.05
 
 _logger = logging.getLogger(__name__)
 
