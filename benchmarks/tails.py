@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from time import sleep
 from typing import Annotated, Any, NamedTuple
 
@@ -119,10 +120,12 @@ def _slice(way: Way, fleet: Fleet, plan: Plan, seconds: float) -> Latencies:
     sleep(PAUSE)
     if way.background is not None:
         way.background.begin(seconds)
+    before = machine.cpu_seconds(way.store.pid)
     latencies = fleet.measure(way.name, seconds, plan.calls_per_second)
+    spent = machine.cpu_seconds(way.store.pid) - before
     if way.background is not None:
         way.background.wait()
-    return latencies
+    return latencies._replace(cores=(spent / seconds,))
 
 
 def document_of(
@@ -149,6 +152,9 @@ def document_of(
                 ALONE: figures[f"{name} {ALONE}"],
                 BUSY: figures[f"{name} {BUSY}"],
                 "ratios": ratios(figures[f"{name} {BUSY}"], figures[f"{name} {ALONE}"]),
+                "cores": {
+                    way: round(median(measured[f"{name} {way}"].cores), 2) for way in (ALONE, BUSY)
+                },
                 "refused": measured[f"{name} {BUSY}"].refused,
             }
             for name in plan.trees
@@ -166,6 +172,9 @@ def table_of(document: Mapping[str, Any]) -> Table:
                 table.add_row(name, call, way, *cells)
             shares = [str(tree["ratios"][call][key]) for key in QUANTILES]
             table.add_row(name, call, "ratio", *shares, "")
+    for name, tree in document["trees"].items():
+        for way, cores in tree["cores"].items():
+            table.add_row(name, "cores", way, str(cores))
     return table
 
 

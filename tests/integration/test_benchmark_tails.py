@@ -19,3 +19,4 @@ def test_the_benchmark_prints_one_json_document() -> None:
     # A cycle has five calls, of which each caller makes some.
     assert 20 <= here["alone"]["match"]["samples"] <= 40
     assert set(here["ratios"]["match"]) == {"p50", "p99", "p99_9"}
+    assert all(cores > 0 for cores in here["cores"].values())

@@ -77,13 +77,14 @@ def joined(parts: Iterable[Latencies]) -> Latencies:
     """Returns the latencies of several callers or slices together."""
     scheduled: dict[str, list[float]] = defaultdict(list)
     sent: dict[str, list[float]] = defaultdict(list)
-    refused = 0
+    refused, cores = 0, tuple[float, ...]()
     for part in parts:
         for into, of in ((scheduled, part.scheduled), (sent, part.sent)):
             for name, times in of.items():
                 into[name] += times
         refused += part.refused
-    return Latencies(dict(scheduled), dict(sent), refused)
+        cores += part.cores
+    return Latencies(dict(scheduled), dict(sent), refused, cores)
 
 
 def _call(connection: Connection, number: int, folders: dict[str, Path], parent: int) -> None:

@@ -22,12 +22,14 @@ _Call = tuple[str, Callable[[], Any]]
 class Latencies(NamedTuple):
     """Seconds of each call by its name, from its time in the schedule and from its sending.
 
-    ``refused`` counts acquires that got no slots.
+    ``refused`` counts acquires that got no slots. ``cores`` are the processors that the store used
+    on average, one for each slice.
     """
 
     scheduled: dict[str, list[float]]
     sent: dict[str, list[float]]
     refused: int
+    cores: tuple[float, ...] = ()
 
 
 class OpenLoop:

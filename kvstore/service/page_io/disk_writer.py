@@ -24,7 +24,7 @@ from kvstore.storage.slab.tables import SlabPage
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # Pages chosen at once at most. Each takes some microseconds under the store's mutex.
-BATCH_PAGES = 256
+BATCH_PAGES = 64
 # Rounds of one step, so that the thread shows progress.
 ROUNDS = 64
 

@@ -67,8 +67,8 @@ def test_a_quantile_is_one_of_the_times(fraction: float, expected: float) -> Non
 def test_figures_are_of_all_slices_together() -> None:
     """A way's calls are pooled, and its ratios are of the pooled quantiles."""
     one, two = ({"match": [each] * 2} for each in (1e-6, 3e-6))
-    lower = joined([Latencies(one, one, 0), Latencies(two, two, 1)])
-    assert lower.refused == 1
+    lower = joined([Latencies(one, one, 0, (0.5,)), Latencies(two, two, 1, (0.7,))])
+    assert (lower.refused, lower.cores) == (1, (0.5, 0.7))
     upper = figures_of(Latencies(two, one, 0))
     found = figures_of(lower)
     assert (found["match"]["samples"], found["match"]["max_us"]) == (4, 3.0)
