@@ -81,11 +81,12 @@ class Clients:
         for _ in range(load_count):
             self._start("load", _load)
         self._start("asker", _ask, self.gaps)
-        self._start_with_holds("holder")
+        self._start_with_holds("holder", self.shared)
 
     def start_victim(self) -> tuple[str, SpawnProcess]:
         """Starts a process, to be killed, and waits until it has holds; returns its name."""
-        name = self._start_with_holds("victim")
+        # A killed process may leave a lock of an event taken for ever.
+        name = self._start_with_holds("victim", self.shared._replace(ending=self._context.Event()))
         return name, self._processes.pop(name)
 
     def swap_descriptors(self, holder: Path, ending: str) -> None:
@@ -123,22 +124,27 @@ class Clients:
             process.kill()
             process.join()
 
-    def _start_with_holds(self, kind: str) -> str:
+    def _start_with_holds(self, kind: str, shared: Shared) -> str:
         ready = self._context.Event()
-        name = self._start(kind, _hold, ready)
+        name = self._start(kind, _hold, ready, shared=shared)
         if not ready.wait(OPEN_TIMEOUT):
             raise RuntimeError(f"{name} has no holds after {OPEN_TIMEOUT} s")
         return name
 
-    def _start(self, kind: str, target: Callable[..., None], *arguments: object) -> str:
+    def _start(
+        self,
+        kind: str,
+        target: Callable[..., None],
+        *arguments: object,
+        shared: Shared | None = None,
+    ) -> str:
         number = next(self._numbers)
         name = f"{kind}-{number}"
         orders = Orders(
             name, number, self._load_count, self._runtime_dir, self.rows, self._seed + number
         )
-        process = self._context.Process(
-            target=_run, args=(target, orders, self.shared, os.getpid(), *arguments), daemon=True
-        )
+        given = target, orders, shared or self.shared, os.getpid(), *arguments
+        process = self._context.Process(target=_run, args=given, daemon=True)
         process.start()
         self._processes[name] = process
         return name
