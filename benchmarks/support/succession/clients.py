@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from kvstore_client import Acquired, Client, ClientConfig, Namespace
 from kvstore_client.errors import StoreError
+from kvstore_client.testing import wait_until
 from support.child import die_with_parent
 from support.page_stamps import TOKEN_BYTES, Stamp, page_keys, stamped
 from support.succession.conversations import IDENTITY, LAYOUT, PAGE_TOKENS, tokens_of
@@ -208,7 +210,7 @@ def _hold(
     """Holds a pin and a reservation until the end, then inserts into it and releases both."""
     counts = Counter[str]()
     prompt = _LongPrompt(orders, _HELD_PAGES + _RESERVED_PAGES)
-    acquired = prompt.acquire(namespace)
+    acquired = prompt.acquire_soon(namespace)
     prompt.insert(namespace, acquired, 0, _HELD_PAGES)
     with acquired, namespace.match(prompt.tokens) as match:
         if match.page_count != _HELD_PAGES:
@@ -257,6 +259,19 @@ class _LongPrompt:
             acquired.match.release()
             raise acquired.failure or StoreError("no slots")
         return acquired
+
+    def acquire_soon(self, namespace: Namespace) -> Acquired:
+        """Returns what ``acquire`` does, once the store has slots; raises ``StoreError``."""
+        found: list[Acquired] = []
+
+        def acquired() -> bool:
+            with suppress(StoreError):
+                found.append(self.acquire(namespace))
+            return bool(found)
+
+        if not wait_until(acquired, OPEN_TIMEOUT):
+            raise StoreError(f"no slots after {OPEN_TIMEOUT} s")
+        return found[0]
 
     def insert(self, namespace: Namespace, acquired: Acquired, first: int, last: int) -> None:
         """Writes and inserts some pages; raises ``StoreError``."""
