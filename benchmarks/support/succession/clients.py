@@ -178,6 +178,8 @@ def _load(client: Client, namespace: Namespace, orders: Orders, shared: Shared) 
         if namespace.failure is None:
             mappings.look(namespace, counting=shared.counting.is_set())
     load.end()
+    if namespace.wait_open(REOPEN_TIMEOUT):
+        mappings.look(namespace, counting=True)
     counts = {"mappings_made_anew": mappings.anew, "extents_added": mappings.added}
     shared.results.put((orders.name, {**load.counts, **counts}))
 
