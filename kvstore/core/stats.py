@@ -101,8 +101,10 @@ def lease_stats(lease: Lease, now: float) -> LeaseStats:
     expired = lease.state is LeaseState.EXPIRED
     slots = lease.unpublished_count()
     holds = [*lease.pins.values(), *lease.reservations.values()]
-    quarantined = slots if expired else 0
-    since = lease.expired_at if quarantined else None
+    quarantined = slots if lease.slot_state is SlotState.QUARANTINED else 0
+    # A recovered lease's time to live begins with the recovery, and so does its quarantine.
+    began = lease.expired_at if expired else lease.renewed_at
+    since = began if quarantined else None
     return LeaseStats(
         number=lease.number,
         lease_id=lease.lease_id,

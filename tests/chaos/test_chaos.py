@@ -61,6 +61,20 @@ def test_nothing_is_torn_leaked_or_answered_wrongly(folder: Path) -> None:
     assert [each for each in (*HAPPENED, "kept") if not figures[each]] == []
 
 
+def test_a_cache_outlives_its_servers(folder: Path) -> None:
+    """Servers are killed and yield, holders are killed: only both together lose the cache."""
+    status, figures, said = run_chaos(
+        folder,
+        *("--minutes", "0.3", "--until-all", "--engines", "0", "--outlive"),
+        *("--tier2-bytes", str(1 << 20), "--tier3-bytes", str(16 << 20)),
+    )
+    zeros = (*ZEROS, "lost_caches", "broken_sums", "server_failures")
+    assert {each: figures[each] for each in zeros} == dict.fromkeys(zeros, 0), said
+    assert status == 0, said
+    happened = ("recovered", "killed_holders", "killed_with_holder", "replaced_servers")
+    assert [each for each in happened if not figures[each]] == []
+
+
 def test_one_flipped_byte_is_seen(folder: Path) -> None:
     """A byte of one cached page that is not what was written is a wrong page."""
     status, figures, said = run_chaos(

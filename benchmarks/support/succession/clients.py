@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from kvstore_client import Acquired, Client, ClientConfig, Namespace
 from kvstore_client.errors import StoreError
+from kvstore_client.testing import wait_until
 from support.child import die_with_parent
 from support.page_stamps import TOKEN_BYTES, Stamp, page_keys, stamped
 from support.succession.conversations import IDENTITY, LAYOUT, PAGE_TOKENS, tokens_of
@@ -81,11 +83,12 @@ class Clients:
         for _ in range(load_count):
             self._start("load", _load)
         self._start("asker", _ask, self.gaps)
-        self._start_with_holds("holder")
+        self._start_with_holds("holder", self.shared)
 
     def start_victim(self) -> tuple[str, SpawnProcess]:
         """Starts a process, to be killed, and waits until it has holds; returns its name."""
-        name = self._start_with_holds("victim")
+        # A killed process may leave a lock of an event taken for ever.
+        name = self._start_with_holds("victim", self.shared._replace(ending=self._context.Event()))
         return name, self._processes.pop(name)
 
     def swap_descriptors(self, holder: Path, ending: str) -> None:
@@ -123,22 +126,27 @@ class Clients:
             process.kill()
             process.join()
 
-    def _start_with_holds(self, kind: str) -> str:
+    def _start_with_holds(self, kind: str, shared: Shared) -> str:
         ready = self._context.Event()
-        name = self._start(kind, _hold, ready)
+        name = self._start(kind, _hold, ready, shared=shared)
         if not ready.wait(OPEN_TIMEOUT):
             raise RuntimeError(f"{name} has no holds after {OPEN_TIMEOUT} s")
         return name
 
-    def _start(self, kind: str, target: Callable[..., None], *arguments: object) -> str:
+    def _start(
+        self,
+        kind: str,
+        target: Callable[..., None],
+        *arguments: object,
+        shared: Shared | None = None,
+    ) -> str:
         number = next(self._numbers)
         name = f"{kind}-{number}"
         orders = Orders(
             name, number, self._load_count, self._runtime_dir, self.rows, self._seed + number
         )
-        process = self._context.Process(
-            target=_run, args=(target, orders, self.shared, os.getpid(), *arguments), daemon=True
-        )
+        given = target, orders, shared or self.shared, os.getpid(), *arguments
+        process = self._context.Process(target=_run, args=given, daemon=True)
         process.start()
         self._processes[name] = process
         return name
@@ -170,6 +178,8 @@ def _load(client: Client, namespace: Namespace, orders: Orders, shared: Shared) 
         if namespace.failure is None:
             mappings.look(namespace, counting=shared.counting.is_set())
     load.end()
+    if namespace.wait_open(REOPEN_TIMEOUT):
+        mappings.look(namespace, counting=True)
     counts = {"mappings_made_anew": mappings.anew, "extents_added": mappings.added}
     shared.results.put((orders.name, {**load.counts, **counts}))
 
@@ -202,7 +212,7 @@ def _hold(
     """Holds a pin and a reservation until the end, then inserts into it and releases both."""
     counts = Counter[str]()
     prompt = _LongPrompt(orders, _HELD_PAGES + _RESERVED_PAGES)
-    acquired = prompt.acquire(namespace)
+    acquired = prompt.acquire_soon(namespace)
     prompt.insert(namespace, acquired, 0, _HELD_PAGES)
     with acquired, namespace.match(prompt.tokens) as match:
         if match.page_count != _HELD_PAGES:
@@ -251,6 +261,19 @@ class _LongPrompt:
             acquired.match.release()
             raise acquired.failure or StoreError("no slots")
         return acquired
+
+    def acquire_soon(self, namespace: Namespace) -> Acquired:
+        """Returns what ``acquire`` does, once the store has slots; raises ``StoreError``."""
+        found: list[Acquired] = []
+
+        def acquired() -> bool:
+            with suppress(StoreError):
+                found.append(self.acquire(namespace))
+            return bool(found)
+
+        if not wait_until(acquired, OPEN_TIMEOUT):
+            raise StoreError(f"no slots after {OPEN_TIMEOUT} s")
+        return found[0]
 
     def insert(self, namespace: Namespace, acquired: Acquired, first: int, last: int) -> None:
         """Writes and inserts some pages; raises ``StoreError``."""

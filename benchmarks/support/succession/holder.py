@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 from kvstore.holder import holder_process
+from kvstore.holder.carrier import CarrierLost
+from kvstore.holder.holder_client import HolderConnection
 from kvstore_client.testing import wait_until
 from support.child import die_with_parent
 from support.succession.mutants import MUTANTS
@@ -27,8 +29,6 @@ class Holder:
 
     def start(self) -> None:
         """Starts the holder, and waits until it accepts connections."""
-        socket = self.folder / holder_process.SOCKET_NAME
-        socket.unlink(missing_ok=True)
         code = (
             f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); "
             "from support.succession.holder import main; "
@@ -37,9 +37,16 @@ class Holder:
         self._process = subprocess.Popen(  # noqa: S603  # our own program
             [sys.executable, "-c", code], stdin=subprocess.DEVNULL
         )
-        if not wait_until(socket.exists, START_TIMEOUT):
+        if not wait_until(self._accepts, START_TIMEOUT):
             self.kill()
             raise RuntimeError("the holder does not start")
+
+    def _accepts(self) -> bool:
+        try:
+            HolderConnection(self.folder).close()
+        except CarrierLost:
+            return False
+        return True
 
     def kill(self) -> None:
         """Kills the holder. Memory that no other process has is gone. Can be repeated."""

@@ -1,6 +1,7 @@
 """The requests of a client under load, on conversations that other clients use too."""
 
 import sys
+import time
 import traceback
 import weakref
 from collections import Counter, deque
@@ -35,8 +36,8 @@ HELD = 4
 STEP = 3
 # One in that many requests removes a conversation.
 REMOVED_OF = 25
-# Seconds of a wait for a store before the next request.
-LOOK = 0.05
+# Seconds of a wait for a store before the next request, and of a request without a store.
+LOOK, MISS_SECONDS = 0.05, 0.01
 
 
 class Orders(NamedTuple):
@@ -123,6 +124,8 @@ class Load:
         self._held.append(held)
         if acquired.failure is not None:
             self.counts["misses_without_store"] += 1
+            # The engine would compute now.
+            time.sleep(MISS_SECONDS)
             return
         self.counts["hits" if acquired.match.page_count else "misses"] += 1
         held.seen.extend(self._read(acquired.match.pages, keys))

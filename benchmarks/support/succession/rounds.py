@@ -87,7 +87,7 @@ class _Run:
             self._holder = Holder(folder / "holder", plan.mutant)
             stack.callback(self._holder.kill)
             self._holder.start()
-            arguments += ["--holder", str(self._holder.folder)]
+            arguments += ["--holder", str(self._holder.folder), "--no-holder-start"]
         self._servers = Servers(folder, arguments, checkpoints=path, mutant=plan.mutant)
         stack.callback(self._servers.stop)
         self._servers.start()

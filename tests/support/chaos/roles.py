@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Event
 
 from chaos.control import Control, Phase
@@ -10,8 +11,9 @@ from chaos.load import PAGE_TOKENS, Load
 from chaos.pages import Pages
 from chaos.report import Report
 from chaos.worker import IDENTITY, LAYOUT, LOOK, Orders, config_of
-from kvstore_client import Admin, Client, PageRef, Source, connect_admin
+from kvstore_client import Admin, Client, Namespace, PageRef, Source, connect_admin
 from kvstore_client.errors import StoreError
+from kvstore_client.testing import wait_until
 from support.page_stamps import TOKEN_BYTES, page_keys
 
 WIDTH = PAGE_TOKENS * TOKEN_BYTES
@@ -20,6 +22,7 @@ PAUSE = 0.1
 # Longer than any prefix of the load.
 MAX_TOKENS = 1024
 LIMIT = 20.0
+MAPPED_SECONDS = 5.0
 
 
 def operate(load: Load, orders: Orders, control: Control, report: Report) -> None:
@@ -90,13 +93,25 @@ def walk(load: Load, orders: Orders, control: Control, report: Report) -> None:
         pages = Pages(namespace, orders.name, report)
         for tokens in _sequences(client.admin):
             # One more token, so that all of the sequence may be matched.
-            with namespace.match(tokens + bytes(TOKEN_BYTES)) as match:
-                if match.failure is not None or not _covered(match.pages, match.source, tokens):
-                    report.wrong("walk", f"{len(tokens) // WIDTH} cached pages do not match")
-                keys = list(page_keys(tokens + bytes(TOKEN_BYTES), PAGE_TOKENS))
+            longer = tokens + bytes(TOKEN_BYTES)
+            # A new client maps tier 2 in the background, and matches move pages between tiers.
+            settled = partial(_is_settled, client.admin, namespace, longer)
+            if not wait_until(settled, MAPPED_SECONDS):
+                report.wrong("walk", f"{len(tokens) / WIDTH} cached pages do not match")
+            with namespace.match(longer) as match:
+                keys = list(page_keys(longer, PAGE_TOKENS))
                 pages.check_match(tokens, keys, match)
             report.counts["sequences_walked"] += 1
     report.send()
+
+
+def _is_settled(admin: Admin, namespace: Namespace, longer: bytes) -> bool:
+    """Returns whether all but the last token match, or the index does not list them any more."""
+    tokens = longer[:-TOKEN_BYTES]
+    with namespace.match(longer) as match:
+        if match.failure is None and _covered(match.pages, match.source, tokens):
+            return True
+    return tokens not in _sequences(admin)
 
 
 def _covered(pages: Sequence[PageRef], source: Source | None, tokens: bytes) -> bool:

@@ -132,7 +132,7 @@ class Run:
             *("--tier1-bytes", str(self._plan.tier1_bytes)),
             *("--tier2-bytes", str(self._plan.tier2_bytes)),
             *tier_3,
-            *(() if holder is None else ("--holder", str(holder.folder))),
+            *(() if holder is None else ("--holder", str(holder.folder), "--no-holder-start")),
             # Whatever is inserted may come back from there.
             *("--tier3-write", "through"),
             *("--extent-bytes", str(min(EXTENT_SLOTS * LAYOUT.page_bytes, self._plan.tier1_bytes))),

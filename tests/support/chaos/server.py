@@ -12,6 +12,7 @@ from typing import Any
 from chaos.control import SERVER_STEPS, Control
 from chaos.cuts import cut_connections
 from chaos.mutants import MUTANTS
+from kvstore.core.invariants.check import Invariants
 from kvstore.runtime_dir import RuntimeDir
 from kvstore.server import run as run_server
 from kvstore.service.store import KVStore
@@ -26,6 +27,8 @@ def main(control_path: str, mutant: str, parent: int) -> int:
 
     def build_struck(store: KVStore, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         build(store, *args, **kwargs)
+        # A recovered cache, too, has to hold all of them.
+        Invariants(store._cache).check()
         for step in SERVER_STEPS:
             setattr(store, step, _struck(control, step, getattr(store, step)))
 

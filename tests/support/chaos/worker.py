@@ -20,7 +20,7 @@ from kvstore_client import (
     PageLayout,
     Reservation,
 )
-from kvstore_client.errors import PoolExhausted, StoreError
+from kvstore_client.errors import PoolExhausted, StoreError, StoreUnavailable
 from kvstore_client.fault_points import plan_faults
 from support.page_stamps import PageKey, next_token_of, page_keys
 
@@ -33,7 +33,7 @@ LOOK = 0.1
 HELD = 5
 # Pages to an insert.
 STEP = 3
-# Between two looks at what another computes, in seconds.
+# Between two looks at what another computes, and after a failure, in seconds.
 YIELD = 0.01
 
 
@@ -207,6 +207,9 @@ class LightWorker:
             self._pages.see_again("release", seen)
 
     def _failed(self, error: StoreError) -> None:
+        if isinstance(error, StoreUnavailable):
+            # The engine would compute now.
+            time.sleep(YIELD)
         name = "full_pools" if isinstance(error, PoolExhausted) else f"failed: {_name(error)}"
         self._report.counts[name] += 1
 

@@ -15,6 +15,7 @@ from kvstore.core.journal.records import DetachRecord, PagesRecord, RecordKind, 
 from kvstore.core.journal.rows import Table
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.recovery.recover import recover
+from kvstore.core.stats import lease_stats
 from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import (
@@ -170,6 +171,9 @@ def test_reserved_slots_wait_for_their_process(world: JournaledWorld) -> None:
     world.restart()
     assert world.states() == {"CACHED": 1, "FREE": 5, "QUARANTINED": 2}
     assert world.worker.lease.change("ended").quarantined_slot_count == 2
+    told = lease_stats(world.worker.lease, world.now + 3)
+    assert (told.reserved_slot_count, told.quarantined_slot_count) == (0, 2)
+    assert told.oldest_quarantine_age == 3
     with pytest.raises(NotAttached):
         world.worker.insert(6, "b", 1)
     world.attach(world.worker)
