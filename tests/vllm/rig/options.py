@@ -12,6 +12,8 @@ LONGEST = 2_048
 MIB = 1 << 20
 # Seconds that a lookup may take.
 PATIENT_LOOKUP = 10.0
+# The longest that a step may wait for slots to save to.
+PATIENT_STEP = 0.1
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,12 @@ class EngineOptions:
         """Returns the one flag that a user gives, as ``--kv-transfer-config``'s JSON.
 
         Loads run beside the steps, as on a GPU, unless a case says otherwise. A lookup may take
-        seconds, so that a busy machine loads as many tokens as a quiet one.
+        seconds, and slots a while, so that a busy machine stores and loads as many tokens as a
+        quiet one.
         """
-        loads = {} if self.connector == OFFLOADING else {"load_async": True}
+        loads: dict[str, object] = {"load_async": True}
+        if self.connector == OFFLOADING:
+            loads = {"scheduling_wait": PATIENT_STEP}
         return {
             "kv_connector": self.connector,
             "kv_connector_module_path": "kvstore_vllm",

@@ -380,7 +380,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         found = self._reserves.get((key.plain_salt, name))
         if found is None:
             fill: Callable[[int], Any] = lambda slots: self._publication.reserve(key, slots)  # noqa: E731
-            found = Reserve(fill, self._answers, self._most_spare)
+            found = Reserve(fill, self._answers, self._most_spare, self._settings.scheduling_wait)
             self._reserves[key.plain_salt, name] = found
         return found
 

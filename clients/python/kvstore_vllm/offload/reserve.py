@@ -14,8 +14,6 @@ from kvstore_vllm.scheduler.store_threads import Answers
 LEAST_SLOTS: Final = 16
 # Seconds until the store is asked again after it had no slots.
 AFTER_REFUSAL: Final = 0.5
-# Seconds that a step waits for slots that are under way.
-SLOTS_WAIT: Final = 0.002
 
 
 class SpareBatch(Protocol):
@@ -66,11 +64,14 @@ class Reserve:
         fill: Fill,
         answers: Answers,
         most: int,
+        wait: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """A step waits ``wait`` seconds at most for slots that are under way."""
         self._fill = fill
         self._answers = answers
         self._most = most
+        self._wait = wait
         self._clock = clock
         self._free: deque[Spare] = deque()
         self._batches: list[SlotBatch] = []
@@ -141,7 +142,7 @@ class Reserve:
         """Waits for the slots under way, unless a step has waited for them before."""
         if self._waited:
             return
-        until = self._clock() + SLOTS_WAIT
+        until = self._clock() + self._wait
         while self._coming and (left := until - self._clock()) > 0:
             self._answers.wait(left)
             self._answers.deliver()

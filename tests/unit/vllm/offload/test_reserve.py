@@ -8,13 +8,13 @@ from kvstore_client import PageRef
 from kvstore_vllm.offload.reserve import (
     AFTER_REFUSAL,
     LEAST_SLOTS,
-    SLOTS_WAIT,
     Reserve,
     SpareBatch,
 )
 from wire.told_answers import ToldAnswers
 
 MOST = 64
+WAIT = 0.002
 
 
 @dataclass
@@ -59,7 +59,7 @@ class World:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.reserve = Reserve(self.store.fill, self.answers, MOST, self._clock)
+        self.reserve = Reserve(self.store.fill, self.answers, MOST, WAIT, self._clock)
 
     def _clock(self) -> float:
         # Each look at the clock takes a while, so that waits end.
@@ -116,12 +116,33 @@ def test_a_store_that_hangs_is_waited_for_once(world: World) -> None:
     begin = world.now
     for _ in range(100):
         assert world.reserve.take(1) == []
-    assert world.now - begin < 2 * SLOTS_WAIT
+    assert world.now - begin < 2 * WAIT
     world.answers.answer_all()
     world.reserve.take(LEAST_SLOTS)
     begin = world.now
     assert world.reserve.take(1) == []
-    assert world.now - begin >= SLOTS_WAIT
+    assert world.now - begin >= WAIT
+
+
+class PromptAnswers(ToldAnswers):
+    """Answers that come during a wait."""
+
+    def wait(self, timeout: float) -> None:
+        """Answers, and notes the bound of the wait."""
+        self.waits.append(timeout)
+        self.answer()
+
+
+def test_a_step_waits_for_slots_as_long_as_it_may(world: World) -> None:
+    """Without a wait a step never waits; with one, slots that come meanwhile are taken."""
+    answers = PromptAnswers()
+    hurried = Reserve(world.store.fill, answers, MOST, 0.0, world._clock)
+    assert hurried.take(1) == []
+    assert answers.waits == []
+    answers.answer_all()
+    patient = Reserve(world.store.fill, answers, MOST, 0.1, world._clock)
+    assert len(patient.take(1)) == 1
+    assert 0.09 < answers.waits[0] <= 0.1
 
 
 def test_free_slots_of_an_ended_session_are_dropped_unasked(world: World) -> None:

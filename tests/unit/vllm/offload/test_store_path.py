@@ -14,6 +14,7 @@ from kvstore_vllm.offload.store_path import LONGEST_DEFERRAL, Stored, StorePath
 from wire.told_answers import ToldAnswers
 
 PAGE, PAGES, MOST = 4, 200, 16
+WAIT = 0.002
 
 
 @dataclass
@@ -42,7 +43,7 @@ class World:
     published: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.reserve = Reserve(self._fill, self.answers, MOST, self._ticking)
+        self.reserve = Reserve(self._fill, self.answers, MOST, WAIT, self._ticking)
         self.path = StorePath(
             PAGE,
             self,
