@@ -11,7 +11,11 @@ MAX_PID_BYTES = 32
 
 
 class InstanceRunning(Exception):
-    """Another server holds the folder."""
+    """Another server holds the folder. ``pid`` is its number in its own pid namespace, if known."""
+
+    def __init__(self, message: str, pid: int | None = None) -> None:
+        super().__init__(message)
+        self.pid = pid
 
 
 class InstanceLock:
@@ -20,6 +24,7 @@ class InstanceLock:
     The kernel releases it when the process ends, in whatever way, so no one has to remove
     anything. The file stays: removing it would let two servers lock two files of one name. Take
     the lock before you touch the folder, because gRPC silently takes a living server's socket.
+    After :class:`InstanceRunning` it can be tried again.
     """
 
     def __init__(self, runtime_dir: RuntimeDir) -> None:
@@ -41,7 +46,8 @@ class InstanceLock:
             os.close(descriptor)
             raise InstanceRunning(
                 f"another kvstore-server (pid {holder or 'unknown'}) serves"
-                f" {self._runtime_dir.path}: stop it, or choose another --runtime-dir"
+                f" {self._runtime_dir.path}: stop it, or choose another --runtime-dir",
+                int(holder) if holder.isdecimal() else None,
             ) from None
         self._descriptor = descriptor
         os.ftruncate(descriptor, 0)

@@ -6,6 +6,7 @@ with ``POOL_EXHAUSTED``, and the client tries again. The server does not start i
 or if the GPU keeps less free memory than the budget.
 
 With a holder, SIGTERM leaves the memory to the next server at once, and SIGINT drains and ends it.
+That server may wait for it already (``replace``).
 Without one both drain.
 
 Health is NOT_SERVING until the threads and the sockets of the server run, and again while one of
@@ -40,7 +41,9 @@ from kvstore.logs import configure_logging
 from kvstore.metrics.http_server import UnusableHttpAddress
 from kvstore.metrics_listener import listen_for_metrics
 from kvstore.reload import Reloader, changes
+from kvstore.replacement import NotReplaced, replace_server
 from kvstore.rpc.attach.server import AttachServer
+from kvstore.rpc.fair_queue import CallThreads
 from kvstore.rpc.health.probes import OwnerProbe, PoolProbe
 from kvstore.rpc.health.watchdog import Health, stacks
 from kvstore.rpc.lane import FEATURE as HOT_LANE
@@ -100,13 +103,13 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CALL_GRACE = 1.0
 # Seconds that a health check waits for the lock of the store.
 OWNER_PATIENCE = 0.25
-# Seconds that a server which leaves its memory to the next waits for the same lock.
+# Seconds that a server which leaves its memory to the next waits for calls, and for that lock.
 FREEZE_PATIENCE = 5.0
 # Seconds after the grace until the process ends by force.
 STOP_PATIENCE = 15.0
 # Reasons not to start. The message of each is for the operator.
 REFUSALS = (
-    *(CarrierRefused, DeviceUnavailable, InstanceRunning, SlabInUse),
+    *(CarrierRefused, DeviceUnavailable, InstanceRunning, NotReplaced, SlabInUse),
     *(UnusableAddress, UnusableHttpAddress, UnusableRuntimeDir),
 )
 EXIT_FAILED = 1
@@ -152,6 +155,7 @@ class Parts(NamedTuple):
     tickers: Iterable[Ticker]
     health: Health
     manager: ServiceManager
+    threads: CallThreads
     # The TCP port, or None without a TCP address.
     port: int | None
 
@@ -168,13 +172,14 @@ def serve(
     Raises the errors of ``REFUSALS``.
     """
     runtime_dir = RuntimeDir(config.runtime_dir, access.sockets.group_id)
-    with InstanceLock(runtime_dir), ExitStack() as stack:
+    # What writes to the memory ends with ``stack``: threads, calls and the disk. So does the lock.
+    # Then the next server gets the memory, and ``rest`` takes its time.
+    with ExitStack() as rest, ExitStack() as stack:
         succession = succession_of(config)
-        # The last thing that ends: nothing here uses the memory any more by then.
-        stack.callback(succession.close)
-        # Before anything is mapped that another server may still write.
-        succession.own()
-        store = build_store(config, succession, access.known.quotas, clock, stack, signals)
+        rest.callback(succession.close)
+        take_place(config, runtime_dir, succession, stack)
+        store = build_store(config, succession, access.known.quotas, clock, rest, stack, signals)
+        rest.callback(succession.leave)
         parts = start(config, access, runtime_dir, store, clock, stack)
         parts.health.begin_serving()
         parts.manager.ready()
@@ -209,15 +214,41 @@ def serve(
     log.info("server_stopped")
 
 
+def take_place(
+    config: Config, runtime_dir: RuntimeDir, succession: Succession, stack: ExitStack
+) -> None:
+    """Takes the lock of the folder and the memory that was left, before anything of it is mapped.
+
+    A server that runs is replaced if the settings say so. Raises ``InstanceRunning``,
+    ``NotReplaced`` or ``CarrierRefused``.
+    """
+    lock = InstanceLock(runtime_dir)
+    try:
+        stack.enter_context(lock)
+    except InstanceRunning as running:
+        if not config.replace:
+            raise
+        replace_server(running.pid, runtime_dir.attach_socket, succession)
+        # The other server gave it up before the memory.
+        stack.enter_context(lock)
+    else:
+        if config.replace:
+            log.info("nothing_to_replace", runtime_dir=str(runtime_dir.path))
+        succession.own()
+
+
 def build_store(
     config: Config,
     succession: Succession,
     quotas: QuotaTable,
     clock: Clock,
+    rest: ExitStack,
     stack: ExitStack,
     signals: Signals,
 ) -> KVStore:
-    """Returns a store over the memory and the disk of the settings. ``stack`` closes both.
+    """Returns a store over the memory and the disk of the settings.
+
+    ``rest`` closes the memory, and ``stack`` the disk before it.
 
     It goes on with what the server before it left, if that fits. One of ``signals`` ends the wait
     for a device. Raises ``DeviceUnavailable``, ``SlabInUse`` or ``CarrierRefused``.
@@ -226,13 +257,13 @@ def build_store(
     arenas = Arenas(
         budget_bytes=config.tier1_bytes,
         extent_bytes=config.bytes_of_an_extent,
-        source=tier_1_source(config, stack, signals, succession.held),
+        source=tier_1_source(config, rest, signals, succession.held),
         extent_ids=extent_ids,
     )
     lower = tier_2(config, extent_ids, arenas.source, succession.held)
     memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
-    stack.callback(memory.close)
-    # The stack closes the disk first: writes and reads end before their memory is unmapped.
+    rest.callback(memory.close)
+    # It is closed first: writes and reads end before their memory is unmapped, or another's.
     disk = tier_3(config)
     stack.callback(disk.close)
 
@@ -334,13 +365,14 @@ def start(
     store.restart_ttls()
     stack.callback(lambda: server.stop(CALL_GRACE).wait())
     stack.callback(store.events.close)
-    return Parts(store, credentials, tickers.values(), health, manager, port)
+    return Parts(store, credentials, tickers.values(), health, manager, threads, port)
 
 
 def leave_to_the_next(parts: Parts, received: signal.Signals, signals: Signals) -> None:
     """Plans that the memory stays for the next server, which workers wait for.
 
-    The threads and sockets end as after a drain: each finishes the calls that it has read.
+    The threads and sockets end as after a drain: each finishes the calls that it has read. Calls
+    over gRPC that are not finished then may still copy pages, so they are waited for too.
     """
     ignore_parent_death()
     # A second signal ends the process at once, and leaves the memory to the next as well.
@@ -349,8 +381,9 @@ def leave_to_the_next(parts: Parts, received: signal.Signals, signals: Signals) 
     log.info("memory_left_to_the_next", signal=received.name)
     parts.health.begin_draining()
     parts.manager.stopping()
-    freeze = partial(parts.store.freeze, FREEZE_PATIENCE)
-    parts.store.succession.leave_to_the_next(freeze)
+    parts.store.succession.leave_to_the_next(
+        lambda: parts.threads.wait_idle(FREEZE_PATIENCE) and parts.store.freeze(FREEZE_PATIENCE)
+    )
 
 
 def drain(parts: Parts, received: signal.Signals, signals: Signals, grace: float) -> None:

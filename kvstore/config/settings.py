@@ -491,6 +491,26 @@ class Config(BaseSettings):
     a folder. Start with: true by hand, false under a supervisor.
     """
 
+    replace: Annotated[
+        bool, Symptoms(log="replacement_begins nothing_to_replace store_recovered")
+    ] = False
+    """Takes the place of the server that runs in `runtime_dir`, with its pages and its workers.
+
+    This server prepares itself, sends SIGTERM to the other one, and goes on with its memory. It
+    ends with status 1, and the other one serves on, if that one does not answer or has no holder.
+    Where no server runs it starts as usual. Needs a folder as `holder`, the other one's.
+    docs/how-to-upgrade.md has the steps. Start with: false, and true for one start.
+    """
+
+    @model_validator(mode="after")
+    def _require_holder_to_replace(self) -> Self:
+        if self.replace and self.holder in ("off", "systemd"):
+            raise ValueError(
+                f"replace needs a folder as holder, which keeps the memory meanwhile; holder is "
+                f"{self.holder}: set --holder, or stop the other server and start this one"
+            )
+        return self
+
     journal_bytes: Annotated[
         Size | None,
         Symptoms(

@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from threading import Lock, local
+from threading import Condition, Lock, local
 from typing import Any, Generic, ParamSpec, TypeVar
 
 W = TypeVar("W")
@@ -137,6 +137,7 @@ class CallThreads(ThreadPoolExecutor):
         self._capacity = capacity
         self._arrived = local()
         self._mutex = Lock()
+        self._idle = Condition(self._mutex)
         self._fair: FairQueue[Callable[[], None]] = FairQueue(thread_count)
         self._counts: dict[Hashable, int] = {}
         self._total = 0
@@ -169,6 +170,14 @@ class CallThreads(ThreadPoolExecutor):
         """Marks the call that is submitted next in this thread as refused."""
         self._arrived.refused = True
 
+    def wait_idle(self, patience: float) -> bool:
+        """Waits until no call waits or runs; returns whether that came within the seconds.
+
+        Calls that are refused do not count. They touch nothing.
+        """
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._total, patience)
+
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """Runs a call when a thread is free for its queue."""
         queue: Hashable = getattr(self._arrived, "queue", OTHER)
@@ -199,6 +208,8 @@ class CallThreads(ThreadPoolExecutor):
             self._counts[queue] -= 1
             if not self._counts[queue]:
                 del self._counts[queue]
+            if not self._total:
+                self._idle.notify_all()
 
 
 def _run(future: "Future[T]", call: Callable[[], T]) -> None:

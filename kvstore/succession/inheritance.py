@@ -79,7 +79,7 @@ class Estate:
         # Those that belong to nobody else yet.
         self._carried = carrier.descriptors()
         # The journal's come first: without it, what is left of a drop that was cut off is dropped.
-        self._names = sorted(self._carried, key=_is_of_journal, reverse=True)
+        self._names = sorted(self._carried, key=is_of_journal, reverse=True)
         self._generations: dict[int, Generations] = {}
 
     def inherit(self, settings: Mapping[str, str], make: MakeCache, now: float) -> Inheritance:
@@ -125,7 +125,7 @@ class Estate:
         gc.collect()
 
     def _open_journal(self) -> DurableJournal:
-        named = {name: each for name, each in self._carried.items() if _is_of_journal(name)}
+        named = {name: each for name, each in self._carried.items() if is_of_journal(name)}
         if not named:
             raise CleanStart("no journal is there")
         try:
@@ -208,7 +208,7 @@ class Estate:
 
     def _drop(self, unused: dict[str, CarriedDescriptor]) -> None:
         """Drops descriptors that nothing is written about, except those of the journal."""
-        gone = {name: each for name, each in unused.items() if not _is_of_journal(name)}
+        gone = {name: each for name, each in unused.items() if not is_of_journal(name)}
         self._carrier.drop(gone)
         _close(gone)
 
@@ -224,7 +224,8 @@ def _mapped(carried: CarriedDescriptor) -> memoryview:
     return map_journal(carried.descriptor, carried.identity.size_bytes)
 
 
-def _is_of_journal(name: str) -> bool:
+def is_of_journal(name: str) -> bool:
+    """Returns whether a name is that of the journal's memory."""
     return name.startswith(JOURNAL_NAMES)
 
 

@@ -16,6 +16,7 @@ from kvstore.holder.carrier import (
     CarrierRefused,
     DescriptorCarrier,
 )
+from kvstore.holder.holder_process import close_all
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.held_memory import HeldMemory
@@ -26,6 +27,7 @@ from kvstore.succession.inheritance import (
     Inheritance,
     InheritedProcess,
     MakeCache,
+    is_of_journal,
     map_journal,
     settings_bytes,
 )
@@ -117,13 +119,30 @@ class Succession:
             recovered_page_count=self.recovered_page_count,
         )
 
-    def own(self) -> None:
-        """Becomes the owner of what the server before left, before any of it is mapped.
+    @property
+    def owned(self) -> bool:
+        """True once this server owns what the server before left."""
+        return self._owned
 
-        Raises :class:`CarrierRefused` if another living process owns it. Without a carrier that
-        answers, this server starts clean, and deposits once one does.
+    def finds_journal(self) -> bool:
+        """Returns whether a server left a journal with the carrier, or keeps one there now.
+
+        Raises ``CarrierFailed``.
         """
         if self._carrier is None:
+            return False
+        carried = self._carrier.descriptors()
+        close_all(each.descriptor for each in carried.values())
+        return any(is_of_journal(name) for name in carried)
+
+    def own(self, *, wait_seconds: float = OWN_PATIENCE) -> None:
+        """Becomes the owner of what the server before left, before any of it is mapped.
+
+        Does nothing if it owns already. Raises :class:`CarrierRefused` if another living process
+        owns it after ``wait_seconds``, and the time that the carrier may take to answer. Without a
+        carrier that answers, this server starts clean, and deposits once one does.
+        """
+        if self._carrier is None or self._owned:
             return
         # Holders do not compare these numbers.
         number = secrets.randbits(INSTANCE_BITS)
@@ -135,7 +154,7 @@ class Succession:
         except CarrierOwned as owned:
             # It may be about to end.
             with suppress(CarrierOwned):
-                self._carrier.own(number, wait_seconds=OWN_PATIENCE)
+                self._carrier.own(number, wait_seconds=wait_seconds)
                 self._owned = True
             if not self._owned:
                 raise CarrierOwned(f"the memory of --holder is in use: {owned}") from owned
@@ -185,10 +204,10 @@ class Succession:
         return self.outlives and carrier is not None and not (carrier.is_lost() or carrier.behind)
 
     def leave_to_the_next(self, freeze: Callable[[], bool]) -> None:
-        """Plans that ``close`` yields: the memory stays for the next server.
+        """Plans that ``leave`` yields: the memory stays for the next server.
 
-        ``freeze`` keeps the calls that are left from changing the cache. If it returns False, the
-        ownership ends with the process.
+        ``freeze`` returns True once nothing can write to the memory any more, and False if that
+        takes too long. Then the ownership ends with the process.
         """
 
         def depart(carrier: DescriptorCarrier) -> None:
@@ -198,20 +217,26 @@ class Succession:
         self._depart = depart
 
     def leave_for_good(self) -> None:
-        """Plans that ``close`` ends all deposits: the memory ends with the server."""
+        """Plans that ``leave`` ends all deposits: the memory ends with the server."""
         self._depart = lambda carrier: carrier.end()
 
-    def close(self) -> None:
-        """Leaves as planned, or else as a killed server does; once, after the threads ended."""
-        if self._carrier is None:
+    def leave(self) -> None:
+        """Leaves as planned, or else as a killed server does; once, after the threads ended.
+
+        The next server may have the memory from now on.
+        """
+        if self._carrier is None or self._depart is None:
             return
         try:
-            if self._depart is not None:
-                self._depart(self._carrier)
+            self._depart(self._carrier)
         except CarrierFailed as failed:
             # The end of the process ends the ownership too.
             log.warning("holder_not_told", why=str(failed))
-        self._carrier.close()
+
+    def close(self) -> None:
+        """Ends the connection to the carrier."""
+        if self._carrier is not None:
+            self._carrier.close()
 
     def _inherit(
         self,

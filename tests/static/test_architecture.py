@@ -78,6 +78,8 @@ ALLOWED = {
     "kvstore/metrics_listener.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
     "kvstore/reload.py": {LOGS, "kvstore.config", "kvstore.service"},
+    "kvstore/replacement.py": WIRE
+    | {ERRORS, "kvstore.holder", "kvstore.rpc", "kvstore.succession"},
     "kvstore/succession_setup.py": {"kvstore.config", "kvstore.holder"}
     | {"kvstore.service_manager", "kvstore.succession"},
     "kvstore/tier_setup.py": {"kvstore.config", "kvstore.signals"}

@@ -112,6 +112,8 @@ def test_the_runtime_folder_is_the_session_s(monkeypatch: pytest.MonkeyPatch) ->
         ),
         ("tier3_path is set and tier3_bytes is 0: there would be no", ["--tier3-path", "/slab"]),
         ("tier3_path is set", ["--tier3-path", "/slab", "--tier3-bytes", "0"]),
+        ("replace needs a folder as holder", ["--replace"]),
+        ("holder is systemd", ["--replace", "--holder", "systemd"]),
         ("with a unit such as 512MiB, and is 'lots'", ["--tier1-bytes", "lots"]),
         ("with a unit such as 512MiB, and is '5 lots'", ["--tier2-bytes", "5 lots"]),
         ("with a unit such as 512MiB, and is '-1'", ["--extent-bytes", "-1"]),

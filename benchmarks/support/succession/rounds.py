@@ -76,6 +76,7 @@ class _Run:
         self._counts = Counter[str]()
         self._gaps: dict[str, list[float]] = {KILL: [], REPLACE: []}
         self._rounds = Counter[str]()
+        self._victim: SpawnProcess | None = None
         self._recoveries: list[dict[str, Any]] = []
         self._snapshots: dict[str, Snapshot] = {}
         self._recovered_at = 0.0
@@ -134,14 +135,18 @@ class _Run:
         Event().wait(self._rng.uniform(*LOAD_SECONDS))
         tables.follow()
         self._snapshots.clear()
-        ended = self._servers.kill() if kind == KILL else self._servers.yield_memory()
-        before = tables.snapshot()
-        if victim is not None:
-            victim[1].kill()
-            victim[1].join()
-        if self._mutant.swapped:
-            self._clients.swap_descriptors(self._holder.folder, self._mutant.swapped)
-        self._servers.begin()
+        self._victim = None if victim is None else victim[1]
+        if kind == REPLACE and self._plan.holder and not self._mutant.swapped:
+            ended = self._servers.replace()
+            # The tables once the first server had given them up.
+            before = self._snapshots[OWNED]
+        else:
+            ended = self._servers.kill()
+            before = tables.snapshot()
+            self._kill_victim()
+            if self._mutant.swapped:
+                self._clients.swap_descriptors(self._holder.folder, self._mutant.swapped)
+            self._servers.begin()
         gap = self._answered(ended)
         self._gaps[kind].append(gap.end - gap.begin)
         self._counts["foreign_writes"] += changed(before, self._snapshots.get(OWNED, before))
@@ -238,9 +243,17 @@ class _Run:
                 self._counts["clean_starts"] += 1
                 sys.stderr.write(f"{line}\n")
 
+    def _kill_victim(self) -> None:
+        """Kills the client that dies in this round, unless it is dead or there is none."""
+        if self._victim is not None:
+            self._victim.kill()
+            self._victim.join()
+
     def _reached(self, name: str) -> None:
         if name == RECOVERED:
             self._recovered_at = time.monotonic()
+        else:
+            self._kill_victim()
         self._snapshots[name] = self._tables.snapshot() if self._tables is not None else {}
 
     def _figures(self, counts: Counter[str]) -> dict[str, Any]:

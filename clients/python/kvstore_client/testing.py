@@ -72,9 +72,9 @@ class RunningStore:
             self.kill()
             raise
 
-    def begin(self) -> None:
-        """Starts the process and returns at once."""
-        command = [sys.executable, *self._program, "--runtime-dir", str(self.runtime_dir)]
+    def begin(self, *more: str) -> None:
+        """Starts the process, with ``more`` arguments, and returns at once."""
+        command = [sys.executable, *self._program, "--runtime-dir", str(self.runtime_dir), *more]
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603  # our own program, the caller's arguments
                 [*command, *self._arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -105,6 +105,27 @@ class RunningStore:
         """Kills the process if it runs, and starts another in the same folder."""
         self.kill()
         self.start(timeout=timeout)
+
+    def replace(self, *, timeout: float = START_TIMEOUT) -> None:
+        """Starts another process with ``--replace``, which takes the place of this one.
+
+        Waits until that serves, and the first has ended with status zero. Raises ``RuntimeError``
+        if that does not come within twice ``timeout``, or if the other process ends. If the first
+        one still runs then, it stays this store's process, and the other one is killed.
+        """
+        first = self._started()
+        self.begin("--replace")
+        other = self._started()
+        try:
+            wait_until(lambda: first.poll() is not None or other.poll() is not None, timeout)
+            if first.poll() == 0:
+                self._wait_serving(timeout)
+        finally:
+            if first.poll() is None:
+                self.kill()
+                self._process = first
+        if other.returncode is not None or first.returncode != 0:
+            raise RuntimeError(f"the store was not replaced:\n{self.log}")
 
     def suspend(self) -> None:
         """Stops the process with SIGSTOP: it keeps its sockets and answers nothing.

@@ -118,3 +118,13 @@ def test_no_queue_has_all_threads() -> None:
         go_on.set()
         pool.shutdown()
     assert all(each is not None and each.done() for each in stuck + also_stuck)
+
+
+def test_idle_is_when_no_call_waits_or_runs(threads: CallThreads, busy: Event) -> None:
+    """A server that gives its memory away waits for that, since calls may copy pages."""
+    waiting = send(threads, "a", int)
+    assert not threads.wait_idle(0)
+    busy.set()
+    assert threads.wait_idle(30)
+    assert waiting is not None
+    assert waiting.done()

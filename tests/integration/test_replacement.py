@@ -1,0 +1,226 @@
+"""A server that takes the place of another one, which serves until then; all are processes."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from threading import Event, Thread
+from typing import Self
+
+import pytest
+
+from kvstore_client import Namespace
+from kvstore_client.testing import RunningStore, running_store, wait_until
+from pages.stamped_pages import (
+    LIMIT,
+    SMALL_STORE,
+    TOKENS,
+    hits,
+    holds_tokens,
+    memfd_mappings,
+    open_client,
+    page_bytes,
+    prompt,
+    write_and_insert,
+)
+from processes.holder_folder import HolderFolder
+
+PAGES = 4
+# Ends itself once the other server has got its signal.
+DIES_THEN = """
+import os, signal, sys
+from kvstore import replacement, server
+send = signal.pidfd_send_signal
+def send_and_die(*arguments):
+    send(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+replacement.signal.pidfd_send_signal = send_and_die
+sys.exit(server.run())
+"""
+# Stops the other server just before the signal.
+STOPS_IT_FIRST = """
+import os, signal, sys
+from functools import partial
+from kvstore import replacement, server
+send = signal.pidfd_send_signal
+def stop_and_send(pidfd, number):
+    send(pidfd, signal.SIGSTOP)
+    send(pidfd, number)
+replacement.signal.pidfd_send_signal = stop_and_send
+server.replace_server = partial(replacement.replace_server, yield_seconds=0.1)
+sys.exit(server.run())
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[HolderFolder]:
+    """Provides a holder's process."""
+    with HolderFolder(tmp_path / "holder") as started:
+        yield started
+
+
+@pytest.fixture
+def flags(holder: HolderFolder) -> tuple[str, ...]:
+    """Provides the settings of a store of 32 pages whose memory the holder keeps."""
+    return (*SMALL_STORE, "--holder", str(holder.path), "--no-holder-start")
+
+
+@pytest.fixture
+def store(flags: tuple[str, ...]) -> Iterator[RunningStore]:
+    """Provides a store with a holder."""
+    with running_store(*flags) as running:
+        yield running
+
+
+def ended(
+    store: RunningStore, *arguments: str, program: tuple[str, ...] = ("-m", "kvstore")
+) -> tuple[int, str]:
+    """Returns the status and the stderr of a server that is started beside a store, and ends."""
+    command = [sys.executable, *program, "--runtime-dir", str(store.runtime_dir), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stderr
+
+
+class Load:
+    """A thread that matches all the time, as a context manager; it raises what a match raised."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._ending = Event()
+        self._error: BaseException | None = None
+        self.match_count = 0
+        self._thread = Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.is_set():
+                with self._namespace.match(TOKENS) as match:
+                    assert holds_tokens(self._namespace, TOKENS, match.pages)
+                self.match_count += 1
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+        assert self._error is None
+
+
+def test_a_client_under_load_notices_nothing_but_misses(store: RunningStore) -> None:
+    """Its pins, its reservation, its mappings and its epoch stay, however often it happens."""
+    client, namespace = open_client(store.runtime_dir)
+    with closing(client):
+        epoch = client.store_epoch
+        write_and_insert(namespace, TOKENS)
+        mappings = memfd_mappings()
+        with (
+            namespace.match(TOKENS) as match,
+            namespace.acquire(prompt(2), total_page_count=PAGES) as acquired,
+        ):
+            reservation = acquired.reservation
+            assert reservation is not None
+            with Load(namespace) as load:
+                for _ in range(3):
+                    store.replace()
+                    before = load.match_count
+                    assert wait_until(lambda: hits(namespace))
+                    assert wait_until(lambda before=before: load.match_count > before)
+            assert holds_tokens(namespace, TOKENS, match.pages)
+            for number, page in enumerate(reservation.pages):
+                namespace.page(page)[:] = page_bytes(prompt(2), number)
+            reservation.insert(prompt(2)[:-1], position=0, base=acquired.match)
+        assert memfd_mappings() == mappings
+        assert client.store_epoch == epoch
+    assert store.log.count("replacement_begins") == 3
+    assert store.log.count("clean_start") == 1
+    assert "instance=4" in store.log
+
+
+def test_where_no_server_runs_it_starts_as_usual(flags: tuple[str, ...]) -> None:
+    """A supervisor can always start it in this way."""
+    with running_store(*flags, "--replace") as store:
+        assert "nothing_to_replace" in store.log
+        client, namespace = open_client(store.runtime_dir)
+        with closing(client):
+            write_and_insert(namespace, TOKENS)
+            store.restart()
+            assert wait_until(lambda: hits(namespace))
+
+
+def test_a_server_without_a_holder_is_not_told_to_end(flags: tuple[str, ...]) -> None:
+    """Its pages would be lost: it serves on."""
+    with running_store(*SMALL_STORE) as store:
+        client, namespace = open_client(store.runtime_dir)
+        with closing(client):
+            write_and_insert(namespace, TOKENS)
+            status, error = ended(store, *flags, "--replace")
+            assert status == 1
+            assert f"pid {store.pid}) leaves no memory" in error
+            assert hits(namespace)
+        assert "SIGTERM" not in store.log
+
+
+def test_a_server_with_another_holder_is_not_told_to_end(
+    store: RunningStore, tmp_path: Path
+) -> None:
+    """Nothing of its memory would come."""
+    with HolderFolder(tmp_path / "other") as other:
+        settings = (*SMALL_STORE, "--holder", str(other.path), "--replace")
+        status, error = ended(store, *settings)
+    assert status == 1
+    assert "keeps its memory elsewhere" in error
+    assert "SIGTERM" not in store.log
+
+
+def test_a_stopped_server_is_not_told_to_end(store: RunningStore, flags: tuple[str, ...]) -> None:
+    """It goes on once it continues, and can be replaced then."""
+    client, namespace = open_client(store.runtime_dir)
+    with closing(client):
+        write_and_insert(namespace, TOKENS)
+        store.suspend()
+        status, error = ended(store, *flags, "--replace")
+        assert status == 1
+        assert "does not answer" in error
+        store.resume()
+        assert wait_until(lambda: hits(namespace))
+        assert "SIGTERM" not in store.log
+        store.replace()
+        assert wait_until(lambda: hits(namespace))
+
+
+def test_a_server_that_stops_after_the_signal_ends_once_it_continues(
+    store: RunningStore, flags: tuple[str, ...]
+) -> None:
+    """The other one says so and ends; the next start goes on with the memory."""
+    client, namespace = open_client(store.runtime_dir)
+    with closing(client):
+        write_and_insert(namespace, TOKENS)
+        status, error = ended(store, *flags, "--replace", program=("-c", STOPS_IT_FIRST))
+        assert status == 1
+        assert "was told to end" in error
+        store.resume()
+        assert store._started().wait(LIMIT) == 0
+        store.start()
+        assert wait_until(lambda: hits(namespace))
+    assert store.log.count("clean_start") == 1
+
+
+def test_if_the_new_server_dies_the_next_start_goes_on(
+    store: RunningStore, flags: tuple[str, ...]
+) -> None:
+    """The memory waits at the holder."""
+    client, namespace = open_client(store.runtime_dir)
+    with closing(client):
+        write_and_insert(namespace, TOKENS)
+        status, _ = ended(store, *flags, "--replace", program=("-c", DIES_THEN))
+        assert status == -9
+        assert store._started().wait(LIMIT) == 0
+        store.start()
+        assert wait_until(lambda: hits(namespace))
+    assert store.log.count("clean_start") == 1
