@@ -15,6 +15,7 @@ from kvstore.metrics.definitions import METRICS
 from kvstore_client import Client, ClientConfig, NamespaceIdentity
 from kvstore_client.page_layout import OpaqueContent, PageLayout
 from kvstore_client.testing import running_store
+from processes.holder_folder import HolderFolder
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 LIMIT = 30.0
@@ -39,7 +40,7 @@ def named(query: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Provides the metrics text of a server with all its tiers in use."""
+    """Provides the metrics text of a server with all its tiers in use, and with a holder."""
     slab = tmp_path_factory.mktemp("slab") / "slab"
     arguments = (
         *("--tier1-bytes", str(3 * PAGES * PAGE_BYTES), "--tier2-bytes", "1MiB"),
@@ -49,7 +50,11 @@ def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     config = ClientConfig(call_timeout=LIMIT)
     layout = PageLayout(PAGE_TOKENS, PAGE_BYTES, OpaqueContent(b"dashboard"))
-    with running_store(*arguments) as store, Client(store.runtime_dir, config) as client:
+    with (
+        HolderFolder(tmp_path_factory.mktemp("holder") / "holder") as holder,
+        running_store(*arguments, "--holder", str(holder.path)) as store,
+        Client(store.runtime_dir, config) as client,
+    ):
         identity = NamespaceIdentity(b"m", display_name='a "model"')
         namespace = client.namespace(identity, layout)
         assert namespace.wait_open(LIMIT), namespace.failure

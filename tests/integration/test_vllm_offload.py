@@ -35,6 +35,8 @@ WINDOWS = (GroupWindow(1, WINDOW),)
 # Long enough for a busy machine.
 TIMEOUT = 20.0
 MOST = 16
+# Seconds that a step waits for slots: longer than any answer takes here.
+WAIT = TIMEOUT
 pytestmark = pytest.mark.store("--tier1-bytes", "256KiB", "--extent-bytes", "256KiB")
 
 
@@ -68,7 +70,7 @@ class Engine:
         self.answers, self.publications = ThreadedAnswers(2), ThreadedAnswers(1)
         publication = Publication(self.work, PAGE)
         self.reserve = Reserve(
-            lambda count: publication.reserve(RequestKey(), count), self.answers, MOST
+            lambda count: publication.reserve(RequestKey(), count), self.answers, MOST, WAIT
         )
         settings = PlannerSettings(page_tokens=PAGE, lookup_timeout=TIMEOUT)
         self.lookups = PrefixLookups(
