@@ -60,13 +60,14 @@ def _no_lock() -> None:
 
 
 def _owner_may_live() -> None:
-    """Grants the ownership to whoever asks."""
+    """Grants the ownership to whoever asks. The owner's own connections keep theirs."""
     claim = holder_process.Ownership.claim
 
     def claim_from_the_living(
         self: holder_process.Ownership, process: holder_process.Process, instance: int
     ) -> bool:
-        self.owner = None
+        if self.owner is not None and not process.same_as(self.owner):
+            self.owner = None
         return claim(self, process, instance)
 
     holder_process.Ownership.claim = claim_from_the_living  # type: ignore[method-assign]
