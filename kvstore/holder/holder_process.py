@@ -929,8 +929,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the holder; returns the exit status."""
-    # An interrupt needs no cleaning up: the kernel closes every descriptor.
+    # The end needs no cleaning up: the kernel closes every descriptor. But it ignores SIGTERM for
+    # the first process of a container, unless a handler is set.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     options = parse(arguments)
     options.folder = options.folder.absolute()
     options.background = detach() if options.background else 0

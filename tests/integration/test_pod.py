@@ -6,11 +6,12 @@ like an emptyDir with fsGroup. The workers mount it read-only.
 
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from kvstore_client import connect_admin
+from kvstore_client import Admin, connect_admin
 from kvstore_client.testing import wait_until
 from processes.contained import Contained, why_not
 
@@ -50,10 +51,25 @@ def volume(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(volume: Path) -> Iterator[Contained]:
     """Provides a store in a folder that it made below the volume."""
-    flags = ("--runtime-dir", str(volume / "store"), "--tier1-bytes", "64MiB")
-    with Contained("-m", "kvstore", *flags, "--log-format", "json") as made:
+    with contained_store(volume) as made:
+        yield made
+
+
+@contextmanager
+def contained_store(volume: Path, *flags: str) -> Iterator[Contained]:
+    """Runs a store in a folder that it makes below the volume, until the end of the block."""
+    own = ("--runtime-dir", str(volume / "store"), "--tier1-bytes", "64MiB")
+    with Contained("-m", "kvstore", *own, "--log-format", "json", *flags) as made:
         made.hear("server_started")
         yield made
+
+
+def slots_of(admin: Admin) -> tuple[int, int]:
+    """Returns how many slots are cached, and how many are reserved or in quarantine."""
+    stats = admin.stats()
+    held = sum(each.reserved_slot_count for each in stats.arenas)
+    cached = sum(each.cached_slot_count for each in stats.arenas)
+    return cached, held + stats.quarantined_slot_count
 
 
 def test_a_pod_shares_pages_and_loses_nothing(store: Contained, volume: Path) -> None:
@@ -75,3 +91,28 @@ def test_a_pod_shares_pages_and_loses_nothing(store: Contained, volume: Path) ->
         assert sum(each.cached_slot_count for each in stats.arenas) > 0
     store.signal(signal.SIGTERM)
     assert store.wait() == 0
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_store_s_container_restarts_beside_its_holder(volume: Path, end: signal.Signals) -> None:
+    """The next store has the pages and the worker's holds. SIGTERM ends the holder too."""
+    mounted = (volume, volume.with_name("mounted"))
+    folder = volume.with_name("for the holder") / "holder"
+    held = ("--holder", str(folder), "--no-holder-start")
+    with Contained("-m", "kvstore.holder", str(folder)) as holder, ExitStack() as stack:
+        holder.hear("serves")
+        with contained_store(volume, *held) as store:
+            worker = Contained("-c", WORKER, str(mounted[1] / "store"), volume=mounted)
+            stack.enter_context(worker)
+            worker.hear("matched")
+            with connect_admin(volume / "store") as admin:
+                before = slots_of(admin)
+            store.signal(end)
+            assert store.wait() == 0 or end is signal.SIGKILL
+        with contained_store(volume, *held), connect_admin(volume / "store") as admin:
+            assert slots_of(admin) == before
+            worker.signal(signal.SIGKILL)
+            worker.wait()
+            assert wait_until(lambda: slots_of(admin) == (before[0], 0))
+        holder.signal(signal.SIGTERM)
+        assert holder.wait() == 0
