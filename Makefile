@@ -1,7 +1,7 @@
 # Thin on purpose: it sets up .venv and calls the programs there. All configuration is in pyproject.toml.
 #
 #   make demo        two workers, one store, a real model   (ARGS='--model tiny' for the small one)
-#   make test        every test, and the coverage of kvstore/core and kvstore/journal
+#   make test        every test, and the coverage of kvstore/core and kvstore/ring
 #   make test-fast   unit, property and static tests with few examples, under 90 seconds
 #   make docs        the documentation as a site, every link checked and every snippet run
 #   make lint        ruff and mypy

@@ -31,7 +31,7 @@ from kvstore.core.journal.rows import (
 )
 from kvstore.core.recovery.written import JournalContents
 from kvstore.core.values.tokens import TOKEN_BYTES
-from kvstore.journal import (
+from kvstore.ring import (
     JournalDamaged,
     NeverCreated,
     OtherVersion,
@@ -120,7 +120,7 @@ class DurableJournal:
         """Returns the journal that an earlier process left. Writes nothing.
 
         ``memories`` are all whose names begin with "journal-". Raises
-        :class:`~kvstore.journal.JournalUnusable`.
+        :class:`~kvstore.ring.JournalUnusable`.
         """
         memory, segments = find_memories(memories)
         holds = HoldTable.open(memory)

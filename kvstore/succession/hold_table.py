@@ -8,8 +8,8 @@ from typing import Final, Self
 from xxhash import xxh3_64_intdigest
 
 from kvstore.core.journal.rows import HoldKey, HoldRow
-from kvstore.journal.errors import JournalDamaged
-from kvstore.journal.header import (
+from kvstore.ring.errors import JournalDamaged
+from kvstore.ring.header import (
     HEADER_BYTES,
     WORD_MASK,
     MemoryHeader,

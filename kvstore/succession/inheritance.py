@@ -22,7 +22,7 @@ from kvstore.core.recovery.recover import Recovered, recover
 from kvstore.core.values.slots import CACHED, NO_CHECKSUM, ExtentSlots, Generations
 from kvstore.holder.carrier import CarriedDescriptor, DescriptorCarrier
 from kvstore.holder.holder_process import DescriptorKind
-from kvstore.journal import JournalUnusable
+from kvstore.ring import JournalUnusable
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import ExtentUnusable, StorageError
 from kvstore.storage.extent import ExtentShape

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-from kvstore.journal import NeverCreated
+from kvstore.ring import NeverCreated
 
 # Returns a mapped, writable memory of zeros of a name and a size in bytes.
 MakeMemory: TypeAlias = Callable[[str, int], memoryview]

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
-from journal import steps
-from journal.steps import NUMBER, SIZES, Journal, Memories
+from rings import steps
+from rings.steps import NUMBER, SIZES, Journal, Memories
 
 KILLS = 30
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import (
 )
 from hypothesis.strategies import DataObject, data, integers, sampled_from
 
-from journal.ring_model import NUMBER_BYTES, RingModel, number_of, segments
+from rings.ring_model import NUMBER_BYTES, RingModel, number_of, segments
 
 
 class RingMachine(RuleBasedStateMachine):

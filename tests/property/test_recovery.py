@@ -13,8 +13,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from journaled import machines
 from machine.state import COUNTS
+from recoveries import machines
 
 # Each example takes about two hundred recoveries.
 SHARE = 0.04

@@ -48,10 +48,10 @@ LOGS = "kvstore.logs"
 WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
 # Package or module -> what it may import of GOVERNED, besides itself.
 ALLOWED = {
-    "kvstore/journal": set(),
-    "kvstore/core": {ERRORS, "kvstore.journal"},
+    "kvstore/ring": set(),
+    "kvstore/core": {ERRORS},
     "kvstore/storage": {ERRORS, "kvstore.core", "kvstore.holder", "torch", "cupy"},
-    "kvstore/succession": {ERRORS, "kvstore.core", "kvstore.holder", "kvstore.journal"}
+    "kvstore/succession": {ERRORS, "kvstore.core", "kvstore.holder", "kvstore.ring"}
     | {"kvstore.storage"},
     "kvstore/service": {ERRORS, TRACING, "kvstore.core", "kvstore.storage"}
     | {"kvstore.succession"},
@@ -194,11 +194,11 @@ SCHEDULER = [path for path in ALLOWED if path.startswith("inference_worker/engin
 @pytest.mark.parametrize(
     ("pure", "own"),
     [
-        ("kvstore/core", {"kvstore.core", "kvstore.journal", ERRORS}),
-        ("kvstore/journal", {"kvstore.journal", "xxhash"}),
+        ("kvstore/core", {"kvstore.core", ERRORS}),
+        ("kvstore/ring", {"kvstore.ring", "xxhash"}),
         *((path, ALLOWED[path]) for path in SCHEDULER),
     ],
-    ids=["core", "journal", *SCHEDULER],
+    ids=["core", "ring", *SCHEDULER],
 )
 def test_what_decides_is_pure(pure: str, own: set[str]) -> None:
     """It imports the standard library without its effects, what is named here, and itself."""

@@ -150,8 +150,6 @@ class _Run:
         gap = self._answered(ended)
         self._gaps[kind].append(gap.end - gap.begin)
         self._counts["foreign_writes"] += changed(before, self._snapshots.get(OWNED, before))
-        # Otherwise most pages would be evicted before they are matched.
-        self._clients.shared.pausing.set()
         if victim is not None:
             self._check_victim(*victim)
         oracle.check(before, self._snapshots[RECOVERED])
@@ -254,7 +252,12 @@ class _Run:
             self._recovered_at = time.monotonic()
         else:
             self._kill_victim()
-        self._snapshots[name] = self._tables.snapshot() if self._tables is not None else {}
+        if self._tables is None:
+            return  # the first server
+        # Otherwise pages would be evicted, and slots of lost pages freed, before the check.
+        if name == RECOVERED:
+            self._clients.shared.pausing.set()
+        self._snapshots[name] = self._tables.snapshot()
 
     def _figures(self, counts: Counter[str]) -> dict[str, Any]:
         counts += self._counts

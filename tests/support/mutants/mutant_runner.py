@@ -11,8 +11,8 @@ from itertools import product
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from journaled import machines
 from machine import cache_machine
+from recoveries import machines
 
 
 def main() -> int:

@@ -34,7 +34,7 @@ from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLay
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Identity
 from kvstore.core.values.slots import INDEX_BITS, ExtentSlots
-from kvstore.journal import (
+from kvstore.ring import (
     JournalDamaged,
     NeverCreated,
     OtherVersion,

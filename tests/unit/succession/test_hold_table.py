@@ -4,10 +4,10 @@ import struct
 
 import pytest
 
-from journal.recording_memory import WriteLog
 from kvstore.core.journal.rows import PIN_SCOPE, HoldKey, HoldRow
-from kvstore.journal import JournalDamaged, NeverCreated, WrongMemory
+from kvstore.ring import JournalDamaged, NeverCreated, WrongMemory
 from kvstore.succession.hold_table import HoldTable
+from rings.recording_memory import WriteLog
 
 IDENTITY = b"sixteen random b"
 

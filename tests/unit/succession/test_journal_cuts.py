@@ -8,14 +8,14 @@ from typing import Self, SupportsIndex, TypeVar
 import pytest
 
 from core.core_builders import CoreWorld
-from journal.recording_memory import Crash, WriteLog
-from journaled.snapshot import Snapshot
 from kvstore.core.cache import PrefixCache
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.journal.journal import Journal
 from kvstore.core.recovery.recover import recover
-from kvstore.journal import NeverCreated
+from kvstore.ring import NeverCreated
 from kvstore.succession.durable_journal import DurableJournal, StoreRow
+from recoveries.snapshot import Snapshot
+from rings.recording_memory import Crash, WriteLog
 
 # Thousands of starts, which run no line that other tests do not.
 pytestmark = pytest.mark.no_cover

@@ -1,8 +1,8 @@
 """Writes that wait for a memory."""
 
-from journaled.list_memory import Appended, Buried, Cleared, ListMemory, Put
 from kvstore.core.journal.rows import CounterRow, HoldKey, Table, encode_row
 from kvstore.core.recovery.late_writes import LateWrites
+from recoveries.list_memory import Appended, Buried, Cleared, ListMemory, Put
 
 
 def test_all_writes_are_done_in_their_order() -> None:

@@ -6,9 +6,6 @@ import pytest
 
 from core.core_builders import ADMIN, FILLER, NAMESPACE_ID, OWNER, Worker, make_layout, paged
 from core.verify_calls import ask, conclude, publish
-from journaled.list_memory import Cleared, Moved, WatchedGenerations, Write
-from journaled.snapshot import Snapshot
-from journaled.world import JournaledWorld
 from kvstore.core.cache import PrefixCache
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.journal.records import DetachRecord, PagesRecord, RecordKind, decode, encode
@@ -28,6 +25,9 @@ from kvstore.core.values.requests import (
 )
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import IdReused, LeaseExpired, NotAttached, Tombstoned
+from recoveries.list_memory import Cleared, Moved, WatchedGenerations, Write
+from recoveries.snapshot import Snapshot
+from recoveries.world import JournaledWorld
 
 
 @pytest.fixture

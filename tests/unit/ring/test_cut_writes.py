@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from journal.recording_memory import Crash, RecordingMemory, WriteLog
-from journal.ring_model import IDENTITY, number_of, payload
-from kvstore.journal import NeverCreated, RecordRing
+from kvstore.ring import NeverCreated, RecordRing
+from rings.recording_memory import Crash, RecordingMemory, WriteLog
+from rings.ring_model import IDENTITY, number_of, payload
 
 # Thousands of starts, which run no line that other tests do not.
 pytestmark = pytest.mark.no_cover

@@ -2,14 +2,14 @@
 
 import pytest
 
-from kvstore.journal import (
+from kvstore.ring import (
     JournalDamaged,
     NeverCreated,
     OtherVersion,
     RecordRing,
     WrongMemory,
 )
-from kvstore.journal.header import MemoryHeader, commit, read_header
+from kvstore.ring.header import MemoryHeader, commit, read_header
 from kvstore.succession.hold_table import HoldTable
 
 IDENTITY = b"sixteen random b"

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from kvstore.journal.errors import JournalDamaged, NeverCreated, OtherVersion, WrongMemory
+from kvstore.ring.errors import JournalDamaged, NeverCreated, OtherVersion, WrongMemory
 
 FORMAT_VERSION: Final = 1
 HEADER_BYTES: Final = 128

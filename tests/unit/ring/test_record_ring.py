@@ -4,8 +4,7 @@ from random import Random
 
 import pytest
 
-from journal.ring_model import IDENTITY, RingModel, number_of, payload, segments
-from kvstore.journal import (
+from kvstore.ring import (
     JournalDamaged,
     JournalUnusable,
     NeverCreated,
@@ -14,6 +13,7 @@ from kvstore.journal import (
     RingFull,
     WrongMemory,
 )
+from rings.ring_model import IDENTITY, RingModel, number_of, payload, segments
 
 
 def keep(view: memoryview) -> memoryview:

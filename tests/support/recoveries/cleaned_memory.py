@@ -3,13 +3,13 @@
 from array import array
 from collections.abc import Callable, Hashable, Mapping
 
-from journaled.list_memory import Found, ListMemory
 from kvstore.core.cache import PrefixCache
 from kvstore.core.journal.memory import Buffer
 from kvstore.core.journal.rows import HoldKey, Row, Table
 from kvstore.core.recovery.recover import recover
 from kvstore.core.recovery.written import JournalContents
 from kvstore.succession.durable_journal import DurableJournal, StoreRow
+from recoveries.list_memory import Found, ListMemory
 
 SIZE_BYTES = 256 << 10
 # Records to clean at each write.

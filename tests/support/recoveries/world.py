@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from core.core_builders import CoreWorld, Worker
-from journaled.witness import Witness
 from kvstore.core.cache import PrefixCache
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.recovery.recover import Recovered
+from recoveries.witness import Witness
 
 
 class JournaledWorld(CoreWorld):

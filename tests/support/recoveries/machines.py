@@ -2,15 +2,15 @@
 
 from hypothesis.stateful import initialize
 
-from journaled.cleaned_memory import CleanedMemory
-from journaled.list_memory import ListMemory
-from journaled.witness import Witness
 from kvstore.core.cache import PrefixCache
 from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.pool.tier_policy import TierPolicy, WantedMoves
 from machine import cache_machine
 from machine.moves import POLICIES as TIER_POLICIES
 from machine.state import COUNTS, EPOCH
+from recoveries.cleaned_memory import CleanedMemory
+from recoveries.list_memory import ListMemory
+from recoveries.witness import Witness
 
 
 class Journaled(cache_machine.CacheMachine):

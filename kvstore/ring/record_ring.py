@@ -6,14 +6,14 @@ from typing import Final, NoReturn, Self
 
 from xxhash import xxh3_64_intdigest
 
-from kvstore.journal.errors import (
+from kvstore.ring.errors import (
     JournalDamaged,
     JournalUnusable,
     RecordTooLarge,
     RingFull,
     WrongMemory,
 )
-from kvstore.journal.header import (
+from kvstore.ring.header import (
     WORD_MASK,
     MemoryHeader,
     Payload,

@@ -12,7 +12,7 @@ from random import Random
 from typing import NamedTuple, Self
 
 from kvstore.core.journal.rows import PIN_SCOPE, HoldKey, HoldRow
-from kvstore.journal import RecordRing
+from kvstore.ring import RecordRing
 from kvstore.succession.hold_table import HoldTable
 
 NUMBER = struct.Struct("=Q")

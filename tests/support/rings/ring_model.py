@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from random import Random
 
-from kvstore.journal import RecordRing
+from kvstore.ring import RecordRing
 
 IDENTITY = b"a ring's identit"
 NUMBER_BYTES = 4

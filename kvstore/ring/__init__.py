@@ -8,7 +8,7 @@ or not at all. Therefore each structure writes the word that commits a change la
 stray writes: any damage makes the whole memory unusable, which is :class:`JournalUnusable`.
 """
 
-from kvstore.journal.errors import (
+from kvstore.ring.errors import (
     JournalDamaged,
     JournalUnusable,
     NeverCreated,
@@ -17,7 +17,7 @@ from kvstore.journal.errors import (
     RingFull,
     WrongMemory,
 )
-from kvstore.journal.record_ring import RecordRing
+from kvstore.ring.record_ring import RecordRing
 
 __all__ = [
     "JournalDamaged",

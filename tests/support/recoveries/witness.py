@@ -9,9 +9,6 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import ParamSpec, TypeVar
 
-from journaled.cleaned_memory import CleanedMemory
-from journaled.list_memory import ListMemory, Remains, WatchedGenerations
-from journaled.snapshot import Copy, Snapshot
 from kvstore.core.cache import PrefixCache
 from kvstore.core.index.node import Position
 from kvstore.core.index.radix import path_tokens
@@ -21,6 +18,9 @@ from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.recovery.recover import Recovered, recover
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
+from recoveries.cleaned_memory import CleanedMemory
+from recoveries.list_memory import ListMemory, Remains, WatchedGenerations
+from recoveries.snapshot import Copy, Snapshot
 
 MakeCache = Callable[[], PrefixCache]
 Given = ParamSpec("Given")
