@@ -58,7 +58,7 @@ ALLOWED = {
     "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.service", "kvstore.succession"},
     "kvstore/rpc": WIRE
     | {ERRORS, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
-    | {"kvstore.core", "kvstore.service"},
+    | {"kvstore.core", "kvstore.service", "kvstore.succession"},
     "kvstore/holder": {"kvstore.service_manager"},
     # It runs alone, and imports nothing of ours.
     "kvstore/holder/holder_process.py": set(),

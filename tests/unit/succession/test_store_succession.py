@@ -326,7 +326,10 @@ def test_another_setting_is_named(carrier: MemoryCarrier) -> None:
     """Settings that one server has and the other one lacks count too."""
     Server(carrier).end()
     second = Server(carrier, device="cuda:0", tier3_path="/slab")
-    assert second.log["clean_start"]["why"] == "these settings changed: device, tier3_path"
+    why = "these settings changed: device, tier3_path"
+    use = second.succession.use()
+    assert use is not None
+    assert second.log["clean_start"]["why"] == use.clean_start == why
     second.end()
 
 
@@ -342,4 +345,7 @@ def test_an_error_that_nobody_foresaw_is_a_clean_start(
     monkeypatch.setattr("kvstore.succession.inheritance.recover", fail)
     second = Server(carrier)
     assert second.log["clean_start"]["why"] == "the recovery failed"
+    use = second.succession.use()
+    assert use is not None
+    assert (use.clean_start, use.instance) == ("the recovery failed: KeyError('a bug')", 1)
     second.end()
