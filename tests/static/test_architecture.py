@@ -161,6 +161,18 @@ def test_a_package_imports_only_what_it_may(package: str) -> None:
     assert wrong == []
 
 
+def test_the_service_knows_no_kind_of_page_store() -> None:
+    """It speaks to the interface alone; what opens a slab is the composition root."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {module}"
+        for package in ("kvstore/service", "kvstore/rpc", "kvstore/metrics")
+        for path in files_of(package)
+        for module, node in modules_imported(path)
+        if belongs(module, ("kvstore.storage.slab",))
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("layer", CORE_LAYERS)
 def test_a_layer_of_the_core_imports_only_downward(layer: str) -> None:
     """No layer of the core imports from a layer above it, nor from the cache over them all."""
