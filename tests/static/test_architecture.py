@@ -53,6 +53,7 @@ ALLOWED = {
     "kvstore/storage": {ERRORS, "kvstore.core", "kvstore.holder", "torch", "cupy"},
     "kvstore/succession": {ERRORS, "kvstore.core", "kvstore.holder", "kvstore.ring"}
     | {"kvstore.storage"},
+    "kvstore/remote": {ERRORS, FILES},
     "kvstore/service": {ERRORS, TRACING, "kvstore.core", "kvstore.storage"}
     | {"kvstore.succession"},
     "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.service", "kvstore.succession"},
