@@ -80,7 +80,7 @@ from kvstore.signals import Signals, ignore_parent_death
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import DeviceUnavailable, SlabInUse
 from kvstore.storage.memory_tiers import Tiers
-from kvstore.storage.slab.policy import FirstTouch
+from kvstore.storage.write_admission import FirstTouch
 from kvstore.succession.store_succession import Succession
 from kvstore.succession_setup import succession_of
 from kvstore.tier_setup import tier_1_source, tier_2, tier_3
@@ -264,8 +264,8 @@ def build_store(
     memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
     rest.callback(memory.close)
     # It is closed first: writes and reads end before their memory is unmapped, or another's.
-    disk = tier_3(config)
-    stack.callback(disk.close)
+    slow_tier = tier_3(config)
+    stack.callback(slow_tier.close)
 
     def make(epoch: int) -> PrefixCache:
         return PrefixCache(
@@ -277,7 +277,7 @@ def build_store(
             recycled=memory.poison if config.debug_poison_freed_slots else None,
             index=INDEXES[config.prefix_cache_backend],
             tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
-            has_disk=disk.slab is not None,
+            has_disk=slow_tier.page_store is not None,
         )
 
     store = KVStore(
@@ -286,7 +286,7 @@ def build_store(
         lower=lower,
         clock=clock,
         sampler=Sampler(config.verify_rate),
-        disk=disk,
+        slow_tier=slow_tier,
         admission=FirstTouch() if config.tier3_write == "through" else None,
         prefix_cache_backend=config.prefix_cache_backend,
         succession=succession,

@@ -21,7 +21,7 @@ from kvstore.metrics.scrape import (
     THREADS,
     TIERS,
 )
-from kvstore.service.page_io.disk_slab import DiskState
+from kvstore.service.page_io.slow_tier import TierState
 
 OF_LOOKUPS: Final = (
     counter(
@@ -311,7 +311,7 @@ OF_TIERS: Final = (
         "1 while tier 3 takes and gives pages, 0 when its disk failed. Of tier 3 nothing is shown "
         "where there is none.",
         "0: `slab_failed` or `tier3_removal_failed` in the log; see the disk, then restart.",
-        DISK.each(lambda tier3: tier3.disk.state is DiskState.OPEN),
+        DISK.each(lambda tier3: tier3.disk.state is TierState.OPEN),
     ),
     gauge(
         "kvstore_tier3_pages",

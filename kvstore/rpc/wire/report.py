@@ -21,7 +21,7 @@ from kvstore.core.stats import (
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.slots import SlotState
 from kvstore.rpc.wire.convert import identity_message, layout_message
-from kvstore.service.page_io.disk_slab import DiskState
+from kvstore.service.page_io.slow_tier import TierState
 from kvstore.service.page_io.tier3 import Tier3Use
 from kvstore.service.store import CudaIpcExport, ExtentDescription, HostExport
 from kvstore.service.tenancy.rate_limit import Requests
@@ -78,9 +78,9 @@ def exported_extents(extents: Sequence[ExtentDescription]) -> ExportedExtents:
 
 
 STATES = {
-    DiskState.ABSENT: store_pb2.Tier3Stats.STATE_ABSENT,
-    DiskState.OPEN: store_pb2.Tier3Stats.STATE_OPEN,
-    DiskState.FAILED: store_pb2.Tier3Stats.STATE_FAILED,
+    TierState.ABSENT: store_pb2.Tier3Stats.STATE_ABSENT,
+    TierState.OPEN: store_pb2.Tier3Stats.STATE_OPEN,
+    TierState.FAILED: store_pb2.Tier3Stats.STATE_FAILED,
 }
 
 

@@ -7,12 +7,10 @@ from hashlib import blake2b
 from pathlib import Path
 from random import Random
 
-from kvstore.storage.slab.header import PageKey
+from kvstore.storage.page_store import PageKey, PageRead, PageWrite, ReadAnswer
 from kvstore.storage.slab.layout import ALIGNMENT
 from kvstore.storage.slab.policy import SlabPolicy
-from kvstore.storage.slab.reader import PageRead, ReadAnswer
 from kvstore.storage.slab.slab import Slab, SlabConfig
-from kvstore.storage.slab.tables import SlabPage
 
 PAGE_BYTES = 8192
 SEGMENT_BYTES = 1 << 20
@@ -63,7 +61,7 @@ class SlabRig:
         """Begins to write page ``number`` after ``parent``; None where it was not taken."""
         done: Future[bool] = Future()
         above = namespace if parent is None else key(parent, namespace).digest
-        page = SlabPage(key(number, namespace), above, number + 1)
+        page = PageWrite(key(number, namespace), above, number + 1)
         whole = memory(size)
         whole[:] = page_bytes(number, size)
         part = size // ranks

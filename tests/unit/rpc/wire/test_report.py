@@ -24,10 +24,10 @@ from kvstore.core.values.limits import Limits, Quotas
 from kvstore.core.values.slots import SlotState
 from kvstore.rpc.wire import report
 from kvstore.rpc.wire.report import succession_message, tier_3_message
-from kvstore.service.page_io.disk_slab import DiskState, DiskUse
+from kvstore.service.page_io.slow_tier import TierState, TierUse
 from kvstore.service.page_io.tier3 import Tier3Use
 from kvstore.service.tenancy.rate_limit import Requests
-from kvstore.storage.slab.tables import SlabCounters
+from kvstore.storage.page_store import StoreCounters
 from kvstore.succession.store_succession import SuccessionUse
 from kvstore.v1 import lease_pb2, store_pb2, types_pb2
 
@@ -143,12 +143,12 @@ HOLD = HoldStats(
 )
 
 TIER_3 = Tier3Use(
-    DiskUse(
-        DiskState.OPEN,
+    TierUse(
+        TierState.OPEN,
         size_bytes=200,
         page_count=201,
         slot_count=202,
-        counters=SlabCounters(
+        counters=StoreCounters(
             written_pages=203,
             refused_writes=204,
             read_pages=205,
