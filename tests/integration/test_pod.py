@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.manifests import Pod, resources
+from deploy.units import DEPLOY
 from kvstore_client import Admin, connect_admin
 from kvstore_client.testing import wait_until
 from processes.contained import Contained, why_not
@@ -95,11 +97,19 @@ def test_a_pod_shares_pages_and_loses_nothing(store: Contained, volume: Path) ->
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_store_s_container_restarts_beside_its_holder(volume: Path, end: signal.Signals) -> None:
-    """The next store has the pages and the worker's holds. SIGTERM ends the holder too."""
+    """The next store has the pages and the worker's holds. SIGTERM ends the holder too.
+
+    The holder's command is that of the manifest.
+    """
     mounted = (volume, volume.with_name("mounted"))
-    folder = volume.with_name("for the holder") / "holder"
-    held = ("--holder", str(folder), "--no-holder-start")
-    with Contained("-m", "kvstore.holder", str(folder)) as holder, ExitStack() as stack:
+    own = volume.with_name("for the holder")
+    (pod,) = Pod.all_of(resources(DEPLOY / "kubernetes" / "sidecar"))
+    sidecar = pod.containers["holder"]
+    _, *words = [
+        each.replace(sidecar.mounts["holder"], str(own)) for each in sidecar.spec["command"]
+    ]
+    held = ("--holder", words[0], "--no-holder-start")
+    with Contained("-m", "kvstore.holder", *words) as holder, ExitStack() as stack:
         holder.hear("serves")
         with contained_store(volume, *held) as store:
             worker = Contained("-c", WORKER, str(mounted[1] / "store"), volume=mounted)

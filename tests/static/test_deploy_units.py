@@ -47,12 +47,12 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Config:
     return load_config(["--config-file", str(DEPLOY / "kvstore.toml")])
 
 
-@pytest.fixture(params=UNITS.values(), ids=UNITS)
+@pytest.fixture(params=list(UNITS.values()), ids=list(UNITS))
 def runnable_unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Returns a copy of a unit that names a program of this machine, as tools look for it."""
-    for unit in UNITS.values():
-        runnable(unit, tmp_path)
-    return tmp_path / request.param.name
+    """Returns a copy of a unit, beside those of the others, which it may name."""
+    own: Path = request.param
+    copies = {unit: runnable(unit, tmp_path) for unit in UNITS.values()}
+    return copies[own]
 
 
 def runnable(unit: Path, folder: Path) -> Path:
