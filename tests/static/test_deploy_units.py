@@ -47,12 +47,13 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Config:
     return load_config(["--config-file", str(DEPLOY / "kvstore.toml")])
 
 
-@pytest.fixture(params=UNITS.values(), ids=UNITS)
+@pytest.fixture(params=list(UNITS.values()), ids=list(UNITS))
 def runnable_unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Returns a copy of a unit that names a program of this machine, as tools look for it."""
     for unit in UNITS.values():
         runnable(unit, tmp_path)
-    return tmp_path / request.param.name
+    chosen: Path = request.param
+    return tmp_path / chosen.name
 
 
 def runnable(unit: Path, folder: Path) -> Path:
