@@ -103,7 +103,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CALL_GRACE = 1.0
 # Seconds that a health check waits for the lock of the store.
 OWNER_PATIENCE = 0.25
-# Seconds that a server which leaves its memory to the next waits for calls, and for that lock.
+# Seconds that a server which leaves its memory to the next still serves, to leave a small journal.
+CLEAN_PATIENCE = 2.0
+# Seconds that it then waits for calls, and for that lock.
 FREEZE_PATIENCE = 5.0
 # Seconds after the grace until the process ends by force.
 STOP_PATIENCE = 15.0
@@ -371,13 +373,15 @@ def start(
 def leave_to_the_next(parts: Parts, received: signal.Signals, signals: Signals) -> None:
     """Plans that the memory stays for the next server, which workers wait for.
 
-    The threads and sockets end as after a drain: each finishes the calls that it has read. Calls
-    over gRPC that are not finished then may still copy pages, so they are waited for too.
+    First it cleans the journal, all of which the next one reads before it answers. Then the threads
+    and sockets end as after a drain: each finishes the calls that it has read. Calls over gRPC that
+    are not finished then may still copy pages, so they are waited for too.
     """
     ignore_parent_death()
     # A second signal ends the process at once, and leaves the memory to the next as well.
     signals.let_go(STOP_SIGNALS)
     _end_in_time(STOP_PATIENCE)
+    parts.store.clean_whole_journal(CLEAN_PATIENCE)
     log.info("memory_left_to_the_next", signal=received.name)
     parts.health.begin_draining()
     parts.manager.stopping()

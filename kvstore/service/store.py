@@ -216,6 +216,19 @@ class KVStore:
                 more = journal.clean()
             sleep(PAUSE)
 
+    def clean_whole_journal(self, patience: float) -> None:
+        """Drops what no recovery needs of the journal, in at most ``patience`` seconds.
+
+        Calls are served meanwhile. The next server then reads less before it answers.
+        """
+        journal, until = self.succession.journal, self._clock() + patience
+        end = 0 if journal is None else journal.end
+        more = journal is not None
+        while more and journal is not None and self._clock() < until:
+            with self._mutex:
+                more = journal.clean_before(end)
+            sleep(PAUSE)
+
     def uptime(self) -> float:
         """Returns the time since the start, in seconds."""
         return self._clock() - self.started_at

@@ -17,7 +17,7 @@ import structlog
 from xxhash import xxh3_64_intdigest
 
 from kvstore.core import PrefixCache
-from kvstore.core.journal.rows import ExtentRow, Table
+from kvstore.core.journal.rows import ExtentRow, Row, Table
 from kvstore.core.recovery.recover import Recovered, recover
 from kvstore.core.values.slots import CACHED, NO_CHECKSUM, ExtentSlots, Generations
 from kvstore.holder.carrier import CarriedDescriptor, DescriptorCarrier
@@ -110,7 +110,7 @@ class Estate:
             self._sample(extent)
         for each in processes:
             del self._carried[process_name(each.process_id)]
-        self._go_on(recovered, journal)
+        self._go_on(recovered, journal, contents.rows)
         self._drop(self._carried)
         return Inheritance(cache, journal, processes)
 
@@ -190,10 +190,14 @@ class Estate:
                     f"slot {index} of extent {extent.extent_id} has other bytes than were written"
                 )
 
-    def _go_on(self, recovered: Recovered, journal: DurableJournal) -> None:
+    def _go_on(
+        self,
+        recovered: Recovered,
+        journal: DurableJournal,
+        rows: Mapping[Table, Mapping[object, Row]],
+    ) -> None:
         """Writes from now on: first that another server goes on, and what is not there any more."""
         cache, store = recovered.cache, journal.store
-        contents = journal.contents()
         journal.follow(cache)
         recovered.go_on(journal)
         journal.replace_store(store._replace(instance=store.instance + 1))
@@ -203,7 +207,7 @@ class Estate:
             Table.MAPPINGS: cache.state.mappings.process_ids,
         }
         for table, kept in there.items():
-            for key in contents.rows[table].keys() - set(kept):
+            for key in rows[table].keys() - set(kept):
                 journal.clear(table, key)
 
     def _drop(self, unused: dict[str, CarriedDescriptor]) -> None:
