@@ -137,9 +137,9 @@ def _authenticated(connection: RespConnection) -> None:
     try:
         connection.simple()
     except RemoteError as error:
-        if error.reaction is not Reaction.VALUE:
+        # A server without a password refuses any, by an error that has no word of its own.
+        if not str(error).startswith("ERR AUTH"):
             raise
-        # A server without a password refuses any, by an error of no class of its own.
         raise CredentialRefused(str(error)) from error
 
 

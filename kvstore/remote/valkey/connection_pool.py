@@ -50,9 +50,7 @@ class ConnectionPool:
         """
         with self._changed:
             if insist:
-                self._error, self._is_wanted = None, True
-                self._attempt_start = monotonic()
-                self._changed.notify_all()
+                self._start_again()
             while True:
                 if self._is_closed:
                     raise EngineClosed("the engine was closed")
@@ -99,13 +97,14 @@ class ConnectionPool:
                 return found
             found.close()
             self._start_again()
-            self._changed.notify_all()
         return None
 
     def _start_again(self) -> None:
-        """Notes that a connection is missing: the time of an attempt begins now."""
+        """Makes a new attempt at once if the last connection ended, whatever came of the last."""
         if not self._idle and not self._used:
+            self._error, self._is_wanted = None, True
             self._attempt_start = monotonic()
+            self._changed.notify_all()
 
     def _connection_due(self, deadline: float) -> float:
         if self._error is not None:
