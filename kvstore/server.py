@@ -316,7 +316,7 @@ def start(
         each.start()
         stack.callback(each.close)
     _collect(clock, stack)
-    _keep_carrier(succession, clock, stack)
+    _keep_carrier(store, clock, stack)
     lanes = stack.enter_context(HotLanes(store, credentials, clock))
     attach = AttachServer(
         runtime_dir.attach_socket,
@@ -439,13 +439,13 @@ def _collect(clock: Clock, stack: ExitStack) -> None:
     stack.callback(ticker.close)
 
 
-def _keep_carrier(succession: Succession, clock: Clock, stack: ExitStack) -> None:
+def _keep_carrier(store: KVStore, clock: Clock, stack: ExitStack) -> None:
     """Starts the thread that finds a lost carrier again. It may take as long as a process's start.
 
     Health does not watch it: the store answers all the same.
     """
-    if succession.held.outlives:
-        ticker = CarrierKeeper(succession, clock=clock, interval=CARRIER_SECONDS)
+    if store.succession.held.outlives:
+        ticker = CarrierKeeper(store, clock=clock, interval=CARRIER_SECONDS)
         ticker.start()
         stack.callback(ticker.close)
 

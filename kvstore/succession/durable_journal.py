@@ -266,9 +266,9 @@ class DurableJournal:
         return (was_dead or nearly_full) and self.used_bytes > above * capacity
 
     def clean_before(self, end: int, records: int = 64) -> bool:
-        """Cleans a few of the oldest records, all of which are before the place ``end``.
+        """Cleans a few of the oldest records, if they are before the place ``end``.
 
-        Returns True if there are more of these. Raises nothing.
+        Returns True if there are more before it. Raises nothing.
         """
         if self.given_up is None and self._ring.tail < end:
             self.clean(records, above=0)

@@ -31,6 +31,7 @@ from kvstore.succession.inheritance import (
     map_journal,
     settings_bytes,
 )
+from kvstore.succession.samples import Samples
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -64,7 +65,8 @@ class Succession:
     """Lets the next server go on with this one's memory, by a carrier and a journal.
 
     Without a carrier the memory ends with the server, and each method does nothing. ``held`` is
-    for whatever makes memory. ``processes`` are those that attached to an earlier server.
+    for whatever makes memory. ``processes`` are those that attached to an earlier server, and
+    ``samples`` prove the extents that it left.
     Thread-safe once ``begin`` returned.
     """
 
@@ -83,6 +85,7 @@ class Succession:
         self.held = HeldMemory(carrier)
         self.journal: DurableJournal | None = None
         self.processes: list[InheritedProcess] = []
+        self.samples = Samples()
         self.recovered_page_count = 0
         self.clean_start = ""
         self._carrier = carrier
@@ -192,7 +195,7 @@ class Succession:
         inherited = self._inherit(self._carrier, tiers, make, clock)
         if inherited is None:
             return self._begin_clean(make)
-        cache, self.journal, self.processes = inherited
+        cache, self.journal, self.processes, self.samples = inherited
         self._store = self.journal.store
         return cache
 

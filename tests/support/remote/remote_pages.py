@@ -34,8 +34,15 @@ def written_page(seed: int, page_bytes: int = 4096, *, namespace: bytes = b"n") 
     return WrittenPage(page, generator.randbytes(page_bytes), tokens)
 
 
-def leaks(shown: bytes, hidden: bytes, length: int = 8) -> bool:
-    """Returns whether something shown has any run of bytes of something hidden, or its digits."""
-    runs = {hidden[at : at + length] for at in range(len(hidden) - length + 1)}
-    digits = shown.lower()
-    return any(run in shown or run.hex().encode() in digits for run in runs)
+def leaks(shown: bytes, *hidden: bytes, length: int = 8) -> list[bytes]:
+    """Returns which hidden parts show any run of so many bytes, in binary or as digits."""
+    runs, digits = _runs(shown, length), _runs(shown.lower(), 2 * length)
+    return [
+        part
+        for part in hidden
+        if any(run in runs or run.hex().encode() in digits for run in _runs(part, length))
+    ]
+
+
+def _runs(content: bytes, length: int) -> set[bytes]:
+    return {content[at : at + length] for at in range(len(content) - length + 1)}

@@ -64,8 +64,8 @@ def test_a_control_name_outlives_the_revision() -> None:
 def test_a_name_shows_no_digest() -> None:
     """No eight bytes of a digest or revision are in a name, in any form."""
     shown = NAMES.page(PAGE) + NAMES.control(PAGE.namespace_digest, PAGE.shard)
-    for hidden in (PAGE.namespace_digest, PAGE.page_digest, PAGE.revision, SECRET):
-        assert not leaks(shown, hidden)
+    hidden = (PAGE.namespace_digest, PAGE.page_digest, PAGE.revision, SECRET)
+    assert leaks(shown, *hidden) == []
 
 
 def test_each_use_of_the_secret_has_a_label_of_its_own() -> None:

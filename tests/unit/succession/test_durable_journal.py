@@ -570,6 +570,41 @@ def test_cleaning_stops_where_it_is_of_no_use(world: World) -> None:
     assert world.journal.used_bytes <= 0.1 * world.journal.capacity_bytes
 
 
+def test_cleaning_goes_on_while_half_is_dead(world: World) -> None:
+    """A slice of live records is the last one, unless the ring is nearly full."""
+    journal, every = world.journal, pages(*range(4))
+    while journal.used_bytes <= 0.8 * journal.capacity_bytes:
+        journal.append(encode(every._replace(generations=array("Q", [9] * 4))))
+        for number in range(4):
+            journal.append(encode(pages(number)))
+    # One of five is dead.
+    assert journal.clean(10)
+    while journal.used_bytes > 0.75 * journal.capacity_bytes:
+        journal.clean(10)
+    assert not journal.clean(10)
+    world.move(*range(4))
+    while journal.clean(10):
+        pass
+    assert journal.used_bytes <= 0.25 * journal.capacity_bytes
+    assert not journal.clean(10)
+
+
+def test_all_that_was_there_is_cleaned(world: World) -> None:
+    """Live records in between do not end it, and it takes one turn of the ring."""
+    journal = world.journal
+    for number in range(60):
+        journal.append(encode(pages(number)))
+    world.move(*range(30, 60))
+    end = journal.end
+    slices = 1
+    while journal.clean_before(end, 8):
+        slices += 1
+    assert slices == 8
+    assert not journal.clean_before(end)
+    found = sorted(each.slots[0] for each in world.records() if isinstance(each, PagesRecord))
+    assert found == list(slots(*range(30)))
+
+
 def test_a_busy_ring_cleans_itself(world: World) -> None:
     """Ten times as many pages as the ring takes, of which few live at a time."""
     journal = world.journal
