@@ -9,7 +9,7 @@ from kvstore_client.testing import wait_until
 
 
 class Hierarchy(NamedTuple):
-    """Where cgroups with a memory limit can be made, and the files of the limit and the usage."""
+    """A place where cgroups with a memory limit can be made, and the names of their files."""
 
     path: Path
     limit: str
