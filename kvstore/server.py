@@ -80,7 +80,7 @@ from kvstore.signals import Signals, ignore_parent_death
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import DeviceUnavailable, SlabInUse
 from kvstore.storage.memory_tiers import Tiers
-from kvstore.storage.slab.policy import FirstTouch
+from kvstore.storage.write_admission import FirstTouch
 from kvstore.succession.store_succession import Succession
 from kvstore.succession_setup import succession_of
 from kvstore.tier_setup import tier_1_source, tier_2, tier_3
@@ -266,8 +266,8 @@ def build_store(
     memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
     rest.callback(memory.close)
     # It is closed first: writes and reads end before their memory is unmapped, or another's.
-    disk = tier_3(config)
-    stack.callback(disk.close)
+    slow_tier = tier_3(config)
+    stack.callback(slow_tier.close)
 
     def make(epoch: int) -> PrefixCache:
         return PrefixCache(
@@ -279,7 +279,7 @@ def build_store(
             recycled=memory.poison if config.debug_poison_freed_slots else None,
             index=INDEXES[config.prefix_cache_backend],
             tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
-            has_disk=disk.slab is not None,
+            has_disk=slow_tier.page_store is not None,
         )
 
     store = KVStore(
@@ -288,7 +288,7 @@ def build_store(
         lower=lower,
         clock=clock,
         sampler=Sampler(config.verify_rate),
-        disk=disk,
+        slow_tier=slow_tier,
         admission=FirstTouch() if config.tier3_write == "through" else None,
         prefix_cache_backend=config.prefix_cache_backend,
         succession=succession,
@@ -316,7 +316,7 @@ def start(
         each.start()
         stack.callback(each.close)
     _collect(clock, stack)
-    _keep_carrier(succession, clock, stack)
+    _keep_carrier(store, clock, stack)
     lanes = stack.enter_context(HotLanes(store, credentials, clock))
     attach = AttachServer(
         runtime_dir.attach_socket,
@@ -439,13 +439,13 @@ def _collect(clock: Clock, stack: ExitStack) -> None:
     stack.callback(ticker.close)
 
 
-def _keep_carrier(succession: Succession, clock: Clock, stack: ExitStack) -> None:
+def _keep_carrier(store: KVStore, clock: Clock, stack: ExitStack) -> None:
     """Starts the thread that finds a lost carrier again. It may take as long as a process's start.
 
     Health does not watch it: the store answers all the same.
     """
-    if succession.held.outlives:
-        ticker = CarrierKeeper(succession, clock=clock, interval=CARRIER_SECONDS)
+    if store.succession.held.outlives:
+        ticker = CarrierKeeper(store, clock=clock, interval=CARRIER_SECONDS)
         ticker.start()
         stack.callback(ticker.close)
 

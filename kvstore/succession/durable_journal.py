@@ -15,7 +15,6 @@ from kvstore.core.journal.records import (
     INSERTED,
     PAGES_FORM,
     LeaseEndedRecord,
-    RecordKind,
     decode,
 )
 from kvstore.core.journal.rows import (
@@ -40,6 +39,7 @@ from kvstore.ring import (
     RecordTooLarge,
     WrongMemory,
 )
+from kvstore.succession.ended_leases import LEASE_ENDED, EndedLeases
 from kvstore.succession.hold_table import HoldTable
 from kvstore.succession.journal_layout import MakeMemory, find_memories, make_memories
 from kvstore.succession.live_records import LiveRecords, Payload, split_pages
@@ -50,8 +50,6 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 # The version of the records and rows. Another one cannot be recovered.
 JOURNAL_VERSION: Final = 1
 _IDENTITY_BYTES: Final = 16
-# Python 3.11 takes 0.2 us to look a member up in its enumeration.
-_LEASE_ENDED: Final = int(RecordKind.LEASE_ENDED)
 # The key of the store's own row. All others begin with the number of their table.
 _STORE: Final = b"\0"
 # Above the first share of the ring, cleaning is worth its time if half of what it reads is dead:
@@ -59,6 +57,8 @@ _STORE: Final = b"\0"
 # append cleans above seven eighths.
 WORTH_CLEANING: Final = 0.25
 NEARLY_FULL: Final = 0.75
+# The records of ended leases take at most one of so many parts of the ring.
+_ENDED_SHARE: Final = 16
 _ADVICE: Final = "Set a larger --journal-bytes. The cache goes on, but the next start is empty."
 
 
@@ -93,6 +93,7 @@ class DurableJournal:
         self.given_up: str | None = None
         self.store = StoreRow(0, 0, b"", b"")
         self._ring: RecordRing
+        self._ended: EndedLeases
         self._holds = holds
         self._rows = RingRows()
         # Holds that are rows of the ring, since they do not fit into the table.
@@ -116,7 +117,7 @@ class DurableJournal:
         identity = os.urandom(_IDENTITY_BYTES)
         holds, segments = make_memories(make, size_bytes)
         made = cls(HoldTable.create(holds, identity))
-        made._ring = RecordRing.create(segments, identity, made._still_live)
+        made._use(RecordRing.create(segments, identity, made._still_live))
         made.replace_store(store)
         if made.given_up is not None:
             raise ValueError(f"{size_bytes} bytes are too few for a journal: {made.given_up}")
@@ -133,7 +134,7 @@ class DurableJournal:
         holds = HoldTable.open(memory)
         opened = cls(holds)
         records = opened._found
-        opened._ring = RecordRing.open(segments, opened._still_live, records.append)
+        opened._use(RecordRing.open(segments, opened._still_live, records.append))
         opened._found_at = opened._ring.tail, opened._ring.head
         if holds.identity != opened._ring.identity:
             raise WrongMemory("the holds and the ring are of two journals")
@@ -189,6 +190,8 @@ class DurableJournal:
         try:
             self._ring.append(*parts)
             self._written.append(parts[0])
+            if parts[0][0] == LEASE_ENDED:
+                self._ended.note(b"".join(parts))
         except RecordTooLarge as error:
             self._append_in_parts(b"".join(parts), error)
         except Exception as error:  # noqa: BLE001 - a verb goes on without a journal
@@ -331,9 +334,15 @@ class DurableJournal:
             _, leaves_tombstone, lease, reservation_id, _ = ABORT_FORM.unpack(record)
             if leaves_tombstone:
                 self._holds.bury((lease, RESERVATION_SCOPE, reservation_id))
-        if kind == _LEASE_ENDED and self._cache is not None:
-            return record if _is_tombstone(self._cache, bytes(record)) else None
+        if kind == LEASE_ENDED and self._cache is not None:
+            data = bytes(record)
+            is_known = _is_tombstone(self._cache, data)
+            return record if self._ended.keeps(data, is_known=is_known) else None
         return self._records.still_live(record)
+
+    def _use(self, ring: RecordRing) -> None:
+        self._ring = ring
+        self._ended = EndedLeases(ring.capacity_bytes // _ENDED_SHARE)
 
     def _payloads(self) -> Sequence[memoryview]:
         """Returns all records of the ring, which a start has read already."""
@@ -362,6 +371,7 @@ class DurableJournal:
                 if isinstance(row, LeaseRow):
                     leases.add(row.number)
         self._records.restore(records, leases)
+        self._ended.note_all(records)
 
 
 def _is_tombstone(cache: PrefixCache, data: bytes) -> bool:

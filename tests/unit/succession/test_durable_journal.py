@@ -433,6 +433,40 @@ def test_the_end_of_a_lease_lives_as_long_as_its_tombstone(world: World) -> None
     assert world.records() == []
 
 
+def leave_lease_tombstones(world: World, ids: list[bytes]) -> None:
+    """Writes that leases ended, as the cache remembers too."""
+    owner = world.cache.table.tenant_of(Identity("tenant"))
+    world.cache.table.tenants["tenant"] = owner
+    for each in ids:
+        owner.lease_tombstones.leave(each, 1.0)
+        world.journal.append(encode(LeaseEndedRecord("tenant", each)))
+
+
+def test_the_end_of_a_lease_is_kept_once(world: World) -> None:
+    """An unknown id that is ended again and again takes the room of one."""
+    leave_lease_tombstones(world, [b"id"] * 2_000)
+    world.clean()
+    assert world.journal.given_up is None
+    assert world.records() == [LeaseEndedRecord("tenant", b"id")]
+    world.journal = world.reopen()
+    world.journal.follow(world.cache)
+    leave_lease_tombstones(world, [b"id"])
+    world.clean()
+    assert world.records() == [LeaseEndedRecord("tenant", b"id")]
+
+
+def test_ended_leases_leave_room_for_pages(world: World) -> None:
+    """The latest of many are kept, in a part of the ring, and the journal goes on."""
+    ids = [number.to_bytes(16, "little") for number in range(4_000)]
+    leave_lease_tombstones(world, ids)
+    world.clean()
+    assert world.journal.given_up is None
+    kept = [each.lease_id for each in world.records() if isinstance(each, LeaseEndedRecord)]
+    assert kept == ids[-len(kept) :]
+    assert len(kept) > 10
+    assert world.journal.used_bytes < world.journal.capacity_bytes / 8
+
+
 def test_a_removal_lives_while_its_page_is_held(world: World) -> None:
     """It goes with the last copy of its page."""
     removal = DetachRecord(1, 10, 20, slots(1, 2), array("Q", [0, 0]))

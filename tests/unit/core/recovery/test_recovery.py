@@ -607,6 +607,18 @@ def test_forgotten_next_tokens_stay_forgotten() -> None:
     assert world.shape() == {"a": {}}
 
 
+def test_a_page_that_nobody_holds_is_superseded_without_a_record_of_its_own() -> None:
+    """The record of the fuller page says it."""
+    world = JournaledWorld(divides_by_token=True)
+    for number, tokens in enumerate((paged("a") + FILLER, paged("ab")), 1):
+        world.worker.reserve(number, 2)
+        world.cache.insert(world.worker.caller, number, Sequence(tokens), world.now)
+        world.worker.abort(number)
+    assert world.cache.counters.superseded_page_count == 1
+    assert [each[0] for each in world.witness.remains.records].count(RecordKind.DETACH) == 0
+    assert Snapshot(world.recover().cache).pages == Snapshot(world.cache).pages
+
+
 def test_tokens_of_a_page_that_was_superseded_stay_forgotten() -> None:
     """A page that left while it was verified takes the tokens along, if it was corrupt."""
     world = JournaledWorld()
