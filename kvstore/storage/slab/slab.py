@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from kvstore import background
 from kvstore.storage.errors import SlabUnusable
 from kvstore.storage.slab.allocator import SlabAllocator
 from kvstore.storage.slab.committer import SlabCommitter
@@ -213,6 +214,7 @@ class Slab:
                     tables.mutex.notify_all()
                     return
                 slots += tables.leave(keys)
+            background.give_way()
         call_out(done, value=False)
 
     def leading(self, keys: Iterable[PageKey]) -> int:
