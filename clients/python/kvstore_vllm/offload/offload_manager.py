@@ -155,6 +155,11 @@ class KvstoreOffloadingManager(OffloadingManager):
         if tracked := self._tracked.get(request_id):
             tracked.may_store = False
 
+    def store_nothing_under_way(self) -> None:
+        """Stores no more pages of any request until now, because their blocks may be wrong."""
+        for tracked in self._tracked.values():
+            self._stores.distrust(tracked)
+
     def allocated(self, request_id: str) -> None:
         """Releases what is held for a request that got blocks, and of which nothing is loaded."""
         if tracked := self._tracked.get(request_id):
@@ -375,13 +380,11 @@ class KvstoreOffloadingManager(OffloadingManager):
         return failed
 
     def _reserve_of(self, key: RequestKey) -> Reserve:
-        adapter = key.adapter
-        name = adapter and (adapter.lora_name, adapter.lora_int_id, adapter.lora_path)
-        found = self._reserves.get((key.plain_salt, name))
+        found = self._reserves.get(key.namespace)
         if found is None:
             fill: Callable[[int], Any] = lambda slots: self._publication.reserve(key, slots)  # noqa: E731
             found = Reserve(fill, self._answers, self._most_spare, self._settings.scheduling_wait)
-            self._reserves[key.plain_salt, name] = found
+            self._reserves[key.namespace] = found
         return found
 
     def _drop_ended_sessions(self) -> None:

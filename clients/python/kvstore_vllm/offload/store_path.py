@@ -54,6 +54,8 @@ class Stored:
     copying: dict[bytes, Written] = field(default_factory=dict)
     written: dict[GroupPage, Written] = field(default_factory=dict)
     may_store: bool = True
+    # False once the blocks that ranks copy may be wrong: their pages are not published.
+    trusted: bool = True
     deferred_at: float | None = None
     publishing: bool = False
     # True once its stores were dropped, so that nobody looks where pages under way end up.
@@ -145,6 +147,7 @@ class StorePath:
 
     def copied(self, tracked: Stored, keys: Iterable[bytes], *, failed: bool) -> None:
         """Notes that all ranks ended copies of pages, and publishes them unless one failed."""
+        failed = failed or not tracked.trusted
         pages = [tracked.copying.pop(key) for key in keys if key in tracked.copying]
         if failed:
             self._counts["saves_failed"] += 1
@@ -156,6 +159,10 @@ class StorePath:
                 self._give_back(tracked, [replaced])
             tracked.written[each.page] = each
         self._advance(tracked)
+
+    def distrust(self, tracked: Stored) -> None:
+        """Publishes nothing that ranks still copy of a request: its blocks may be wrong."""
+        tracked.may_store = tracked.trusted = False
 
     def finish(self, tracked: Stored) -> None:
         """Ends a request: publishes what is left of it."""
