@@ -64,7 +64,7 @@ def failing(here: World) -> None:
                 f"failing-{name}",
                 shared,
                 extra=extra,
-                local_prefix_cache=load_async or here.offloads,
+                local_prefix_cache=True,
             ) as engine:
                 failing_loads(here, shared, engine, name)
         with here.engine("faulty", shared, wrong_page=True) as engine:

@@ -149,6 +149,7 @@ class Engine:
         def idle() -> bool:
             self.manager.begin_step(idle=True)
             self.manager.on_schedule_end(None)  # type: ignore[arg-type]
+            self.manager.publish_copied()
             return not self.manager.has_pending_work()
 
         assert wait_until(idle, LIMIT)

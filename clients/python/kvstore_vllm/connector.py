@@ -219,7 +219,11 @@ class KvstoreConnector(KVConnectorBase_V1):
         assert self._scheduler is not None
         meta = connector_output.kv_connector_worker_meta
         report = meta.report if isinstance(meta, ReportMetadata) else WorkerReport()
-        self._scheduler.reported(report, connector_output.invalid_block_ids)
+        wrong = self._scheduler.reported(report, connector_output.invalid_block_ids)
+        if wrong:
+            # vLLM computes only the blocks of running requests again.
+            assert self._kv_cache_manager is not None
+            self._kv_cache_manager.evict_blocks(wrong)
 
     def request_finished(
         self, request: "Request", block_ids: list[int]

@@ -35,6 +35,7 @@ class LoadPath:
         self._jobs = jobs
         self._counts = counts
         self._planned: list[BlockTransfer] = []
+        self._wrong_blocks: set[int] = set()
         # The number of loads that not every rank has ended.
         self.open_count = 0
 
@@ -68,7 +69,7 @@ class LoadPath:
             return
         runs = runs_between(lookup.match.pages.dated_runs, first, end)
         tracked.load_tiers = Counter(lookup.match.page_tiers[first:end])
-        done = partial(self._loaded, tracked, lookup.match, tracked.load_tiers)
+        done = partial(self._loaded, tracked, lookup.match, tracked.load_tiers, block_ids[first:])
         request_id = tracked.request.request_id
         self._planned.append(self._jobs.begin(request_id, block_ids[first:end], runs, done))
         tracked.open_loads += 1
@@ -79,7 +80,19 @@ class LoadPath:
         planned, self._planned = self._planned, []
         return planned
 
-    def _loaded(self, tracked: Tracked, match: Match, tiers: "Counter[int]", ok: bool) -> None:  # noqa: FBT001
+    def take_wrong_blocks(self) -> set[int]:
+        """Returns the blocks of loads that failed since the last call, and those after them."""
+        wrong, self._wrong_blocks = self._wrong_blocks, set()
+        return wrong
+
+    def _loaded(
+        self,
+        tracked: Tracked,
+        match: Match,
+        tiers: "Counter[int]",
+        block_ids: Sequence[int],
+        ok: bool,  # noqa: FBT001
+    ) -> None:
         self._operations.add(ReleasePages(tracked.key, match))
         tracked.open_loads -= 1
         self.open_count -= 1
@@ -88,4 +101,5 @@ class LoadPath:
         else:
             # The tokens are computed after one failure, because retries might never end.
             tracked.may_load = False
+            self._wrong_blocks.update(block_ids)
             self._counts["loads_failed"] += 1

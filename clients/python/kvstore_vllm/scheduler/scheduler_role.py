@@ -122,8 +122,11 @@ class SchedulerRole:
         self._speed.scheduled(scheduled, finished, measured=not loads_within)
         return plan
 
-    def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
-        """Takes the ranks' results of a step, and which ranks joined the lease."""
+    def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> set[int]:
+        """Takes the ranks' results of a step, and which ranks joined the lease.
+
+        Returns the blocks that vLLM's prefix cache must not have.
+        """
         self._speed.output_arrived()
         self._attachment.joined(report.joined)
         if report.disagrees:
@@ -132,7 +135,7 @@ class SchedulerRole:
             self._weight_changes = report.weight_changes
             _logger.warning("weights_changed", extra={"change_count": self._weight_changes})
             self.reset()
-        self.planner.reported(report, invalid_blocks)
+        return self.planner.reported(report, invalid_blocks)
 
     def reset(self) -> bool:
         """Continues in new, empty namespaces; returns False while loads are under way."""

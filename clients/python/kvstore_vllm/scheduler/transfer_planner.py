@@ -154,16 +154,29 @@ class TransferPlanner:
         plan.let_go |= let_go
         self._operations.send()
 
-    def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
-        """Takes the ranks' results, and stops saving requests with blocks that failed to load."""
+    def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> set[int]:
+        """Takes the ranks' results, and stops saving requests with blocks that failed to load.
+
+        Returns the blocks that vLLM's prefix cache must not have: those whose load within a step
+        failed, and those computed after them.
+        """
         self._answers.deliver()
+        wrong: set[int] = set()
+        # Blocks are not in the prefix cache before a load beside steps ended.
         if invalid_blocks and not self._settings.load_async:
+            # Before the copies of this step count as ended, so that none is inserted.
             for tracked in [*self._tracked.values(), *self._saves.held.values()]:
                 blocks = tracked.held or self._blocks_of(tracked.request.request_id)
-                if not set(invalid_blocks).isdisjoint(blocks):
+                invalid = (n for n, block in enumerate(blocks) if block in invalid_blocks)
+                if (first := next(invalid, None)) is not None:
                     self._saves.drop(tracked)
+                    wrong.update(blocks[first:])
         self._jobs.report(report)
+        failed = self._loads.take_wrong_blocks()
+        if not self._settings.load_async:
+            wrong |= failed
         self._send_the_last()
+        return wrong
 
     def finished(self, request_id: str, block_ids: Sequence[int]) -> bool:
         """Ends a request; returns whether its blocks are still to be copied."""

@@ -1,10 +1,14 @@
 """The scheduler half, driven like vLLM's scheduler does."""
 
+from collections import Counter
+
 import pytest
 
 from kvstore_client import ReuseHint
-from kvstore_vllm.step_plan import StepPlan
+from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.step_plan import StepPlan, WorkerReport
 from naive.pages import NaivePages
+from naive.request import NaiveRequest
 from naive.runs import PAGE, PROMPT, engine, run, settle
 
 
@@ -70,6 +74,41 @@ def test_what_was_computed_on_a_load_that_failed_is_not_stored() -> None:
     run(world, "b", [*PROMPT, 1, 2, 3, 4], new_tokens=3)
     assert world.planner.counts["loads_failed"] == 1
     assert max(map(len, store.index)) == 4
+
+
+@pytest.mark.parametrize("load_async", [True, False])
+def test_vllms_prefix_cache_loses_the_blocks_of_a_load_that_failed(*, load_async: bool) -> None:
+    """Its blocks and those after them are named, also if the request was aborted meanwhile.
+
+    Nothing that was computed on them is stored. Blocks that load beside steps are not in the prefix
+    cache yet.
+    """
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT[:8])
+    world = engine(store=store, load_async=load_async)
+    planner = world.planner
+    other = [each + 50 for each in PROMPT]
+    for name, tokens, blocks in (("ended", PROMPT, [1, 2, 3]), ("runs", other, [4, 1, 5])):
+        world.requests[name] = request = NaiveRequest(name, [*tokens, 1], len(tokens))
+        request.blocks = blocks
+        planner.arrived(request, RequestKey())
+    planner.plan(StepPlan("engine"), {"runs": 8}, ())
+    world.answers.answer_all()
+    assert planner.matched_tokens("ended", 0) == 8
+    planner.allocated("ended", [1, 2, 3], 8)
+    plan = StepPlan("engine", load_async=load_async)
+    planner.plan(plan, {"ended": 2, "runs": 8}, ())
+    [load], [save] = plan.loads, plan.saves
+    planner.finished("ended", [1, 2, 3])
+    report = WorkerReport(Counter({load.job: 1, save.job: 1}), {load.job})
+    assert planner.reported(report, load.block_ids) == (set() if load_async else {1, 2, 3, 5})
+    assert planner.reported(WorkerReport(), ()) == set()
+    planner.finished("runs", [])
+    if not load_async:
+        # It was computed on a block of the load.
+        planner.close()
+        assert tuple(other[:4]) not in store.index
+        assert store.reserved == set()
 
 
 def test_blocks_are_held_until_they_are_copied() -> None:
