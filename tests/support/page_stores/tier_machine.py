@@ -313,9 +313,9 @@ class MemoryTier(TierMachine):
 
     @rule()
     def recover(self) -> None:
-        """Ends what keeps pages away."""
-        self.memory.come_back()
+        """Ends what keeps pages away, after all that waits was carried out."""
         self.memory.let_go()
+        self.memory.come_back()
         self.keep()
 
     @rule(
@@ -349,6 +349,17 @@ class MemoryTier(TierMachine):
         self.recover()
         self.match(path)
         self.match(other)
+
+    @rule(path=PATHS)
+    def lose_a_write(self, path: Path_) -> None:
+        """Uses pages again that are on their way, and then loses them on their way."""
+        self.recover()
+        self.memory.held = True
+        self.write(path, is_kept=True)
+        self.match(path)
+        self.keep()
+        self.memory.go_away()
+        self.recover()
 
     @rule()
     def hold(self) -> None:
