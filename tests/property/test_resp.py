@@ -9,6 +9,7 @@ from itertools import pairwise
 from threading import Thread
 from time import monotonic
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -99,6 +100,8 @@ CALLS: dict[str, Callable[[RespConnection, Pages], object]] = {
     "integer": lambda connection, _: connection.integer(),
     "simple": lambda connection, _: connection.simple(),
     "outcome": lambda connection, _: connection.outcome(),
+    "short_value": lambda connection, _: connection.short_value(64),
+    "stored": lambda connection, _: connection.stored(),
     "pair": lambda connection, _: connection.pair(),
 }
 
@@ -130,6 +133,26 @@ def test_no_reply_does_harm(reply: bytes, calls: list[str], cuts: list[int]) -> 
                     break
             assert connection.due == len(calls) - done - 1
         assert pages.are_guarded()
+    finally:
+        connection.close()
+        server.close()
+        thread.join()
+
+
+@given(size=st.one_of(st.integers(SIZE + 1, 10**18), st.integers(-(10**18), -2)))
+@example(size=SIZE + 7)
+@example(size=-2)
+def test_a_value_cannot_smuggle_replies(size: int) -> None:
+    """A longer value ends the connection before its body, whose bytes may look like replies."""
+    body = b"v" * max(min(SIZE, SIZE + size), 0) if size < 0 else b"v" * SIZE
+    connection, server, thread = connected(b"$%d\r\n%b\r\n+OK\r\n" % (size, body), [])
+    pages = Pages()
+    try:
+        connection.send(b"", replies=2)
+        with pytest.raises(ReplyMalformed):
+            connection.value(pages.buffer)
+        assert connection.is_broken
+        assert bytes(pages.buffer) == bytes(SIZE)
     finally:
         connection.close()
         server.close()
