@@ -231,7 +231,6 @@ class RespConnection:
         except OSError as error:
             raise self._ended(error) from error
         if count == 0:
-            self.is_broken = True
             raise EngineCut("the engine ended the connection")
         return count
 
@@ -241,8 +240,8 @@ class RespConnection:
             raise TimeoutError
         self._socket.settimeout(left)
 
-    def _ended(self, error: OSError) -> RemoteError:
-        self.is_broken = True
+    @staticmethod
+    def _ended(error: OSError) -> RemoteError:
         if isinstance(error, TimeoutError):
             return DeadlinePassed("the engine did not answer in time")
         return EngineCut(f"the connection ended: {error}")
