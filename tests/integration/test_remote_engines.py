@@ -157,6 +157,9 @@ def test_existence_is_told_for_each_name(engine: RemoteEngine, count: int) -> No
     put(engine, names[::3], [b"x"] * len(names[::3]))
     assert engine.exists_many(names, soon()) == [at % 3 == 0 for at in range(count)]
     assert engine.exists_many(names[::3] * 2, soon()) == [True] * 2 * len(names[::3])
+    engine.delete_many(names[:-1], soon())
+    last = (count - 1) % 3 == 0
+    assert engine.exists_many(names, soon()) == [*([False] * (count - 1)), last][:count]
 
 
 def test_deleted_values_are_gone(engine: RemoteEngine) -> None:
