@@ -17,7 +17,6 @@ import structlog
 from kvstore.service.clock import Clock
 from kvstore.service.memory.arena_growth import Growth
 from kvstore.service.store import KVStore
-from kvstore.succession.store_succession import Succession
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -142,10 +141,10 @@ class JournalCleaner(Ticker):
 
 
 class CarrierKeeper(Ticker):
-    """Finds the carrier of the store's memory again once it is lost."""
+    """Finds the carrier of the store's memory again once it is lost, and proves what it had."""
 
-    def __init__(self, succession: Succession, *, clock: Clock, interval: float) -> None:
-        works = (succession.restore_carrier,)
+    def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
+        works = (store.succession.restore_carrier, store.prove_all)
         super().__init__("carrier", works, clock=clock, interval=interval)
 
 

@@ -5,7 +5,7 @@ done outside of the mutex: allocating memory, reading pages, logging, and waking
 """
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Items
 from contextlib import suppress
 from dataclasses import replace
@@ -42,15 +42,15 @@ from kvstore.service.event_watches import EventWatches
 from kvstore.service.leases import Leases
 from kvstore.service.matching import Matching, Sampler
 from kvstore.service.memory.arena_growth import WATERMARK, Growth
-from kvstore.service.page_io.disk_slab import Disk
 from kvstore.service.page_io.memory_mover import Mover
+from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.service.page_io.tier3 import Tier3
 from kvstore.service.tenancy.rate_limit import Traffic
 from kvstore.service.thrash_watch import ThrashWatch
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
 from kvstore.storage.memory_tiers import Tiers
-from kvstore.storage.slab.policy import WriteAdmission
+from kvstore.storage.write_admission import WriteAdmission
 from kvstore.succession.store_succession import Succession
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -79,12 +79,14 @@ class KVStore:
         clock: Clock,
         sampler: Sampler | None = None,
         lower: Arenas | None = None,
-        disk: Disk | None = None,
+        slow_tier: SlowTier | None = None,
         admission: WriteAdmission | None = None,
         prefix_cache_backend: str = "radix",
         succession: Succession | None = None,
     ) -> None:
-        """Makes a store; ``lower`` is tier 2's memory, ``disk`` tier 3, if ``cache`` has them.
+        """Makes a store; ``lower`` is tier 2's memory. ``slow_tier`` is tier 3.
+
+        ``cache`` has to have the same tiers.
 
         Without ``sampler`` the store verifies no page. ``prefix_cache_backend`` names the index.
         Without ``succession`` the memory ends with this process.
@@ -114,7 +116,9 @@ class KVStore:
             for each in self._memory.arenas
         ]
         self.growth = self.growths[0]
-        self.mover = Mover(cache, self._mutex, memory=self._memory, clock=clock, took=self._took)
+        self.mover = Mover(
+            cache, self._mutex, memory=self._memory, clock=clock, took=self._took, prove=self.prove
+        )
         self.listing = Listing(cache, self._mutex, clock)
         self.events = EventWatches(cache, self._mutex, leases.require_open)
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
@@ -126,7 +130,7 @@ class KVStore:
             cache,
             self._mutex,
             memory=self._memory,
-            disk=disk or Disk(),
+            tier=slow_tier or SlowTier(),
             clock=clock,
             took=self._took,
             admission=admission,
@@ -214,6 +218,19 @@ class KVStore:
                 more = journal.clean()
             sleep(PAUSE)
 
+    def clean_whole_journal(self, patience: float) -> None:
+        """Drops what no recovery needs of the journal, in at most ``patience`` seconds.
+
+        Calls are served meanwhile. The next server then reads less before it answers.
+        """
+        journal, until = self.succession.journal, self._clock() + patience
+        end = 0 if journal is None else journal.end
+        more = journal is not None
+        while more and journal is not None and self._clock() < until:
+            with self._mutex:
+                more = journal.clean_before(end)
+            sleep(PAUSE)
+
     def uptime(self) -> float:
         """Returns the time since the start, in seconds."""
         return self._clock() - self.started_at
@@ -257,8 +274,13 @@ class KVStore:
         """
         with self._mutex:
             owed = [each for each in self._cache.extents_owed(process_id) if each not in but]
-            self._cache.give_extents(process_id, owed[:most])
-            return self._memory.describe(owed[:most])
+        wrong = self.prove(owed[:most])
+        with self._mutex:
+            # Some may have been destroyed meanwhile.
+            right = set(owed[:most]).difference(wrong)
+            right &= set(self._cache.extents_owed(process_id))
+            self._cache.give_extents(process_id, right)
+            return self._memory.describe(sorted(right))
 
     def hand_out_again(
         self, process_id: int, extent_ids: Collection[int]
@@ -267,8 +289,32 @@ class KVStore:
 
         They count as given to it from now on.
         """
+        right = set(extent_ids).difference(self.prove(extent_ids))
         with self._mutex:
-            return self._memory.describe(self._cache.give_extents(process_id, extent_ids))
+            return self._memory.describe(self._cache.give_extents(process_id, right))
+
+    def prove(self, extent_ids: Collection[int]) -> list[int]:
+        """Returns which of some extents have other bytes than were written, by samples.
+
+        Only inherited extents are sampled, once each. Wrong ones retire, and nobody gets them.
+        Called without the mutex.
+        """
+        known = set(self.succession.samples.wrong)
+        wrong = self.succession.samples.prove(extent_ids)
+        self._retire_wrong(set(wrong) - known)
+        return wrong
+
+    def prove_all(self) -> None:
+        """Samples all inherited extents that nobody asked for yet."""
+        self._retire_wrong(self.succession.samples.prove_all())
+
+    def _retire_wrong(self, extent_ids: Iterable[int]) -> None:
+        for extent_id in extent_ids:
+            log.error(
+                "extent_wrong", extent_id=extent_id, why="a page has other bytes than were written"
+            )
+            for growth in self.growths:
+                growth.retire(extent_id)
 
     def extents(self, identity: Identity) -> list[ExtentDescription]:
         """Returns the extents of all arenas that the identity may see."""

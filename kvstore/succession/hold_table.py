@@ -21,6 +21,8 @@ from kvstore.ring.header import (
 KIND: Final = "holds"
 # Kind, flags, valid tokens, lease, namespace, hold, page, next token, source, two runs of tiers.
 _FORM: Final = Struct("<BBxxIIIQQQQII")
+# The kind, the lease and the hold of a row.
+_KEY: Final = Struct("<B7xI4xQ")
 _ROW_BYTES: Final = 64
 _ROW_BITS: Final = 6
 _BODY_AT: Final = 8
@@ -86,12 +88,11 @@ class HoldTable:
         header.check(expected.kind, expected.sizes)
         opened = cls(memory, header)
         tombstones = []
-        for row in range(opened._row_count):
-            start = _start(row)
-            state = opened._words[start >> 3]
+        for row, state in enumerate(opened._states()):
             if not state:
                 opened._free.append(row)
                 continue
+            start = _start(row)
             is_live = bool(state & _LIVE)
             body = opened._readable[start + _BODY_AT : start + _ROW_BYTES]
             if (state if is_live else state ^ WORD_MASK) != opened._sum(body, start):
@@ -174,9 +175,16 @@ class HoldTable:
 
     def tombstones(self) -> Iterator[HoldKey]:
         """Yields the keys of the last holds that left a tombstone. As for ``rows``."""
+        states = self._states()
         for number in self._free:
-            if self._words[_start(number) >> 3]:
-                yield _hold(self._body(number)).key
+            if states[number]:
+                kind, lease, hold_id = _KEY.unpack_from(self._readable, _start(number) + _BODY_AT)
+                yield HoldKey(lease, kind, hold_id)
+
+    def _states(self) -> list[int]:
+        """Returns the state words of all rows."""
+        first, end = _start(0), _start(self._row_count)
+        return self._words[first >> 3 : end >> 3 : _ROW_BYTES >> 3].tolist()
 
     def _body(self, number: int) -> memoryview:
         start = _start(number)

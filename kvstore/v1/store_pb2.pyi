@@ -103,7 +103,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count", "tenants", "quarantined_slot_count", "detached_page_count", "oldest_quarantine_age", "tier_3", "in_flight_count", "tier_budgets")
+    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count", "tenants", "quarantined_slot_count", "detached_page_count", "oldest_quarantine_age", "tier_3", "in_flight_count", "tier_budgets", "succession")
     STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     UPTIME_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +121,7 @@ class GetStatsResponse(_message.Message):
     TIER_3_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_COUNT_FIELD_NUMBER: _ClassVar[int]
     TIER_BUDGETS_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSION_FIELD_NUMBER: _ClassVar[int]
     store_epoch: int
     uptime: _duration_pb2.Duration
     counters: _lease_pb2.CacheCounters
@@ -138,7 +139,42 @@ class GetStatsResponse(_message.Message):
     tier_3: Tier3Stats
     in_flight_count: int
     tier_budgets: _containers.RepeatedCompositeFieldContainer[TierBudget]
-    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., quarantined_slot_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tier_3: _Optional[_Union[Tier3Stats, _Mapping]] = ..., in_flight_count: _Optional[int] = ..., tier_budgets: _Optional[_Iterable[_Union[TierBudget, _Mapping]]] = ...) -> None: ...
+    succession: SuccessionStats
+    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., quarantined_slot_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tier_3: _Optional[_Union[Tier3Stats, _Mapping]] = ..., in_flight_count: _Optional[int] = ..., tier_budgets: _Optional[_Iterable[_Union[TierBudget, _Mapping]]] = ..., succession: _Optional[_Union[SuccessionStats, _Mapping]] = ...) -> None: ...
+
+class SuccessionStats(_message.Message):
+    __slots__ = ("state", "holder", "behind_count", "journal_used_bytes", "journal_size_bytes", "failure_reason", "recovered_page_count", "clean_start_reason", "instance")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[SuccessionStats.State]
+        STATE_OFF: _ClassVar[SuccessionStats.State]
+        STATE_KEPT: _ClassVar[SuccessionStats.State]
+        STATE_BEHIND: _ClassVar[SuccessionStats.State]
+        STATE_GIVEN_UP: _ClassVar[SuccessionStats.State]
+    STATE_UNSPECIFIED: SuccessionStats.State
+    STATE_OFF: SuccessionStats.State
+    STATE_KEPT: SuccessionStats.State
+    STATE_BEHIND: SuccessionStats.State
+    STATE_GIVEN_UP: SuccessionStats.State
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_COUNT_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_REASON_FIELD_NUMBER: _ClassVar[int]
+    RECOVERED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CLEAN_START_REASON_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    state: SuccessionStats.State
+    holder: str
+    behind_count: int
+    journal_used_bytes: int
+    journal_size_bytes: int
+    failure_reason: str
+    recovered_page_count: int
+    clean_start_reason: str
+    instance: int
+    def __init__(self, state: _Optional[_Union[SuccessionStats.State, str]] = ..., holder: _Optional[str] = ..., behind_count: _Optional[int] = ..., journal_used_bytes: _Optional[int] = ..., journal_size_bytes: _Optional[int] = ..., failure_reason: _Optional[str] = ..., recovered_page_count: _Optional[int] = ..., clean_start_reason: _Optional[str] = ..., instance: _Optional[int] = ...) -> None: ...
 
 class TierBudget(_message.Message):
     __slots__ = ("tier", "size_bytes")

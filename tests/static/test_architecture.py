@@ -55,6 +55,7 @@ ALLOWED = {
     "kvstore/storage": {ERRORS, BACKGROUND, "kvstore.core", "kvstore.holder", "torch", "cupy"},
     "kvstore/succession": {ERRORS, "kvstore.core", "kvstore.holder", "kvstore.ring"}
     | {"kvstore.storage"},
+    "kvstore/remote": {ERRORS, FILES},
     "kvstore/service": {ERRORS, BACKGROUND, TRACING, "kvstore.core", "kvstore.storage"}
     | {"kvstore.succession"},
     "kvstore/metrics": {
@@ -66,7 +67,7 @@ ALLOWED = {
     },
     "kvstore/rpc": WIRE
     | {ERRORS, BACKGROUND, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
-    | {"kvstore.core", "kvstore.service"},
+    | {"kvstore.core", "kvstore.service", "kvstore.succession"},
     "kvstore/holder": {"kvstore.service_manager"},
     # It runs alone, and imports nothing of ours.
     "kvstore/holder/holder_process.py": set(),
@@ -166,6 +167,18 @@ def test_a_package_imports_only_what_it_may(package: str) -> None:
         if path not in named
         for module, node in modules_imported(path)
         if belongs(module, GOVERNED) and not belongs(module, allowed)
+    ]
+    assert wrong == []
+
+
+def test_the_service_knows_no_kind_of_page_store() -> None:
+    """It speaks to the interface alone; what opens a slab is the composition root."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {module}"
+        for package in ("kvstore/service", "kvstore/rpc", "kvstore/metrics")
+        for path in files_of(package)
+        for module, node in modules_imported(path)
+        if belongs(module, ("kvstore.storage.slab",))
     ]
     assert wrong == []
 

@@ -8,19 +8,14 @@ from threading import Thread
 import structlog
 
 from kvstore import background
+from kvstore.storage.page_store import StoreState, checksum_of
 from kvstore.storage.slab.allocator import SlabAllocator
 from kvstore.storage.slab.file import SlabFile
 from kvstore.storage.slab.header import SlotHeader
 from kvstore.storage.slab.layout import INDEX_BITS
-from kvstore.storage.slab.runs import RunMover, checksum_of, in_runs
+from kvstore.storage.slab.runs import RunMover, in_runs
 from kvstore.storage.slab.segment import SlotPhase, write_headers
-from kvstore.storage.slab.tables import (
-    PendingRemoval,
-    PendingWrite,
-    SlabState,
-    SlabTables,
-    call_out,
-)
+from kvstore.storage.slab.tables import PendingRemoval, PendingWrite, SlabTables, call_out
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -66,9 +61,9 @@ class SlabCommitter:
         while True:
             with tables.mutex:
                 tables.mutex.wait_for(
-                    lambda: tables.writes or tables.removals or tables.state is not SlabState.OPEN
+                    lambda: tables.writes or tables.removals or tables.state is not StoreState.OPEN
                 )
-                if tables.state is SlabState.FAILED:
+                if tables.state is StoreState.FAILED:
                     break
                 if not tables.writes and not tables.removals:
                     return

@@ -82,4 +82,4 @@ class CleanedMemory(ListMemory):
 def _read(contents: JournalContents) -> JournalContents:
     records, rows, tombstones = contents
     copied = {table: dict(found) for table, found in rows.items()}
-    return JournalContents(list(records), copied, sorted(tombstones))
+    return JournalContents([bytes(each) for each in records], copied, sorted(tombstones))

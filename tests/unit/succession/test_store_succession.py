@@ -29,6 +29,7 @@ from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.held_memory import data_name, process_name
 from kvstore.storage.host.host_memory import HostMemory
+from kvstore.succession import samples
 from kvstore.succession.durable_journal import DurableJournal
 from kvstore.succession.store_succession import Succession
 from stores.memory_carrier import MemoryCarrier
@@ -155,6 +156,29 @@ def test_the_next_server_has_the_pages_and_the_key(carrier: MemoryCarrier) -> No
     assert (first.succession.instance, second.succession.instance) == (1, 2)
     line = second.log["store_recovered"]
     assert (line["pages"], line["leases"], line["processes"]) == (PAGES, 1, 1)
+    second.end()
+
+
+def test_a_store_that_leaves_cleans_its_journal(carrier: MemoryCarrier) -> None:
+    """The next server reads only what is live. Without time, or a journal, nothing happens."""
+    first = Server(carrier)
+    caller, process_id = first.worker()
+    namespace_id = first.publish(caller, process_id)
+    journal = first.succession.journal
+    assert journal is not None
+    for number in range(2, 40):
+        first.store.reserve(caller, namespace_id, [ReservationRequest(number, 0, 1)])
+        first.store.abort(caller, [number])
+    used = journal.used_bytes
+    first.store.clean_whole_journal(0.0)
+    assert journal.used_bytes == used
+    first.store.clean_whole_journal(5.0)
+    assert journal.used_bytes < used / 2
+    first.end()
+    second = Server(carrier)
+    assert second.found(namespace_id) == PAGES
+    second.succession.journal = None
+    second.store.clean_whole_journal(5.0)
     second.end()
 
 
@@ -309,6 +333,46 @@ def test_pages_with_other_bytes_are_a_clean_start(carrier: MemoryCarrier) -> Non
     second.end()
 
 
+def test_an_extent_is_proven_before_anybody_maps_it(
+    carrier: MemoryCarrier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was not sampled before the first answer is sampled before it is handed out."""
+    monkeypatch.setattr(samples, "MOST_BEFORE_ANSWERS", 0)
+    first = Server(carrier)
+    namespace_id = first.publish(*first.worker())
+    first.end()
+    [name] = extents_of(carrier)
+    os.pwrite(carrier.held[name], bytes(4 * PAGE_BYTES), 0)
+    second = Server(carrier)
+    assert second.found(namespace_id) == PAGES
+    caller, process_id = second.worker()
+    identity = NamespaceIdentity(b"model digest 16+")
+    second.store.open_namespace(caller, identity, LAYOUT)
+    [wrong] = second.arenas._extents.keys() & {int(name.split("-")[1].split(".")[0])}
+    assert second.store.hand_out_again(process_id, [wrong]) == []
+    assert wrong not in [each.shape.extent_id for each in second.store.hand_out(process_id)]
+    assert second.found(namespace_id) == 0
+    second.end()
+
+
+def test_extents_that_nobody_asks_for_are_proven_too(
+    carrier: MemoryCarrier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread samples them beside requests, and right ones stay."""
+    monkeypatch.setattr(samples, "MOST_BEFORE_ANSWERS", 0)
+    first = Server(carrier)
+    namespace_id = first.publish(*first.worker())
+    first.end()
+    for bytes_are_right in (True, False):
+        if not bytes_are_right:
+            [name] = extents_of(carrier)
+            os.pwrite(carrier.held[name], bytes(4 * PAGE_BYTES), 0)
+        server = Server(carrier)
+        server.store.prove_all()
+        assert server.found(namespace_id) == PAGES * bytes_are_right
+        server.end()
+
+
 def test_less_memory_than_is_in_use_is_a_clean_start(carrier: MemoryCarrier) -> None:
     """More memory is not."""
     first = Server(carrier)
@@ -326,7 +390,10 @@ def test_another_setting_is_named(carrier: MemoryCarrier) -> None:
     """Settings that one server has and the other one lacks count too."""
     Server(carrier).end()
     second = Server(carrier, device="cuda:0", tier3_path="/slab")
-    assert second.log["clean_start"]["why"] == "these settings changed: device, tier3_path"
+    why = "these settings changed: device, tier3_path"
+    use = second.succession.use()
+    assert use is not None
+    assert second.log["clean_start"]["why"] == use.clean_start == why
     second.end()
 
 
@@ -342,4 +409,7 @@ def test_an_error_that_nobody_foresaw_is_a_clean_start(
     monkeypatch.setattr("kvstore.succession.inheritance.recover", fail)
     second = Server(carrier)
     assert second.log["clean_start"]["why"] == "the recovery failed"
+    use = second.succession.use()
+    assert use is not None
+    assert (use.clean_start, use.instance) == ("the recovery failed: KeyError('a bug')", 1)
     second.end()

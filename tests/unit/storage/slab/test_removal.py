@@ -27,7 +27,7 @@ def test_a_page_is_removed_before_it_is_answered(rig: SlabRig) -> None:
     assert rig.write(1)
     done: Future[bool] = Future()
     rig.slab.remove([key(1)], done.set_result)
-    assert not rig.slab.contains(key(1))
+    assert not rig.slab.look([key(1)])
     assert done.result(LIMIT)
 
 
@@ -174,5 +174,5 @@ def test_a_look_waits_for_nobody(rig: SlabRig) -> None:
     """A match asks while a removal or a commit has the tables for long."""
     assert rig.write(1)
     with rig.slab._tables.mutex, ThreadPoolExecutor() as threads:
-        found = threads.submit(rig.slab.leading, [key(1), key(2)])
+        found = threads.submit(rig.slab.look, [key(1), key(2)])
         assert found.result(LIMIT) == 1
