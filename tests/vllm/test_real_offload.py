@@ -202,6 +202,7 @@ class Engine:
         def idle() -> bool:
             self.manager.begin_step(idle=True)
             self.manager.on_schedule_end(None)  # type: ignore[arg-type]
+            self.manager.publish_copied()
             return not self.manager.has_pending_work()
 
         assert wait_until(idle, LIMIT)
@@ -705,6 +706,7 @@ def step(engine: Engine) -> None:
     """Steps while a request runs."""
     engine.manager.begin_step(idle=False)
     engine.manager.on_schedule_end(None)  # type: ignore[arg-type]
+    engine.manager.publish_copied()
 
 
 def test_plans_without_copies_are_not_remembered(engine: Engine) -> None:

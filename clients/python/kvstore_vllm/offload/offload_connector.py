@@ -161,6 +161,7 @@ class KvstoreOffloadingConnector(OffloadingConnector):
         manager.begin_step(idle=idle)
         with hidden_loads(self.scheduler) if self._loads_in_step else nullcontext():
             meta = super().build_connector_meta(scheduler_output)
+        manager.publish_copied()
         loads_within = bool(meta.load_jobs) and self._loads_in_step
         manager.speed.scheduled(
             scheduled, scheduler_output.finished_req_ids, measured=not loads_within
@@ -187,6 +188,8 @@ class KvstoreOffloadingConnector(OffloadingConnector):
             assert self._kv_cache_manager is not None
             self._kv_cache_manager.evict_blocks(dependent_blocks(self.scheduler, invalid))
         super().update_connector_output(connector_output)
+        # Not with the next step, which may never come.
+        self._manager.publish_copied()
         if report.weight_changes > self._weight_changes:
             self._weight_changes = report.weight_changes
             _logger.warning("weights_changed", extra={"change_count": self._weight_changes})

@@ -180,6 +180,10 @@ class KvstoreOffloadingManager(OffloadingManager):
             self._answers.wait(IDLE_WAIT)
             self._publications.wait(IDLE_WAIT)
 
+    def publish_copied(self) -> None:
+        """Publishes what the requests of a step have copied, all in one call."""
+        self._stores.send()
+
     def reported(self, report: OffloadReport, failed_request_ids: Collection[str]) -> None:
         """Takes what ranks report of a step, before vLLM reports the same copies as ended."""
         self.speed.output_arrived()
@@ -297,7 +301,7 @@ class KvstoreOffloadingManager(OffloadingManager):
         """Returns whether an idle engine has to go on stepping to release what it holds."""
         under_way = self._answers.under_way or self._publications.under_way
         idle = not self._tracked and bool(self._reserves)
-        return bool(under_way or self._condemned or idle)
+        return bool(under_way or self._stores.has_waiting or self._condemned or idle)
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         """Returns the pages that were stored since the last call, if events are on.
@@ -340,7 +344,7 @@ class KvstoreOffloadingManager(OffloadingManager):
     def shutdown(self) -> None:
         """Releases everything, including the lease."""
         self._answers.close()
-        self._publications.close()
+        self._stores.close()
         for tracked in list(self._tracked.values()):
             self._lookups.drop(tracked)
             self._matched.loaded(tracked)
