@@ -29,10 +29,18 @@ def soon() -> float:
 
 
 @pytest.fixture(
-    scope="module", params=["memory", "valkey over unix", "valkey over tcp", "redis over tls"]
+    scope="module",
+    params=["memory", "folder", "valkey over unix", "valkey over tcp", "redis over tls"],
 )
 def make_engine(request: pytest.FixtureRequest) -> Iterator[MakeEngine]:
     """Returns a function that connects one more engine to the same values."""
+    if request.param == "folder":
+        folders = pytest.importorskip(
+            "kvstore.remote.folder_engine", reason="needs the package obstore: run make venv"
+        )
+        with TemporaryDirectory(prefix="kv-") as name:
+            yield lambda: folders.FolderEngine(Path(name))
+        return
     if request.param == "memory":
         values: dict[bytes, tuple[bytes, int]] = {}
         yield lambda: MemoryEngine(values)
@@ -70,6 +78,12 @@ def engine(make_engine: MakeEngine) -> Iterator[RemoteEngine]:
     made = make_engine()
     yield made
     made.close()
+
+
+def needs_expiry(engine: RemoteEngine) -> None:
+    """Skips a test of expiry on an engine that says that it has none."""
+    if not engine.capabilities.expires:
+        pytest.skip("needs an engine that expires values, which this one does not")
 
 
 def fresh_names(count: int) -> list[bytes]:
@@ -173,6 +187,7 @@ def test_deleted_values_are_gone(engine: RemoteEngine) -> None:
 
 def test_values_expire(engine: RemoteEngine) -> None:
     """A value with a short life leaves, and one with a long life stays."""
+    needs_expiry(engine)
     short, long = fresh_names(2)
     values = [memoryview(b"x")] * 2
     assert list(engine.put_many([short, long], values, [1, LIFE_MS], soon())) == [None, None]
@@ -184,6 +199,7 @@ def test_values_expire(engine: RemoteEngine) -> None:
 
 def test_a_refresh_extends_lives_and_shortens_none(engine: RemoteEngine) -> None:
     """Lives in the past and missing names do no harm."""
+    needs_expiry(engine)
     short, long, missing = fresh_names(3)
     lives = [400, LIFE_MS]
     assert not any(engine.put_many([short, long], [memoryview(b"x")] * 2, lives, soon()))
@@ -208,6 +224,7 @@ def test_a_control_value_is_set_once_or_replaced(engine: RemoteEngine) -> None:
 
 def test_a_control_value_expires(engine: RemoteEngine) -> None:
     """A namespace that nobody uses leaves nothing in the engine."""
+    needs_expiry(engine)
     name = fresh_names(1)[0].replace(b"kv1", b"kvr")
     assert engine.set_control(name, b"one", 1, soon(), only_if_absent=False)
     end = soon()
