@@ -144,7 +144,7 @@ class CarrierKeeper(Ticker):
     """Finds the carrier of the store's memory again once it is lost, and proves what it had."""
 
     def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
-        works = (store.succession.restore_carrier, store.prove_all)
+        works = (store.succession.restore_carrier, store.prove_all, store.count_left)
         super().__init__("carrier", works, clock=clock, interval=interval)
 
 

@@ -217,3 +217,5 @@ def test_prefixes_come_in_pages() -> None:
     assert [each.node_id for each in first] == [1, 2]
     assert [each.node_id for each in rest] == [3, 5, 6]
     assert listed(world, 6, 10, 0) == []
+    # A node that left since its number was read is left out.
+    assert [each.node_id for each in prefix_stats(world.namespace, [1, 2, 3], 0)] == [1, 3]
