@@ -35,6 +35,8 @@ _MOST_RUNS: Final = 2
 _TIER_BITS: Final = 2
 _TIER_MASK: Final = (1 << _TIER_BITS) - 1
 _pack = _FORM.pack
+# A named tuple's constructor costs a Python frame.
+_new_tuple = tuple.__new__
 
 
 class HoldTable:
@@ -89,14 +91,16 @@ class HoldTable:
         header.check(expected.kind, expected.sizes)
         opened = cls(memory, header)
         tombstones = []
+        readable, salt = opened._readable, opened._salt
         for row, state in enumerate(opened._states()):
             if not state:
                 opened._free.append(row)
                 continue
             start = _start(row)
             is_live = bool(state & _LIVE)
-            body = opened._readable[start + _BODY_AT : start + _ROW_BYTES]
-            if (state if is_live else state ^ WORD_MASK) != opened._sum(body, start):
+            body = readable[start + _BODY_AT : start + _ROW_BYTES]
+            digest = xxh3_64_intdigest(body, salt + start) | _LIVE
+            if (state if is_live else state ^ WORD_MASK) != digest:
                 raise JournalDamaged(f"the hold in row {row} is damaged")
             if is_live:
                 opened._row_of[_hold(body).key] = row
@@ -183,7 +187,7 @@ class HoldTable:
         for number in self._free:
             if states[number]:
                 kind, lease, hold_id = _KEY.unpack_from(self._readable, _start(number) + _BODY_AT)
-                yield HoldKey(lease, kind, hold_id)
+                yield _new_tuple(HoldKey, (lease, kind, hold_id))
 
     def _states(self) -> list[int]:
         """Returns the state words of all rows."""
@@ -194,7 +198,7 @@ class HoldTable:
         start = _start(number)
         return self._readable[start + _BODY_AT : start + _ROW_BYTES]
 
-    def _sum(self, body: bytes | memoryview, start: int) -> int:
+    def _sum(self, body: bytes, start: int) -> int:
         """Returns the state of a live row."""
         return xxh3_64_intdigest(body, self._salt + start) | _LIVE
 

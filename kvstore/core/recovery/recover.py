@@ -16,7 +16,7 @@ from kvstore.core.index.node import Position
 from kvstore.core.journal.journal import Journal
 from kvstore.core.journal.memory import JournalMemory
 from kvstore.core.journal.records import ReserveRecord
-from kvstore.core.journal.rows import HoldRow, IdScope, LeaseRow, NamespaceRow, Table
+from kvstore.core.journal.rows import PIN_SCOPE, HoldRow, LeaseRow, NamespaceRow, Table
 from kvstore.core.leases.lease import Lease, LeaseState, Process
 from kvstore.core.pool.arena import ArenaKey
 from kvstore.core.pool.disk_state import RemovedPrefix
@@ -283,15 +283,19 @@ class _Recovery:
             mappings.give(mapping.process_id, mapping.pid, there)
 
     def _restore_tombstones(self) -> None:
+        # Every pin that ended lately has one.
+        ended: dict[tuple[int, int], list[int]] = defaultdict(list)
         for lease_number, kind, hold_id in self.written.tombstones:
+            ended[lease_number, kind].append(hold_id)
+        for (lease_number, kind), hold_ids in ended.items():
             lease = self._leases.get(lease_number)
             if lease is None:
                 continue
-            is_pin = kind == IdScope.PIN
+            is_pin = kind == PIN_SCOPE
             # An id may come again once its tombstone is no more.
-            if hold_id not in (lease.pins if is_pin else lease.reservations):
-                tombstones = lease.pin_tombstones if is_pin else lease.reservation_tombstones
-                tombstones.leave(hold_id, self._now)
+            again = lease.pins.keys() if is_pin else lease.reservations.keys()
+            tombstones = lease.pin_tombstones if is_pin else lease.reservation_tombstones
+            tombstones.leave_all([each for each in hold_ids if each not in again], self._now)
         for tenant, lease_id in self.written.ended:
             # Its tombstone may have been dropped, and the id granted anew.
             if (tenant, lease_id) not in self.cache.table.leases:

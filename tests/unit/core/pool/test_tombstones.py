@@ -58,6 +58,19 @@ def test_a_repeated_release_lasts_longer() -> None:
         tombstones.require_none("first", id=1)
 
 
+def test_many_are_left_at_once() -> None:
+    """They expire as others do, and the first are dropped beyond the most."""
+    table = Tombstones(10.0, 3)
+    one = TombstonesOf(table, "one")
+    one.leave("first", 1.0)
+    one.leave_all(["second", "third", "fourth"], 2.0)
+    assert [each in one for each in ("first", "second", "third", "fourth")] == [False] + [True] * 3
+    table.expire(11.5)
+    assert len(table) == 3
+    table.expire(12.5)
+    assert len(table) == 0
+
+
 def test_of_too_many_the_oldest_go() -> None:
     """They are bounded in number; one that is left again is young again."""
     tombstones = Tombstones(10.0, 3)
