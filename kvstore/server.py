@@ -80,7 +80,7 @@ from kvstore.signals import Signals, ignore_parent_death
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import DeviceUnavailable, SlabInUse
 from kvstore.storage.memory_tiers import Tiers
-from kvstore.storage.slab.policy import FirstTouch
+from kvstore.storage.write_admission import FirstTouch
 from kvstore.succession.store_succession import Succession
 from kvstore.succession_setup import succession_of
 from kvstore.tier_setup import tier_1_source, tier_2, tier_3
@@ -103,7 +103,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CALL_GRACE = 1.0
 # Seconds that a health check waits for the lock of the store.
 OWNER_PATIENCE = 0.25
-# Seconds that a server which leaves its memory to the next waits for calls, and for that lock.
+# Seconds that a server which leaves its memory to the next still serves, to leave a small journal.
+CLEAN_PATIENCE = 2.0
+# Seconds that it then waits for calls, and for that lock.
 FREEZE_PATIENCE = 5.0
 # Seconds after the grace until the process ends by force.
 STOP_PATIENCE = 15.0
@@ -264,8 +266,8 @@ def build_store(
     memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
     rest.callback(memory.close)
     # It is closed first: writes and reads end before their memory is unmapped, or another's.
-    disk = tier_3(config)
-    stack.callback(disk.close)
+    slow_tier = tier_3(config)
+    stack.callback(slow_tier.close)
 
     def make(epoch: int) -> PrefixCache:
         return PrefixCache(
@@ -277,7 +279,7 @@ def build_store(
             recycled=memory.poison if config.debug_poison_freed_slots else None,
             index=INDEXES[config.prefix_cache_backend],
             tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
-            has_disk=disk.slab is not None,
+            has_disk=slow_tier.page_store is not None,
         )
 
     store = KVStore(
@@ -286,7 +288,7 @@ def build_store(
         lower=lower,
         clock=clock,
         sampler=Sampler(config.verify_rate),
-        disk=disk,
+        slow_tier=slow_tier,
         admission=FirstTouch() if config.tier3_write == "through" else None,
         prefix_cache_backend=config.prefix_cache_backend,
         succession=succession,
@@ -371,13 +373,15 @@ def start(
 def leave_to_the_next(parts: Parts, received: signal.Signals, signals: Signals) -> None:
     """Plans that the memory stays for the next server, which workers wait for.
 
-    The threads and sockets end as after a drain: each finishes the calls that it has read. Calls
-    over gRPC that are not finished then may still copy pages, so they are waited for too.
+    First it cleans the journal, all of which the next one reads before it answers. Then the threads
+    and sockets end as after a drain: each finishes the calls that it has read. Calls over gRPC that
+    are not finished then may still copy pages, so they are waited for too.
     """
     ignore_parent_death()
     # A second signal ends the process at once, and leaves the memory to the next as well.
     signals.let_go(STOP_SIGNALS)
     _end_in_time(STOP_PATIENCE)
+    parts.store.clean_whole_journal(CLEAN_PATIENCE)
     log.info("memory_left_to_the_next", signal=received.name)
     parts.health.begin_draining()
     parts.manager.stopping()

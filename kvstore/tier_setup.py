@@ -7,18 +7,19 @@ from pathlib import Path
 import structlog
 
 from kvstore.config.settings import Config
-from kvstore.service.page_io.disk_slab import Disk
+from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.signals import Signals
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.cuda.device_memory import CudaDevice
-from kvstore.storage.errors import CudaFailed, DeviceUnavailable
+from kvstore.storage.errors import CudaFailed, DeviceUnavailable, SlabInUse, SlabUnusable
 from kvstore.storage.extent import MemorySource
 from kvstore.storage.held_memory import HeldMemory
 from kvstore.storage.host import numa
 from kvstore.storage.host.host_memory import HostMemory
 from kvstore.storage.host.hugepages import Hugepages
 from kvstore.storage.slab.layout import ALIGNMENT
-from kvstore.storage.slab.slab import SlabConfig
+from kvstore.storage.slab.policy import SlabClock
+from kvstore.storage.slab.slab import Slab, SlabConfig
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -34,6 +35,7 @@ SEGMENTS_IN_A_SLAB = 4
 SEVERAL = 2
 # The most bytes on their way to tier 3, and as many on their way back.
 MOST_QUEUED = 256 << 20
+UNUSABLE = "the store goes on without tier 3 until it is started again; see the disk"
 
 
 def tier_1_source(
@@ -63,10 +65,24 @@ def tier_1_source(
     return device
 
 
-def tier_3(config: Config) -> Disk:
-    """Returns tier 3, with its slab or the reason why it has none. Raises ``SlabInUse``."""
+def tier_3(config: Config) -> SlowTier:
+    """Returns tier 3, with its page store or the reason why it has none. Raises ``SlabInUse``."""
     slab = slab_config(config)
-    return Disk() if slab is None else Disk.open(slab)
+    return SlowTier() if slab is None else open_slab(slab)
+
+
+def open_slab(config: SlabConfig) -> SlowTier:
+    """Opens the slab; logs a failure and continues without tier 3.
+
+    Raises ``SlabInUse`` if another process has the file.
+    """
+    try:
+        return SlowTier(Slab(config, SlabClock()))
+    except SlabInUse:
+        raise
+    except SlabUnusable as error:
+        log.error("tier3_unusable", path=str(config.path), why=str(error), advice=UNUSABLE)  # noqa: TRY400 - the reason is the message
+        return SlowTier(why=str(error))
 
 
 def slab_config(config: Config) -> SlabConfig | None:

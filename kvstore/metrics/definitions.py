@@ -21,7 +21,7 @@ from kvstore.metrics.scrape import (
     THREADS,
     TIERS,
 )
-from kvstore.service.page_io.disk_slab import DiskState
+from kvstore.service.page_io.slow_tier import TierState
 
 OF_LOOKUPS: Final = (
     counter(
@@ -311,7 +311,7 @@ OF_TIERS: Final = (
         "1 while tier 3 takes and gives pages, 0 when its disk failed. Of tier 3 nothing is shown "
         "where there is none.",
         "0: `slab_failed` or `tier3_removal_failed` in the log; see the disk, then restart.",
-        DISK.each(lambda tier3: tier3.disk.state is DiskState.OPEN),
+        DISK.each(lambda tier3: tier3.disk.state is TierState.OPEN),
     ),
     gauge(
         "kvstore_tier3_pages",
@@ -419,7 +419,7 @@ OF_SUCCESSION: Final = (
         "kvstore_journal_given_up",
         "1 once the journal ran full or was damaged, or if there was no memory for it.",
         "1: the next server starts clean; `journal_given_up` in the log says why.",
-        SUCCESSION.each(lambda use: use.given_up),
+        SUCCESSION.each(lambda use: bool(use.failure)),
     ),
     gauge(
         "kvstore_recovered_pages",

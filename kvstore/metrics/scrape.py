@@ -8,7 +8,7 @@ from kvstore.core.values.counters import Counters
 from kvstore.core.values.event_log import Cause
 from kvstore.metrics.view import View
 from kvstore.service.call_durations import DurationCounts
-from kvstore.service.page_io.disk_slab import DiskState
+from kvstore.service.page_io.slow_tier import TierState
 
 T = TypeVar("T")
 Labels: TypeAlias = tuple[str, ...]
@@ -118,7 +118,7 @@ MOVES: Final = Rows(
 DISK: Final = Rows(
     "",
     lambda scrape: (
-        [((), scrape.view.tier3)] if scrape.view.tier3.disk.state is not DiskState.ABSENT else []
+        [((), scrape.view.tier3)] if scrape.view.tier3.disk.state is not TierState.ABSENT else []
     ),
 )
 # No rows without a holder.

@@ -42,15 +42,15 @@ from kvstore.service.event_watches import EventWatches
 from kvstore.service.leases import Leases
 from kvstore.service.matching import Matching, Sampler
 from kvstore.service.memory.arena_growth import WATERMARK, Growth
-from kvstore.service.page_io.disk_slab import Disk
 from kvstore.service.page_io.memory_mover import Mover
+from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.service.page_io.tier3 import Tier3
 from kvstore.service.tenancy.rate_limit import Traffic
 from kvstore.service.thrash_watch import ThrashWatch
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
 from kvstore.storage.memory_tiers import Tiers
-from kvstore.storage.slab.policy import WriteAdmission
+from kvstore.storage.write_admission import WriteAdmission
 from kvstore.succession.store_succession import Succession
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -79,12 +79,14 @@ class KVStore:
         clock: Clock,
         sampler: Sampler | None = None,
         lower: Arenas | None = None,
-        disk: Disk | None = None,
+        slow_tier: SlowTier | None = None,
         admission: WriteAdmission | None = None,
         prefix_cache_backend: str = "radix",
         succession: Succession | None = None,
     ) -> None:
-        """Makes a store; ``lower`` is tier 2's memory, ``disk`` tier 3, if ``cache`` has them.
+        """Makes a store; ``lower`` is tier 2's memory. ``slow_tier`` is tier 3.
+
+        ``cache`` has to have the same tiers.
 
         Without ``sampler`` the store verifies no page. ``prefix_cache_backend`` names the index.
         Without ``succession`` the memory ends with this process.
@@ -128,7 +130,7 @@ class KVStore:
             cache,
             self._mutex,
             memory=self._memory,
-            disk=disk or Disk(),
+            tier=slow_tier or SlowTier(),
             clock=clock,
             took=self._took,
             admission=admission,
@@ -214,6 +216,19 @@ class KVStore:
         while more and journal is not None:
             with self._mutex:
                 more = journal.clean()
+            sleep(PAUSE)
+
+    def clean_whole_journal(self, patience: float) -> None:
+        """Drops what no recovery needs of the journal, in at most ``patience`` seconds.
+
+        Calls are served meanwhile. The next server then reads less before it answers.
+        """
+        journal, until = self.succession.journal, self._clock() + patience
+        end = 0 if journal is None else journal.end
+        more = journal is not None
+        while more and journal is not None and self._clock() < until:
+            with self._mutex:
+                more = journal.clean_before(end)
             sleep(PAUSE)
 
     def uptime(self) -> float:

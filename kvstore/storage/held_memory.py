@@ -36,6 +36,11 @@ class HeldMemory:
         """True if the memory outlives this process."""
         return self._carrier is not None
 
+    @property
+    def paid_elsewhere(self) -> bool:
+        """True if the carrier's memory limit counts what ``make`` returns, and not this one's."""
+        return self._carrier is not None and self._carrier.pays
+
     def make(self, name: str, size_bytes: int) -> int:
         """Returns the descriptor of a new sealed memfd of zeros with all its pages.
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import structlog
 
 from kvstore.core import PrefixCache
-from kvstore.core.journal.rows import ExtentRow, Table
+from kvstore.core.journal.rows import ExtentRow, Row, Table
 from kvstore.core.recovery.recover import Recovered, recover
 from kvstore.core.values.slots import ExtentSlots, Generations
 from kvstore.holder.carrier import CarriedDescriptor, CarrierFailed, DescriptorCarrier
@@ -128,7 +128,7 @@ class Estate:
         samples = self._sample(cache)
         for each in processes:
             del self._carried[process_name(each.process_id)]
-        self._go_on(recovered, journal)
+        self._go_on(recovered, journal, contents.rows)
         self._drop(self._carried)
         _close(self._copies)
         return Inheritance(cache, journal, processes, samples)
@@ -213,10 +213,14 @@ class Estate:
             raise CleanStart(f"a page of extent {extent_id} has other bytes than were written")
         return samples
 
-    def _go_on(self, recovered: Recovered, journal: DurableJournal) -> None:
+    def _go_on(
+        self,
+        recovered: Recovered,
+        journal: DurableJournal,
+        rows: Mapping[Table, Mapping[object, Row]],
+    ) -> None:
         """Writes from now on: first that another server goes on, and what is not there any more."""
         cache, store = recovered.cache, journal.store
-        contents = journal.contents()
         journal.follow(cache)
         recovered.go_on(journal)
         journal.replace_store(store._replace(instance=store.instance + 1))
@@ -226,7 +230,7 @@ class Estate:
             Table.MAPPINGS: cache.state.mappings.process_ids,
         }
         for table, kept in there.items():
-            for key in contents.rows[table].keys() - set(kept):
+            for key in rows[table].keys() - set(kept):
                 journal.clear(table, key)
 
     def _drop(self, unused: dict[str, CarriedDescriptor]) -> None:

@@ -45,13 +45,22 @@ OWN_PATIENCE = 2.0
 
 
 class SuccessionUse(NamedTuple):
-    """The state of a succession at one moment. Byte counts are zero without a journal."""
+    """The state of a succession at one moment. Byte counts are zero without a journal.
 
+    ``behind`` counts the descriptors that the carrier lacks, and ``refusal`` says why it refuses
+    them. ``failure`` is the reason why no later server can go on, and ``clean_start`` the reason
+    why this one did not. Reasons are empty if there is nothing to say.
+    """
+
+    holder: str
+    instance: int
     behind: int
     journal_used_bytes: int
     journal_capacity_bytes: int
-    given_up: bool
+    failure: str
+    refusal: str
     recovered_page_count: int
+    clean_start: str
 
 
 class Succession:
@@ -67,19 +76,25 @@ class Succession:
         self,
         carrier: DescriptorCarrier | None = None,
         *,
+        holder: str = "",
         settings: Mapping[str, str] | None = None,
         journal_bytes: int = 0,
     ) -> None:
-        """``settings`` are those that have to be equal for the next server to go on."""
+        """``holder`` names the carrier for people.
+
+        ``settings`` are those that have to be equal for the next server to go on.
+        """
         self.held = HeldMemory(carrier)
         self.journal: DurableJournal | None = None
         self.processes: list[InheritedProcess] = []
         self.samples = Samples()
         self.recovered_page_count = 0
+        self.clean_start = ""
         # Memory of an earlier store that counts as taken.
         self.left = LeftMemory(carrier)
         self._tiers: Sequence[Arenas] = ()
         self._carrier = carrier
+        self._holder = holder
         self._settings = dict(settings or {})
         self._journal_bytes = journal_bytes
         # The wire has 0 for "no epoch".
@@ -88,7 +103,7 @@ class Succession:
             epoch, 1, secrets.token_bytes(KEY_BYTES), settings_bytes(self._settings)
         )
         self._owned = False
-        self._failure = ""
+        self._refusal = ""
         self._why_no_journal = ""
         self._depart: Callable[[DescriptorCarrier], None] | None = None
 
@@ -120,11 +135,15 @@ class Succession:
             return None
         journal = self.journal
         return SuccessionUse(
+            holder=self._holder,
+            instance=self.instance,
             behind=self._carrier.behind,
             journal_used_bytes=0 if journal is None else journal.used_bytes,
             journal_capacity_bytes=0 if journal is None else journal.capacity_bytes,
-            given_up=bool(self.failure),
+            failure=self.failure,
+            refusal=self._refusal,
             recovered_page_count=self.recovered_page_count,
+            clean_start=self.clean_start,
         )
 
     @property
@@ -198,11 +217,11 @@ class Succession:
             if self._carrier.is_lost() or self._carrier.behind:
                 self._carrier.restore()
         except CarrierRefused as refused:
-            if str(refused) != self._failure:
+            if str(refused) != self._refusal:
                 log.warning("holder_refuses", why=str(refused))
-            self._failure = str(refused)
+            self._refusal = str(refused)
         else:
-            self._failure = ""
+            self._refusal = ""
 
     def is_kept(self) -> bool:
         """Returns whether a carrier has all that the next server needs, after a try to restore it.
@@ -271,16 +290,17 @@ class Succession:
     ) -> Inheritance | None:
         """Returns what the server before left, or None after it was dropped. Logs which."""
         if not self._owned:
-            log.info("clean_start", why="no holder answers")
+            self._say_clean("no holder answers")
             return None
         began = clock()
         estate = Estate(carrier, tiers, self.left)
         try:
             inheritance = estate.inherit(self._settings, make, began)
         except CleanStart as clean:
-            log.info("clean_start", why=str(clean))
-        except Exception:
+            self._say_clean(str(clean))
+        except Exception as error:
             # A later start would fail in the same way.
+            self.clean_start = f"the recovery failed: {error!r}"
             log.exception("clean_start", why="the recovery failed")
         else:
             cache = inheritance.cache
@@ -297,6 +317,10 @@ class Succession:
             return inheritance
         estate.discard()
         return None
+
+    def _say_clean(self, why: str) -> None:
+        self.clean_start = why
+        log.info("clean_start", why=why)
 
     def _begin_clean(self, make: MakeCache) -> PrefixCache:
         """Returns an empty cache with a journal, or without one if there is no memory for it."""

@@ -405,6 +405,35 @@ def test_a_damaged_journal_is_a_clean_start(store: RunningStore, holder: HolderF
     assert "the journal is unusable" in why_clean(store)
 
 
+@pytest.mark.parametrize(
+    ("change", "goes_on"),
+    [
+        ("import kvstore as changed; changed.__version__ = '9.9.9'", True),
+        (
+            "import kvstore.succession.durable_journal as changed; changed.JOURNAL_VERSION = 99",
+            False,
+        ),
+    ],
+    ids=["server", "journal"],
+)
+def test_another_version_goes_on_if_it_reads_the_journal(
+    store: RunningStore, change: str, *, goes_on: bool
+) -> None:
+    """Another version of the journal is a clean start, on the way there and back."""
+    epoch = fill(store, TOKENS)
+    ours = store._program
+    other = ["-c", f"{change}; import kvstore.server as server; server.run()"]
+    for program in (other, ours):
+        store.kill()
+        store._program = program
+        store.start()
+        assert (epoch_of(store) == epoch) == goes_on
+        assert found(store, TOKENS) == (PAGES if goes_on else 0)
+        assert goes_on or "the journal is unusable: the journal has version" in why_clean(store)
+        epoch = fill(store, TOKENS)
+    assert goes_on == ("version=9.9.9" in store.log)
+
+
 @pytest.mark.parametrize("ending", [".data", ".generations"])
 def test_swapped_descriptors_are_a_clean_start(
     store: RunningStore, holder: HolderFolder, ending: str

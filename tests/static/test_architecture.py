@@ -41,6 +41,8 @@ ERRORS = "kvstore.errors"
 VERSION = "kvstore.__version__"
 # Spans, which it alone knows how to make; without any it imports nothing.
 TRACING = "kvstore.tracing"
+# The share of the interpreter of work in the background.
+BACKGROUND = "kvstore.background"
 # Files of an operator, read without waiting for a pipe's other end.
 FILES = "kvstore.operator_files"
 # The log, and the call under way that it names.
@@ -50,20 +52,28 @@ WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
 ALLOWED = {
     "kvstore/ring": set(),
     "kvstore/core": {ERRORS},
-    "kvstore/storage": {ERRORS, "kvstore.core", "kvstore.holder", "torch", "cupy"},
+    "kvstore/storage": {ERRORS, BACKGROUND, "kvstore.core", "kvstore.holder", "torch", "cupy"},
     "kvstore/succession": {ERRORS, "kvstore.core", "kvstore.holder", "kvstore.ring"}
     | {"kvstore.storage"},
-    "kvstore/service": {ERRORS, TRACING, "kvstore.core", "kvstore.storage"}
+    "kvstore/remote": {ERRORS, FILES},
+    "kvstore/service": {ERRORS, BACKGROUND, TRACING, "kvstore.core", "kvstore.storage"}
     | {"kvstore.succession"},
-    "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.service", "kvstore.succession"},
+    "kvstore/metrics": {
+        ERRORS,
+        BACKGROUND,
+        "kvstore.core",
+        "kvstore.service",
+        "kvstore.succession",
+    },
     "kvstore/rpc": WIRE
-    | {ERRORS, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
-    | {"kvstore.core", "kvstore.service"},
+    | {ERRORS, BACKGROUND, FILES, LOGS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
+    | {"kvstore.core", "kvstore.service", "kvstore.succession"},
     "kvstore/holder": {"kvstore.service_manager"},
     # It runs alone, and imports nothing of ours.
     "kvstore/holder/holder_process.py": set(),
     "kvstore/config": {FILES, VERSION, "kvstore.core"},
     "kvstore/config/show.py": {"kvstore.access_rules", "kvstore.config"},
+    "kvstore/background.py": set(),
     "kvstore/errors.py": set(),
     "kvstore/logs.py": set(),
     "kvstore/instance_lock.py": {"kvstore.runtime_dir"},
@@ -157,6 +167,18 @@ def test_a_package_imports_only_what_it_may(package: str) -> None:
         if path not in named
         for module, node in modules_imported(path)
         if belongs(module, GOVERNED) and not belongs(module, allowed)
+    ]
+    assert wrong == []
+
+
+def test_the_service_knows_no_kind_of_page_store() -> None:
+    """It speaks to the interface alone; what opens a slab is the composition root."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {module}"
+        for package in ("kvstore/service", "kvstore/rpc", "kvstore/metrics")
+        for path in files_of(package)
+        for module, node in modules_imported(path)
+        if belongs(module, ("kvstore.storage.slab",))
     ]
     assert wrong == []
 

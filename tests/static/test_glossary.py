@@ -63,7 +63,7 @@ TWINS: Final = frozenset(
         # Memory that the server exports and the client maps, and CUDA on both sides.
         *("CudaDriver", "CudaExtent", "CupyRuntime", "HostExtent"),
         # A part of the core, and its use by the service.
-        *("DiskState", "Matching", "Process", "Tenant"),
+        *("Matching", "Process", "Tenant"),
         # A length-delimited message of a socket.
         "Frame",
     )

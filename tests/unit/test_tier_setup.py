@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from device.card import Card, ServerCuda
 from kvstore import tier_setup
 from kvstore.config.loading import load_config
-from kvstore.service.page_io.disk_slab import DiskState
+from kvstore.service.page_io.slow_tier import TierState
 from kvstore.signals import Signals
 from kvstore.storage.cuda.device_memory import CudaDevice
 from kvstore.storage.errors import DeviceUnavailable
@@ -141,7 +141,7 @@ def test_both_tiers_of_host_memory_are_of_the_pages_that_are_set() -> None:
 
 def test_without_its_settings_there_is_no_tier_3() -> None:
     """Without its settings tier 3 is absent."""
-    assert tier_3(load_config([])).state is DiskState.ABSENT
+    assert tier_3(load_config([])).state is TierState.ABSENT
 
 
 @pytest.mark.parametrize(("size", "segment"), [(1 << 20, 63 * 4096), (2 << 30, 256 << 20)])

@@ -8,10 +8,11 @@ from kvstore.core.tiers.disk_writes import DiskWrite
 from kvstore.storage.slab.allocator import EVICT_AT_ONCE
 from kvstore.storage.slab.header import HEADER_BYTES
 from kvstore.storage.slab.layout import ALIGNMENT, rounded
-from kvstore.storage.slab.policy import SecondTouch, SlabClock
+from kvstore.storage.slab.policy import SlabClock
 from kvstore.storage.slab.segment import Segment, SlotPhase
 from kvstore.storage.slab.slot_pool import SlotPool
 from kvstore.storage.slab.superblock import SegmentHeader
+from kvstore.storage.write_admission import SecondTouch
 
 PAGE_BYTES = ALIGNMENT
 # Remembered first uses, as a multiple of all pages of the tiers.

@@ -10,8 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from kvstore.storage.slab.header import PageKey
-from kvstore.storage.slab.reader import PageRead, ReadAnswer
+from kvstore.storage.page_store import PageKey, PageRead, ReadAnswer
 from kvstore.storage.slab.slab import Slab, SlabConfig
 from support.slab.pages import NAMESPACE, bytes_of, key_of, memory
 

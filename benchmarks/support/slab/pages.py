@@ -6,9 +6,8 @@ from hashlib import blake2b
 from threading import Semaphore
 
 from kvstore.core.values.page_hash import page_digest
-from kvstore.storage.slab.header import PageKey
+from kvstore.storage.page_store import PageKey, PageWrite
 from kvstore.storage.slab.slab import Slab
-from kvstore.storage.slab.tables import SlabPage
 
 NAMESPACE = blake2b(b"a namespace of the benchmark", digest_size=32).digest()
 # Pages of one sequence, each after the one before.
@@ -21,10 +20,10 @@ def key_of(number: int) -> PageKey:
     return PageKey(NAMESPACE, page_digest(NAMESPACE, number.to_bytes(8, "little")))
 
 
-def page_of(number: int) -> SlabPage:
+def page_of(number: int) -> PageWrite:
     """Returns the slab's record of page ``number``."""
     parent = key_of(number - 1).digest if number % CHAIN else NAMESPACE
-    return SlabPage(key_of(number), parent, PAGE_TOKENS)
+    return PageWrite(key_of(number), parent, PAGE_TOKENS)
 
 
 def bytes_of(number: int, size: int) -> bytes:
@@ -45,7 +44,7 @@ class Writer:
         self._room = Semaphore(queue_pages)
         self._queue_pages = queue_pages
 
-    def write(self, page: SlabPage, content: memoryview, done: Callable[[bool], None]) -> None:
+    def write(self, page: PageWrite, content: memoryview, done: Callable[[bool], None]) -> None:
         """Begins to write a page. ``done`` is called with whether the page is durable."""
         self._room.acquire()
 

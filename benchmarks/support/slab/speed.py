@@ -10,9 +10,8 @@ from statistics import median
 from threading import Semaphore
 from typing import Any
 
-from kvstore.storage.slab.reader import PageRead, ReadAnswer
+from kvstore.storage.page_store import PageRead, PageWrite, ReadAnswer
 from kvstore.storage.slab.slab import Slab, SlabConfig
-from kvstore.storage.slab.tables import SlabPage
 from support.slab.pages import NAMESPACE, Writer, memory, page_of
 
 THREADS = 4
@@ -75,7 +74,7 @@ def piece(region: memoryview, at: int) -> memoryview:
     return region[start : start + PIECE]
 
 
-def write_all(slab: Slab, source: memoryview, pages: list[SlabPage], page_bytes: int) -> None:
+def write_all(slab: Slab, source: memoryview, pages: list[PageWrite], page_bytes: int) -> None:
     """Writes pages until all are acknowledged, from memory like an arena's."""
     writer = Writer(slab, (128 << 20) // page_bytes)
     slots = len(source) // page_bytes
@@ -92,7 +91,7 @@ def write_all(slab: Slab, source: memoryview, pages: list[SlabPage], page_bytes:
     assert not lost
 
 
-def read_all(slab: Slab, into: memoryview, pages: list[SlabPage], page_bytes: int) -> None:
+def read_all(slab: Slab, into: memoryview, pages: list[PageWrite], page_bytes: int) -> None:
     """Reads and checks every page, some requests at a time."""
     batch = max(len(into) // READS // page_bytes, 1)
     room = Semaphore(READS)

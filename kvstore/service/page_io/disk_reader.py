@@ -9,6 +9,7 @@ from collections.abc import Sequence as Items
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
+from math import inf
 from threading import BoundedSemaphore, Event, Lock
 from typing import NamedTuple
 
@@ -23,12 +24,10 @@ from kvstore.core.tiers.load_or_recompute import LoadDecision, Wanted
 from kvstore.errors import KVStoreError
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
-from kvstore.service.page_io.disk_slab import Disk
+from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.memory_tiers import Tiers
-from kvstore.storage.slab.header import PageKey
-from kvstore.storage.slab.reader import PageRead, ReadAnswer
-from kvstore.storage.slab.slab import Slab
+from kvstore.storage.page_store import PageKey, PageRead, PageStore, ReadAnswer
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -89,7 +88,7 @@ class Loader:
         mutex: Lock,
         *,
         memory: Tiers,
-        disk: Disk,
+        tier: SlowTier,
         clock: Clock,
         took: Callable[[Arena], None],
     ) -> None:
@@ -99,7 +98,7 @@ class Loader:
         self._cache = cache
         self._mutex = mutex
         self._memory = memory
-        self._disk = disk
+        self._tier = tier
         self._clock = clock
         self._places = BoundedSemaphore(MOST_WAITING)
         # Set when a load ends, under the store's mutex.
@@ -132,35 +131,35 @@ class Loader:
         For a match with KV cache groups it then loads the pages that their windows lack at the end
         of the path, if tier 3 has all of them.
         """
-        slab = self._disk.usable()
-        if slab is None or not slab.page_count:
+        page_store = self._tier.usable()
+        if page_store is None or page_store.is_empty:
             return NO_PART
         part = NO_PART
-        due = None if remaining is None else self._clock() + remaining * (1 - RESERVE)
+        due = inf if remaining is None else self._clock() + remaining * (1 - RESERVE)
         asked = _Asked(caller, namespace_id, sequence, options)
         # The errors of one step leave what the step before it found.
         with suppress(KVStoreError):
-            part = self._load(slab, asked, due)
+            part = self._load(page_store, asked, due)
             if options.groups:
-                self._load_groups(slab, asked, due)
+                self._load_groups(page_store, asked, due)
         return part
 
-    def _load(self, slab: Slab, asked: _Asked, due: float | None) -> DiskPart:
+    def _load(self, page_store: PageStore, asked: _Asked, due: float) -> DiskPart:
         """Loads the pages of a path until ``due``; returns the tokens that only tier 3 had."""
         with self._mutex:
             located = self._cache.locate(*asked)
             layout = self._cache.namespaces[asked.namespace_id].layout
-        count = self._disk.leading(located.namespace_digest, located.page_digests())
+        count = self._tier.look(located.namespace_digest, located.page_digests(), due)
         if not count:
             return NO_PART
-        most = min(count, max(slab.reading_room // layout.page_bytes, 1))
+        most = min(count, max(page_store.reading_room // layout.page_bytes, 1))
         wanted = Wanted(count * layout.page_bytes, count * layout.page_tokens)
         begin = partial(self._cache.begin_read, *asked[:3], most, located)
-        self._bring(slab, _Plan(most, wanted, begin), asked.options, due)
+        self._bring(page_store, _Plan(most, wanted, begin), asked.options, due)
         start = located.end * layout.page_tokens
         return DiskPart(start, start + count * layout.page_tokens)
 
-    def _load_groups(self, slab: Slab, asked: _Asked, due: float | None) -> None:
+    def _load_groups(self, page_store: PageStore, asked: _Asked, due: float) -> None:
         """Loads the pages of groups that a match lacks at the end of its path, all or none.
 
         Looks again after it waited for a load of another caller, which may have brought only some
@@ -169,24 +168,24 @@ class Loader:
         is_joined = True
         while is_joined:
             with self._mutex:
-                located = self._cache.locate_groups(*asked, slab.reading_room)
+                located = self._cache.locate_groups(*asked, page_store.reading_room)
                 layout = self._cache.namespaces[asked.namespace_id].layout
             count = len(located.pages)
-            there = self._disk.leading(located.namespace_digest, located.page_digests())
+            there = self._tier.look(located.namespace_digest, located.page_digests(), due)
             if not count or there < count:
                 return
             saved = (located.end - located.match_end) * layout.page_tokens
             wanted = Wanted(count * layout.page_bytes, saved)
             begin = partial(self._cache.begin_group_read, *asked[:3], located)
-            is_joined = self._bring(slab, _Plan(count, wanted, begin), asked.options, due)
+            is_joined = self._bring(page_store, _Plan(count, wanted, begin), asked.options, due)
 
-    def _bring(self, slab: Slab, plan: _Plan, options: MatchOptions, due: float | None) -> bool:
+    def _bring(self, page_store: PageStore, plan: _Plan, options: MatchOptions, due: float) -> bool:
         """Begins a load, if it is worth it, or joins one under way, and waits for it until ``due``.
 
         Returns True if it joined a load, which has ended.
         """
         speed = options.prefill_tokens_per_second
-        if not self._worth_loading(slab, plan.wanted, speed):
+        if not self._worth_loading(page_store, plan.wanted, speed):
             return False
         if not self._places.acquire(blocking=False):
             return False
@@ -202,24 +201,24 @@ class Loader:
                         self._ends[load] = Event()
                     ended = self._ends[load]
                 if not is_joined:
-                    self._read(slab, load)
-                remaining = None if due is None else max(due - self._clock(), 0.0)
+                    self._read(page_store, load)
+                remaining = None if due == inf else max(due - self._clock(), 0.0)
                 return ended.wait(remaining) and is_joined
         finally:
             self._places.release()
 
-    def _worth_loading(self, slab: Slab, wanted: Wanted, speed: int) -> bool:
+    def _worth_loading(self, page_store: PageStore, wanted: Wanted, speed: int) -> bool:
         with self._deciding:
             worth = self._decision.worth_loading(
                 wanted,
                 prefill_tokens_per_second=speed,
-                queued_bytes=slab.reading_bytes,
+                queued_bytes=page_store.reading_bytes,
                 now=self._clock(),
             )
             self.declined_count += not worth
         return worth
 
-    def _read(self, slab: Slab, load: DiskRead | GroupRead) -> None:
+    def _read(self, page_store: PageStore, load: DiskRead | GroupRead) -> None:
         """Begins to read the pages of a load, which is finished later."""
         try:
             targets = self._targets(load)
@@ -233,7 +232,8 @@ class Loader:
                 raise
             self._tell(error)
             return
-        slab.read(wanted, lambda answer: self._take(load, targets, answer))
+        # A load outlives its caller, so the page store limits its time by itself.
+        page_store.read(wanted, lambda answer: self._take(load, targets, answer), inf)
 
     def _targets(self, load: DiskRead | GroupRead) -> list[_Target]:
         """Returns the destinations of a load's pages."""
@@ -254,7 +254,7 @@ class Loader:
     def _take(
         self, load: DiskRead | GroupRead, targets: Items[_Target], answer: ReadAnswer
     ) -> None:
-        """Publishes the pages that were read, on a thread of the slab."""
+        """Publishes the pages that were read, on a thread of the page store."""
         checksums: list[int] = []
         try:
             with self._deciding:

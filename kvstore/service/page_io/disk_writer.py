@@ -8,18 +8,16 @@ from typing import NamedTuple
 
 import structlog
 
+from kvstore import background
 from kvstore.core import PrefixCache
 from kvstore.core.tiers.disk_writes import DiskWrite
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
-from kvstore.service.page_io.disk_slab import Disk
+from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.memory_tiers import Tiers
-from kvstore.storage.slab.header import PageKey
-from kvstore.storage.slab.policy import WriteAdmission
-from kvstore.storage.slab.runs import Content
-from kvstore.storage.slab.slab import Slab
-from kvstore.storage.slab.tables import SlabPage
+from kvstore.storage.page_store import Content, PageKey, PageStore, PageWrite, Presence
+from kvstore.storage.write_admission import WriteAdmission
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -30,12 +28,13 @@ ROUNDS = 64
 
 
 class _Wanted(NamedTuple):
-    """A page worth a write; ``end`` counts the pages of the sequence through this one."""
+    """A page worth a write, or stored; ``end`` counts the pages of the path through this one."""
 
     end: int
-    page: SlabPage
+    page: PageWrite
     checksum: int
     content: Content
+    presence: Presence
 
 
 class _Writes:
@@ -60,7 +59,7 @@ class _Writes:
         with self._mutex:
             self._left += 1
 
-        def done(written: bool) -> None:  # noqa: FBT001 - the slab's way to tell
+        def done(written: bool) -> None:  # noqa: FBT001 - as the page store tells
             self.end(end if written else None)
 
         return done
@@ -80,10 +79,10 @@ class Keeper:
     """Writes the pages to tier 3 that are worth it.
 
     ``mutex`` is the store's; it guards ``cache`` and is never held while bytes are copied or the
-    slab is asked. ``due`` is set when there is work.
+    page store is asked. ``due`` is set when there is work.
 
-    While the slab's queue is full nothing begins, and the core drops the oldest touches. A page
-    refused for want of room waits for its next touch.
+    While the page store's queue is full nothing begins, and the core drops the oldest touches. A
+    page refused for want of room waits for its next touch.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class Keeper:
         mutex: Lock,
         *,
         memory: Tiers,
-        disk: Disk,
+        tier: SlowTier,
         admission: WriteAdmission,
         clock: Clock,
     ) -> None:
@@ -100,7 +99,7 @@ class Keeper:
         self._cache = cache
         self._mutex = mutex
         self._memory = memory
-        self._disk = disk
+        self._tier = tier
         self._admission = admission
         self._finished: deque[_Writes] = deque()
         self._lines = LogBudget(clock)
@@ -117,76 +116,77 @@ class Keeper:
         """
         for _ in range(ROUNDS):
             self._finish()
-            slab = self._disk.usable()
-            if slab is None:
+            page_store = self._tier.usable()
+            if page_store is None:
                 return
-            room = slab.writing_room
+            room = page_store.writing_room
             with self._mutex:
                 keeps = self._cache.plan_writes(BATCH_PAGES, room)
             if not keeps:
                 # The next write that ends sets ``due``.
                 return
             for keep in keeps:
-                self._write(slab, keep)
+                self._write(page_store, keep)
+                background.give_way()
         self.due.set()
 
     def _finish(self) -> None:
-        """Releases the pages whose writes the slab has finished."""
+        """Releases the pages whose writes the page store has finished."""
         while self._finished:
             writes = self._finished.popleft()
             with self._mutex:
                 self._cache.finish_writes([writes.keep], [writes.kept_end])
+            background.give_way()
 
     def _ended(self, writes: _Writes) -> None:
         self._finished.append(writes)
         self.due.set()
 
-    def _write(self, slab: Slab, keep: DiskWrite) -> None:
+    def _write(self, page_store: PageStore, keep: DiskWrite) -> None:
         """Submits the pages of a path that are worth a write, in prefix order.
 
-        Pages that the disk has count as written.
+        Pages that it has count as written.
         """
         writes = _Writes(keep, self._ended)
         try:
-            wanted = list(self._wanted(slab, keep))
-            with self._disk.gate:
+            wanted = list(self._wanted(page_store, keep))
+            with self._tier.gate:
                 with self._mutex:
                     stale = self._cache.write_is_stale(keep)
                 refused = False
                 for each in () if stale else wanted:
                     done = writes.expect(each.end)
-                    # Read before the submission, so that a write that ends between the two is seen.
-                    on_its_way = slab.is_on_its_way(each.page.key)
-                    if slab.contains(each.page.key):
-                        done(True)  # noqa: FBT003 - as the slab tells
-                    elif on_its_way:
-                        done(False)  # noqa: FBT003 - as the slab tells
-                    elif refused or not slab.write(
+                    if each.presence is not Presence.ABSENT:
+                        done(each.presence is Presence.STORED)
+                    elif refused or not page_store.write(
                         each.page, each.content, done, checksum=each.checksum
                     ):
                         # The queue is full, and later pages are useless without this one. The next
                         # touch of this page counts as its second.
                         refused = True
                         self._admission.touch(each.page.key.digest)
-                        done(False)  # noqa: FBT003 - as the slab tells
+                        done(False)  # noqa: FBT003 - as the page store tells
         except CudaFailed as error:
             if not self._memory.device.is_lost(error):
                 self._lines.write(log.warning, "pages_not_kept", why=str(error))
         finally:
             writes.end()
 
-    def _wanted(self, slab: Slab, keep: DiskWrite) -> Iterator[_Wanted]:
+    def _wanted(self, page_store: PageStore, keep: DiskWrite) -> Iterator[_Wanted]:
         """Yields the first pages of a keep that are stored or worth a write; touches the others.
 
         Raises ``CudaFailed``.
         """
         namespace, token_count = keep.namespace_digest, keep.namespace.layout.page_tokens
-        parent = PageKey(namespace, keep.digests.through(keep.start))
-        follows = not keep.start or _there(slab, parent)
-        for end, slot, checksum in keep.pages:
-            key = PageKey(namespace, keep.digests.through(end))
-            there = _there(slab, key)
-            worth = there or self._admission.touch(key.digest)
+        # The page before, or the namespace's digest.
+        parent, *keys = (
+            PageKey(namespace, keep.digests.through(end))
+            for end in (keep.start, *(each.end for each in keep.pages))
+        )
+        above, *found = page_store.there([parent, *keys])
+        follows = not keep.start or bool(above)
+        for (end, slot, checksum), key, there in zip(keep.pages, keys, found, strict=True):
+            worth = bool(there) or self._admission.touch(key.digest)
             if worth and not (there or follows):
                 # A page is useless without its parent, so its next touch counts as its second
                 # again.
@@ -194,10 +194,5 @@ class Keeper:
             follows = follows and worth
             content = self._memory.read(slot) if follows else None
             if content is not None:
-                page = SlabPage(key, keep.digests.through(end - 1), token_count)
-                yield _Wanted(end, page, checksum, [content])
-
-
-def _there(slab: Slab, key: PageKey) -> bool:
-    """Returns whether a page is on the disk, or its write is under way."""
-    return slab.contains(key) or slab.is_on_its_way(key)
+                page = PageWrite(key, keep.digests.through(end - 1), token_count)
+                yield _Wanted(end, page, checksum, [content], there)

@@ -1,4 +1,4 @@
-"""Tier 3 as a whole: writes, reads and removals over one disk."""
+"""Tier 3 as a whole: writes, reads and removals over one page store."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
@@ -11,11 +11,11 @@ from kvstore.core.pool.disk_state import RemovedPrefix
 from kvstore.core.values.page_hash import page_digests
 from kvstore.service.clock import Clock
 from kvstore.service.page_io.disk_reader import Loader
-from kvstore.service.page_io.disk_slab import REMOVAL_PATIENCE, Disk, DiskUse
 from kvstore.service.page_io.disk_writer import Keeper
+from kvstore.service.page_io.slow_tier import REMOVAL_PATIENCE, SlowTier, TierUse
 from kvstore.storage.memory_tiers import Tiers
-from kvstore.storage.slab.header import PageKey
-from kvstore.storage.slab.policy import SecondTouch, WriteAdmission
+from kvstore.storage.page_store import PageKey
+from kvstore.storage.write_admission import SecondTouch, WriteAdmission
 
 
 class Removals:
@@ -24,10 +24,10 @@ class Removals:
     ``mutex`` is the store's; it guards ``cache``.
     """
 
-    def __init__(self, cache: PrefixCache, mutex: Lock, disk: Disk) -> None:
+    def __init__(self, cache: PrefixCache, mutex: Lock, tier: SlowTier) -> None:
         self._cache = cache
         self._mutex = mutex
-        self._disk = disk
+        self._tier = tier
         self._settling = Lock()
 
     def settle(self) -> bool:
@@ -49,7 +49,7 @@ class Removals:
 
     def _forget(self, removed: list[RemovedPrefix]) -> bool:
         pages = [each for each in removed if each.page_digest is not None]
-        return self._disk.remove(
+        return self._tier.remove(
             [PageKey(each.namespace_digest, each.page_digest or b"") for each in pages],
             [each.namespace_digest for each in removed if each.page_digest is None],
             lambda: self._submitted(removed),
@@ -70,13 +70,13 @@ class Tier3Use(NamedTuple):
     ``bandwidth`` is in bytes a second, 0 before the first.
     """
 
-    disk: DiskUse
+    disk: TierUse
     bandwidth: float
     declined_count: int
 
 
 class Tier3:
-    """The parts of tier 3, over one disk. Without a disk they do nothing. Thread-safe."""
+    """The parts of tier 3, over one page store. Without one they do nothing. Thread-safe."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Tier3:
         mutex: Lock,
         *,
         memory: Tiers,
-        disk: Disk,
+        tier: SlowTier,
         clock: Clock,
         took: Callable[[Arena], None],
         admission: WriteAdmission | None = None,
@@ -93,39 +93,40 @@ class Tier3:
         if admission is None:
             admission = SecondTouch(REMEMBERED_TOUCHES)
         self.keeper = Keeper(
-            cache, mutex, memory=memory, disk=disk, admission=admission, clock=clock
+            cache, mutex, memory=memory, tier=tier, admission=admission, clock=clock
         )
-        self.loader = Loader(cache, mutex, memory=memory, disk=disk, clock=clock, took=took)
-        self.removals = Removals(cache, mutex, disk)
+        self.loader = Loader(cache, mutex, memory=memory, tier=tier, clock=clock, took=took)
+        self.removals = Removals(cache, mutex, tier)
         self._cache = cache
         self._mutex = mutex
-        self._disk = disk
-        disk.lost = self._lost
+        self._tier = tier
+        if tier.page_store is not None:
+            tier.page_store.lost = self._lost
 
     @property
     def present(self) -> bool:
         """True if tier 3 exists. It may fail later."""
-        return self._disk.slab is not None
+        return self._tier.page_store is not None
 
     def leading_tokens(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> int:
         """Returns how many leading tokens of a sequence are stored for good, in whole pages.
 
         Raises NamespaceNotFound.
         """
-        if self._disk.usable() is None:
+        if self._tier.usable() is None:
             return 0
         with self._mutex:
             namespace = self._cache.namespace(identity, namespace_id)
             digest, width = namespace.digest, namespace.index.width
         whole = tokens[: len(tokens) // width * width]
-        count = self._disk.leading(digest, page_digests(digest, whole, width))
+        count = self._tier.look(digest, page_digests(digest, whole, width))
         return count * namespace.layout.page_tokens
 
     def use(self) -> Tier3Use:
         """Returns the current content."""
-        return Tier3Use(self._disk.use(), self.loader.bandwidth, self.loader.declined_count)
+        return Tier3Use(self._tier.use(), self.loader.bandwidth, self.loader.declined_count)
 
     def _lost(self, keys: Items[PageKey]) -> None:
-        """Allows pages that the disk lost to be written again."""
+        """Allows pages that the page store lost to be written again."""
         with self._mutex:
             self._cache.forget_kept({each.namespace for each in keys})

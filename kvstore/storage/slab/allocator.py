@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 
+from kvstore.storage.page_store import PageKey
 from kvstore.storage.slab.file import SlabFile, aligned
-from kvstore.storage.slab.header import PageKey
 from kvstore.storage.slab.layout import ALIGNMENT
 from kvstore.storage.slab.policy import SlabPolicy
 from kvstore.storage.slab.segment import Segment, SlotPhase, write_headers

@@ -1,27 +1,26 @@
 """The committing thread: it writes pages, then their headers, and syncs after each."""
 
+from collections.abc import Iterator
 from concurrent.futures import Executor, Future, wait
 from itertools import groupby
 from threading import Thread
 
 import structlog
 
+from kvstore import background
+from kvstore.storage.page_store import StoreState, checksum_of
 from kvstore.storage.slab.allocator import SlabAllocator
 from kvstore.storage.slab.file import SlabFile
 from kvstore.storage.slab.header import SlotHeader
 from kvstore.storage.slab.layout import INDEX_BITS
-from kvstore.storage.slab.runs import RunMover, checksum_of, in_runs
+from kvstore.storage.slab.runs import RunMover, in_runs
 from kvstore.storage.slab.segment import SlotPhase, write_headers
-from kvstore.storage.slab.tables import (
-    PendingRemoval,
-    PendingWrite,
-    SlabState,
-    SlabTables,
-    call_out,
-)
+from kvstore.storage.slab.tables import PendingRemoval, PendingWrite, SlabTables, call_out
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
+# Removed pages whose headers are emptied under the mutex at a time: half a millisecond.
+REMOVED_AT_ONCE = 256
 # Pages of one commit. Writes that arrive meanwhile share the next one's syncs.
 BATCH_BYTES = 64 << 20
 
@@ -62,9 +61,9 @@ class SlabCommitter:
         while True:
             with tables.mutex:
                 tables.mutex.wait_for(
-                    lambda: tables.writes or tables.removals or tables.state is not SlabState.OPEN
+                    lambda: tables.writes or tables.removals or tables.state is not StoreState.OPEN
                 )
-                if tables.state is SlabState.FAILED:
+                if tables.state is StoreState.FAILED:
                     break
                 if not tables.writes and not tables.removals:
                     return
@@ -102,12 +101,14 @@ class SlabCommitter:
         with tables.mutex:
             removals += self._take_removals()
             named = self._name(writes)
-            emptied = self._unname(removals)
+        emptied = self._unname(removals)
         slots = [each.slot for each in named if each.slot is not None]
         write_headers(self._file, tables.pool.segments, [*slots, *emptied])
+        for part in _parts(emptied):
+            with tables.mutex:
+                tables.settle(part)
+                tables.counters.removed_pages += len(part)
         with tables.mutex:
-            tables.settle(emptied)
-            tables.counters.removed_pages += len(emptied)
             for each in named:
                 self._publish(each)
         self._end(writes, removals, removed=True)
@@ -160,14 +161,19 @@ class SlabCommitter:
         return named
 
     def _unname(self, removals: list[PendingRemoval]) -> list[int]:
-        """Empties the headers of removed pages. Returns their slots."""
+        """Empties the headers of removed pages, some under the mutex at a time.
+
+        Returns their slots, which nobody else uses until they are settled.
+        """
         slots = [slot for each in removals for slot in each.slots]
         slots += [
             write.slot for each in removals for write in each.writes if write.slot is not None
         ]
-        for slot in slots:
-            segment, index = self._tables.pool.at(slot)
-            segment.write_header(index, None)
+        for part in _parts(slots):
+            with self._tables.mutex:
+                for slot in part:
+                    segment, index = self._tables.pool.at(slot)
+                    segment.write_header(index, None)
         return slots
 
     def _publish(self, write: PendingWrite) -> None:
@@ -194,6 +200,13 @@ class SlabCommitter:
             call_out(write.done, write.committed)
         for removal in removals:
             call_out(removal.done, removed)
+
+
+def _parts(slots: list[int]) -> Iterator[list[int]]:
+    """Yields the slots a part at a time. Gives way to calls between two parts."""
+    for first in range(0, len(slots), REMOVED_AT_ONCE):
+        yield slots[first : first + REMOVED_AT_ONCE]
+        background.give_way()
 
 
 def _slot(write: PendingWrite) -> int:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
+from kvstore.storage.page_store import PageKey
+
 FORMAT_VERSION = 1
 # Version, reserved, valid tokens; digests of namespace, page and parent; generation, checksum of
 # the content; then the header's own checksum.
@@ -17,13 +19,6 @@ EMPTY = bytes(HEADER_BYTES)
 _NO_FIELDS = bytes(_FIELDS.size)
 # The bytes of a header that hold the parent's digest.
 PARENT = slice(72, 104)
-
-
-class PageKey(NamedTuple):
-    """A page's permanent name: digests of the namespace and of the page, 32 bytes each."""
-
-    namespace: bytes
-    digest: bytes
 
 
 class Place(NamedTuple):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from kvstore.storage.slab.header import PageKey
+from kvstore.storage.page_store import PageKey
 from kvstore.storage.slab.layout import INDEX_BITS, INDEX_MASK
 from kvstore.storage.slab.segment import Segment
 

@@ -8,47 +8,24 @@ from typing import NamedTuple
 
 import structlog
 
-from kvstore.storage.slab.header import PageKey, SlotHeader
+from kvstore.storage.page_store import (
+    Content,
+    PageRead,
+    ReadAnswer,
+    StoreState,
+    checksum_of,
+    size_of,
+)
+from kvstore.storage.slab.header import SlotHeader
 from kvstore.storage.slab.layout import INDEX_BITS
-from kvstore.storage.slab.runs import Content, RunMover, checksum_of, in_runs, size_of
+from kvstore.storage.slab.runs import RunMover, in_runs
 from kvstore.storage.slab.segment import Segment, SlotPhase
-from kvstore.storage.slab.tables import PendingRemoval, SlabState, SlabTables, call_out
+from kvstore.storage.slab.tables import PendingRemoval, SlabTables, call_out
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # Failed runs in a row after which the slab becomes FAILED.
 MAX_FAILURES = 4
-
-
-class PageRead(NamedTuple):
-    """A wanted page and the buffer for its bytes, which stays writable until the answer."""
-
-    key: PageKey
-    into: Content
-
-
-class ReadAnswer(NamedTuple):
-    """The pages that were read whole, in the order of the request; the others are misses.
-
-    ``checksums`` are the xxh3-64 that they were compared with, None for a miss. After a miss the
-    bytes of ``into`` are undefined. ``seconds`` is from the request to the last page, with the
-    time in the queue.
-    """
-
-    checksums: tuple[int | None, ...]
-    byte_count: int
-    seconds: float
-
-    @property
-    def found(self) -> tuple[bool, ...]:
-        """True for each page that was read whole."""
-        return tuple(each is not None for each in self.checksums)
-
-    @property
-    def leading(self) -> int:
-        """Number of whole pages before the first miss."""
-        missed = (number for number, each in enumerate(self.checksums) if each is None)
-        return next(missed, len(self.checksums))
 
 
 class _Found(NamedTuple):
@@ -127,7 +104,7 @@ class SlabReader:
         """Finds pages, and holds their slots until they are read."""
         tables = self._tables
         found: list[_Found] = []
-        if tables.state is not SlabState.OPEN:
+        if tables.state is not StoreState.OPEN:
             return found
         for number, (key, into) in enumerate(wanted):
             slot = tables.index.find(key)
@@ -180,7 +157,7 @@ class SlabReader:
         tables = self._tables
         size = 0
         with tables.mutex:
-            if tables.state is SlabState.FAILED:
+            if tables.state is StoreState.FAILED:
                 whole = ()
             for each in run:
                 segment, index = tables.pool.at(each.slot)
@@ -224,7 +201,7 @@ class SlabReader:
                 each.header.key for each in pages if tables.index.find(each.header.key) == each.slot
             ]
             slots = tables.leave(keys)
-            if slots and tables.state is SlabState.OPEN:
+            if slots and tables.state is StoreState.OPEN:
                 tables.removals.append(PendingRemoval(slots, [], lambda _: None))
                 tables.mutex.notify_all()
         tables.tell_lost(keys)

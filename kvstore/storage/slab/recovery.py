@@ -2,8 +2,9 @@
 
 import structlog
 
+from kvstore.storage.page_store import PageKey
 from kvstore.storage.slab.file import SlabFile, aligned
-from kvstore.storage.slab.header import PageKey, scan
+from kvstore.storage.slab.header import scan
 from kvstore.storage.slab.layout import ALIGNMENT
 from kvstore.storage.slab.segment import Segment, SlotPhase
 from kvstore.storage.slab.superblock import decode_segment

@@ -4,31 +4,13 @@ import mmap
 import threading
 from collections.abc import Sequence
 
-import numpy as np
-from xxhash import xxh3_64
-
+from kvstore.storage.page_store import Content
 from kvstore.storage.slab.file import SlabFile
 from kvstore.storage.slab.layout import ALIGNMENT
 from kvstore.storage.slab.segment import Segment
 
 # The largest call, unless a page is larger.
 RUN_BYTES = 4 << 20
-
-# A page's bytes in one piece, or in one piece a rank.
-Content = Sequence[memoryview]
-
-
-def size_of(content: Content) -> int:
-    """Returns a page's size in bytes."""
-    return sum(each.nbytes for each in content)
-
-
-def checksum_of(content: Content) -> int:
-    """Returns xxh3-64 of a page's bytes; other threads run meanwhile."""
-    digest = xxh3_64()
-    for each in content:
-        digest.update(each)
-    return digest.intdigest()
 
 
 def in_runs(slots: Sequence[int], slot_bytes: int) -> list[slice]:
@@ -97,6 +79,9 @@ class RunMover:
 
 def _is_direct(content: Content) -> bool:
     """Returns whether O_DIRECT can use a page's memory: aligned, and whole slots."""
+    # As for copies of slots.
+    import numpy as np  # noqa: PLC0415
+
     return all(
         each.nbytes % ALIGNMENT == 0
         and np.frombuffer(each, np.uint8).__array_interface__["data"][0] % ALIGNMENT == 0

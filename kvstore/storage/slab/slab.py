@@ -4,33 +4,39 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import inf
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
+from kvstore import background
 from kvstore.storage.errors import SlabUnusable
+from kvstore.storage.page_store import (
+    Content,
+    Done,
+    PageKey,
+    PageRead,
+    PageWrite,
+    Presence,
+    ReadAnswer,
+    StoreFacts,
+    StoreState,
+    StoreUse,
+    size_of,
+)
 from kvstore.storage.slab.allocator import SlabAllocator
 from kvstore.storage.slab.committer import SlabCommitter
 from kvstore.storage.slab.file import SlabFile
-from kvstore.storage.slab.header import PageKey
 from kvstore.storage.slab.index import SlabIndex
 from kvstore.storage.slab.policy import SlabPolicy
-from kvstore.storage.slab.reader import PageRead, ReadAnswer, SlabReader
+from kvstore.storage.slab.reader import SlabReader
 from kvstore.storage.slab.recovery import recover
-from kvstore.storage.slab.runs import Content, RunMover, size_of
+from kvstore.storage.slab.runs import RunMover
 from kvstore.storage.slab.slot_pool import SlotPool
-from kvstore.storage.slab.tables import (
-    Done,
-    PendingRemoval,
-    PendingWrite,
-    SlabCounters,
-    SlabPage,
-    SlabState,
-    SlabTables,
-    call_out,
-)
+from kvstore.storage.slab.tables import PendingRemoval, PendingWrite, SlabTables, call_out
 
 # Pages that a removal drops under the mutex at a time: a millisecond.
 DROPPED_AT_ONCE = 256
+FACTS = StoreFacts(shared=False, loses_silently=False, look_seconds=0.0)
 
 
 @dataclass(frozen=True)
@@ -49,20 +55,8 @@ class SlabConfig:
     queue_bytes: int = 256 << 20
 
 
-class SlabUse(NamedTuple):
-    """Contents of a slab at one moment."""
-
-    state: SlabState
-    page_count: int
-    slot_count: int
-    segment_count: int
-    cut_segment_count: int
-    queued_bytes: int
-    counters: SlabCounters
-
-
 class Slab:
-    """An open slab. Thread-safe; raises nothing once it is open.
+    """An open slab, which is a page store. Thread-safe; raises nothing once it is open.
 
     Every error of the disk is a miss. A page whose bytes changed leaves. After an error the slab is
     FAILED: it refuses writes, and every read is a miss. ``policy`` chooses the victims of a full
@@ -100,9 +94,28 @@ class Slab:
         self._committer.start()
 
     @property
-    def state(self) -> SlabState:
+    def facts(self) -> StoreFacts:
+        """A slab has one owner, says what it lost, and asks only memory."""
+        return FACTS
+
+    @property
+    def lost(self) -> Callable[[Sequence[PageKey]], None]:
+        """The callback for pages that left without a request."""
+        return self._tables.lost
+
+    @lost.setter
+    def lost(self, lost: Callable[[Sequence[PageKey]], None]) -> None:
+        self._tables.lost = lost
+
+    @property
+    def state(self) -> StoreState:
         """The state of the slab; FAILED is the alarm."""
         return self._tables.state
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it has no page."""
+        return not self._tables.index.page_count
 
     @property
     def reading_bytes(self) -> int:
@@ -119,13 +132,8 @@ class Slab:
         """Bytes that may be queued in addition; larger writes are refused."""
         return self._config.queue_bytes - self._tables.queued_bytes
 
-    @property
-    def page_count(self) -> int:
-        """Number of pages that a read would find now."""
-        return self._tables.index.page_count
-
     def write(
-        self, page: SlabPage, content: Content, done: Done, *, checksum: int | None = None
+        self, page: PageWrite, content: Content, done: Done, *, checksum: int | None = None
     ) -> bool:
         """Begins to write a page. Returns whether the slab accepted it. Does not wait.
 
@@ -140,7 +148,7 @@ class Slab:
         tables = self._tables
         with tables.mutex:
             taken = (
-                tables.state is SlabState.OPEN
+                tables.state is StoreState.OPEN
                 and fits
                 and tables.queued_bytes + size <= self._config.queue_bytes
                 and page.key not in tables.pending
@@ -156,27 +164,43 @@ class Slab:
             tables.mutex.notify_all()
             return True
 
-    def read(self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None]) -> None:
+    def read(
+        self,
+        wanted: Sequence[PageRead],
+        done: Callable[[ReadAnswer], None],
+        deadline: float = inf,
+    ) -> None:
         """Reads pages into the caller's memory. Calls ``done`` once, perhaps before it returns.
 
         Adjacent pages are read by one call. A page that is absent, of another size, or too much
-        for the queue is a miss.
+        for the queue is a miss. A read of the disk that began is not ended by its deadline.
         """
+        del deadline
         self._reader.read(wanted, done)
 
-    def contains(self, key: PageKey) -> bool:
-        """Returns whether a read would find the page now. Waits for nobody.
+    def look(self, keys: Iterable[PageKey], deadline: float = inf) -> int:
+        """Returns how many pages of a path a read would find now, up to the first miss.
 
-        Each match asks, also while a large removal has the mutex for tenths of a second. Python
-        looks a key up in one step, so this sees the page or not.
+        Uses no key beyond that miss. Each match asks, also while a large removal has the mutex for
+        tenths of a second, so this waits for nobody. Python looks a key up in one step, so it finds
+        the page or not. The deadline never comes near.
         """
-        return self._tables.state is SlabState.OPEN and self._tables.index.find(key) is not None
+        del deadline
+        tables, count = self._tables, 0
+        find = tables.index.find
+        for key in keys:
+            if tables.state is not StoreState.OPEN or find(key) is None:
+                break
+            count += 1
+        return count
 
-    def is_on_its_way(self, key: PageKey) -> bool:
-        """Returns whether a page is being written and was not removed since."""
-        with self._tables.mutex:
-            write = self._tables.pending.get(key)
-            return write is not None and not write.cancelled
+    def there(self, keys: Sequence[PageKey]) -> list[Presence]:
+        """Returns the presence of each page, all at one moment."""
+        tables = self._tables
+        with tables.mutex:
+            if tables.state is not StoreState.OPEN:
+                return [Presence.ABSENT] * len(keys)
+            return [self._presence(key) for key in keys]
 
     def remove(self, keys: Sequence[PageKey], done: Done) -> None:
         """Removes pages and all of their descendants. Readers no longer find them.
@@ -187,7 +211,7 @@ class Slab:
         """
         tables = self._tables
         with tables.mutex:
-            taken = tables.state is SlabState.OPEN
+            taken = tables.state is StoreState.OPEN
             if taken:
                 tables.removals.append(PendingRemoval(*tables.doom(keys), done))
                 tables.mutex.notify_all()
@@ -203,7 +227,7 @@ class Slab:
         tables, slots = self._tables, list[int]()
         while True:
             with tables.mutex:
-                if tables.state is not SlabState.OPEN:
+                if tables.state is not StoreState.OPEN:
                     break
                 keys = list(islice(tables.index.iterate(namespace), DROPPED_AT_ONCE))
                 if not keys:
@@ -213,21 +237,10 @@ class Slab:
                     tables.mutex.notify_all()
                     return
                 slots += tables.leave(keys)
+            background.give_way()
         call_out(done, value=False)
 
-    def leading(self, keys: Iterable[PageKey]) -> int:
-        """Returns how many pages of a sequence a read would find, up to the first miss.
-
-        Uses no key beyond that miss, so the caller can compute digests lazily.
-        """
-        count = 0
-        for key in keys:
-            if not self.contains(key):
-                break
-            count += 1
-        return count
-
-    def page(self, key: PageKey) -> SlabPage | None:
+    def page(self, key: PageKey) -> PageWrite | None:
         """Returns a page's header fields, or None if the slab does not have it."""
         with self._tables.mutex:
             slot = self._tables.index.find(key)
@@ -235,7 +248,7 @@ class Slab:
                 return None
             segment, index = self._tables.pool.at(slot)
             header = segment.read_header(index)
-            return header and SlabPage(header.key, header.parent, header.valid_tokens)
+            return header and PageWrite(header.key, header.parent, header.valid_tokens)
 
     def keys(self, namespace: bytes) -> list[PageKey]:
         """Returns the pages of a namespace, unordered."""
@@ -247,17 +260,16 @@ class Slab:
         with self._tables.mutex:
             return self._tables.index.namespaces()
 
-    def use(self) -> SlabUse:
+    def use(self) -> StoreUse:
         """Returns the contents of the slab, as one snapshot."""
         tables = self._tables
         with tables.mutex:
             segments = tables.pool.segments.values()
-            return SlabUse(
+            return StoreUse(
                 state=tables.state,
+                size_bytes=self._config.size_bytes,
                 page_count=tables.index.page_count,
                 slot_count=sum(each.layout.slot_count for each in segments),
-                segment_count=tables.pool.segment_count,
-                cut_segment_count=len(segments),
                 queued_bytes=tables.queued_bytes,
                 counters=replace(tables.counters),
             )
@@ -265,17 +277,24 @@ class Slab:
     def close(self) -> None:
         """Writes queued pages, finishes reads, and closes the file. Idempotent."""
         with self._tables.mutex:
-            if self._tables.state is SlabState.CLOSED:
+            if self._tables.state is StoreState.CLOSED:
                 return
-            failed = self._tables.state is SlabState.FAILED
+            failed = self._tables.state is StoreState.FAILED
             if not failed:
-                self._tables.state = SlabState.CLOSED
+                self._tables.state = StoreState.CLOSED
             self._tables.mutex.notify_all()
         self._committer.join()
         self._readers.shutdown()
         self._writers.shutdown()
-        self._tables.state = SlabState.CLOSED
+        self._tables.state = StoreState.CLOSED
         self._file.close()
+
+    def _presence(self, key: PageKey) -> Presence:
+        if self._tables.index.find(key) is not None:
+            return Presence.STORED
+        write = self._tables.pending.get(key)
+        is_pending = write is not None and not write.cancelled
+        return Presence.PENDING if is_pending else Presence.ABSENT
 
     def __enter__(self) -> Self:
         """Returns the slab itself."""

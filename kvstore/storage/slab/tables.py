@@ -3,49 +3,26 @@
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from threading import Condition
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import structlog
 
-from kvstore.storage.slab.header import PageKey
+from kvstore.storage.page_store import Content, Done, PageKey, PageWrite, StoreCounters, StoreState
 from kvstore.storage.slab.index import SlabIndex
-from kvstore.storage.slab.runs import Content
 from kvstore.storage.slab.segment import SlotPhase
 from kvstore.storage.slab.slot_pool import SlotPool
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 T = TypeVar("T")
-Done = Callable[[bool], None]
-
-
-class SlabState(Enum):
-    """The state of a slab. Only an OPEN one accepts writes and answers reads."""
-
-    OPEN = "open"
-    FAILED = "failed"
-    """The disk refused a call. No page is written or read until the slab is opened again."""
-    CLOSED = "closed"
-
-
-class SlabPage(NamedTuple):
-    """A page to be written: its key, its parent's digest, and how many of its tokens count.
-
-    The parent of a sequence's first page is the namespace's digest.
-    """
-
-    key: PageKey
-    parent: bytes
-    valid_tokens: int
 
 
 @dataclass(eq=False)
 class PendingWrite:
     """A page on its way to the disk. ``slot`` is set once it has one."""
 
-    page: SlabPage
+    page: PageWrite
     content: Content
     page_bytes: int
     checksum: int | None
@@ -65,28 +42,6 @@ class PendingRemoval:
 
 
 @dataclass
-class SlabCounters:
-    """Counts since the slab was opened; each number only grows."""
-
-    written_pages: int = 0
-    written_bytes: int = 0
-    read_pages: int = 0
-    read_bytes: int = 0
-    removed_pages: int = 0
-    evicted_pages: int = 0
-    refused_writes: int = 0
-    refused_reads: int = 0
-    corrupt_pages: int = 0
-    """Pages read whose bytes are not those that were written."""
-    unreadable_pages: int = 0
-    recovered_pages: int = 0
-    torn_slots: int = 0
-    """At the start: headers that are torn or belong to another place."""
-    orphaned_pages: int = 0
-    """At the start: pages without their parent, and older copies of a page."""
-
-
-@dataclass
 class SlabTables:
     """The tables of an open slab. Hold ``mutex`` to read or write them.
 
@@ -97,8 +52,8 @@ class SlabTables:
     index: SlabIndex
     lost: Callable[[Sequence[PageKey]], None]
     mutex: Condition = field(default_factory=Condition)
-    state: SlabState = SlabState.OPEN
-    counters: SlabCounters = field(default_factory=SlabCounters)
+    state: StoreState = StoreState.OPEN
+    counters: StoreCounters = field(default_factory=StoreCounters)
     generation: int = 0
     writes: deque[PendingWrite] = field(default_factory=deque)
     removals: deque[PendingRemoval] = field(default_factory=deque)
@@ -109,10 +64,10 @@ class SlabTables:
     def fail(self, error: BaseException) -> None:
         """Marks the slab FAILED and logs it, once. Works with or without the mutex."""
         with self.mutex:
-            if self.state is SlabState.FAILED:
+            if self.state is StoreState.FAILED:
                 return
-            if self.state is SlabState.OPEN:
-                self.state = SlabState.FAILED
+            if self.state is StoreState.OPEN:
+                self.state = StoreState.FAILED
                 self.mutex.notify_all()
         log.error(
             "slab_failed",
@@ -158,7 +113,7 @@ class SlabTables:
             write.cancelled = True
         return slots, list(writes.values())
 
-    def _has_parent(self, page: SlabPage, gone: Container[PageKey]) -> bool:
+    def _has_parent(self, page: PageWrite, gone: Container[PageKey]) -> bool:
         """Returns whether a page's parent is cached or being written, and not in ``gone``."""
         parent = PageKey(page.key.namespace, page.parent)
         if parent in gone:

@@ -16,7 +16,7 @@ from kvstore.core.verbs.lease_lifecycle import Lifecycle
 from kvstore.core.verbs.verify import Inspection
 from kvstore.errors import KVStoreError
 from kvstore.service.leases import Leases
-from kvstore.storage.slab.reader import PageRead, ReadAnswer
+from kvstore.storage.page_store import PageRead, ReadAnswer
 from kvstore.storage.slab.slab import Slab
 
 
@@ -81,7 +81,9 @@ def _deaths_unnoticed() -> None:
 def _loads_unread() -> None:
     """Publishes pages of tier 3 without its bytes."""
 
-    def read(_: Slab, wanted: Items[PageRead], done: Callable[[ReadAnswer], None]) -> None:
+    def read(
+        _: Slab, wanted: Items[PageRead], done: Callable[[ReadAnswer], None], __: float
+    ) -> None:
         done(ReadAnswer((0,) * len(wanted), byte_count=0, seconds=0.0))
 
     Slab.read = read  # type: ignore[method-assign,assignment]

@@ -2,8 +2,9 @@
 
 from collections import Counter
 
+from kvstore.storage.page_store import PageKey
 from kvstore.storage.slab.file import aligned
-from kvstore.storage.slab.header import EMPTY, HEADER_BYTES, PageKey
+from kvstore.storage.slab.header import EMPTY, HEADER_BYTES
 from kvstore.storage.slab.layout import INDEX_BITS
 from kvstore.storage.slab.segment import SlotPhase
 from kvstore.storage.slab.slab import Slab

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 from threading import Event, Thread
 
 from kvstore.core.values.requests import Match, MatchOptions
-from kvstore.service.page_io.disk_slab import Disk
+from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.storage.arenas import Arenas
+from kvstore.storage.page_store import PageRead, ReadAnswer
 from kvstore.storage.slab.layout import ALIGNMENT
-from kvstore.storage.slab.policy import FirstTouch, SlabClock, WriteAdmission
-from kvstore.storage.slab.reader import PageRead, ReadAnswer
+from kvstore.storage.slab.policy import SlabClock
 from kvstore.storage.slab.slab import Slab, SlabConfig
+from kvstore.storage.write_admission import FirstTouch, WriteAdmission
 from stores.store_world import PAGE_BYTES, World, make_world
 from stores.tiered_store import PAGES, Tiered
 
@@ -25,10 +27,15 @@ class GatedSlab(Slab):
 
     closed = False
 
-    def read(self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None]) -> None:
+    def read(
+        self,
+        wanted: Sequence[PageRead],
+        done: Callable[[ReadAnswer], None],
+        deadline: float = inf,
+    ) -> None:
         """Keeps a read back, or read."""
         if not self.closed:
-            super().read(wanted, done)
+            super().read(wanted, done, deadline)
             return
         self.waiting.append((wanted, done))
         self.asked.set()
@@ -48,15 +55,15 @@ class GatedSlab(Slab):
 class DiskStore(Tiered):
     """A store of tier 1 and a disk. Everything that is inserted is worth a write, unless told."""
 
-    def __init__(self, world: World, disk: Disk) -> None:
+    def __init__(self, world: World, tier: SlowTier) -> None:
         super().__init__(world)
-        self.disk = disk
+        self.tier = tier
 
     @property
     def slab(self) -> GatedSlab:
         """The slab, which is open."""
-        assert isinstance(self.disk.slab, GatedSlab)
-        return self.disk.slab
+        assert isinstance(self.tier.page_store, GatedSlab)
+        return self.tier.page_store
 
     def memory(self) -> list[Arenas]:
         """Returns tier 1's memory, and that of tier 2 where there is one."""
@@ -119,18 +126,17 @@ class DiskStores:
         **settings: object,
     ) -> DiskStore:
         """Returns a store that begins with what the file has."""
-        disk = Disk(size_bytes=self.config.size_bytes)
-        disk.slab = GatedSlab(self.config, SlabClock(), disk._tell_lost)
+        tier = SlowTier(GatedSlab(self.config, SlabClock()))
         world = make_world(
             slots=slots,
             extent_slots=extent_slots or slots,
-            disk=disk,
+            slow_tier=tier,
             admission=admission,
             **settings,  # type: ignore[arg-type]
         )
         self._stack.callback(world.close)
-        self._stack.callback(disk.close)
-        return DiskStore(world, disk)
+        self._stack.callback(tier.close)
+        return DiskStore(world, tier)
 
     def close(self) -> None:
         """Ends all stores. Can be repeated."""
@@ -138,7 +144,7 @@ class DiskStores:
 
     def reopen(self, store: DiskStore, **settings: object) -> DiskStore:
         """Closes a store's file, and returns its successor."""
-        store.disk.close()
+        store.tier.close()
         return self.open(**settings)
 
 

@@ -13,13 +13,13 @@ from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLay
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import Caller, Identity, Sequence
 from kvstore.service.matching import Sampler
-from kvstore.service.page_io.disk_slab import Disk
+from kvstore.service.page_io.slow_tier import SlowTier
 from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.cuda.device_memory import CudaDevice
 from kvstore.storage.extent import MemorySource
 from kvstore.storage.host.host_memory import HostMemory
-from kvstore.storage.slab.policy import WriteAdmission
+from kvstore.storage.write_admission import WriteAdmission
 
 EPOCH = 81985529216486895
 PAGE_TOKENS = 4
@@ -101,14 +101,14 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
     lower_slots: int = 0,
     tier_policy: TierPolicy | None = None,
     device: CudaDevice | None = None,
-    disk: Disk | None = None,
+    slow_tier: SlowTier | None = None,
     admission: WriteAdmission | None = None,
 ) -> World:
     """Returns a store with a budget of ``slots``, in extents of ``extent_slots``.
 
     With a ``device`` tier 1 is one extent of its memory, and tier 2 is registered for it.
-    ``lower_slots`` are those of tier 2, and ``tier_policy`` says how it is used. ``disk`` is
-    tier 3, and ``admission`` says what is written there. Its memory and its disk are the
+    ``lower_slots`` are those of tier 2, and ``tier_policy`` says how it is used. ``slow_tier``
+    is tier 3, and ``admission`` says what is written there. Its memory and its disk are the
     caller's to close.
     """
     clock = ManualClock()
@@ -133,7 +133,7 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
         quotas=quotas,
         recycled=arenas.poison if poison else None,
         tier_policy=tier_policy,
-        has_disk=disk is not None,
+        has_disk=slow_tier is not None,
     )
     layout = PageLayout(
         PAGE_TOKENS, PAGE_BYTES, 1, OpaqueContent(b"fingerprint", divides_by_token=True)
@@ -144,7 +144,7 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
         lower=None if tier_policy is None else lower,
         clock=clock,
         sampler=Sampler(verify_rate),
-        disk=disk,
+        slow_tier=slow_tier,
         admission=admission,
     )
     return World(store, cache, arenas, clock, layout, count(1), lower)

@@ -160,6 +160,29 @@ def test_the_next_server_has_the_pages_and_the_key(carrier: MemoryCarrier) -> No
     second.end()
 
 
+def test_a_store_that_leaves_cleans_its_journal(carrier: MemoryCarrier) -> None:
+    """The next server reads only what is live. Without time, or a journal, nothing happens."""
+    first = Server(carrier)
+    caller, process_id = first.worker()
+    namespace_id = first.publish(caller, process_id)
+    journal = first.succession.journal
+    assert journal is not None
+    for number in range(2, 40):
+        first.store.reserve(caller, namespace_id, [ReservationRequest(number, 0, 1)])
+        first.store.abort(caller, [number])
+    used = journal.used_bytes
+    first.store.clean_whole_journal(0.0)
+    assert journal.used_bytes == used
+    first.store.clean_whole_journal(5.0)
+    assert journal.used_bytes < used / 2
+    first.end()
+    second = Server(carrier)
+    assert second.found(namespace_id) == PAGES
+    second.succession.journal = None
+    second.store.clean_whole_journal(5.0)
+    second.end()
+
+
 def test_a_lease_goes_on_when_its_process_attaches(carrier: MemoryCarrier) -> None:
     """Until then it has no part in requests, and then it holds what it held."""
     first = Server(carrier)
@@ -471,7 +494,10 @@ def test_another_setting_is_named(carrier: MemoryCarrier) -> None:
     """Settings that one server has and the other one lacks count too."""
     Server(carrier).end()
     second = Server(carrier, device="cuda:0", tier3_path="/slab")
-    assert second.log["clean_start"]["why"] == "these settings changed: device, tier3_path"
+    why = "these settings changed: device, tier3_path"
+    use = second.succession.use()
+    assert use is not None
+    assert second.log["clean_start"]["why"] == use.clean_start == why
     second.end()
 
 
@@ -487,4 +513,7 @@ def test_an_error_that_nobody_foresaw_is_a_clean_start(
     monkeypatch.setattr("kvstore.succession.inheritance.recover", fail)
     second = Server(carrier)
     assert second.log["clean_start"]["why"] == "the recovery failed"
+    use = second.succession.use()
+    assert use is not None
+    assert (use.clean_start, use.instance) == ("the recovery failed: KeyError('a bug')", 1)
     second.end()

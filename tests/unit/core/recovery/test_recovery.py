@@ -12,6 +12,7 @@ from kvstore.core.journal.records import DetachRecord, PagesRecord, RecordKind, 
 from kvstore.core.journal.rows import Table
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.recovery.recover import recover
+from kvstore.core.recovery.written import Sorted
 from kvstore.core.stats import lease_stats
 from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.values.layout import NamespaceIdentity
@@ -343,6 +344,18 @@ def test_a_record_may_stand_twice(world: JournaledWorld) -> None:
     remains.records.extend(remains.records[:])
     remains.records.reverse()
     assert Snapshot(world.recover().cache).pages == before.pages
+
+
+def test_records_without_a_copy_are_left_out(world: JournaledWorld) -> None:
+    """Most records of a ring are of evicted pages, and nothing follows from them."""
+    world.worker.publish("ab", "cd")
+    world.evict_prefix("a")
+    remains = world.witness.remains
+    views = [memoryview(each) for each in remains.records]
+    found = Sorted(remains.written()._replace(records=views), remains.tables())
+    [left] = found.of_namespace[1].pages
+    assert left.base_id == 3
+    assert found.next_id > 4
 
 
 def test_a_page_without_its_parent_is_given_back(world: JournaledWorld) -> None:

@@ -11,9 +11,10 @@ from kvstore.core.values.requests import Identity, MatchOptions, ReservationRequ
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import NamespaceNotFound, PinNotFound
 from kvstore.service.page_io.disk_reader import MOST_WAITING, NO_PART
-from kvstore.service.page_io.disk_slab import Disk, DiskState
+from kvstore.service.page_io.slow_tier import SlowTier, TierState
 from kvstore.storage.errors import SlabInUse
-from kvstore.storage.slab.policy import SecondTouch
+from kvstore.storage.write_admission import SecondTouch
+from kvstore.tier_setup import open_slab
 from stores.disk_store import LIMIT, PAGES, DiskStores, in_background, page_count
 from wire.own_logs import own_logs
 
@@ -128,7 +129,7 @@ def test_a_page_that_the_disk_spoilt_is_not_published(stores: DiskStores) -> Non
     """The pages after it are not published either, and those before it are."""
     store = stores.open()
     store.write(0)
-    store.disk.close()
+    store.tier.close()
     data = stores.config.path.read_bytes()
     at = data.index(store.content(0, 1))
     with stores.config.path.open("r+b") as file:
@@ -265,21 +266,21 @@ def test_a_disk_in_use_is_refused_and_one_unusable_is_an_alarm(
     """The first is for whoever starts it to know, the second for whoever watches."""
     stores.open()
     with pytest.raises(SlabInUse, match="another process"):
-        Disk.open(stores.config)
+        open_slab(stores.config)
     other = tmp_path / "other"
     other.write_bytes(b"no slab")
     with own_logs() as logs:
-        disk = Disk.open(stores.config.__class__(other, stores.config.size_bytes))
+        tier = open_slab(stores.config.__class__(other, stores.config.size_bytes))
     assert [(each["event"], each["path"]) for each in logs] == [("tier3_unusable", str(other))]
     assert "choose another path" in logs[0]["why"]
-    assert disk.use().state is DiskState.FAILED
-    assert disk.leading(bytes(32), [bytes(32)]) == 0
-    disk.close()
+    assert tier.use().state is TierState.FAILED
+    assert tier.look(bytes(32), [bytes(32)]) == 0
+    tier.close()
 
 
 def test_without_a_disk_there_is_no_tier_3() -> None:
     """And no alarm either."""
-    disk = Disk()
-    assert disk.use().state is DiskState.ABSENT
-    assert disk.remove([], [], lambda: None)
-    disk.close()
+    tier = SlowTier()
+    assert tier.use().state is TierState.ABSENT
+    assert tier.remove([], [], lambda: None)
+    tier.close()

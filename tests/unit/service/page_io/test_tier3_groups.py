@@ -187,7 +187,7 @@ def test_what_is_removed_while_it_is_read_does_not_return(
     tokens = later.sequence(0).tokens[: (PAGES if whole else 2 * PAGES) * 8]
     later.world.store.evict_prefix(later.caller.identity, later.namespace_id, tokens)
     later.slab.let_go()
-    later.disk.close()
+    later.tier.close()
     assert later.world.cache.counters.loaded_page_count == PAGES
     Invariants(later.world.cache).check()
 

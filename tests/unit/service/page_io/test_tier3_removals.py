@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvstore.service.page_io.disk_slab import DiskState
+from kvstore.service.page_io.slow_tier import TierState
 from stores.disk_store import (
     LIMIT,
     PAGES,
@@ -58,7 +58,7 @@ def test_a_disk_that_does_not_forget_is_an_alarm(stores: DiskStores) -> None:
     with own_logs() as logs:
         store.world.store.evict_prefix(store.caller.identity, store.namespace_id, b"")
     assert [each["event"] for each in logs] == ["tier3_removal_failed"]
-    assert store.disk.state is DiskState.FAILED
+    assert store.tier.state is TierState.FAILED
     assert store.tiers(0) == []
     store.write(0)
     assert (store.tiers(0), store.on_disk(0)) == ([1], 0)
@@ -98,7 +98,7 @@ def test_writes_and_removals_are_ordered(
     for name in ("write", "remove", "remove_namespace"):
 
         def submit(*asked: Any, name: str = name, **how: Any) -> Any:  # noqa: ANN401
-            gated.append((name, store.disk.gate.locked()))
+            gated.append((name, store.tier.gate.locked()))
             return getattr(GatedSlab, name)(store.slab, *asked, **how)
 
         monkeypatch.setattr(store.slab, name, submit)
@@ -143,11 +143,11 @@ def test_a_removal_may_be_answered_late(
     """The alarm is over once the disk has forgotten what it had to."""
     store = stores.open()
     store.write(0)
-    monkeypatch.setattr("kvstore.service.page_io.disk_slab.REMOVAL_PATIENCE", 0.0)
+    monkeypatch.setattr("kvstore.service.page_io.slow_tier.REMOVAL_PATIENCE", 0.0)
     late: list[Any] = []
     monkeypatch.setattr(store.slab, "remove", lambda *asked: late.append(asked[1]))
-    assert not store.disk.remove([], [], lambda: None)
-    assert store.disk.state is DiskState.FAILED
+    assert not store.tier.remove([], [], lambda: None)
+    assert store.tier.state is TierState.FAILED
     for each in late:
         each(True)  # noqa: FBT003  # as the slab tells
-    assert store.disk.state is DiskState.OPEN
+    assert store.tier.state is TierState.OPEN

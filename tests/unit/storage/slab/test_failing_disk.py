@@ -12,11 +12,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from kvstore.storage.errors import SlabUnusable
+from kvstore.storage.page_store import StoreState
 from kvstore.storage.slab.layout import ALIGNMENT
 from kvstore.storage.slab.policy import SlabClock
 from kvstore.storage.slab.reader import MAX_FAILURES
 from kvstore.storage.slab.slab import Slab
-from kvstore.storage.slab.tables import SlabState
 from slab.rig import LIMIT, PAGE_BYTES, SEGMENT_BYTES, SlabRig, config, key
 
 
@@ -52,10 +52,10 @@ def alarms(logs: Sequence[MutableMapping[str, Any]]) -> int:
 
 def assert_failed(rig: SlabRig) -> None:
     """The slab takes nothing, gives nothing, and cannot forget."""
-    assert rig.slab.state is SlabState.FAILED
+    assert rig.slab.state is StoreState.FAILED
     assert rig.begin(100) is None
     assert rig.found(*range(10)) == []
-    assert not rig.slab.contains(key(1))
+    assert not rig.slab.look([key(1)])
     assert not rig.remove(1)
 
 
@@ -105,7 +105,7 @@ def test_a_disk_that_loses_pages_loses_those_alone(rig: SlabRig) -> None:
     assert rig.lost == [key(7)]
     assert rig.slab.use().counters.unreadable_pages == 1
     assert rig.found(1) == [1]
-    assert rig.slab.use().state is SlabState.OPEN
+    assert rig.slab.use().state is StoreState.OPEN
 
 
 def test_a_disk_that_reads_nothing_is_given_up(rig: SlabRig) -> None:

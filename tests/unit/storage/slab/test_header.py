@@ -2,16 +2,8 @@
 
 import pytest
 
-from kvstore.storage.slab.header import (
-    EMPTY,
-    HEADER_BYTES,
-    PARENT,
-    PageKey,
-    Place,
-    SlotHeader,
-    decode,
-    scan,
-)
+from kvstore.storage.page_store import PageKey
+from kvstore.storage.slab.header import EMPTY, HEADER_BYTES, PARENT, Place, SlotHeader, decode, scan
 
 SLAB = b"0123456789abcdef"
 PLACE = Place(SLAB, 7, 3)

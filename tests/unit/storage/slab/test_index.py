@@ -2,7 +2,8 @@
 
 from itertools import permutations
 
-from kvstore.storage.slab.header import PageKey, SlotHeader
+from kvstore.storage.page_store import PageKey
+from kvstore.storage.slab.header import SlotHeader
 from kvstore.storage.slab.index import SlabIndex
 from kvstore.storage.slab.layout import SegmentLayout
 from kvstore.storage.slab.segment import Segment

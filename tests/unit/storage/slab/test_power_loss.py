@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
+from kvstore.storage.page_store import PageWrite
 from kvstore.storage.slab.header import HEADER_BYTES, Place, SlotHeader
 from kvstore.storage.slab.layout import layout_of
 from kvstore.storage.slab.policy import SlabClock
 from kvstore.storage.slab.slab import Slab
-from kvstore.storage.slab.tables import SlabPage
 from slab.power import PowerLog, Said
 from slab.rig import LIMIT, NAMESPACE, SlabRig, config, key, memory
 
@@ -133,7 +133,7 @@ def test_bytes_of_a_page_never_become_headers(
         forged.encode(Place(slab, 3, first + number)) for number in range(65536 // HEADER_BYTES)
     )
     done: Future[bool] = Future()
-    rig.slab.write(SlabPage(key(0), NAMESPACE, 16), [content], done.set_result)
+    rig.slab.write(PageWrite(key(0), NAMESPACE, 16), [content], done.set_result)
     assert done.result(LIMIT)
     assert rig.remove(0)
     before = settings.path.read_bytes()
@@ -147,5 +147,5 @@ def test_bytes_of_a_page_never_become_headers(
         rig.slab = Slab(settings)
         counters = rig.slab.use().counters
         assert counters.torn_slots == counters.orphaned_pages == 0
-        assert not rig.slab.contains(key(99))
+        assert not rig.slab.look([key(99)])
         rig.slab.close()

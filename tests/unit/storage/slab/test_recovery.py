@@ -58,7 +58,7 @@ def test_a_segment_of_another_slab_is_no_segment(tmp_path: Path, rig: SlabRig) -
         tmp_path / "other", ALIGNMENT, rig.settings.path.read_bytes()[ALIGNMENT:][:SEGMENT_BYTES]
     )
     other.reopen()
-    assert other.slab.use().cut_segment_count == 0
+    assert other.slab.use().slot_count == 0
     assert other.found(*range(10)) == []
     assert other.write(*range(10))
     other.slab.close()
@@ -113,7 +113,7 @@ def test_a_page_that_was_never_whole_is_found_when_it_is_read(rig: SlabRig) -> N
         header.encode(segment.place(60)),
     )
     rig.reopen()
-    assert rig.slab.contains(key(40))
+    assert rig.slab.look([key(40)])
     assert rig.found(40) == []
     assert rig.lost == [key(40)]
 

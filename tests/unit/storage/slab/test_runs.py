@@ -1,9 +1,8 @@
 """Pages that lie side by side move together."""
 
 import pytest
-from xxhash import xxh3_64_intdigest
 
-from kvstore.storage.slab.runs import RUN_BYTES, checksum_of, in_runs, size_of
+from kvstore.storage.slab.runs import RUN_BYTES, in_runs
 
 
 @pytest.mark.parametrize(
@@ -30,10 +29,3 @@ def test_runs_have_a_bound() -> None:
         slots[80:],
     ]
     assert len(in_runs(slots, 2 * RUN_BYTES)) == 100
-
-
-def test_a_page_in_pieces_has_the_checksum_of_the_whole() -> None:
-    """The checksum does not depend on the cuts of a page."""
-    pieces = [memoryview(b"abc"), memoryview(b""), memoryview(b"defg")]
-    assert size_of(pieces) == 7
-    assert checksum_of(pieces) == xxh3_64_intdigest(b"abcdefg")

@@ -7,8 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from kvstore.storage.errors import SlabInUse
+from kvstore.storage.page_store import PageWrite, StoreState
 from kvstore.storage.slab.slab import Slab
-from kvstore.storage.slab.tables import SlabPage, SlabState
 from slab.rig import LIMIT, NAMESPACE, PAGE_BYTES, SlabRig, config, key
 
 OTHER = bytes(range(32))
@@ -63,7 +63,7 @@ def test_a_page_says_what_is_known_of_it(rig: SlabRig) -> None:
     assert rig.write(0, 1, 2)
     rig.reopen()
     page = rig.slab.page(key(1))
-    assert page == SlabPage(key(1), key(0).digest, 2)
+    assert page == PageWrite(key(1), key(0).digest, 2)
     assert rig.slab.page(key(9)) is None
     assert rig.slab.namespaces() == {NAMESPACE: 3}
 
@@ -72,7 +72,7 @@ def test_a_sequence_is_looked_up_no_further_than_it_goes(rig: SlabRig) -> None:
     """Keys are taken one by one, up to the first page that is not there."""
     assert rig.write(0, 1, 2)
     keys = (key(number) for number in (0, 1, 2, 5, 6, 7))
-    assert rig.slab.leading(keys) == 3
+    assert rig.slab.look(keys) == 3
     assert next(keys) == key(6)
 
 
@@ -109,9 +109,9 @@ def test_a_closed_slab_takes_and_gives_nothing(rig: SlabRig) -> None:
     assert all(each is not None and each.result(0) for each in begun)
     assert rig.begin(30) is None
     assert rig.found(1) == []
-    assert not rig.slab.contains(key(1))
+    assert not rig.slab.look([key(1)])
     assert not rig.remove(1)
-    assert rig.slab.use().state is SlabState.CLOSED
+    assert rig.slab.use().state is StoreState.CLOSED
 
 
 def test_a_callback_that_raises_stops_nothing(rig: SlabRig) -> None:
@@ -131,4 +131,4 @@ def test_a_context_manager_closes_it(tmp_path: Path) -> None:
     with Slab(config(tmp_path / "slab")):
         pass
     with Slab(config(tmp_path / "slab")) as slab:
-        assert slab.use().state is SlabState.OPEN
+        assert slab.use().state is StoreState.OPEN

@@ -2,7 +2,7 @@
 
 from hashlib import blake2b
 
-from kvstore.storage.slab.policy import FirstTouch, SecondTouch, WriteAdmission
+from kvstore.storage.write_admission import FirstTouch, SecondTouch, WriteAdmission
 
 
 def digest(number: int) -> bytes:

@@ -1,0 +1,1 @@
+"""Page stores for tests: one in memory that fails at will, and rigs for contract tests."""
