@@ -3,13 +3,14 @@
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Self
 
 # The server owns the memory and has not written it yet; it has recovered and serves nobody yet.
 OWNED, RECOVERED = "owned", "recovered"
-_NAME_BYTES = 64
+_NAME_BYTES, _NAME_SECONDS = 64, 10.0
 
 
 class Checkpoints:
@@ -37,7 +38,9 @@ class Checkpoints:
                 connection, _ = self._listener.accept()
             except OSError:
                 return  # closed
-            with connection:
+            with connection, suppress(OSError):
+                # A server that is stopped here would keep this thread, and the end of the block.
+                connection.settimeout(_NAME_SECONDS)
                 name = connection.recv(_NAME_BYTES).decode()
                 if name:
                     self._reached(name)

@@ -1,5 +1,6 @@
 """The client processes of outlive.py: load, one that asks all the time, and one with long holds."""
 
+import json
 import os
 import struct
 import sys
@@ -10,7 +11,6 @@ from contextlib import suppress
 from itertools import count
 from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
-from multiprocessing.queues import SimpleQueue
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -56,7 +56,6 @@ class Shared(NamedTuple):
     pausing: Event
     ending: Event
     requests_begun: "Synchronized[int]"
-    results: "SimpleQueue[tuple[str, dict[str, int]]]"
 
 
 class Clients:
@@ -66,6 +65,9 @@ class Clients:
         self.gaps = folder / "gaps"
         self.rows = folder / "rows"
         self.rows.mkdir()
+        # A process that is killed while it writes to a queue would stop its reader for ever.
+        self.results = folder / "results"
+        self.results.mkdir()
         self.gaps.touch()
         self._context = get_context("spawn")
         self._runtime_dir = runtime_dir
@@ -78,7 +80,6 @@ class Clients:
             self._context.Event(),
             self._context.Event(),
             self._context.Value("Q", 0),
-            self._context.SimpleQueue(),
         )
         for _ in range(load_count):
             self._start("load", _load)
@@ -115,9 +116,8 @@ class Clients:
             if process.exitcode != 0:
                 sys.stderr.write(f"{name} ended with {process.exitcode}\n")
                 sums["crashed_clients"] += 1
-        while not self.shared.results.empty():
-            _, counts = self.shared.results.get()
-            sums.update(counts)
+        for path in self.results.glob("*.json"):
+            sums.update(json.loads(path.read_text(encoding="utf-8")))
         return sums
 
     def kill(self) -> None:
@@ -143,7 +143,8 @@ class Clients:
         number = next(self._numbers)
         name = f"{kind}-{number}"
         orders = Orders(
-            name, number, self._load_count, self._runtime_dir, self.rows, self._seed + number
+            *(name, number, self._load_count, self._runtime_dir),
+            *(self.rows, self.results, self._seed + number),
         )
         given = target, orders, shared or self.shared, os.getpid(), *arguments
         process = self._context.Process(target=_run, args=given, daemon=True)
@@ -172,6 +173,9 @@ def _load(client: Client, namespace: Namespace, orders: Orders, shared: Shared) 
     load, mappings = Load(client, namespace, orders, shared.requests_begun), Mappings()
     while not shared.ending.is_set():
         if shared.pausing.is_set():
+            if client.store_epoch is None:
+                # The store's memory is not the next one's, which waits until it is unmapped.
+                load.end()
             time.sleep(PAUSE)
             continue
         load.request()
@@ -181,7 +185,7 @@ def _load(client: Client, namespace: Namespace, orders: Orders, shared: Shared) 
     if namespace.wait_open(REOPEN_TIMEOUT):
         mappings.look(namespace, counting=True)
     counts = {"mappings_made_anew": mappings.anew, "extents_added": mappings.added}
-    shared.results.put((orders.name, {**load.counts, **counts}))
+    orders.report({**load.counts, **counts})
 
 
 def _ask(client: Client, namespace: Namespace, orders: Orders, shared: Shared, gaps: Path) -> None:
@@ -203,7 +207,7 @@ def _ask(client: Client, namespace: Namespace, orders: Orders, shared: Shared, g
                 counts["asked_in_vain"] += 1
                 _publish_again(namespace, prompt, counts)
             time.sleep(ASK_EVERY)
-    shared.results.put((orders.name, dict(counts)))
+    orders.report(counts)
 
 
 def _hold(
@@ -220,13 +224,14 @@ def _hold(
         views = [namespace.page(page) for page in match.pages]
         contents = [bytes(view) for view in views]
         ready.set()
-        ended = False
-        while not ended:
+        ended, epoch = False, client.store_epoch
+        # A store of another epoch has none of it, and waits until it is unmapped.
+        while not ended and client.store_epoch == epoch:
             ended = shared.ending.wait(0.1)
             if [bytes(view) for view in views] != contents:
                 counts["wrong_pages"] += 1
         try:
-            if not namespace.wait_open(REOPEN_TIMEOUT) or not match.current:
+            if not (ended and namespace.wait_open(REOPEN_TIMEOUT) and match.current):
                 raise StoreError("the store has nothing of these holds")  # noqa: TRY301
             prompt.insert(namespace, acquired, _HELD_PAGES, _HELD_PAGES + _RESERVED_PAGES)
         except StoreError as error:
@@ -234,7 +239,7 @@ def _hold(
             sys.stderr.write(f"{orders.name}: {error}\n")
     if not client.flush(END_TIMEOUT):
         counts["holds_lost"] += 1
-    shared.results.put((orders.name, dict(counts)))
+    orders.report(counts)
 
 
 def _publish_again(namespace: Namespace, prompt: "_LongPrompt", counts: Counter[str]) -> None:

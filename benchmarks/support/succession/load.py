@@ -1,11 +1,12 @@
 """The requests of a client under load, on conversations that other clients use too."""
 
+import json
 import sys
 import time
 import traceback
 import weakref
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from random import Random
@@ -48,7 +49,14 @@ class Orders(NamedTuple):
     client_count: int
     runtime_dir: Path
     rows: Path
+    results: Path
     seed: int
+
+    def report(self, counts: Mapping[str, int]) -> None:
+        """Writes what the client counted, once, at its end."""
+        part = self.results / f"{self.name}.part"
+        part.write_text(json.dumps(counts), encoding="utf-8")
+        part.rename(part.with_suffix(".json"))
 
 
 class _Held(NamedTuple):

@@ -119,6 +119,7 @@ class _Run:
             except NoAnswer as error:
                 self._counts["unanswered_rounds"] += 1
                 sys.stderr.write(f"round {number}, a {kind}: {error}\n")
+                self._read_log()
                 break
             sys.stderr.write(f"round {number}, a {kind}: {dict(oracle.counts)}\n")
         clients = self._clients.end()
@@ -165,19 +166,22 @@ class _Run:
         stopped = self._servers.suspend()
         before = tables.snapshot()
         other = self._servers.begin_beside()
-        wait_until(
-            lambda: RECOVERED in self._snapshots or self._servers.has_ended(other), ANSWER_TIMEOUT
-        )
-        self._counts["second_servers"] += RECOVERED in self._snapshots
-        self._counts["foreign_writes"] += changed(before, tables.snapshot())
-        self._servers.resume()
-        self._recovered_at = stopped
-        after = self._snapshots.setdefault(RECOVERED, before)
-        self._answered(stopped)
-        self._clients.shared.pausing.set()
-        oracle.check(before, after)
-        self._clients.shared.pausing.clear()
-        other.kill()
+        try:
+            wait_until(
+                lambda: RECOVERED in self._snapshots or self._servers.has_ended(other),
+                ANSWER_TIMEOUT,
+            )
+            self._counts["second_servers"] += RECOVERED in self._snapshots
+            self._counts["foreign_writes"] += changed(before, tables.snapshot())
+            self._servers.resume()
+            self._recovered_at = stopped
+            after = self._snapshots.setdefault(RECOVERED, before)
+            self._answered(stopped)
+            self._clients.shared.pausing.set()
+            oracle.check(before, after)
+            self._clients.shared.pausing.clear()
+        finally:
+            other.kill()
         self._read_log()
 
     def _fill(self) -> None:
