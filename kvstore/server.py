@@ -103,7 +103,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CALL_GRACE = 1.0
 # Seconds that a health check waits for the lock of the store.
 OWNER_PATIENCE = 0.25
-# Seconds that a server which leaves its memory to the next waits for calls, and for that lock.
+# Seconds that a server which leaves its memory to the next still serves, to leave a small journal.
+CLEAN_PATIENCE = 2.0
+# Seconds that it then waits for calls, and for that lock.
 FREEZE_PATIENCE = 5.0
 # Seconds after the grace until the process ends by force.
 STOP_PATIENCE = 15.0
@@ -307,14 +309,14 @@ def start(
     """Starts the threads, the sockets and the health of a server. ``stack`` ends them all."""
     succession = store.succession
     credentials = Credentials(tenants=access.known.tenants, key=succession.credential_key)
-    processes = Processes(succession.held)
+    processes = Processes(succession.held, succession.left)
     processes.restore(Process(*each) for each in succession.processes)
     tickers = _tickers(store, clock, config.reaper_interval)
     for each in tickers.values():
         each.start()
         stack.callback(each.close)
     _collect(clock, stack)
-    _keep_carrier(succession, clock, stack)
+    _keep_carrier(store, clock, stack)
     lanes = stack.enter_context(HotLanes(store, credentials, clock))
     attach = AttachServer(
         runtime_dir.attach_socket,
@@ -371,13 +373,15 @@ def start(
 def leave_to_the_next(parts: Parts, received: signal.Signals, signals: Signals) -> None:
     """Plans that the memory stays for the next server, which workers wait for.
 
-    The threads and sockets end as after a drain: each finishes the calls that it has read. Calls
-    over gRPC that are not finished then may still copy pages, so they are waited for too.
+    First it cleans the journal, all of which the next one reads before it answers. Then the threads
+    and sockets end as after a drain: each finishes the calls that it has read. Calls over gRPC that
+    are not finished then may still copy pages, so they are waited for too.
     """
     ignore_parent_death()
     # A second signal ends the process at once, and leaves the memory to the next as well.
     signals.let_go(STOP_SIGNALS)
     _end_in_time(STOP_PATIENCE)
+    parts.store.clean_whole_journal(CLEAN_PATIENCE)
     log.info("memory_left_to_the_next", signal=received.name)
     parts.health.begin_draining()
     parts.manager.stopping()
@@ -435,13 +439,13 @@ def _collect(clock: Clock, stack: ExitStack) -> None:
     stack.callback(ticker.close)
 
 
-def _keep_carrier(succession: Succession, clock: Clock, stack: ExitStack) -> None:
+def _keep_carrier(store: KVStore, clock: Clock, stack: ExitStack) -> None:
     """Starts the thread that finds a lost carrier again. It may take as long as a process's start.
 
     Health does not watch it: the store answers all the same.
     """
-    if succession.held.outlives:
-        ticker = CarrierKeeper(succession, clock=clock, interval=CARRIER_SECONDS)
+    if store.succession.held.outlives:
+        ticker = CarrierKeeper(store, clock=clock, interval=CARRIER_SECONDS)
         ticker.start()
         stack.callback(ticker.close)
 

@@ -16,6 +16,7 @@ def succession_of(config: Config) -> Succession:
     """Returns the succession of a store; raises ``CarrierRefused`` for unusable descriptors."""
     return Succession(
         carrier_of(config),
+        holder=config.holder,
         settings=settings_to_keep(config),
         journal_bytes=config.bytes_of_the_journal,
     )

@@ -30,7 +30,7 @@ LIMIT = 120.0
 MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "property", "static"})
 # Folders whose tests are measured for coverage.
 MEASURED = (
-    *("tests/unit/core/", "tests/unit/journal/", "tests/unit/service/"),
+    *("tests/unit/core/", "tests/unit/ring/", "tests/unit/service/"),
     "tests/unit/succession/",
 )
 # Folders whose tests start processes, and are dealt out by the file.
@@ -265,9 +265,9 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sorts the tests by file, marks each by its folder, and skips GPU tests if there is no GPU.
 
-    Does not collect the tests of a release, unless $KVSTORE_DIST names one. Measures coverage of
-    core, journal and service only in their unit tests: coverage by other tests says little about
-    what was checked, and measuring takes up to twice the time.
+    Does not collect the tests of a release, unless $KVSTORE_DIST names one. Measures coverage
+    only in the unit tests of MEASURED: coverage by other tests says little about what was checked,
+    and measuring takes up to twice the time.
     """
     reason = why_no_gpu()
     # xdist's processes collect in orders of their own, and must agree.

@@ -480,7 +480,8 @@ class Config(BaseSettings):
     leaves its pages and its workers' holds to the next one with equal settings. SIGINT ends both.
     The folder is one server's own, and no worker may reach it: whoever does has all pages.
     Wrong when the log has `clean_start` after a restart, which says why; too late deposits show
-    in `kvstore_holder_behind`. Start with: off.
+    in `kvstore_holder_behind`. Start with: off by hand, a folder beside workers that matter; the
+    units, containers and manifests in deploy/ set one.
     """
 
     holder_start: Annotated[bool, Symptoms(log="holder_lost holder_restored")] = True

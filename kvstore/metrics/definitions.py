@@ -419,7 +419,7 @@ OF_SUCCESSION: Final = (
         "kvstore_journal_given_up",
         "1 once the journal ran full or was damaged, or if there was no memory for it.",
         "1: the next server starts clean; `journal_given_up` in the log says why.",
-        SUCCESSION.each(lambda use: use.given_up),
+        SUCCESSION.each(lambda use: bool(use.failure)),
     ),
     gauge(
         "kvstore_recovered_pages",

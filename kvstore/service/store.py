@@ -5,7 +5,7 @@ done outside of the mutex: allocating memory, reading pages, logging, and waking
 """
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Items
 from contextlib import suppress
 from dataclasses import replace
@@ -116,7 +116,9 @@ class KVStore:
             for each in self._memory.arenas
         ]
         self.growth = self.growths[0]
-        self.mover = Mover(cache, self._mutex, memory=self._memory, clock=clock, took=self._took)
+        self.mover = Mover(
+            cache, self._mutex, memory=self._memory, clock=clock, took=self._took, prove=self.prove
+        )
         self.listing = Listing(cache, self._mutex, clock)
         self.events = EventWatches(cache, self._mutex, leases.require_open)
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
@@ -216,6 +218,19 @@ class KVStore:
                 more = journal.clean()
             sleep(PAUSE)
 
+    def clean_whole_journal(self, patience: float) -> None:
+        """Drops what no recovery needs of the journal, in at most ``patience`` seconds.
+
+        Calls are served meanwhile. The next server then reads less before it answers.
+        """
+        journal, until = self.succession.journal, self._clock() + patience
+        end = 0 if journal is None else journal.end
+        more = journal is not None
+        while more and journal is not None and self._clock() < until:
+            with self._mutex:
+                more = journal.clean_before(end)
+            sleep(PAUSE)
+
     def uptime(self) -> float:
         """Returns the time since the start, in seconds."""
         return self._clock() - self.started_at
@@ -259,8 +274,13 @@ class KVStore:
         """
         with self._mutex:
             owed = [each for each in self._cache.extents_owed(process_id) if each not in but]
-            self._cache.give_extents(process_id, owed[:most])
-            return self._memory.describe(owed[:most])
+        wrong = self.prove(owed[:most])
+        with self._mutex:
+            # Some may have been destroyed meanwhile.
+            right = set(owed[:most]).difference(wrong)
+            right &= set(self._cache.extents_owed(process_id))
+            self._cache.give_extents(process_id, right)
+            return self._memory.describe(sorted(right))
 
     def hand_out_again(
         self, process_id: int, extent_ids: Collection[int]
@@ -269,8 +289,38 @@ class KVStore:
 
         They count as given to it from now on.
         """
+        right = set(extent_ids).difference(self.prove(extent_ids))
         with self._mutex:
-            return self._memory.describe(self._cache.give_extents(process_id, extent_ids))
+            return self._memory.describe(self._cache.give_extents(process_id, right))
+
+    def prove(self, extent_ids: Collection[int]) -> list[int]:
+        """Returns which of some extents have other bytes than were written, by samples.
+
+        Only inherited extents are sampled, once each. Wrong ones retire, and nobody gets them.
+        Called without the mutex.
+        """
+        known = set(self.succession.samples.wrong)
+        wrong = self.succession.samples.prove(extent_ids)
+        self._retire_wrong(set(wrong) - known)
+        return wrong
+
+    def prove_all(self) -> None:
+        """Samples all inherited extents that nobody asked for yet."""
+        self._retire_wrong(self.succession.samples.prove_all())
+
+    def count_left(self) -> None:
+        """Grows again once an earlier store's memory is free, which counted as taken."""
+        if self.succession.count_left():
+            for growth in self.growths:
+                growth.due.set()
+
+    def _retire_wrong(self, extent_ids: Iterable[int]) -> None:
+        for extent_id in extent_ids:
+            log.error(
+                "extent_wrong", extent_id=extent_id, why="a page has other bytes than were written"
+            )
+            for growth in self.growths:
+                growth.retire(extent_id)
 
     def extents(self, identity: Identity) -> list[ExtentDescription]:
         """Returns the extents of all arenas that the identity may see."""

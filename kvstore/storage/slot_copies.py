@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from typing import NamedTuple, Protocol, TypeAlias
 
-import numpy as np
-
 from kvstore.storage.errors import CudaFailed, SlotGone
 
 # The reason why a slot was not copied; None if it was.
@@ -77,7 +75,7 @@ def begin_all(pairs: Iterable[tuple[SlotBytes | None, SlotBytes | None]]) -> End
             copy = DeviceCopy(source.address, target, inwards=False)
             begun.setdefault(source.copier, {})[number] = copy
         else:
-            np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+            _copy(source, target)
     endings = [
         (copies, copier.begin_all(list(copies.values()))) for copier, copies in begun.items()
     ]
@@ -89,3 +87,10 @@ def begin_all(pairs: Iterable[tuple[SlotBytes | None, SlotBytes | None]]) -> End
         return outcomes
 
     return end
+
+
+def _copy(source: memoryview, target: memoryview) -> None:
+    # A start takes an eighth less time without numpy, and many servers copy nothing.
+    import numpy as np  # noqa: PLC0415
+
+    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))

@@ -1,7 +1,7 @@
 """A journal's memory that outlives the process, and the cleaner that keeps it small."""
 
 import os
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final, NamedTuple, Self
 
 import structlog
@@ -15,10 +15,10 @@ from kvstore.core.journal.records import (
     INSERTED,
     PAGES_FORM,
     LeaseEndedRecord,
-    RecordKind,
     decode,
 )
 from kvstore.core.journal.rows import (
+    PIN_SCOPE,
     RESERVATION_SCOPE,
     HoldKey,
     HoldRow,
@@ -39,6 +39,7 @@ from kvstore.ring import (
     RecordTooLarge,
     WrongMemory,
 )
+from kvstore.succession.ended_leases import LEASE_ENDED, EndedLeases
 from kvstore.succession.hold_table import HoldTable
 from kvstore.succession.journal_layout import MakeMemory, find_memories, make_memories
 from kvstore.succession.live_records import LiveRecords, Payload, split_pages
@@ -49,12 +50,15 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 # The version of the records and rows. Another one cannot be recovered.
 JOURNAL_VERSION: Final = 1
 _IDENTITY_BYTES: Final = 16
-# Python 3.11 takes 0.2 us to look a member up in its enumeration.
-_LEASE_ENDED: Final = int(RecordKind.LEASE_ENDED)
 # The key of the store's own row. All others begin with the number of their table.
 _STORE: Final = b"\0"
-# Above this share of the ring, cleaning is worth its time. An append cleans above seven eighths.
-WORTH_CLEANING: Final = 0.75
+# Above the first share of the ring, cleaning is worth its time if half of what it reads is dead:
+# the next server reads all that is left. Above the second one it is worth it anyway, since an
+# append cleans above seven eighths.
+WORTH_CLEANING: Final = 0.25
+NEARLY_FULL: Final = 0.75
+# The records of ended leases take at most one of so many parts of the ring.
+_ENDED_SHARE: Final = 16
 _ADVICE: Final = "Set a larger --journal-bytes. The cache goes on, but the next start is empty."
 
 
@@ -89,6 +93,7 @@ class DurableJournal:
         self.given_up: str | None = None
         self.store = StoreRow(0, 0, b"", b"")
         self._ring: RecordRing
+        self._ended: EndedLeases
         self._holds = holds
         self._rows = RingRows()
         # Holds that are rows of the ring, since they do not fit into the table.
@@ -96,6 +101,9 @@ class DurableJournal:
         self._records = LiveRecords()
         self._written = self._records.written
         self._cache: PrefixCache | None = None
+        # The records that a start found, and the ends of the ring that has no others.
+        self._found: list[memoryview] = []
+        self._found_at = -1, -1
         # The extents of the cache changed since their generations were looked up.
         self._extents_changed = True
 
@@ -109,7 +117,7 @@ class DurableJournal:
         identity = os.urandom(_IDENTITY_BYTES)
         holds, segments = make_memories(make, size_bytes)
         made = cls(HoldTable.create(holds, identity))
-        made._ring = RecordRing.create(segments, identity, made._still_live)
+        made._use(RecordRing.create(segments, identity, made._still_live))
         made.replace_store(store)
         if made.given_up is not None:
             raise ValueError(f"{size_bytes} bytes are too few for a journal: {made.given_up}")
@@ -125,11 +133,13 @@ class DurableJournal:
         memory, segments = find_memories(memories)
         holds = HoldTable.open(memory)
         opened = cls(holds)
-        opened._ring = RecordRing.open(segments, opened._still_live)
+        records = opened._found
+        opened._use(RecordRing.open(segments, opened._still_live, records.append))
+        opened._found_at = opened._ring.tail, opened._ring.head
         if holds.identity != opened._ring.identity:
             raise WrongMemory("the holds and the ring are of two journals")
         try:
-            opened._restore()
+            opened._restore(records)
         except (KeyError, TypeError, ValueError) as error:
             raise JournalDamaged(f"the journal's rows cannot be read: {error}") from error
         return opened
@@ -140,21 +150,27 @@ class DurableJournal:
         return self._ring.used_bytes
 
     @property
+    def end(self) -> int:
+        """The place in the ring of the next record. Places only grow."""
+        return self._ring.head
+
+    @property
     def capacity_bytes(self) -> int:
         """The most that ``used_bytes`` is. Live records SHOULD take at most half of it."""
         return self._ring.capacity_bytes
 
     def contents(self) -> JournalContents:
         """Returns all that is written, for a recovery. It MUST be read before the next write."""
+        payloads = self._payloads()
         rows: dict[Table, dict[object, Row]] = {table: {} for table in Table}
         for hold in self._holds.rows():
             rows[Table.HOLDS][hold.key] = hold
         # A hold that is there and here was about to leave the table.
-        for name, data in self._rows.rows(self._payloads()):
+        for name, data in self._rows.rows(payloads):
             if name != _STORE:
                 table, key = _key_of(name)
                 rows[table][key] = decode_row(table, data)
-        records = (bytes(each) for each in self._payloads() if each[0] < ROW)
+        records = (each for each in payloads if each[0] < ROW)
         # A hold under an id of which a tombstone is still there came later.
         holds = rows[Table.HOLDS]
         tombstones = (key for key in self._holds.tombstones() if key not in holds)
@@ -164,6 +180,8 @@ class DurableJournal:
         """Drops from now on what a cache does not need. Until then the cleaner keeps all."""
         self._cache = cache
         self._extents_changed = True
+        self._found = []
+        self._found_at = -1, -1
 
     def append(self, *parts: Buffer) -> None:
         """Adds a record, given in parts, after all others."""
@@ -172,23 +190,30 @@ class DurableJournal:
         try:
             self._ring.append(*parts)
             self._written.append(parts[0])
+            if parts[0][0] == LEASE_ENDED:
+                self._ended.note(b"".join(parts))
         except RecordTooLarge as error:
             self._append_in_parts(b"".join(parts), error)
         except Exception as error:  # noqa: BLE001 - a verb goes on without a journal
             self._give_up(error)
 
-    def put(self, table: Table, key: Hashable, row: Row) -> None:
-        """Puts a row in place of the one of its key, if there is one."""
+    def hold(self, row: HoldRow) -> None:
+        """Puts the row of a pin or a source pin in place of the one of its key."""
         if self.given_up is not None:
             return
         try:
-            if not isinstance(row, HoldRow):
-                self._rows.put(self._ring.append, _name(table, key), encode_row(row))
-                self._note(row)
-            elif key in self._large_holds or not self._holds.put(key, row):
-                self._rows.put(self._ring.append, _name(table, key), encode_row(row))
-                self._large_holds.add(key)
-                self._holds.clear(key)
+            if self._large_holds or not self._holds.put(row):
+                self._put_large(row)
+        except Exception as error:  # noqa: BLE001 - as for ``append``
+            self._give_up(error)
+
+    def put(self, table: Table, key: Hashable, row: Row) -> None:
+        """Puts a row of any other table in place of the one of its key, if there is one."""
+        if self.given_up is not None:
+            return
+        try:
+            self._rows.put(self._ring.append, _name(table, key), encode_row(row))
+            self._note(row)
         except Exception as error:  # noqa: BLE001 - as for ``append``
             self._give_up(error)
 
@@ -207,10 +232,11 @@ class DurableJournal:
         except Exception as error:  # noqa: BLE001 - as for ``append``
             self._give_up(error)
 
-    def release(self, key: HoldKey) -> None:
+    def release(self, lease: int, pin_id: int) -> None:
         """Leaves a tombstone of a pin's id, and removes its row. May forget the oldest one."""
         if self.given_up is not None:
             return
+        key = lease, PIN_SCOPE, pin_id
         try:
             self._holds.bury(key)
             if key in self._large_holds:
@@ -231,20 +257,39 @@ class DurableJournal:
     def clean(self, records: int = 16, above: float = WORTH_CLEANING) -> bool:
         """Cleans a few of the oldest records, if the ring is fuller than ``above``.
 
-        Returns True if that freed something and more is worth cleaning. Raises nothing.
+        Returns True if more is worth cleaning. Raises nothing.
         """
         self._records.catch_up()
-        worth = above * self.capacity_bytes
-        if self.given_up is not None or self.used_bytes <= worth:
+        capacity, tail = self.capacity_bytes, self._ring.tail
+        if self.given_up is not None or self.used_bytes <= above * capacity:
             return False
         try:
             freed = self._ring.clean(records)
         except Exception as error:  # noqa: BLE001 - as for ``append``
             self._give_up(error)
             return False
-        return freed > 0 and self.used_bytes > worth
+        was_dead = 2 * freed >= self._ring.tail - tail
+        nearly_full = freed > 0 and self.used_bytes > NEARLY_FULL * capacity
+        return (was_dead or nearly_full) and self.used_bytes > above * capacity
 
-    def _clear_large(self, key: HoldKey) -> None:
+    def clean_before(self, end: int, records: int = 64) -> bool:
+        """Cleans a few of the oldest records, if they are before the place ``end``.
+
+        Returns True if there are more before it. Raises nothing.
+        """
+        if self.given_up is None and self._ring.tail < end:
+            self.clean(records, above=0)
+        return self.given_up is None and self._ring.tail < end
+
+    def _put_large(self, row: HoldRow) -> None:
+        """Puts a row of a hold into the ring if it is there, or does not fit into the table."""
+        key = row.key
+        if key in self._large_holds or not self._holds.put(row):
+            self._rows.put(self._ring.append, _name(Table.HOLDS, key), encode_row(row))
+            self._large_holds.add(key)
+            self._holds.clear(key)
+
+    def _clear_large(self, key: Hashable) -> None:
         """Removes the row of a hold from the ring."""
         self._rows.clear(self._ring.append, _name(Table.HOLDS, key))
         self._large_holds.remove(key)
@@ -288,21 +333,31 @@ class DurableJournal:
         if kind == ABORTED and self._cache is not None:
             _, leaves_tombstone, lease, reservation_id, _ = ABORT_FORM.unpack(record)
             if leaves_tombstone:
-                self._holds.bury(HoldKey(lease, RESERVATION_SCOPE, reservation_id))
-        if kind == _LEASE_ENDED and self._cache is not None:
-            return record if _is_tombstone(self._cache, bytes(record)) else None
+                self._holds.bury((lease, RESERVATION_SCOPE, reservation_id))
+        if kind == LEASE_ENDED and self._cache is not None:
+            data = bytes(record)
+            is_known = _is_tombstone(self._cache, data)
+            return record if self._ended.keeps(data, is_known=is_known) else None
         return self._records.still_live(record)
 
-    def _payloads(self) -> Iterator[memoryview]:
-        return (record for _, record in self._ring.records())
+    def _use(self, ring: RecordRing) -> None:
+        self._ring = ring
+        self._ended = EndedLeases(ring.capacity_bytes // _ENDED_SHARE)
 
-    def _restore(self) -> None:
+    def _payloads(self) -> Sequence[memoryview]:
+        """Returns all records of the ring, which a start has read already."""
+        if self._found_at == (self._ring.tail, self._ring.head):
+            return self._found
+        return [record for _, record in self._ring.records()]
+
+    def _restore(self, records: Sequence[memoryview]) -> None:
         """Remembers what an earlier process wrote."""
-        self._rows.restore(self._payloads())
+        rows = [each for each in records if each[0] >= ROW]
+        self._rows.restore(rows)
         if _STORE not in self._rows:
             raise NeverCreated("the journal has no store")
         leases = set[int]()
-        for name, data in self._rows.rows(self._payloads()):
+        for name, data in self._rows.rows(rows):
             if name == _STORE:
                 version, *fields = unpack(data)
                 if version != JOURNAL_VERSION:
@@ -315,7 +370,8 @@ class DurableJournal:
                 self._note(row)
                 if isinstance(row, LeaseRow):
                     leases.add(row.number)
-        self._records.restore(self._payloads(), leases)
+        self._records.restore(records, leases)
+        self._ended.note_all(records)
 
 
 def _is_tombstone(cache: PrefixCache, data: bytes) -> bool:

@@ -21,9 +21,12 @@ from kvstore.ring.header import (
 KIND: Final = "holds"
 # Kind, flags, valid tokens, lease, namespace, hold, page, next token, source, two runs of tiers.
 _FORM: Final = Struct("<BBxxIIIQQQQII")
+# The kind, the lease and the hold of a row.
+_KEY: Final = Struct("<B7xI4xQ")
 _ROW_BYTES: Final = 64
 _ROW_BITS: Final = 6
 _BODY_AT: Final = 8
+_FIRST_WORD: Final = HEADER_BYTES >> 3
 # The bit of a state that only a live row has.
 _LIVE: Final = 1
 _HAS_TOKEN, _HAS_SOURCE, _HAS_TIERS = 1, 2, 4
@@ -86,12 +89,11 @@ class HoldTable:
         header.check(expected.kind, expected.sizes)
         opened = cls(memory, header)
         tombstones = []
-        for row in range(opened._row_count):
-            start = _start(row)
-            state = opened._words[start >> 3]
+        for row, state in enumerate(opened._states()):
             if not state:
                 opened._free.append(row)
                 continue
+            start = _start(row)
             is_live = bool(state & _LIVE)
             body = opened._readable[start + _BODY_AT : start + _ROW_BYTES]
             if (state if is_live else state ^ WORD_MASK) != opened._sum(body, start):
@@ -103,9 +105,10 @@ class HoldTable:
         opened._free.extend(tombstones)
         return opened
 
-    def put(self, key: Hashable, row: HoldRow) -> bool:
+    def put(self, row: HoldRow) -> bool:
         """Writes a hold. Returns False, and changes nothing, if it does not fit or is there."""
         lease, kind, hold_id, namespace, page_id, tiers, token, source, valid, groups, pages = row
+        key = lease, kind, hold_id
         if groups or pages or not self._free or key in self._row_of:
             return False
         flags = first = second = 0
@@ -151,12 +154,14 @@ class HoldTable:
         self._free.append(number)
         return True
 
-    def bury(self, key: HoldKey) -> None:
-        """Ends a hold and leaves a tombstone, also of an unknown one. Needs a row for that."""
+    def bury(self, key: tuple[int, int, int]) -> None:
+        """Ends a hold and leaves a tombstone, also of an unknown one. Needs a row for that.
+
+        ``key`` has the fields of a ``HoldKey``, whose constructor costs a frame.
+        """
         number = self._row_of.pop(key, None)
         if number is not None:
-            word = (HEADER_BYTES >> 3) + (number << 3)
-            self._words[word] ^= WORD_MASK
+            self._words[_FIRST_WORD + (number << 3)] ^= WORD_MASK
             self._free.append(number)
         elif self._free:
             lease, kind, hold_id = key
@@ -174,9 +179,16 @@ class HoldTable:
 
     def tombstones(self) -> Iterator[HoldKey]:
         """Yields the keys of the last holds that left a tombstone. As for ``rows``."""
+        states = self._states()
         for number in self._free:
-            if self._words[_start(number) >> 3]:
-                yield _hold(self._body(number)).key
+            if states[number]:
+                kind, lease, hold_id = _KEY.unpack_from(self._readable, _start(number) + _BODY_AT)
+                yield HoldKey(lease, kind, hold_id)
+
+    def _states(self) -> list[int]:
+        """Returns the state words of all rows."""
+        first, end = _start(0), _start(self._row_count)
+        return self._words[first >> 3 : end >> 3 : _ROW_BYTES >> 3].tolist()
 
     def _body(self, number: int) -> memoryview:
         start = _start(number)

@@ -10,31 +10,35 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from random import Random
 from typing import NamedTuple
 
 import structlog
-from xxhash import xxh3_64_intdigest
 
 from kvstore.core import PrefixCache
-from kvstore.core.journal.rows import ExtentRow, Table
+from kvstore.core.journal.rows import ExtentRow, Row, Table
 from kvstore.core.recovery.recover import Recovered, recover
-from kvstore.core.values.slots import CACHED, NO_CHECKSUM, ExtentSlots, Generations
-from kvstore.holder.carrier import CarriedDescriptor, DescriptorCarrier
+from kvstore.core.values.slots import ExtentSlots, Generations
+from kvstore.holder.carrier import CarriedDescriptor, CarrierFailed, DescriptorCarrier
 from kvstore.holder.holder_process import DescriptorKind
 from kvstore.ring import JournalUnusable
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import ExtentUnusable, StorageError
 from kvstore.storage.extent import ExtentShape
-from kvstore.storage.held_memory import data_name, process_name, table_name
+from kvstore.storage.held_memory import (
+    DATA_ENDING,
+    PROCESS_NAMES,
+    data_name,
+    process_name,
+    table_name,
+)
 from kvstore.storage.host.memfd import PLAIN, fill, map_memfd
 from kvstore.succession.durable_journal import DurableJournal
+from kvstore.succession.left_memory import LeftMemory, is_left
+from kvstore.succession.samples import Read, Samples
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 JOURNAL_NAMES = "journal-"
-# Pages of each extent that are read before any page of it can be matched.
-SAMPLED_PAGES = 2
 
 # Makes an empty cache of an epoch.
 MakeCache = Callable[[int], PrefixCache]
@@ -59,6 +63,7 @@ class Inheritance(NamedTuple):
     cache: PrefixCache
     journal: DurableJournal
     processes: list[InheritedProcess]
+    samples: Samples
 
 
 def settings_bytes(settings: Mapping[str, str]) -> bytes:
@@ -72,12 +77,26 @@ class Estate:
     Either ``inherit`` succeeds once, or ``discard`` follows.
     """
 
-    def __init__(self, carrier: DescriptorCarrier, tiers: Sequence[Arenas]) -> None:
-        """Takes the descriptors. ``tiers`` are the memory tiers, empty so far, tier 1 first."""
+    def __init__(
+        self, carrier: DescriptorCarrier, tiers: Sequence[Arenas], left: LeftMemory
+    ) -> None:
+        """Takes the descriptors. ``tiers`` are the memory tiers, empty so far, tier 1 first.
+
+        ``left`` gets what earlier clean starts left, and what this one leaves.
+        """
         self._carrier = carrier
         self._tiers = tiers
+        self._left = left
+        every = carrier.descriptors()
+        left.take(every)
         # Those that belong to nobody else yet.
-        self._carried = carrier.descriptors()
+        self._carried = {name: each for name, each in every.items() if not is_left(name)}
+        # Copies of what workers may have mapped, and of their pidfds.
+        self._copies = {
+            name: CarriedDescriptor(os.dup(each.descriptor), each.identity)
+            for name, each in self._carried.items()
+            if is_of_workers(name)
+        }
         # The journal's come first: without it, what is left of a drop that was cut off is dropped.
         self._names = sorted(self._carried, key=is_of_journal, reverse=True)
         self._generations: dict[int, Generations] = {}
@@ -106,19 +125,21 @@ class Estate:
             gc.enable()
         cache = recovered.cache
         processes = list(self._processes(cache))
-        for extent in _extents(cache):
-            self._sample(extent)
+        samples = self._sample(cache)
         for each in processes:
             del self._carried[process_name(each.process_id)]
-        self._go_on(recovered, journal)
+        self._go_on(recovered, journal, contents.rows)
         self._drop(self._carried)
-        return Inheritance(cache, journal, processes)
+        _close(self._copies)
+        return Inheritance(cache, journal, processes, samples)
 
     def discard(self) -> None:
-        """Drops all descriptors. Processes that map some of the memory keep it for themselves."""
+        """Drops all descriptors, except what living processes may have mapped: that is left."""
         self._generations.clear()
         for each in self._tiers:
             each.close()
+        with suppress(CarrierFailed):
+            self._left.leave(self._copies)
         self._carrier.drop(self._names)
         _close(self._carried)
         # A cache that was recovered in part is a circle, and keeps the memory mapped.
@@ -149,13 +170,12 @@ class Estate:
             row.page_bytes,
             row.arena_offset,
         )
-        data, table = (self._carried[name].descriptor for name in names)
+        # They are the extent's from now on, also if it cannot be restored.
+        data, table = (self._carried.pop(name).descriptor for name in names)
         try:
             extent = self._tiers[row.tier - 1].restore(shape, data, table)
         except (ExtentUnusable, StorageError) as error:
             raise CleanStart(f"extent {row.extent_id}: {error}") from error
-        for name in names:
-            del self._carried[name]
         self._generations[row.extent_id] = extent.generation_table.view
 
     def _processes(self, cache: PrefixCache) -> Iterator[InheritedProcess]:
@@ -175,25 +195,32 @@ class Estate:
                 pid, lease_id = known.pid, known.lease.lease_id
             yield InheritedProcess(process_id, pid, lease_id, carried.descriptor)
 
-    def _sample(self, extent: ExtentSlots) -> None:
-        """Compares some pages of an extent with their checksums; raises CleanStart.
+    def _sample(self, cache: PrefixCache) -> Samples:
+        """Returns what samples the extents, and samples some of them; raises CleanStart."""
+        tiers = {
+            extent.extent_id: self._tiers[extent.tier - 1]
+            for arena in cache.arenas.values()
+            for extent in arena.extents.values()
+        }
 
-        So descriptors that were swapped are found before another tenant's page is matched.
-        """
-        reader = self._tiers[extent.tier - 1].reader(extent.extent_id)
-        assert reader is not None  # it was restored
-        for index in _sampled(extent):
-            content = reader(index)
-            assert content is not None  # nobody closes it yet
-            if xxh3_64_intdigest(content) != extent.checksums[index]:
-                raise CleanStart(
-                    f"slot {index} of extent {extent.extent_id} has other bytes than were written"
-                )
+        def reader(extent_id: int) -> Read:
+            found = tiers[extent_id].reader(extent_id)
+            return _closed if found is None else found
 
-    def _go_on(self, recovered: Recovered, journal: DurableJournal) -> None:
+        samples = Samples(_extents(cache), reader)
+        if not samples.prove_some():
+            [extent_id, *_] = samples.wrong
+            raise CleanStart(f"a page of extent {extent_id} has other bytes than were written")
+        return samples
+
+    def _go_on(
+        self,
+        recovered: Recovered,
+        journal: DurableJournal,
+        rows: Mapping[Table, Mapping[object, Row]],
+    ) -> None:
         """Writes from now on: first that another server goes on, and what is not there any more."""
         cache, store = recovered.cache, journal.store
-        contents = journal.contents()
         journal.follow(cache)
         recovered.go_on(journal)
         journal.replace_store(store._replace(instance=store.instance + 1))
@@ -203,7 +230,7 @@ class Estate:
             Table.MAPPINGS: cache.state.mappings.process_ids,
         }
         for table, kept in there.items():
-            for key in contents.rows[table].keys() - set(kept):
+            for key in rows[table].keys() - set(kept):
                 journal.clear(table, key)
 
     def _drop(self, unused: dict[str, CarriedDescriptor]) -> None:
@@ -229,6 +256,11 @@ def is_of_journal(name: str) -> bool:
     return name.startswith(JOURNAL_NAMES)
 
 
+def is_of_workers(name: str) -> bool:
+    """Returns whether a name is that of an extent's memory or of a process."""
+    return name.endswith(DATA_ENDING) or name.startswith(PROCESS_NAMES)
+
+
 def _require_equal(written: bytes, settings: Mapping[str, str]) -> None:
     """Raises CleanStart unless the server before had the same settings."""
     try:
@@ -246,18 +278,8 @@ def _extents(cache: PrefixCache) -> Iterator[ExtentSlots]:
         yield from arena.extents.values()
 
 
-def _sampled(extent: ExtentSlots) -> Iterator[int]:
-    """Yields up to SAMPLED_PAGES cached slots with a checksum, at random places."""
-    first = Random().randrange(extent.slot_count)  # noqa: S311  # which pages, not a secret
-    found, wanted = 0, bytes((CACHED,))
-    states = extent.states[first:] + extent.states[:first]
-    at = states.find(wanted)
-    while at >= 0 and found < SAMPLED_PAGES:
-        index = (first + at) % extent.slot_count
-        if extent.checksums[index] != NO_CHECKSUM:
-            found += 1
-            yield index
-        at = states.find(wanted, at + 1)
+def _closed(_: int) -> None:
+    """Reads nothing: the memory is closed."""
 
 
 def _close(carried: dict[str, CarriedDescriptor]) -> None:

@@ -20,6 +20,7 @@ from kvstore.holder.holder_process import close_all
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.held_memory import HeldMemory
+from kvstore.storage.host.host_memory import HostMemory
 from kvstore.succession.durable_journal import DurableJournal, StoreRow
 from kvstore.succession.inheritance import (
     CleanStart,
@@ -31,6 +32,8 @@ from kvstore.succession.inheritance import (
     map_journal,
     settings_bytes,
 )
+from kvstore.succession.left_memory import LeftMemory
+from kvstore.succession.samples import Samples
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -42,20 +45,30 @@ OWN_PATIENCE = 2.0
 
 
 class SuccessionUse(NamedTuple):
-    """The state of a succession at one moment. Byte counts are zero without a journal."""
+    """The state of a succession at one moment. Byte counts are zero without a journal.
 
+    ``behind`` counts the descriptors that the carrier lacks, and ``refusal`` says why it refuses
+    them. ``failure`` is the reason why no later server can go on, and ``clean_start`` the reason
+    why this one did not. Reasons are empty if there is nothing to say.
+    """
+
+    holder: str
+    instance: int
     behind: int
     journal_used_bytes: int
     journal_capacity_bytes: int
-    given_up: bool
+    failure: str
+    refusal: str
     recovered_page_count: int
+    clean_start: str
 
 
 class Succession:
     """Lets the next server go on with this one's memory, by a carrier and a journal.
 
     Without a carrier the memory ends with the server, and each method does nothing. ``held`` is
-    for whatever makes memory. ``processes`` are those that attached to an earlier server.
+    for whatever makes memory. ``processes`` are those that attached to an earlier server, and
+    ``samples`` prove the extents that it left.
     Thread-safe once ``begin`` returned.
     """
 
@@ -63,15 +76,25 @@ class Succession:
         self,
         carrier: DescriptorCarrier | None = None,
         *,
+        holder: str = "",
         settings: Mapping[str, str] | None = None,
         journal_bytes: int = 0,
     ) -> None:
-        """``settings`` are those that have to be equal for the next server to go on."""
+        """``holder`` names the carrier for people.
+
+        ``settings`` are those that have to be equal for the next server to go on.
+        """
         self.held = HeldMemory(carrier)
         self.journal: DurableJournal | None = None
         self.processes: list[InheritedProcess] = []
+        self.samples = Samples()
         self.recovered_page_count = 0
+        self.clean_start = ""
+        # Memory of an earlier store that counts as taken.
+        self.left = LeftMemory(carrier)
+        self._tiers: Sequence[Arenas] = ()
         self._carrier = carrier
+        self._holder = holder
         self._settings = dict(settings or {})
         self._journal_bytes = journal_bytes
         # The wire has 0 for "no epoch".
@@ -80,7 +103,7 @@ class Succession:
             epoch, 1, secrets.token_bytes(KEY_BYTES), settings_bytes(self._settings)
         )
         self._owned = False
-        self._failure = ""
+        self._refusal = ""
         self._why_no_journal = ""
         self._depart: Callable[[DescriptorCarrier], None] | None = None
 
@@ -112,11 +135,15 @@ class Succession:
             return None
         journal = self.journal
         return SuccessionUse(
+            holder=self._holder,
+            instance=self.instance,
             behind=self._carrier.behind,
             journal_used_bytes=0 if journal is None else journal.used_bytes,
             journal_capacity_bytes=0 if journal is None else journal.capacity_bytes,
-            given_up=bool(self.failure),
+            failure=self.failure,
+            refusal=self._refusal,
             recovered_page_count=self.recovered_page_count,
+            clean_start=self.clean_start,
         )
 
     @property
@@ -170,10 +197,12 @@ class Succession:
         """
         if self._carrier is None:
             return make(self._store.store_epoch)
+        self._tiers = tiers
         inherited = self._inherit(self._carrier, tiers, make, clock)
+        self.count_left()
         if inherited is None:
             return self._begin_clean(make)
-        cache, self.journal, self.processes = inherited
+        cache, self.journal, self.processes, self.samples = inherited
         self._store = self.journal.store
         return cache
 
@@ -188,11 +217,11 @@ class Succession:
             if self._carrier.is_lost() or self._carrier.behind:
                 self._carrier.restore()
         except CarrierRefused as refused:
-            if str(refused) != self._failure:
+            if str(refused) != self._refusal:
                 log.warning("holder_refuses", why=str(refused))
-            self._failure = str(refused)
+            self._refusal = str(refused)
         else:
-            self._failure = ""
+            self._refusal = ""
 
     def is_kept(self) -> bool:
         """Returns whether a carrier has all that the next server needs, after a try to restore it.
@@ -202,6 +231,19 @@ class Succession:
         self.restore_carrier()
         carrier = self._carrier
         return self.outlives and carrier is not None and not (carrier.is_lost() or carrier.behind)
+
+    def count_left(self) -> bool:
+        """Takes memory that an earlier store left from the budgets. Returns if some became free.
+
+        Takes it from the lowest tier first, which serves requests the least.
+        """
+        rest, freed = self.left.look(), False
+        for each in reversed(self._tiers):
+            if isinstance(each.source, HostMemory):
+                part = min(rest, each.budget_bytes)
+                freed |= each.withhold(part)
+                rest -= part
+        return freed
 
     def leave_to_the_next(self, freeze: Callable[[], bool]) -> None:
         """Plans that ``leave`` yields: the memory stays for the next server.
@@ -235,6 +277,7 @@ class Succession:
 
     def close(self) -> None:
         """Ends the connection to the carrier."""
+        self.left.close()
         if self._carrier is not None:
             self._carrier.close()
 
@@ -247,16 +290,17 @@ class Succession:
     ) -> Inheritance | None:
         """Returns what the server before left, or None after it was dropped. Logs which."""
         if not self._owned:
-            log.info("clean_start", why="no holder answers")
+            self._say_clean("no holder answers")
             return None
         began = clock()
-        estate = Estate(carrier, tiers)
+        estate = Estate(carrier, tiers, self.left)
         try:
             inheritance = estate.inherit(self._settings, make, began)
         except CleanStart as clean:
-            log.info("clean_start", why=str(clean))
-        except Exception:
+            self._say_clean(str(clean))
+        except Exception as error:
             # A later start would fail in the same way.
+            self.clean_start = f"the recovery failed: {error!r}"
             log.exception("clean_start", why="the recovery failed")
         else:
             cache = inheritance.cache
@@ -273,6 +317,10 @@ class Succession:
             return inheritance
         estate.discard()
         return None
+
+    def _say_clean(self, why: str) -> None:
+        self.clean_start = why
+        log.info("clean_start", why=why)
 
     def _begin_clean(self, make: MakeCache) -> PrefixCache:
         """Returns an empty cache with a journal, or without one if there is no memory for it."""

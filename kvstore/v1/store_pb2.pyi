@@ -103,7 +103,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count", "tenants", "quarantined_slot_count", "detached_page_count", "oldest_quarantine_age", "tier_3", "in_flight_count", "tier_budgets")
+    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count", "tenants", "quarantined_slot_count", "detached_page_count", "oldest_quarantine_age", "tier_3", "in_flight_count", "tier_budgets", "succession")
     STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     UPTIME_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +121,7 @@ class GetStatsResponse(_message.Message):
     TIER_3_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_COUNT_FIELD_NUMBER: _ClassVar[int]
     TIER_BUDGETS_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSION_FIELD_NUMBER: _ClassVar[int]
     store_epoch: int
     uptime: _duration_pb2.Duration
     counters: _lease_pb2.CacheCounters
@@ -138,7 +139,42 @@ class GetStatsResponse(_message.Message):
     tier_3: Tier3Stats
     in_flight_count: int
     tier_budgets: _containers.RepeatedCompositeFieldContainer[TierBudget]
-    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., quarantined_slot_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tier_3: _Optional[_Union[Tier3Stats, _Mapping]] = ..., in_flight_count: _Optional[int] = ..., tier_budgets: _Optional[_Iterable[_Union[TierBudget, _Mapping]]] = ...) -> None: ...
+    succession: SuccessionStats
+    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., quarantined_slot_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tier_3: _Optional[_Union[Tier3Stats, _Mapping]] = ..., in_flight_count: _Optional[int] = ..., tier_budgets: _Optional[_Iterable[_Union[TierBudget, _Mapping]]] = ..., succession: _Optional[_Union[SuccessionStats, _Mapping]] = ...) -> None: ...
+
+class SuccessionStats(_message.Message):
+    __slots__ = ("state", "holder", "behind_count", "journal_used_bytes", "journal_size_bytes", "failure_reason", "recovered_page_count", "clean_start_reason", "instance")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[SuccessionStats.State]
+        STATE_OFF: _ClassVar[SuccessionStats.State]
+        STATE_KEPT: _ClassVar[SuccessionStats.State]
+        STATE_BEHIND: _ClassVar[SuccessionStats.State]
+        STATE_GIVEN_UP: _ClassVar[SuccessionStats.State]
+    STATE_UNSPECIFIED: SuccessionStats.State
+    STATE_OFF: SuccessionStats.State
+    STATE_KEPT: SuccessionStats.State
+    STATE_BEHIND: SuccessionStats.State
+    STATE_GIVEN_UP: SuccessionStats.State
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_COUNT_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_REASON_FIELD_NUMBER: _ClassVar[int]
+    RECOVERED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CLEAN_START_REASON_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    state: SuccessionStats.State
+    holder: str
+    behind_count: int
+    journal_used_bytes: int
+    journal_size_bytes: int
+    failure_reason: str
+    recovered_page_count: int
+    clean_start_reason: str
+    instance: int
+    def __init__(self, state: _Optional[_Union[SuccessionStats.State, str]] = ..., holder: _Optional[str] = ..., behind_count: _Optional[int] = ..., journal_used_bytes: _Optional[int] = ..., journal_size_bytes: _Optional[int] = ..., failure_reason: _Optional[str] = ..., recovered_page_count: _Optional[int] = ..., clean_start_reason: _Optional[str] = ..., instance: _Optional[int] = ...) -> None: ...
 
 class TierBudget(_message.Message):
     __slots__ = ("tier", "size_bytes")
@@ -383,7 +419,7 @@ class EvictPrefixResponse(_message.Message):
     def __init__(self, evicted_page_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ...) -> None: ...
 
 class WatchEventsRequest(_message.Message):
-    __slots__ = ("namespace_id", "history")
+    __slots__ = ("namespace_id", "history", "batches")
     class History(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         HISTORY_UNSPECIFIED: _ClassVar[WatchEventsRequest.History]
@@ -394,12 +430,14 @@ class WatchEventsRequest(_message.Message):
     HISTORY_ALONE: WatchEventsRequest.History
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
     namespace_id: bytes
     history: WatchEventsRequest.History
-    def __init__(self, namespace_id: _Optional[bytes] = ..., history: _Optional[_Union[WatchEventsRequest.History, str]] = ...) -> None: ...
+    batches: bool
+    def __init__(self, namespace_id: _Optional[bytes] = ..., history: _Optional[_Union[WatchEventsRequest.History, str]] = ..., batches: _Optional[bool] = ...) -> None: ...
 
 class WatchEventsResponse(_message.Message):
-    __slots__ = ("sequence_number", "lost_event_count", "uptime", "pages_inserted", "pages_removed", "lease_changed", "began", "pages_copied", "copies_removed", "namespace_changed", "tenant")
+    __slots__ = ("sequence_number", "lost_event_count", "uptime", "pages_inserted", "pages_removed", "lease_changed", "began", "pages_copied", "copies_removed", "namespace_changed", "batch", "tenant")
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     LOST_EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     UPTIME_FIELD_NUMBER: _ClassVar[int]
@@ -410,6 +448,7 @@ class WatchEventsResponse(_message.Message):
     PAGES_COPIED_FIELD_NUMBER: _ClassVar[int]
     COPIES_REMOVED_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     sequence_number: int
     lost_event_count: int
@@ -421,8 +460,15 @@ class WatchEventsResponse(_message.Message):
     pages_copied: PagesEvent
     copies_removed: PagesEvent
     namespace_changed: NamespaceEvent
+    batch: EventBatch
     tenant: str
-    def __init__(self, sequence_number: _Optional[int] = ..., lost_event_count: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., pages_inserted: _Optional[_Union[PagesEvent, _Mapping]] = ..., pages_removed: _Optional[_Union[PagesEvent, _Mapping]] = ..., lease_changed: _Optional[_Union[LeaseEvent, _Mapping]] = ..., began: _Optional[_Union[WatchBegan, _Mapping]] = ..., pages_copied: _Optional[_Union[PagesEvent, _Mapping]] = ..., copies_removed: _Optional[_Union[PagesEvent, _Mapping]] = ..., namespace_changed: _Optional[_Union[NamespaceEvent, _Mapping]] = ..., tenant: _Optional[str] = ...) -> None: ...
+    def __init__(self, sequence_number: _Optional[int] = ..., lost_event_count: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., pages_inserted: _Optional[_Union[PagesEvent, _Mapping]] = ..., pages_removed: _Optional[_Union[PagesEvent, _Mapping]] = ..., lease_changed: _Optional[_Union[LeaseEvent, _Mapping]] = ..., began: _Optional[_Union[WatchBegan, _Mapping]] = ..., pages_copied: _Optional[_Union[PagesEvent, _Mapping]] = ..., copies_removed: _Optional[_Union[PagesEvent, _Mapping]] = ..., namespace_changed: _Optional[_Union[NamespaceEvent, _Mapping]] = ..., batch: _Optional[_Union[EventBatch, _Mapping]] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class EventBatch(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[WatchEventsResponse]
+    def __init__(self, events: _Optional[_Iterable[_Union[WatchEventsResponse, _Mapping]]] = ...) -> None: ...
 
 class WatchBegan(_message.Message):
     __slots__ = ("store_epoch", "remembered_event_count")

@@ -24,6 +24,7 @@ from pages.stamped_pages import (
     write_and_insert,
 )
 from processes.diagnosis import SERVER_CHECKS, diagnose, outcomes
+from processes.holder_folder import HolderFolder
 from processes.worker_fleet import EXPIRED, Fleet, pool_arguments
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -149,3 +150,34 @@ def test_a_disk_that_could_not_be_opened_is_looked_up_in_the_log(tmp_path: Path)
         assert found["outcome"] == "failed"
         assert "tier3_unusable" in store.log
         assert "tier3_unusable" in found["advice"]
+
+
+def test_whether_the_pages_outlive_the_server_is_said(tmp_path: Path) -> None:
+    """The doctor knows a server without a holder, one that went on, and one behind its holder."""
+    with running_store(*SMALL_STORE) as alone:
+        found = diagnose(alone.runtime_dir)[1]["holder"]
+        assert (found["outcome"], "all its pages are lost" in found["found"]) == ("warning", True)
+    with HolderFolder(tmp_path / "holder") as holder:
+        held = ("--holder", str(holder.path), "--no-holder-start")
+        with running_store(*SMALL_STORE, *held) as store:
+            found = diagnose(store.runtime_dir)[1]["holder"]
+            assert (found["outcome"], "no journal is there" in found["found"]) == ("ok", True)
+            client, namespace = open_client(store.runtime_dir)
+            write_and_insert(namespace, TOKENS)
+            client.close()
+            store.kill()
+            store.start()
+            found = diagnose(store.runtime_dir)[1]["holder"]
+            assert (found["outcome"], "; 4 pages recovered" in found["found"]) == ("ok", True)
+            with connect_admin(store.runtime_dir) as admin:
+                assert admin.stats().succession.instance == 2
+            holder.kill()
+
+            def is_behind() -> bool:
+                """Returns whether the doctor says that the server waits for a holder."""
+                seen = diagnose(store.runtime_dir)[1]["holder"]
+                return seen["outcome"] == "warning" and str(holder.path) in seen["advice"]
+
+            assert wait_until(is_behind)
+            holder.start()
+            assert wait_until(lambda: diagnose(store.runtime_dir)[1]["holder"]["outcome"] == "ok")

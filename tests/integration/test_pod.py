@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.manifests import Pod, resources
+from deploy.units import DEPLOY
 from kvstore_client import Admin, connect_admin
 from kvstore_client.testing import wait_until
 from processes.contained import Contained, why_not
@@ -93,13 +95,51 @@ def test_a_pod_shares_pages_and_loses_nothing(store: Contained, volume: Path) ->
     assert store.wait() == 0
 
 
+def manifest_s_holder(volume: Path) -> list[str]:
+    """Returns the arguments of the manifest's holder for a folder below another volume."""
+    (pod,) = Pod.all_of(resources(DEPLOY / "kubernetes" / "sidecar"))
+    holder = pod.containers["holder"]
+    _, *words = (
+        each.replace(holder.mounts["holder"], str(volume)) for each in holder.spec["command"]
+    )
+    return words
+
+
+def test_a_pod_that_is_replaced_begins_empty(volume: Path) -> None:
+    """Its store ends, then its holder, and those of the next pod find nothing of them."""
+    mounted = (volume, volume.with_name("mounted"))
+    for pod in ("first", "second"):
+        words = manifest_s_holder(volume.with_name(pod))
+        held = ("--holder", words[0], "--no-holder-start")
+        with ExitStack() as stack:
+            holder = stack.enter_context(Contained("-m", "kvstore.holder", *words))
+            holder.hear("serves")
+            store = stack.enter_context(contained_store(volume, *held))
+            admin = stack.enter_context(connect_admin(volume / "store"))
+            assert slots_of(admin) == (0, 0)
+            succession = admin.stats().succession
+            assert (succession.clean_start_reason, succession.instance) == (
+                "no journal is there",
+                1,
+            )
+            with Contained("-c", WORKER, str(mounted[1] / "store"), volume=mounted) as worker:
+                assert worker.hear("matched") == "matched 0"
+            # As the kubelet does, in reverse order.
+            for each in (store, holder):
+                each.signal(signal.SIGTERM)
+                assert each.wait() == 0
+
+
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_store_s_container_restarts_beside_its_holder(volume: Path, end: signal.Signals) -> None:
-    """The next store has the pages and the worker's holds. SIGTERM ends the holder too."""
+    """The next store has the pages and the worker's holds. SIGTERM ends the holder too.
+
+    The holder's command is that of the manifest.
+    """
     mounted = (volume, volume.with_name("mounted"))
-    folder = volume.with_name("for the holder") / "holder"
-    held = ("--holder", str(folder), "--no-holder-start")
-    with Contained("-m", "kvstore.holder", str(folder)) as holder, ExitStack() as stack:
+    words = manifest_s_holder(volume.with_name("for the holder"))
+    held = ("--holder", words[0], "--no-holder-start")
+    with Contained("-m", "kvstore.holder", *words) as holder, ExitStack() as stack:
         holder.hear("serves")
         with contained_store(volume, *held) as store:
             worker = Contained("-c", WORKER, str(mounted[1] / "store"), volume=mounted)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import kvstore
-from deploy.tools import LEAST_HEADROOM, run, size
+from deploy.tools import HOLDER_ROOM, LEAST_HEADROOM, run, size
 from kvstore.config.loading import load_config
 from kvstore.config.settings import Config
 
@@ -34,9 +34,9 @@ def compose() -> Compose:
 def test_compose_has_a_store_and_three_workers(compose: Compose) -> None:
     """Workers wait for a healthy store, and share its folder, its user and nothing else."""
     services = dict(compose["services"])
-    store, workers = services.pop("store"), services.values()
+    store, _, workers = services.pop("store"), services.pop("holder"), services.values()
     assert sorted(services) == ["serve", "worker-a", "worker-b"]
-    (shared,) = store["volumes"]
+    shared, _ = store["volumes"]
     for worker in workers:
         assert worker["depends_on"] == {"store": {"condition": "service_healthy"}}
         assert shared in worker["volumes"]
@@ -47,22 +47,62 @@ def test_compose_has_a_store_and_three_workers(compose: Compose) -> None:
     assert folder["o"] == f"uid={uid},gid={gid},mode=0700"
 
 
-def test_the_store_s_container_has_room_for_the_pages(compose: Compose) -> None:
-    """The store's limit counts the pages and more, without swap, and no worker's does."""
-    store = compose["services"]["store"]
-    assert size(store["mem_limit"]) >= size(store["environment"]["KVSTORE_TIER1_BYTES"]) + (
-        LEAST_HEADROOM
-    )
-    assert store["memswap_limit"] == store["mem_limit"]
+def default_of(text: str) -> str:
+    """Returns what compose makes of a value if its variable is not set."""
+    found = re.fullmatch(r"\$\{\w+:-(.+)\}", text)
+    return found[1] if found else text
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.vllm.yaml"])
+def test_the_holder_s_container_has_the_pages_and_the_store_s_the_rest(name: str) -> None:
+    """The holder makes the pages, so its limit counts them, without swap."""
+    services = read_compose(name)["services"]
+    store, holder = services["store"], services["holder"]
+    tier1_bytes = default_of(store["environment"]["KVSTORE_TIER1_BYTES"])
+    config = load_config(["--tier1-bytes", tier1_bytes])
+    room = config.tier1_bytes + config.bytes_of_the_journal + HOLDER_ROOM
+    assert size(default_of(holder["mem_limit"])) >= room
+    assert size(default_of(store["mem_limit"])) >= LEAST_HEADROOM
+    for each in (store, holder):
+        assert each["memswap_limit"] == each["mem_limit"]
+
+
+def test_the_holder_outlives_the_store(compose: Compose) -> None:
+    """The holder is a container of its own, which neither the image's check nor the store ends."""
+    store, holder = compose["services"]["store"], compose["services"]["holder"]
+    assert store["depends_on"] == ["holder"]
+    assert "depends_on" not in holder
+    assert holder["restart"] == "unless-stopped"
+    assert holder["healthcheck"] == {"disable": True}
+    program, folder = holder["entrypoint"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert program in project["scripts"]
+    assert store["environment"]["KVSTORE_HOLDER"] == folder
+    assert store["environment"]["KVSTORE_HOLDER_START"] == "false"
+    assert (store["image"], store["user"]) == (holder["image"], holder["user"])
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.vllm.yaml"])
+def test_only_the_store_reaches_the_holder(name: str) -> None:
+    """No worker mounts a holder's volume, since the holder gives out the memory of all tenants."""
+    own = read_compose("compose.yaml")["services"]
+    (volume,) = own["holder"]["volumes"]
+    assert volume in own["store"]["volumes"]
+    file = read_compose(name)
+    for service, each in file["services"].items():
+        mounted = any(text.startswith("holder:") for text in each.get("volumes", ()))
+        assert mounted == (name == "compose.yaml" and service in ("store", "holder"))
+    assert file["volumes"]["holder"] == file["volumes"]["runtime"]
 
 
 def test_vllm_s_servers_share_the_same_store(compose: Compose) -> None:
     """They extend the store of the other file, with its user and folder, and more memory."""
     vllm = read_compose("compose.vllm.yaml")
-    store, *servers = vllm["services"].values()
+    holder, store, *servers = vllm["services"].values()
+    assert holder["extends"] == {"file": "compose.yaml", "service": "holder"}
     assert store["extends"] == {"file": "compose.yaml", "service": "store"}
     own = compose["services"]["store"]
-    (shared,) = own["volumes"]
+    shared, _ = own["volumes"]
     devices = set()
     for server in servers:
         assert server["user"] == own["user"]
@@ -72,12 +112,6 @@ def test_vllm_s_servers_share_the_same_store(compose: Compose) -> None:
         devices.update(device["device_ids"])
     assert len(devices) == len(servers) == 2
     assert vllm["volumes"]["runtime"] == compose["volumes"]["runtime"]
-    limit, pages = (
-        size(re.fullmatch(r"\$\{\w+:-(.+)\}", text)[1])  # type: ignore[index]
-        for text in (store["mem_limit"], store["environment"]["KVSTORE_TIER1_BYTES"])
-    )
-    assert limit >= pages + LEAST_HEADROOM
-    assert store["memswap_limit"] == store["mem_limit"]
 
 
 def test_vllm_is_told_what_its_page_says() -> None:

@@ -35,6 +35,12 @@ ACCEPTED: dict[str, Values] = {
     "tenants": {"store": {"tenantsSecret": "tenants"}, "worker": {"modelsClaim": "models"}},
     "metrics": {"mode": "node", "store": {"metricsPort": 7401, "podMonitor": True}},
     "settings": {"store": {"settings": {"eviction_policy": "lru", "verify_rate": 0.5}}},
+    "no holder": {"holder": {"enabled": False}},
+    "on a gpu alone": {**GPU, "store": {**GPU["store"], "tier2MiB": 0}},
+    "a longer journal": {"holder": {"journalMiB": 100, "grace": 3600}},
+    "a large store": {"mode": "node", "store": {"tier1MiB": 65_537, "tier2MiB": 32_768}},
+    "large pages": {"store": {"settings": {"hugepages": "transparent"}, "tier2MiB": 512}},
+    "a numa node": {"store": {"settings": {"tier2_numa_node": "0"}, "tier2MiB": 512}},
     "a registry": {"image": {"registry": "registry.example.org/", "pullSecrets": ["pull"]}},
 }
 # With a word of why.
@@ -51,7 +57,20 @@ REFUSED: dict[str, tuple[Values, str]] = {
         {"tier3": {"sizeMiB": 1024, "claim": "slab"}, "worker": {"replicas": 2}},
         "replicas",
     ),
+    "a holder of one's own": ({"store": {"settings": {"holder": "off"}}}, "holder"),
+    "a holder without an end": ({"holder": {"grace": 0}}, "grace"),
     "a setting of the chart's": ({"store": {"settings": {"tier1_bytes": "1GiB"}}}, "tier1_bytes"),
+}
+# MiB of the holder and of the store.
+MEMORY = {
+    "as it is": [4_096 + 16 + 64, 1_024],
+    "no holder": [None, 4_096 + 1_024],
+    "on a gpu": [144 + 64, 8_192 + 4_096],
+    "on a gpu alone": [None, 4_096],
+    "a longer journal": [4_096 + 100 + 64, 1_024],
+    "a large store": [65_537 + 32_768 + 193 + 64, 1_024],
+    "large pages": [16 + 64, 4_096 + 512 + 1_024],
+    "a numa node": [4_096 + 16 + 64, 512 + 1_024],
 }
 UNKNOWN = {"store": {"settings": {"no_such_setting": 1}}}
 
@@ -143,13 +162,30 @@ def test_a_change_of_settings_replaces_pods(answer: dict[str, Any]) -> None:
 
 
 def test_memory_is_the_budgets_and_room(answer: dict[str, Any]) -> None:
-    """The limit is the sum of what is the host's: on a GPU tier 1 is not."""
-    limits = {}
-    for case in ("as it is", "on a gpu"):
-        store = workloads(answer, case)["Deployment"].store
-        assert store is not None
-        limits[case] = store.memory >> 20
-    assert limits == {"as it is": 4_096 + 1_024, "on a gpu": 8_192 + 4_096}
+    """The limits are the sum of what is the host's, by who makes it: on a GPU tier 1 is not."""
+    limits = {
+        case: [
+            None if each is None else each.memory >> 20
+            for each in map(
+                next(iter(workloads(answer, case).values())).containers.get, ("holder", "store")
+            )
+        ]
+        for case in MEMORY
+    }
+    assert limits == MEMORY
+
+
+def test_what_a_restart_keeps_is_said(answer: dict[str, Any]) -> None:
+    """The notes say it, and why nothing is kept where nothing can be."""
+    for case, words in (
+        ("as it is", "goes on with its pages"),
+        ("no holder", "there is no holder"),
+        ("on a gpu", "goes on with its pages"),
+        ("on a gpu alone", "there is no tier 2"),
+    ):
+        manifests = answer["cases"][case]["manifests"]
+        (notes,) = (text for path, text in manifests.items() if path.endswith("NOTES.txt"))
+        assert words in notes
 
 
 def test_metrics_are_found_where_they_are(answer: dict[str, Any]) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from deploy.manifest_rules import LEAST_ROOM, require_pods
-from deploy.manifests import Document, Pod, parsed, quantity, resources
+from deploy.manifests import Document, Pod, parsed, resources
 
 KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
 FOLDERS = sorted(path.parent.name for path in KUBERNETES.glob("*/kustomization.yaml"))
 # Of Kubernetes: the first one that has all that is used, and a late one.
 EARLY, LATE = "1.34", "1.37"
+HOLDER_START = "KVSTORE_HOLDER_START"
 BUILDERS = (("kustomize", "build"), ("kubectl", "kustomize"))
 
 
@@ -60,8 +61,12 @@ def test_the_pod_with_a_gpu_shares_what_cuda_ipc_needs() -> None:
     """Store and worker have one device of one claim, and see each other's processes."""
     (pod,) = Pod.all_of(built(KUBERNETES / "gpu"))
     assert pod.spec["shareProcessNamespace"] is True
-    claims = [each.spec["resources"]["claims"] for each in pod.containers.values()]
-    assert claims == [[{"name": pod.spec["resourceClaims"][0]["name"]}]] * 2
+    claims = {
+        name: each.spec["resources"].get("claims", []) for name, each in pod.containers.items()
+    }
+    device = [{"name": pod.spec["resourceClaims"][0]["name"]}]
+    # The holder maps nothing.
+    assert claims == {"holder": [], "store": device, "worker": device}
     assert pod.store is not None
     assert pod.store.image == "kvstore-server-cuda"
     assert pod.store.env["KVSTORE_TIER1_BYTES"] == "16GiB"
@@ -84,6 +89,12 @@ def test_a_node_s_folder_is_that_of_its_workers() -> None:
         assert len({pod.volumes["runtime"]["hostPath"]["path"] for pod in pods}) == 1
 
 
+def give(container: Document, size_bytes: int) -> None:
+    """Gives a container some memory."""
+    for each in container["resources"].values():
+        each["memory"] = str(size_bytes)
+
+
 @pytest.mark.parametrize(
     "fault",
     ["memory", "setting", "value", "option", "folder", "user", "grace", "image", "capability"],
@@ -94,11 +105,9 @@ def test_a_fault_is_found(fault: str) -> None:
     (pod,) = Pod.all_of(documents)
     store = pod.containers["store"].spec
     worker = pod.containers["worker"].spec
-    limits = store["resources"]["limits"]
     match fault:
         case "memory":
-            short = quantity(limits["memory"]) - (1 << 30) + LEAST_ROOM - 1
-            limits["memory"] = store["resources"]["requests"]["memory"] = str(short)
+            give(store, LEAST_ROOM - 1)
         case "setting":
             store["env"].append({"name": "KVSTORE_TIER_1_BYTES", "value": "1GiB"})
         case "value":
@@ -116,6 +125,35 @@ def test_a_fault_is_found(fault: str) -> None:
         case "capability":
             worker["securityContext"]["capabilities"]["add"] = ["SYS_PTRACE"]
     with pytest.raises((AssertionError, ValueError)):
+        require_pods(documents)
+
+
+@pytest.mark.parametrize(
+    "fault", ["memory", "end", "order", "grace", "folder", "guests", "volume", "own holder"]
+)
+def test_a_fault_in_the_holder_is_found(fault: str) -> None:
+    """A holder that ends with the store, lacks memory or has guests fails the rules."""
+    documents = deepcopy(list(resources(KUBERNETES / "sidecar")))
+    (pod,) = Pod.all_of(documents)
+    holder, store = pod.containers["holder"].spec, pod.containers["store"].spec
+    match fault:
+        case "memory":
+            give(holder, pod.containers["holder"].memory - 1)
+        case "end":
+            del holder["restartPolicy"]
+        case "order":
+            pod.spec["initContainers"].reverse()
+        case "grace":
+            del holder["command"][-1]
+        case "folder":
+            holder["command"][1] = "/run/kvstore-holder"
+        case "guests":
+            pod.containers["worker"].spec["volumeMounts"] += holder["volumeMounts"]
+        case "volume":
+            pod.volumes["holder"]["emptyDir"] = {}
+        case "own holder":
+            store["env"] = [each for each in store["env"] if each["name"] != HOLDER_START]
+    with pytest.raises(AssertionError):
         require_pods(documents)
 
 

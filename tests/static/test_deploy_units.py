@@ -6,39 +6,37 @@ from pathlib import Path
 
 import pytest
 
-from deploy.tools import LEAST_HEADROOM, run, size
+from deploy.tools import HOLDER_ROOM, LEAST_HEADROOM, run, size
+from deploy.units import DEPLOY, HOLDER_UNIT, SERVER_UNIT, WORKER_UNIT, section_of
 from kvstore.config.loading import load_config
 from kvstore.config.settings import Config
+from kvstore.holder.holder_process import DEFAULT_DESCRIPTORS, parse
 from kvstore.service.tenancy.tenants_file import parse_tenants
 
 ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy"
-UNIT = DEPLOY / "kvstore-server.service"
-WORKER_UNIT = DEPLOY / "kvstore-worker.service"
+DROP_IN = DEPLOY / "kvstore-server-fdstore.conf"
+UNITS = {"server": SERVER_UNIT, "worker": WORKER_UNIT, "holder": HOLDER_UNIT}
 # Of 100, as `systemd-analyze security` counts.
-MOST_EXPOSED = {UNIT.name: 10, WORKER_UNIT.name: 16}
-
-
-def service_of(unit: Path) -> dict[str, list[str]]:
-    """Returns a unit's [Service]: each setting may stand there more than once."""
-    settings: dict[str, list[str]] = {}
-    for line in unit.read_text(encoding="utf-8").split("[Service]")[1].splitlines():
-        name, given, value = line.partition("=")
-        if given and not line.startswith(("#", "[")):
-            settings.setdefault(name, []).append(value)
-    return settings
+MOST_EXPOSED = {SERVER_UNIT.name: 10, WORKER_UNIT.name: 16, HOLDER_UNIT.name: 10}
+HOLDER_FOLDER = "%t/kvstore-holder"
 
 
 @pytest.fixture(scope="module")
 def service() -> dict[str, list[str]]:
     """Returns the store's."""
-    return service_of(UNIT)
+    return section_of(SERVER_UNIT)
 
 
 @pytest.fixture(scope="module")
 def worker() -> dict[str, list[str]]:
     """Returns the worker's."""
-    return service_of(WORKER_UNIT)
+    return section_of(WORKER_UNIT)
+
+
+@pytest.fixture(scope="module")
+def holder() -> dict[str, list[str]]:
+    """Returns the holder's."""
+    return section_of(HOLDER_UNIT)
 
 
 @pytest.fixture
@@ -49,21 +47,52 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Config:
     return load_config(["--config-file", str(DEPLOY / "kvstore.toml")])
 
 
-@pytest.fixture(params=[UNIT, WORKER_UNIT], ids=["server", "worker"])
+@pytest.fixture(params=list(UNITS.values()), ids=list(UNITS))
 def runnable_unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Returns a copy of a unit that names a program of this machine, as tools look for it."""
-    unit: Path = request.param
+    """Returns a copy of a unit, beside those of the others, which it may name."""
+    own: Path = request.param
+    copies = {unit: runnable(unit, tmp_path) for unit in UNITS.values()}
+    return copies[own]
+
+
+def runnable(unit: Path, folder: Path) -> Path:
+    """Returns a copy of a unit in a folder, with a program of this machine."""
     text = unit.read_text(encoding="utf-8")
-    copy = tmp_path / unit.name
+    copy = folder / unit.name
     copy.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", text), encoding="utf-8")
     return copy
 
 
+def complaints(unit: Path) -> list[str]:
+    """Returns what systemd says about a unit, and not about those that it depends on."""
+    said = run("systemd-analyze", "verify", str(unit)).splitlines()
+    return [line for line in said if unit.stem in line]
+
+
 def test_systemd_accepts_the_unit(runnable_unit: Path) -> None:
     """Systemd knows each setting of the unit, and has nothing to say about it."""
-    said = run("systemd-analyze", "verify", str(runnable_unit)).splitlines()
-    # It looks at units that this one depends on, too.
-    assert [line for line in said if runnable_unit.name in line] == []
+    assert complaints(runnable_unit) == []
+
+
+def test_systemd_accepts_its_own_store_in_place_of_the_holder(tmp_path: Path) -> None:
+    """The drop-in overrides settings of the unit alone, and a server can have its settings."""
+    unit = runnable(SERVER_UNIT, tmp_path)
+    drop_in = tmp_path / f"{SERVER_UNIT.name}.d" / "fdstore.conf"
+    drop_in.parent.mkdir()
+    drop_in.write_text(DROP_IN.read_text(encoding="utf-8"), encoding="utf-8")
+    assert complaints(unit) == []
+    # Without it systemd finds what the file says, so the file is read.
+    drop_in.write_text("[Service]\nFileDescriptorStoreMax=none\n", encoding="utf-8")
+    assert complaints(unit) != []
+
+
+def test_systemd_s_own_store_has_room(settings: Config) -> None:
+    """The server makes the pages itself there, so its limit counts them and the journal."""
+    own = section_of(DROP_IN)
+    assert own["Environment"] == ["KVSTORE_HOLDER=systemd"]
+    assert int(own["FileDescriptorStoreMax"][0]) >= DEFAULT_DESCRIPTORS
+    pages = settings.tier1_bytes + settings.bytes_of_the_journal
+    assert size(own["MemoryMax"][0]) >= pages + LEAST_HEADROOM
 
 
 def test_the_unit_is_hardened(runnable_unit: Path) -> None:
@@ -72,12 +101,60 @@ def test_the_unit_is_hardened(runnable_unit: Path) -> None:
     run("systemd-analyze", "security", "--offline=true", threshold, str(runnable_unit))
 
 
-def test_the_unit_leaves_room_for_the_pages(
-    service: dict[str, list[str]], settings: Config
+def test_the_holder_s_unit_has_the_pages_and_the_server_s_the_rest(
+    service: dict[str, list[str]], holder: dict[str, list[str]], settings: Config
 ) -> None:
-    """The unit's memory counts the pages of the example's settings, and more."""
+    """The holder makes the memory of the example's settings, so its unit counts that."""
+    (most,) = holder["MemoryMax"]
+    held = settings.tier1_bytes + settings.tier2_bytes + settings.bytes_of_the_journal
+    assert size(most) >= held + HOLDER_ROOM
     (most,) = service["MemoryMax"]
-    assert size(most) >= settings.tier1_bytes + LEAST_HEADROOM
+    assert size(most) >= LEAST_HEADROOM
+
+
+def test_neither_unit_ends_the_other(
+    service: dict[str, list[str]], holder: dict[str, list[str]]
+) -> None:
+    """The server comes after the holder, and neither is stopped or restarted with the other."""
+    unit = section_of(SERVER_UNIT, "Unit")
+    assert unit["Wants"] == unit["After"] == [HOLDER_UNIT.name]
+    for each in (unit, section_of(HOLDER_UNIT, "Unit")):
+        assert not {"PartOf", "BindsTo", "Requires", "PropagatesStopTo"} & each.keys()
+    # It starts no holder of its own, which would be in its control group.
+    assert "KVSTORE_HOLDER_START=false" in service["Environment"]
+    assert holder["Restart"] == ["always"]
+    assert holder["Type"] == ["forking"]
+
+
+def test_a_killed_server_is_soon_back(service: dict[str, list[str]]) -> None:
+    """Systemd starts it again at once, thirty times in a minute."""
+    assert service["RestartSec"] == ["100ms"]
+    unit = section_of(SERVER_UNIT, "Unit")
+    assert (unit["StartLimitBurst"], unit["StartLimitIntervalSec"]) == (["30"], ["60"])
+
+
+def test_only_the_server_reaches_the_holder(
+    service: dict[str, list[str]], worker: dict[str, list[str]], holder: dict[str, list[str]]
+) -> None:
+    """The folder is the holder's own, which workers cannot see though they are of its user."""
+    assert f"KVSTORE_HOLDER={HOLDER_FOLDER}" in service["Environment"]
+    assert service["ReadWritePaths"] == [f"-{HOLDER_FOLDER}"]
+    assert worker["InaccessiblePaths"] == [f"-{HOLDER_FOLDER}"]
+    # A path that is not there when the unit starts would stay accessible.
+    assert HOLDER_UNIT.name in section_of(WORKER_UNIT, "Unit")["After"][0].split()
+    assert f"%t/{holder['RuntimeDirectory'][0]}" == HOLDER_FOLDER
+    assert holder["RuntimeDirectoryMode"] == ["0700"]
+    assert holder["RuntimeDirectoryPreserve"] == ["yes"]
+    for name in ("User", "Group"):
+        assert holder[name] == service[name]
+
+
+def test_the_holder_s_command_is_one(holder: dict[str, list[str]]) -> None:
+    """It can be parsed, it returns once the holder serves, and it may have the descriptors."""
+    (command,) = holder["ExecStart"]
+    options = parse(command.split()[1:])
+    assert (str(options.folder), options.background) == (HOLDER_FOLDER, True)
+    assert int(holder["LimitNOFILE"][0]) >= options.descriptors
 
 
 def test_the_example_of_tenants_can_be_read() -> None:
@@ -116,9 +193,12 @@ def test_the_worker_s_unit_fits_the_store_s(
     assert command.split()[:2] == ["/opt/kvstore/bin/kvstore-worker", "serve"]
 
 
-def test_the_unit_runs_a_script_of_ours(service: dict[str, list[str]]) -> None:
-    """The program is one that the package declares, and a wrong setting does not restart it."""
+def test_the_units_run_scripts_of_ours(
+    service: dict[str, list[str]], holder: dict[str, list[str]]
+) -> None:
+    """Programs are those that the package declares, and a wrong setting restarts no server."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (command,) = service["ExecStart"]
-    assert Path(command).name in project["scripts"]
+    for each in (service, holder):
+        (command,) = each["ExecStart"]
+        assert Path(command.split()[0]).name in project["scripts"]
     assert service["RestartPreventExitStatus"] == ["2"]

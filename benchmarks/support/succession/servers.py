@@ -21,7 +21,9 @@ class Servers:
         self, folder: Path, arguments: Sequence[str], *, checkpoints: Path, mutant: str = ""
     ) -> None:
         code = (
-            f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); "
+            # The second server begins as an installed one does: with the bytecode of its modules.
+            f"import sys; sys.pycache_prefix = {str(folder / 'bytecode')!r}; "
+            f"sys.dont_write_bytecode = False; sys.path.insert(0, {str(BENCHMARKS)!r}); "
             "from support.succession.server import main; "
             f"sys.exit(main({str(checkpoints)!r}, {mutant!r}, {os.getpid()}))"
         )

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
-from kvstore_ctl.terminal_text import printable
+from kvstore_ctl.terminal_text import counted, printable
 
 # The characters of a column's edge and of the space on both sides.
 BESIDE = 3
@@ -126,6 +126,8 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
     table = Table("store", "", title_justify="left")
     for name, value in {**rows, **memory_rows(stats)}.items():
         table.add_row(name, str(value))
+    if line := holder_line(stats.succession):
+        table.add_row("holder", printable(line))
     return table
 
 
@@ -365,6 +367,34 @@ def memory_rows(stats: store_pb2.GetStatsResponse) -> dict[str, str]:
         f"{each.size_bytes // MEBIBYTE}"
         for each in stats.tier_budgets
     }
+
+
+HOLDER_STATES = {
+    store_pb2.SuccessionStats.STATE_OFF: "none: the pages end with the server",
+    store_pb2.SuccessionStats.STATE_KEPT: "has everything",
+    store_pb2.SuccessionStats.STATE_BEHIND: "BEHIND: a kill now loses the pages",
+    store_pb2.SuccessionStats.STATE_GIVEN_UP: "NO JOURNAL: the next server begins empty",
+}
+
+
+def holder_line(succession: store_pb2.SuccessionStats) -> str:
+    """Returns a line that says whether the memory outlives the server.
+
+    It is empty if the server is older. Callers other than admins see only the state.
+    """
+    said = HOLDER_STATES.get(succession.state, "")
+    if not succession.holder:
+        return said
+    parts = [said]
+    if succession.behind_count:
+        parts.append(f"{counted(succession.behind_count, 'descriptor')} behind")
+    if succession.journal_size_bytes:
+        used, size = succession.journal_used_bytes, succession.journal_size_bytes
+        parts.append(f"journal {used / MEBIBYTE:.1f} of {size / MEBIBYTE:.1f} MiB")
+    recovered = counted(succession.recovered_page_count, "page")
+    clean = f"a clean start ({succession.clean_start_reason})"
+    parts.append(clean if succession.clean_start_reason else f"{recovered} recovered")
+    return "; ".join(parts)
 
 
 def tier_3_table(tier_3: store_pb2.Tier3Stats) -> Table:

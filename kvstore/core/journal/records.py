@@ -216,8 +216,10 @@ def _reservation_bytes(record: ReserveRecord) -> bytes:
     return b"".join((head, slots, generations, duplicates, published, rest))
 
 
-def decode(data: bytes) -> Record:
+def decode(written: bytes | memoryview) -> Record:
     """Returns the record that ``encode`` made of it. Raises ValueError for anything else."""
+    # An array of a view has an item for each byte.
+    data = bytes(written)
     kind = data[0] if data else 0
     if kind in (INSERTED, COPIED):
         return _decode_pages(data)

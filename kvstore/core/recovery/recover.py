@@ -30,7 +30,7 @@ from kvstore.core.recovery.holds import (
     without,
 )
 from kvstore.core.recovery.late_writes import LateWrites
-from kvstore.core.recovery.pages import LiveCopies, LivePages, runs_of_pages
+from kvstore.core.recovery.pages import LivePages, runs_of_pages
 from kvstore.core.recovery.tree import TreeRecovery
 from kvstore.core.recovery.written import JournalContents, NamespaceRecords, Sorted
 from kvstore.core.values.requests import Caller, Identity
@@ -61,7 +61,7 @@ def recover(
     quarantine until a process attaches. Raises ValueError if the state is not whole: then nothing
     of it can be used.
     """
-    recovery = _Recovery(Sorted(written), generations, make(), now)
+    recovery = _Recovery(Sorted(written, generations), make(), now)
     recovery.run()
     return Recovered(recovery.cache, recovery.written, recovery.late)
 
@@ -87,16 +87,12 @@ class Recovered:
 class _Recovery:
     """One recovery, step by step."""
 
-    def __init__(
-        self,
-        written: Sorted,
-        generations: Mapping[int, Generations],
-        cache: PrefixCache,
-        now: float,
-    ) -> None:
+    def __init__(self, written: Sorted, cache: PrefixCache, now: float) -> None:
         self.written = written
         self.cache = cache
         self._now = now
+        self._live = written.live
+        generations = self._live.generations
         self._extents = {
             each.extent_id: ExtentSlots(
                 *(each.extent_id, each.slot_count, generations[each.extent_id]),
@@ -105,7 +101,6 @@ class _Recovery:
             for each in written.extents
             if each.extent_id in generations
         }
-        self._live = LiveCopies({each: generations[each] for each in self._extents})
         self.late = LateWrites()
         self._leases: dict[int, Lease] = {}
         self._holds: dict[int, list[HoldRow]] = defaultdict(list)

@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from kvstore.core.journal.journal import LEASE_NUMBERS, PAGE_IDS
 from kvstore.core.journal.records import (
+    COPIED,
     INSERTED,
+    PAGES_FORM,
     RESERVE_FORM,
     RESERVED,
     AbortRecord,
@@ -32,14 +34,21 @@ from kvstore.core.journal.rows import (
     Row,
     Table,
 )
+from kvstore.core.recovery.pages import LiveCopies
+from kvstore.core.values.slots import Generations
 
 RowT = TypeVar("RowT", bound=Row)
+# The bytes of a record.
+Data: TypeAlias = bytes | memoryview
 
 
 class JournalContents(NamedTuple):
-    """The contents of a journal's memory: records in order, rows by table and key, tombstones."""
+    """The contents of a journal's memory: records in order, rows by table and key, tombstones.
 
-    records: Iterable[bytes]
+    Records may be views of that memory.
+    """
+
+    records: Iterable[bytes | memoryview]
     rows: Mapping[Table, Mapping[object, Row]]
     tombstones: Iterable[HoldKey]
 
@@ -56,15 +65,19 @@ class NamespaceRecords:
 class Sorted:
     """A journal's contents, as recovery asks for them.
 
+    Records of pages are left out if none of their copies is there and nothing follows from them.
     ``inserts`` are the inserts of reservations that have not ended. ``ended`` are the leases whose
     ids left tombstones. ``next_id`` and ``next_number`` are more than any that was given out.
+    ``live`` knows the tables of all extents that have a row.
     """
 
-    def __init__(self, written: JournalContents) -> None:
+    def __init__(self, written: JournalContents, generations: Mapping[int, Generations]) -> None:
         self._rows = written.rows
+        extents = (each.extent_id for each in self.extents)
+        self.live = LiveCopies({each: generations[each] for each in extents if each in generations})
         self.tombstones = list(written.tombstones)
         # The number of each reservation's latest record, and its bytes: most of them ended.
-        self._reserved: dict[tuple[int, int], tuple[int, bytes]] = {}
+        self._reserved: dict[tuple[int, int], tuple[int, Data]] = {}
         self.inserts: dict[tuple[int, int], list[PagesRecord]] = defaultdict(list)
         self.of_namespace: dict[int, NamespaceRecords] = defaultdict(NamespaceRecords)
         self.ended: list[LeaseEndedRecord] = []
@@ -73,15 +86,17 @@ class Sorted:
         # The numbers of all records of reservations, also of those that a later one replaced.
         self._numbers: set[int] = set()
         self._aborted_at: dict[tuple[int, int], int] = {}
-        pages: list[PagesRecord] = []
+        pages: list[Data] = []
         for data in written.records:
-            if data[0] == RESERVED:
+            kind = data[0]
+            if kind == RESERVED:
                 self._add_reservation(data)
                 continue
+            if kind in (INSERTED, COPIED):
+                pages.append(data)
+                continue
             record = decode(data)
-            if isinstance(record, PagesRecord):
-                pages.append(record)
-            elif isinstance(record, AbortRecord):
+            if isinstance(record, AbortRecord):
                 self._add_abort(record)
             elif isinstance(record, DetachRecord):
                 self.of_namespace[record.namespace].detached.append(record)
@@ -160,7 +175,7 @@ class Sorted:
         """The keys of all rows of holds."""
         return {each.key for each in self._of(Table.HOLDS, HoldRow)}
 
-    def _add_reservation(self, data: bytes) -> None:
+    def _add_reservation(self, data: Data) -> None:
         number, _, *ids = RESERVE_FORM.unpack_from(data)[4:8]
         key = (ids[0], ids[1])
         known = self._reserved.get(key)
@@ -180,17 +195,26 @@ class Sorted:
             self.tombstones.append(HoldKey(record.lease, RESERVATION_SCOPE, record.reservation_id))
         self.next_number = max(self.next_number, record.number)
 
-    def _add_pages(self, record: PagesRecord) -> None:
+    def _add_pages(self, data: Data) -> None:
         """Adds the record of pages, unless the call that wrote it did not get to its end."""
-        self.next_id = max(self.next_id, record.base_id + len(record.slots))
-        key = (record.lease, record.reservation_id)
-        if record.needed_number:
-            self.next_number = max(self.next_number, record.needed_number + 1)
-            if record.needed_number not in self._numbers:
+        head = PAGES_FORM.unpack_from(data)
+        kind, count, namespace, lease, base_id, supersedes_id, reservation_id, needed = (
+            *(head[0], head[3], head[4], head[5], head[6], head[8], head[9], head[13]),
+        )
+        self.next_id = max(self.next_id, base_id + count)
+        if needed:
+            self.next_number = max(self.next_number, needed + 1)
+            if needed not in self._numbers:
                 return
-        self.of_namespace[record.namespace].pages.append(record)
-        is_complete = record.kind == INSERTED and not record.needed_number
-        if record.lease and is_complete and self._is_open(key):
+        key = (lease, reservation_id)
+        is_complete = kind == INSERTED and not needed
+        is_of_open = bool(lease) and is_complete and self._is_open(key)
+        if not (is_of_open or supersedes_id or self.live.has_any(data)):
+            return
+        record = decode(data)
+        assert isinstance(record, PagesRecord)  # by its kind
+        self.of_namespace[namespace].pages.append(record)
+        if is_of_open:
             self.inserts[key].append(record)
 
     def _counter(self, name: str) -> int:

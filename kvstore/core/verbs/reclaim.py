@@ -154,8 +154,7 @@ class Reclaiming:
     def retire_extent(self, arena_id: int, extent_id: int) -> Removed:
         """Retires an extent, as :meth:`begin_retirement` does, and removes all its pages."""
         retirement = self.begin_retirement(arena_id, extent_id)
-        while retirement.go_on(ALL):
-            pass
+        retirement.go_on(ALL)
         return retirement.removed
 
     def begin_retirement(self, arena_id: int, extent_id: int) -> Retirement:
@@ -199,8 +198,7 @@ class Reclaiming:
         arena.
         """
         survey = self.survey(arena_id, among)
-        while survey.go_on(ALL):
-            pass
+        survey.go_on(ALL)
         return survey.cheapest
 
     def has_named_pin(self, arena_id: int, extent_id: int) -> bool:

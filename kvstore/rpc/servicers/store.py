@@ -9,7 +9,7 @@ from kvstore.rpc.event_streams import EventStreams
 from kvstore.rpc.pipeline import Call
 from kvstore.rpc.wire import convert, report
 from kvstore.rpc.wire.fields import PageTokens, fresh_key, page_size_of
-from kvstore.rpc.wire.report import extent_message, tier_3_message
+from kvstore.rpc.wire.report import extent_message, succession_message, tier_3_message
 from kvstore.service.store import KVStore
 from kvstore.v1 import store_pb2 as pb
 
@@ -53,13 +53,14 @@ class StoreServicer:
         )
 
     def GetStats(self, request: pb.GetStatsRequest, call: Call) -> pb.GetStatsResponse:
-        """Answers one consistent snapshot."""
+        """Answers a snapshot, in parts if it is large."""
         return report.stats_message(
             self._store.stats(call.who),
             uptime=self._store.uptime(),
             requests=self._store.traffic.requests,
             tier_3=tier_3_message(self._store.tier3.use(), whole=call.who.admin),
             tier_bytes=self._store.tier_bytes if call.who.admin else {},
+            succession=succession_message(self._store.succession.use(), whole=call.who.admin),
         )
 
     def OpenNamespace(

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from google.protobuf.duration_pb2 import Duration
 
+from kvstore import background
 from kvstore.core import Limits, Quotas
 from kvstore.core.stats import (
     ArenaStats,
@@ -25,6 +26,7 @@ from kvstore.service.page_io.slow_tier import TierState
 from kvstore.service.page_io.tier3 import Tier3Use
 from kvstore.service.store import CudaIpcExport, ExtentDescription, HostExport
 from kvstore.service.tenancy.rate_limit import Requests
+from kvstore.succession.store_succession import SuccessionUse
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2, types_pb2
 
 
@@ -105,6 +107,35 @@ def tier_3_message(use: Tier3Use, *, whole: bool) -> store_pb2.Tier3Stats:
     message.recovered_page_count = counters.recovered_pages
     message.torn_slot_count = counters.torn_slots
     return message
+
+
+def succession_message(use: SuccessionUse | None, *, whole: bool) -> store_pb2.SuccessionStats:
+    """Returns whether the memory outlives the server; only its state unless ``whole``.
+
+    ``use`` is None without a holder.
+    """
+    if use is None:
+        return store_pb2.SuccessionStats(state=store_pb2.SuccessionStats.STATE_OFF)
+    message = store_pb2.SuccessionStats(state=_succession_state(use))
+    if not whole:
+        return message
+    message.holder = use.holder
+    message.behind_count = use.behind
+    message.journal_used_bytes = use.journal_used_bytes
+    message.journal_size_bytes = use.journal_capacity_bytes
+    message.failure_reason = use.failure or use.refusal
+    message.recovered_page_count = use.recovered_page_count
+    message.clean_start_reason = use.clean_start
+    message.instance = use.instance
+    return message
+
+
+def _succession_state(use: SuccessionUse) -> store_pb2.SuccessionStats.State:
+    if use.failure:
+        return store_pb2.SuccessionStats.STATE_GIVEN_UP
+    if use.behind or use.refusal:
+        return store_pb2.SuccessionStats.STATE_BEHIND
+    return store_pb2.SuccessionStats.STATE_KEPT
 
 
 def duration(seconds: float) -> Duration:
@@ -209,8 +240,11 @@ def stats_message(
     requests: Callable[[str], Requests],
     tier_3: store_pb2.Tier3Stats,
     tier_bytes: Mapping[int, int],
+    succession: store_pb2.SuccessionStats,
 ) -> store_pb2.GetStatsResponse:
     """Returns a snapshot; ``uptime`` is in seconds, ``requests`` are those of a tenant.
+
+    Gives way to calls.
 
     ``tier_bytes`` is what each memory tier may take, as far as the caller may know.
     """
@@ -219,8 +253,8 @@ def stats_message(
         uptime=duration(uptime),
         counters=counters_message(stats.counters),
         arenas=[_arena_message(each) for each in stats.arenas],
-        namespaces=[namespace_message(each) for each in stats.namespaces],
-        leases=[lease_message(each) for each in stats.leases],
+        namespaces=[namespace_message(each) for each in background.gently(stats.namespaces)],
+        leases=[lease_message(each) for each in background.gently(stats.leases)],
         pin_count=stats.pin_count,
         named_pin_count=stats.named_pin_count,
         reservation_count=stats.reservation_count,
@@ -235,6 +269,7 @@ def stats_message(
             store_pb2.TierBudget(tier=types_pb2.Tier.Name(tier), size_bytes=size)
             for tier, size in tier_bytes.items()
         ],
+        succession=succession,
     )
 
 

@@ -182,6 +182,18 @@ class Growth:
                 return
         self._look_again = self._clock() + PACE
 
+    def retire(self, extent_id: int) -> None:
+        """Retires an extent if it is of this tier: its pages leave, then its memory.
+
+        Called without the store's mutex.
+        """
+        with self._mutex:
+            owners = [each for each in self._own() if extent_id in each.lasting]
+            begun = [self._departures.begin(each, extent_id) for each in owners]
+        for each in begun:
+            self._departures.in_parts(each)
+        self.due.set()
+
     def _retire(self, asker: Arena, giver: Arena, extent_id: int | None) -> bool:
         """Retires an extent, unless calls made that wrong meanwhile. Returns whether it did."""
         with self._mutex:

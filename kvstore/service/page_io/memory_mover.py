@@ -1,7 +1,7 @@
 """Moves between tiers: chosen under the store's mutex, copied outside it."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Sequence as Items
 from contextlib import suppress
 from itertools import islice
@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import structlog
 
-from kvstore import tracing
+from kvstore import background, tracing
 from kvstore.core import PrefixCache
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.placement import FIRST, LOWER
 from kvstore.core.tiers.moves import Move
+from kvstore.core.values.slots import INDEX_BITS
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
 from kvstore.storage.errors import CudaFailed
@@ -84,8 +85,13 @@ class Mover:
         memory: Tiers,
         clock: Clock,
         took: Callable[[Arena], None],
+        prove: Callable[[Collection[int]], Collection[int]] = lambda _: (),
     ) -> None:
-        """Makes a mover; ``took`` is called under the mutex with arenas that gave slots."""
+        """Makes a mover; ``took`` is called under the mutex with arenas that gave slots.
+
+        ``prove`` returns which of some extents have wrong bytes, of which no page may be copied.
+        """
+        self._prove = prove
         self.due = Event()
         self.ledger = MoveCounter()
         self._clock = clock
@@ -115,35 +121,38 @@ class Mover:
                 moves = self._cache.plan_moves(BATCH_PAGES)
                 for move in moves:
                     self._took(move.namespace.arena_in(move.tier))
-            copied = self.carry_out(moves)
+            background.give_way()
+            copied = self.carry_out(moves, give_way=background.give_way)
             if (moves and not copied) or not (before or moves):
                 return
         self.due.set()
 
-    def carry_out(self, moves: Items[Move]) -> int:
+    def carry_out(self, moves: Items[Move], give_way: Callable[[], None] = lambda: None) -> int:
         """Copies the pages of begun moves and finishes the moves; returns how many were copied.
 
-        One batch is copied while the batch before it is finished. If an exception is raised, no
-        move stays under way.
+        One batch is copied while the batch before it is finished. ``give_way`` is called after each
+        batch. If an exception is raised, no move stays under way.
         """
         if not tracing.ON or not moves:
-            return self._carry_out(moves)
+            return self._carry_out(moves, give_way)
         pages = sum(len(each.transfers) for each in moves)
         with tracing.span("copy", pages=pages, tier=moves[0].tier):
-            return self._carry_out(moves)
+            return self._carry_out(moves, give_way)
 
-    def _carry_out(self, moves: Items[Move]) -> int:
+    def _carry_out(self, moves: Items[Move], give_way: Callable[[], None]) -> int:
         waiting, copied = deque(moves), 0
         begun: deque[tuple[list[Move], Ending]] = deque()
         since = self._clock()
         try:
+            wrong = self._prove({t.source >> INDEX_BITS for m in moves for t in m.transfers})
             for batch in _batches(moves):
                 pairs = [(each.source, each.target) for move in batch for each in move.transfers]
                 begun.append((batch, self._memory.begin_all(pairs)))
                 if len(begun) > 1:
-                    copied, since = self._finish(waiting, *begun.popleft(), copied, since)
+                    copied, since = self._finish(waiting, *begun.popleft(), wrong, copied, since)
+                    give_way()
             while begun:
-                copied, since = self._finish(waiting, *begun.popleft(), copied, since)
+                copied, since = self._finish(waiting, *begun.popleft(), wrong, copied, since)
         finally:
             for _, ending in begun:
                 with suppress(Exception):
@@ -154,15 +163,25 @@ class Mover:
         return copied
 
     def _finish(
-        self, waiting: deque[Move], batch: list[Move], ending: Ending, copied: int, since: float
+        self,
+        waiting: deque[Move],
+        batch: list[Move],
+        ending: Ending,
+        wrong: Collection[int],
+        copied: int,
+        since: float,
     ) -> tuple[int, float]:
-        """Waits for a batch and finishes it, after the first that waits.
+        """Waits for a batch and finishes it, after the first that waits. ``wrong`` are extents.
 
         ``copied`` counts the pages copied before, until ``since``. Returns both, updated.
         """
         outcomes = iter(ending())
         now = self._clock()
-        whole = [self._whole(move, list(islice(outcomes, len(move.transfers)))) for move in batch]
+        whole = [
+            self._whole(move, list(islice(outcomes, len(move.transfers))))
+            and not any(each.source >> INDEX_BITS in wrong for each in move.transfers)
+            for move in batch
+        ]
         self.ledger.note(batch, whole, now - since)
         for each in whole:
             # Calls get in between: a move takes up to a millisecond.

@@ -4,8 +4,6 @@ import ctypes
 from collections.abc import Sequence as Items
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from kvstore.storage.cuda.cuda_driver import CudaDriver, PlainCopy
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 from kvstore.storage.slot_copies import DeviceCopy
@@ -200,6 +198,9 @@ class CupyRuntime:
 def address_of(content: memoryview) -> int:
     """Returns the address of bytes of this process, valid while the view is alive."""
     if content.readonly:
+        # As for copies of slots.
+        import numpy as np  # noqa: PLC0415
+
         return np.frombuffer(content, np.uint8).ctypes.data
     # Takes a tenth of the time of the other way.
     return ctypes.addressof(ctypes.c_ubyte.from_buffer(content))

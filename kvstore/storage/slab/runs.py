@@ -4,8 +4,6 @@ import mmap
 import threading
 from collections.abc import Sequence
 
-import numpy as np
-
 from kvstore.storage.page_store import Content
 from kvstore.storage.slab.file import SlabFile
 from kvstore.storage.slab.layout import ALIGNMENT
@@ -81,6 +79,9 @@ class RunMover:
 
 def _is_direct(content: Content) -> bool:
     """Returns whether O_DIRECT can use a page's memory: aligned, and whole slots."""
+    # As for copies of slots.
+    import numpy as np  # noqa: PLC0415
+
     return all(
         each.nbytes % ALIGNMENT == 0
         and np.frombuffer(each, np.uint8).__array_interface__["data"][0] % ALIGNMENT == 0

@@ -1,18 +1,19 @@
 """The rules for every pod of deploy/, however it was written or rendered."""
 
 import inspect
+import json
 import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from pydantic import ByteSize
-
 import kvstore
 from deploy.manifests import Container, Document, Pod
+from deploy.tools import HOLDER_ROOM
 from inference_worker.commands.serve import serve
 from kvstore.config.loading import load_config
 from kvstore.config.settings import Config
+from kvstore.holder.holder_process import parse
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
@@ -23,6 +24,9 @@ MIB = 1 << 20
 LEAST_ROOM = 256 * MIB
 # Seconds: what the worker's engines take to end, and the store's calls.
 LEAST_MARGIN = 5
+# Seconds that a kubelet waits at most before it starts a container again.
+LONGEST_BACK_OFF = 300
+HOLDER = "holder"
 SERVE_GRACE = inspect.signature(serve).parameters["grace"].default
 
 
@@ -37,7 +41,9 @@ def require_pods(documents: Iterable[Document], user: int = 10001) -> list[Pod]:
             require_known(container)
         require_one_folder(pod)
         if pod.store is not None:
-            require_room(pod.store, settings_of(pod, documents))
+            settings = settings_of(pod, documents)
+            require_room(pod.store, settings)
+            require_holder(pod, settings)
         require_grace(pod, settings_of(pod, documents) if pod.store else None)
     return pods
 
@@ -101,13 +107,12 @@ def require_one_folder(pod: Pod) -> None:
 def settings_of(pod: Pod, documents: Iterable[Document]) -> Config:
     """Returns the settings that a pod's store has, by its variables and its ConfigMap."""
     assert pod.store is not None
-    flags = [
-        f"--{name.removeprefix('KVSTORE_').lower().replace('_', '-')}={value}"
-        for name, value in pod.store.env.items()
-        if name != "KVSTORE_CONFIG_FILE"
-    ]
     if "KVSTORE_CONFIG_FILE" not in pod.store.env:
-        return load_config(flags)
+        lines = [
+            f"{name.removeprefix('KVSTORE_').lower()} = {json.dumps(value)}"
+            for name, value in pod.store.env.items()
+        ]
+        return load_file("\n".join(lines))
     (text,) = (each["data"]["kvstore.toml"] for each in documents if each["kind"] == "ConfigMap")
     return load_file(text)
 
@@ -121,14 +126,51 @@ def load_file(text: str) -> Config:
 
 
 def require_room(store: Container, settings: Config) -> None:
-    """The limit counts each tier that is memory of the host, and room besides."""
-    tier1 = settings.tier1_bytes if settings.device == "cpu" else ByteSize(0)
-    assert store.memory >= tier1 + settings.tier2_bytes + LEAST_ROOM
+    """The store's limit counts the memory of the host that it makes itself, and room besides."""
+    host = settings.tier2_bytes + (settings.tier1_bytes if settings.device == "cpu" else 0)
+    require_limit(store, host - held_bytes(settings) + LEAST_ROOM)
+
+
+def require_limit(container: Container, least_bytes: int) -> None:
+    """The container may have some memory at least, and asks for all that it may have."""
+    assert container.memory >= least_bytes, container.name
     # A page that is reclaimed or shared out twice helps nobody: what it may have it asks for.
-    assert (
-        store.spec["resources"]["requests"]["memory"]
-        == (store.spec["resources"]["limits"]["memory"])
-    )
+    resources = container.spec["resources"]
+    assert resources["requests"]["memory"] == resources["limits"]["memory"]
+
+
+def held_bytes(settings: Config) -> int:
+    """Returns the bytes of pages that the store's holder makes: ordinary ones, on any NUMA node."""
+    if settings.holder == "off" or settings.device != "cpu" or settings.hugepages != "off":
+        return 0
+    anywhere = settings.named_numa_node is None
+    return settings.tier1_bytes + (settings.tier2_bytes if anywhere else 0)
+
+
+def require_holder(pod: Pod, settings: Config) -> None:
+    """The holder starts first, has the memory, and is reached by the store and nobody else."""
+    mounting = {name for name, each in pod.containers.items() if HOLDER in each.mounts}
+    if settings.holder == "off":
+        assert HOLDER not in pod.containers
+        assert not mounting
+        return
+    assert mounting == {HOLDER, "store"}
+    assert pod.volumes[HOLDER]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Mi"}
+    assert settings.holder_start is False
+    holder, store = pod.containers[HOLDER], pod.containers["store"]
+    assert holder.mounts == {HOLDER: store.mounts[HOLDER]}
+    # The first container, which is restarted alone and ends last.
+    assert pod.spec["initContainers"][0] is holder.spec
+    assert holder.spec.get("restartPolicy") == "Always"
+    assert not {"livenessProbe", "readinessProbe", "startupProbe"} & holder.spec.keys()
+    program, *words = holder.spec["command"]
+    assert program == "kvstore-holder"
+    options = parse(words)
+    # Below the volume, which is root's.
+    assert str(options.folder) == settings.holder
+    assert options.folder.parent == Path(holder.mounts[HOLDER])
+    assert options.holder_grace > LONGEST_BACK_OFF
+    require_limit(holder, held_bytes(settings) + settings.bytes_of_the_journal + HOLDER_ROOM)
 
 
 def require_grace(pod: Pod, settings: Config | None) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from pydantic import ByteSize, TypeAdapter
 
-# What index and process may take beside the pages.
+# What index and process may take beside the pages, and a holder beside those that it made.
 LEAST_HEADROOM = 256 << 20
+HOLDER_ROOM = 64 << 20
 
 
 def size(text: str) -> int:

@@ -146,8 +146,9 @@ def read_in_place(machine: MachineState, data: st.DataObject, *, again: bool) ->
 
 
 def far(machine: MachineState) -> list[bytes]:
-    """Returns the pages that are in tier 2 alone."""
-    return sorted(machine.model.lower.keys() - machine.model.first.keys())
+    """Returns the pages of paths that are in tier 2 alone."""
+    alone = machine.model.lower.keys() - machine.model.first.keys()
+    return sorted(alone.intersection(machine.model.paths()))
 
 
 def plan_once(machine: MachineState, most: int) -> list[Move]:

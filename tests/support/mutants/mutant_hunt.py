@@ -71,7 +71,7 @@ class Hunt:
         source = Path(kvstore.__file__).parent
         self._core = folder / "unchanged" / "kvstore"
         # The machines have journals in real memory too.
-        for name in ("core", "journal", "succession"):
+        for name in ("core", "ring", "succession"):
             shutil.copytree(source / name, self._core / name)
         for name in ("__init__.py", "errors.py"):
             shutil.copy2(source / name, self._core / name)

@@ -62,7 +62,9 @@ class RingModel:
 
     def reopen(self, memory: Sequence[memoryview]) -> None:
         """Opens the ring that is in a memory."""
-        self.ring = RecordRing.open(memory, self.still_live)
+        seen: list[memoryview] = []
+        self.ring = RecordRing.open(memory, self.still_live, seen.append)
+        assert seen == [each for _, each in self.ring.records()]
 
     def live_bytes(self) -> int:
         """Returns the bytes of live records, with their headers."""

@@ -43,6 +43,7 @@ class WorldAdmin:
             requests=store.traffic.requests,
             tier_3=report.tier_3_message(store.tier3.use(), whole=True),
             tier_bytes=store.tier_bytes,
+            succession=report.succession_message(store.succession.use(), whole=True),
         )
 
     def prefixes(

@@ -9,7 +9,7 @@ import pytest
 
 from kvstore.v1 import store_pb2
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_ctl.doctor import device_checks, host_checks, memory_checks
+from kvstore_ctl.doctor import device_checks, host_checks, memory_checks, store_checks
 from kvstore_ctl.doctor.findings import Finding, Verdict, failed, ok, skipped, warning, worst
 from kvstore_ctl.doctor.host_checks import START, HostFacts
 
@@ -113,6 +113,63 @@ def test_limits_of_the_server_s_container_count(
     facts = machine(tmp_path, limits)
     finding = memory_checks.limits_check(facts, ARENAS, SERVER, on_device=False)
     assert says(finding, outcome, words)
+
+
+@pytest.mark.parametrize(
+    ("holder", "used", "outcome"),
+    [
+        ("/run/kvstore-holder", 50, Verdict.OK),
+        # Large pages, for example, are the server's own although there is a holder.
+        ("/run/kvstore-holder", 92, Verdict.WARNING),
+        ("systemd", 50, Verdict.WARNING),
+    ],
+)
+def test_memory_that_a_holder_made_is_not_the_server_s(
+    tmp_path: Path, holder: str, used: int, outcome: Verdict
+) -> None:
+    """A server whose holder made the arenas needs no room for them in its own container."""
+    stats = store_pb2.GetStatsResponse(succession={"holder": holder})
+    stats.MergeFrom(ARENAS)
+    facts = machine(tmp_path, cgroup(100, used))
+    assert says(memory_checks.limits_check(facts, stats, SERVER, on_device=False), outcome)
+
+
+@pytest.mark.parametrize(
+    ("succession", "on_device", "has_tier_2", "outcome", "words"),
+    [
+        ({}, False, False, Verdict.SKIPPED, ["older"]),
+        ({"state": "STATE_OFF"}, False, True, Verdict.WARNING, ["all its pages", "--holder"]),
+        ({"state": "STATE_OFF"}, True, False, Verdict.OK, ["GPU's memory"]),
+        ({"state": "STATE_OFF"}, True, True, Verdict.WARNING, ["--holder"]),
+        ({"state": "STATE_KEPT"}, False, False, Verdict.OK, ["has everything"]),
+        ({"state": "STATE_KEPT"}, True, True, Verdict.OK, ["only tier 2 stays"]),
+        ({"state": "STATE_KEPT"}, True, False, Verdict.WARNING, ["--tier2-bytes"]),
+        (
+            {"state": "STATE_BEHIND", "holder": "/run/h", "behind_count": 1},
+            *(False, False, Verdict.WARNING, ["lacks 1 descriptor", "runs in /run/h"]),
+        ),
+        (
+            {"state": "STATE_BEHIND", "failure_reason": "too many descriptors"},
+            *(False, False, Verdict.WARNING, ["(too many descriptors)", "folder of --holder"]),
+        ),
+        (
+            {"state": "STATE_GIVEN_UP", "failure_reason": "RingFull: 7"},
+            *(False, False, Verdict.FAILED, ["(RingFull: 7)", "--journal-bytes"]),
+        ),
+    ],
+)
+def test_what_outlives_the_server_is_said(
+    succession: dict[str, object],
+    *,
+    on_device: bool,
+    has_tier_2: bool,
+    outcome: Verdict,
+    words: list[str],
+) -> None:
+    """The doctor says what a kill of the server costs, and which memory cannot outlive it."""
+    message = store_pb2.SuccessionStats(**succession)  # type: ignore[arg-type]
+    finding = store_checks.holder_check(message, on_device=on_device, has_tier_2=has_tier_2)
+    assert says(finding, outcome, *words)
 
 
 def test_a_slow_clock_is_seen(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from kvstore_ctl.store_tables import (
     MEBIBYTE,
     FittedTable,
     arenas_table,
+    holder_line,
     holds_table,
     leases_table,
     named_pins_table,
@@ -185,3 +186,36 @@ def test_slots_of_tier_3_are_those_so_far() -> None:
     tier_3 = store_pb2.Tier3Stats(page_count=5, slot_count=5, size_bytes=1 << 30)
     (line,) = [each for each in lines(tier_3_table(tier_3)) if "5 of 5" in each]
     assert "slots so far" in line
+
+
+@pytest.mark.parametrize(
+    ("succession", "line"),
+    [
+        ({}, ""),
+        ({"state": "STATE_OFF"}, "none: the pages end with the server"),
+        ({"state": "STATE_KEPT"}, "has everything"),
+        (
+            {"state": "STATE_KEPT", "holder": "/run/h", "recovered_page_count": 1}
+            | {"journal_used_bytes": MEBIBYTE // 2, "journal_size_bytes": 16 * MEBIBYTE},
+            "has everything; journal 0.5 of 16.0 MiB; 1 page recovered",
+        ),
+        (
+            {"state": "STATE_BEHIND", "holder": "/run/h", "behind_count": 3}
+            | {"clean_start_reason": "no holder"},
+            "BEHIND: a kill now loses the pages; 3 descriptors behind; a clean start (no holder)",
+        ),
+        (
+            {"state": "STATE_GIVEN_UP", "holder": "systemd"},
+            "NO JOURNAL: the next server begins empty; 0 pages recovered",
+        ),
+    ],
+)
+def test_a_line_says_whether_the_memory_outlives_the_server(
+    succession: dict[str, object], line: str
+) -> None:
+    """The line is in the table of totals, unless the server is too old to say it."""
+    message = store_pb2.SuccessionStats(**succession)  # type: ignore[arg-type]
+    assert holder_line(message) == line
+    shown = lines(totals_table(store_pb2.GetStatsResponse(succession=message)), 200)
+    rows = [each for each in shown if "holder" in each]
+    assert [line in each for each in rows] == [True] * bool(line)

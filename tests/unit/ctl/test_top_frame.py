@@ -104,3 +104,21 @@ def test_numbers_are_short(value: float, text: str) -> None:
 def test_times_are_for_people(seconds: float, text: str) -> None:
     """Times have two units at most."""
     assert span(seconds) == text
+
+
+@pytest.mark.parametrize("state", [None, "STATE_KEPT", "STATE_BEHIND"])
+def test_a_frame_says_whether_the_memory_outlives_the_server(state: str | None) -> None:
+    """It is one line, which is cut on a narrow terminal, and none from an older server."""
+    stats = snapshot(100, 2)
+    if state is not None:
+        reason = "these settings changed: device, prefix_cache_backend, tier2_bytes, tier3_path"
+        stats.succession.MergeFrom(
+            store_pb2.SuccessionStats(state=state, holder="/run/h", clean_start_reason=reason)
+        )
+    frame = Screen(stats, change_between(snapshot(98, 1), stats), "tokens", 5)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(rendered(frame, width=80))
+    assert isinstance(console.file, io.StringIO)
+    shown = [each for each in console.file.getvalue().splitlines() if each.startswith("holder")]
+    assert len(shown) == (0 if state is None else 1)
+    assert all(len(each) == 80 and each.endswith("…") for each in shown)

@@ -54,9 +54,8 @@ def test_what_outlives_the_server_is_shown(world: World) -> None:
     """With a holder only."""
     view = view_of(world.store)
     assert "kvstore_holder_behind" not in Scraped(view).samples()
-    found = Scraped(
-        view._replace(succession=SuccessionUse(2, 10, 100, given_up=True, recovered_page_count=7))
-    ).samples()
+    use = SuccessionUse("/run/holder", 1, 2, 10, 100, "full", "", 7, "")
+    found = Scraped(view._replace(succession=use)).samples()
     names = ("holder_behind", "journal_used_bytes", "journal_bytes", "journal_given_up")
     shown = [found[f"kvstore_{name}"][()] for name in (*names, "recovered_pages")]
     assert shown == [2, 10, 100, 1, 7]

@@ -34,7 +34,10 @@ def fill(ring: RecordRing, content: bytes) -> None:
 
 def contents(memory: list[memoryview]) -> list[bytes]:
     """Returns the payloads that another start finds."""
-    return [bytes(each) for _, each in RecordRing.open(memory, keep).records()]
+    seen: list[memoryview] = []
+    found = [each for _, each in RecordRing.open(memory, keep, seen.append).records()]
+    assert seen == found
+    return [bytes(each) for each in found]
 
 
 def test_records_are_found_in_their_order() -> None:
@@ -283,6 +286,22 @@ def test_a_head_that_lost_records_is_found() -> None:
         words[16] = head
         with pytest.raises(JournalDamaged):
             contents(memory)
+
+
+def test_padding_may_be_behind_the_head() -> None:
+    """An append that did not return may have left the segment's end alone."""
+    memory = segments()
+    model = RingModel(memory)
+    while model.ring.head <= 768:
+        padding = model.ring.head
+        model.append(len(model.records), 60)
+    words = memory[0].cast("Q")
+    words[16] = 768
+    assert contents(memory) == list(model.records)
+    # The padding is whole, and the record behind it is not.
+    memory[1][256] ^= 1
+    words[16] = padding
+    assert contents(memory) == list(model.records)[:-1]
 
 
 def test_a_tail_without_a_whole_copy_is_found() -> None:

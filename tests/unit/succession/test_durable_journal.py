@@ -160,7 +160,7 @@ def test_all_that_was_written_is_there(world: World) -> None:
     journal.put(Table.LEASES, 4, lease._replace(number=4))
     journal.clear(Table.LEASES, 4)
     journal.clear(Table.LEASES, 5)
-    journal.release(HoldKey(LEASE, PIN, 8))
+    journal.release(LEASE, 8)
     journal.replace_store(STORE._replace(instance=2))
     opened = world.reopen()
     contents = opened.contents()
@@ -191,7 +191,7 @@ HOLDS = [
 @pytest.mark.parametrize("row", HOLDS)
 def test_a_hold_comes_back_and_ends(world: World, row: HoldRow) -> None:
     """A hold is there with all that it says until it is cleared, in the table or in the ring."""
-    world.journal.put(Table.HOLDS, row.key, row)
+    world.journal.hold(row)
     assert world.reopen().contents().rows[Table.HOLDS] == {row.key: row}
     world.clean()
     assert world.reopen().contents().rows[Table.HOLDS] == {row.key: row}
@@ -206,11 +206,11 @@ def test_a_hold_comes_back_and_ends(world: World, row: HoldRow) -> None:
 @pytest.mark.parametrize("row", [HOLDS[0], HOLDS[-1]], ids=["in the table", "in the ring"])
 def test_a_released_hold_leaves_its_tombstone(world: World, row: HoldRow) -> None:
     """Until its id comes again."""
-    world.journal.put(Table.HOLDS, row.key, row)
-    world.journal.release(row.key)
+    world.journal.hold(row)
+    world.journal.release(LEASE, row.hold_id)
     contents = world.reopen().contents()
     assert (contents.rows[Table.HOLDS], list(contents.tombstones)) == ({}, [row.key])
-    world.journal.put(Table.HOLDS, row.key, row)
+    world.journal.hold(row)
     contents = world.reopen().contents()
     assert (contents.rows[Table.HOLDS], list(contents.tombstones)) == ({row.key: row}, [])
 
@@ -219,7 +219,7 @@ def test_a_hold_may_be_put_again(world: World) -> None:
     """The last row of a key counts, wherever the first one was."""
     first = HOLDS[0]
     for each in (first, first._replace(page_id=5), first._replace(page_id=6)):
-        world.journal.put(Table.HOLDS, first.key, each)
+        world.journal.hold(each)
         world.clean()
         assert world.reopen().contents().rows[Table.HOLDS] == {first.key: each}
     world.journal.clear(Table.HOLDS, first.key)
@@ -230,7 +230,7 @@ def test_holds_beyond_the_table_are_in_the_ring(world: World) -> None:
     """A full table of holds ends nothing."""
     rows = [HoldRow(LEASE, PIN, hold_id, 1, hold_id) for hold_id in range(1, 100)]
     for row in rows:
-        world.journal.put(Table.HOLDS, row.key, row)
+        world.journal.hold(row)
     assert world.reopen().contents().rows[Table.HOLDS] == {row.key: row for row in rows}
     world.clean()
     for row in rows[::2]:
@@ -433,6 +433,40 @@ def test_the_end_of_a_lease_lives_as_long_as_its_tombstone(world: World) -> None
     assert world.records() == []
 
 
+def leave_lease_tombstones(world: World, ids: list[bytes]) -> None:
+    """Writes that leases ended, as the cache remembers too."""
+    owner = world.cache.table.tenant_of(Identity("tenant"))
+    world.cache.table.tenants["tenant"] = owner
+    for each in ids:
+        owner.lease_tombstones.leave(each, 1.0)
+        world.journal.append(encode(LeaseEndedRecord("tenant", each)))
+
+
+def test_the_end_of_a_lease_is_kept_once(world: World) -> None:
+    """An unknown id that is ended again and again takes the room of one."""
+    leave_lease_tombstones(world, [b"id"] * 2_000)
+    world.clean()
+    assert world.journal.given_up is None
+    assert world.records() == [LeaseEndedRecord("tenant", b"id")]
+    world.journal = world.reopen()
+    world.journal.follow(world.cache)
+    leave_lease_tombstones(world, [b"id"])
+    world.clean()
+    assert world.records() == [LeaseEndedRecord("tenant", b"id")]
+
+
+def test_ended_leases_leave_room_for_pages(world: World) -> None:
+    """The latest of many are kept, in a part of the ring, and the journal goes on."""
+    ids = [number.to_bytes(16, "little") for number in range(4_000)]
+    leave_lease_tombstones(world, ids)
+    world.clean()
+    assert world.journal.given_up is None
+    kept = [each.lease_id for each in world.records() if isinstance(each, LeaseEndedRecord)]
+    assert kept == ids[-len(kept) :]
+    assert len(kept) > 10
+    assert world.journal.used_bytes < world.journal.capacity_bytes / 8
+
+
 def test_a_removal_lives_while_its_page_is_held(world: World) -> None:
     """It goes with the last copy of its page."""
     removal = DetachRecord(1, 10, 20, slots(1, 2), array("Q", [0, 0]))
@@ -491,10 +525,10 @@ def test_a_journal_that_is_too_small_gives_up(world: World) -> None:
     assert "RingFull" in world.journal.given_up
     used = world.journal.used_bytes
     world.journal.append(encode(pages(1)))
-    world.journal.put(Table.HOLDS, HOLDS[0].key, HOLDS[0])
+    world.journal.hold(HOLDS[0])
     world.journal.put(Table.COUNTERS, "any", CounterRow(1))
     world.journal.clear(Table.HOLDS, HOLDS[0].key)
-    world.journal.release(HOLDS[0].key)
+    world.journal.release(LEASE, HOLDS[0].hold_id)
     world.journal.replace_store(STORE)
     assert not world.journal.clean(above=0)
     assert world.journal.used_bytes == used
@@ -510,8 +544,8 @@ def test_no_fault_reaches_a_verb(world: World) -> None:
     assert not world.journal.clean(above=0)
     assert "JournalDamaged" in str(world.journal.given_up)
     for write in (
-        lambda journal: journal.put(Table.HOLDS, HOLDS[0].key, HOLDS[0]._replace(lease=1 << 40)),
-        lambda journal: journal.release(HoldKey(1 << 40, 1, 1)),
+        lambda journal: journal.hold(HOLDS[0]._replace(lease=1 << 40)),
+        lambda journal: journal.release(1 << 40, 1),
         lambda journal: journal.put(Table.COUNTERS, object(), CounterRow(1)),
         lambda journal: journal.clear(Table.COUNTERS, object()),
         lambda journal: journal.replace_store(STORE._replace(settings=object())),
@@ -534,6 +568,41 @@ def test_cleaning_stops_where_it_is_of_no_use(world: World) -> None:
     while world.journal.clean(8, above=0.1):
         assert world.journal.used_bytes < used
     assert world.journal.used_bytes <= 0.1 * world.journal.capacity_bytes
+
+
+def test_cleaning_goes_on_while_half_is_dead(world: World) -> None:
+    """A slice of live records is the last one, unless the ring is nearly full."""
+    journal, every = world.journal, pages(*range(4))
+    while journal.used_bytes <= 0.8 * journal.capacity_bytes:
+        journal.append(encode(every._replace(generations=array("Q", [9] * 4))))
+        for number in range(4):
+            journal.append(encode(pages(number)))
+    # One of five is dead.
+    assert journal.clean(10)
+    while journal.used_bytes > 0.75 * journal.capacity_bytes:
+        journal.clean(10)
+    assert not journal.clean(10)
+    world.move(*range(4))
+    while journal.clean(10):
+        pass
+    assert journal.used_bytes <= 0.25 * journal.capacity_bytes
+    assert not journal.clean(10)
+
+
+def test_all_that_was_there_is_cleaned(world: World) -> None:
+    """Live records in between do not end it, and it takes one turn of the ring."""
+    journal = world.journal
+    for number in range(60):
+        journal.append(encode(pages(number)))
+    world.move(*range(30, 60))
+    end = journal.end
+    slices = 1
+    while journal.clean_before(end, 8):
+        slices += 1
+    assert slices == 8
+    assert not journal.clean_before(end)
+    found = sorted(each.slots[0] for each in world.records() if isinstance(each, PagesRecord))
+    assert found == list(slots(*range(30)))
 
 
 def test_a_busy_ring_cleans_itself(world: World) -> None:

@@ -29,6 +29,7 @@ from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.held_memory import data_name, process_name
 from kvstore.storage.host.host_memory import HostMemory
+from kvstore.succession import samples
 from kvstore.succession.durable_journal import DurableJournal
 from kvstore.succession.store_succession import Succession
 from stores.memory_carrier import MemoryCarrier
@@ -68,7 +69,7 @@ class Server:
         self.store = KVStore(
             self.cache, arenas=self.arenas, clock=self.clock, succession=self.succession
         )
-        self.processes = Processes(self.succession.held)
+        self.processes = Processes(self.succession.held, self.succession.left)
         self.processes.restore(Process(*each) for each in self.succession.processes)
         Invariants(self.cache).check()
 
@@ -110,6 +111,7 @@ class Server:
         """Ends the server as SIGKILL does, except that the kernel would close its descriptors."""
         self.processes.close()
         self.arenas.close()
+        self.succession.close()
 
 
 @pytest.fixture
@@ -155,6 +157,29 @@ def test_the_next_server_has_the_pages_and_the_key(carrier: MemoryCarrier) -> No
     assert (first.succession.instance, second.succession.instance) == (1, 2)
     line = second.log["store_recovered"]
     assert (line["pages"], line["leases"], line["processes"]) == (PAGES, 1, 1)
+    second.end()
+
+
+def test_a_store_that_leaves_cleans_its_journal(carrier: MemoryCarrier) -> None:
+    """The next server reads only what is live. Without time, or a journal, nothing happens."""
+    first = Server(carrier)
+    caller, process_id = first.worker()
+    namespace_id = first.publish(caller, process_id)
+    journal = first.succession.journal
+    assert journal is not None
+    for number in range(2, 40):
+        first.store.reserve(caller, namespace_id, [ReservationRequest(number, 0, 1)])
+        first.store.abort(caller, [number])
+    used = journal.used_bytes
+    first.store.clean_whole_journal(0.0)
+    assert journal.used_bytes == used
+    first.store.clean_whole_journal(5.0)
+    assert journal.used_bytes < used / 2
+    first.end()
+    second = Server(carrier)
+    assert second.found(namespace_id) == PAGES
+    second.succession.journal = None
+    second.store.clean_whole_journal(5.0)
     second.end()
 
 
@@ -309,6 +334,46 @@ def test_pages_with_other_bytes_are_a_clean_start(carrier: MemoryCarrier) -> Non
     second.end()
 
 
+def test_an_extent_is_proven_before_anybody_maps_it(
+    carrier: MemoryCarrier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was not sampled before the first answer is sampled before it is handed out."""
+    monkeypatch.setattr(samples, "MOST_BEFORE_ANSWERS", 0)
+    first = Server(carrier)
+    namespace_id = first.publish(*first.worker())
+    first.end()
+    [name] = extents_of(carrier)
+    os.pwrite(carrier.held[name], bytes(4 * PAGE_BYTES), 0)
+    second = Server(carrier)
+    assert second.found(namespace_id) == PAGES
+    caller, process_id = second.worker()
+    identity = NamespaceIdentity(b"model digest 16+")
+    second.store.open_namespace(caller, identity, LAYOUT)
+    [wrong] = second.arenas._extents.keys() & {int(name.split("-")[1].split(".")[0])}
+    assert second.store.hand_out_again(process_id, [wrong]) == []
+    assert wrong not in [each.shape.extent_id for each in second.store.hand_out(process_id)]
+    assert second.found(namespace_id) == 0
+    second.end()
+
+
+def test_extents_that_nobody_asks_for_are_proven_too(
+    carrier: MemoryCarrier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread samples them beside requests, and right ones stay."""
+    monkeypatch.setattr(samples, "MOST_BEFORE_ANSWERS", 0)
+    first = Server(carrier)
+    namespace_id = first.publish(*first.worker())
+    first.end()
+    for bytes_are_right in (True, False):
+        if not bytes_are_right:
+            [name] = extents_of(carrier)
+            os.pwrite(carrier.held[name], bytes(4 * PAGE_BYTES), 0)
+        server = Server(carrier)
+        server.store.prove_all()
+        assert server.found(namespace_id) == PAGES * bytes_are_right
+        server.end()
+
+
 def test_less_memory_than_is_in_use_is_a_clean_start(carrier: MemoryCarrier) -> None:
     """More memory is not."""
     first = Server(carrier)
@@ -322,11 +387,117 @@ def test_less_memory_than_is_in_use_is_a_clean_start(carrier: MemoryCarrier) -> 
     third.end()
 
 
+def attach_child(server: Server) -> "subprocess.Popen[bytes]":
+    """Attaches a process that does nothing; returns it."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    pidfd = os.pidfd_open(child.pid)
+    caller, _ = server.worker()
+    server.processes.attach(child.pid, pidfd, caller.lease_id)
+    os.close(pidfd)
+    return child
+
+
+def left_in(carrier: MemoryCarrier) -> list[str]:
+    """Returns the names of what clean starts left."""
+    return [name for name in carrier.held if name.startswith("left-")]
+
+
+@pytest.mark.parametrize("end", ["a change of settings", "a damaged journal"])
+def test_memory_of_living_workers_counts_as_taken(carrier: MemoryCarrier, end: str) -> None:
+    """Until they are dead or have attached to this server: old and new never exceed the budget."""
+    first = Server(carrier)
+    child = attach_child(first)
+    first.publish(*first.worker())
+    taken = first.arenas.allocated_bytes
+    first.end()
+    if end == "a damaged journal":
+        carrier.drop(["journal-holds"])
+    second = Server(carrier, device="another")
+    assert not second.cache.namespaces
+    assert second.succession.left.look() == taken
+    room = second.arenas.room(PAGE_BYTES)
+    assert room * PAGE_BYTES == second.arenas.budget_bytes - taken
+    assert second.log["memory_left_behind"]["pids"] == sorted([child.pid, os.getpid(), os.getpid()])
+    # One that is killed leaves it to the next, which goes on with a journal of its own.
+    second.end()
+    third = Server(carrier, device="another")
+    assert "store_recovered" in third.log
+    assert third.arenas.room(PAGE_BYTES) == room
+    third.worker()
+    assert not third.succession.count_left()
+    child.kill()
+    child.communicate()
+    third.store.count_left()
+    assert third.store.growth.due.is_set()
+    assert third.arenas.room(PAGE_BYTES) * PAGE_BYTES == third.arenas.budget_bytes
+    assert left_in(carrier) == []
+    third.end()
+
+
+def test_memory_of_dead_workers_is_free_at_once(carrier: MemoryCarrier) -> None:
+    """Nobody has it mapped after a clean start."""
+    first = Server(carrier)
+    first.publish(*first.worker())
+    child = attach_child(first)
+    for each in first.processes:
+        if each.pid != child.pid:
+            first.processes.forget(each.process_id)
+    first.end()
+    child.kill()
+    child.communicate()
+    second = Server(carrier, device="another")
+    assert second.succession.left.size_bytes == 0
+    assert left_in(carrier) == []
+    second.end()
+
+
+def test_memory_is_left_once_however_often_a_start_is_cut_off(carrier: MemoryCarrier) -> None:
+    """A server that is killed between leaving memory and dropping its names counts it once."""
+    first = Server(carrier)
+    child = attach_child(first)
+    first.publish(*first.worker())
+    taken = first.arenas.allocated_bytes
+    first.end()
+    with pytest.MonkeyPatch.context() as killed:
+        killed.setattr(carrier, "drop", lambda _: True)
+        killed.setattr(carrier, "make", _refuse)
+        with pytest.raises(MemoryError):
+            Server(carrier, device="another")
+    second = Server(carrier, device="another")
+    assert second.succession.left.size_bytes == taken
+    assert not set(extents_of(carrier)) & set(carrier.held)
+    second.end()
+    child.kill()
+    child.communicate()
+
+
+def test_left_memory_is_taken_from_the_lowest_tier_first() -> None:
+    """Tier 1 serves all requests, and tier 2 only some."""
+    carrier = MemoryCarrier()
+    succession = Succession(carrier, settings=SETTINGS, journal_bytes=JOURNAL_BYTES)
+    source = HostMemory(held=succession.held)
+    tiers = [
+        Arenas(budget_bytes=8 * PAGE_BYTES, extent_bytes=PAGE_BYTES, source=source, tier=tier)
+        for tier in (1, 2)
+    ]
+    succession._tiers = tiers
+    for size, rooms in ((0, [8, 8]), (3, [8, 5]), (11, [5, 0]), (20, [0, 0])):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(succession.left, "look", lambda size=size: size * PAGE_BYTES)
+            assert not succession.count_left()
+        assert [each.room(PAGE_BYTES) for each in tiers] == rooms
+    assert succession.count_left()
+    assert [each.room(PAGE_BYTES) for each in tiers] == [8, 8]
+
+
 def test_another_setting_is_named(carrier: MemoryCarrier) -> None:
     """Settings that one server has and the other one lacks count too."""
     Server(carrier).end()
     second = Server(carrier, device="cuda:0", tier3_path="/slab")
-    assert second.log["clean_start"]["why"] == "these settings changed: device, tier3_path"
+    why = "these settings changed: device, tier3_path"
+    use = second.succession.use()
+    assert use is not None
+    assert second.log["clean_start"]["why"] == use.clean_start == why
     second.end()
 
 
@@ -342,4 +513,7 @@ def test_an_error_that_nobody_foresaw_is_a_clean_start(
     monkeypatch.setattr("kvstore.succession.inheritance.recover", fail)
     second = Server(carrier)
     assert second.log["clean_start"]["why"] == "the recovery failed"
+    use = second.succession.use()
+    assert use is not None
+    assert (use.clean_start, use.instance) == ("the recovery failed: KeyError('a bug')", 1)
     second.end()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import grpc
 import typer
 
-from kvstore.v1 import store_pb2
+from kvstore.v1 import store_pb2, types_pb2
 from kvstore_client.admin import connect_admin, connect_remote_admin
 from kvstore_client.calls.health import LIVENESS, READINESS, SERVING, health_of
 from kvstore_client.errors import StoreError
@@ -133,6 +133,13 @@ def _store(seen: Seen) -> Iterator[Finding]:
     yield store_checks.versions_check(seen.capabilities)
     for check in store_checks.SNAPSHOT_CHECKS:
         yield check(stats)
+    # Only admins see the budgets.
+    tiers = {each.tier for each in stats.arenas} | {each.tier for each in stats.tier_budgets}
+    yield store_checks.holder_check(
+        stats.succession,
+        on_device=device_checks.device_of(seen.capabilities) is not None,
+        has_tier_2=types_pb2.TIER_2 in tiers,
+    )
     limit = seen.capabilities.limits.max_namespaces
     yield store_checks.namespaces_check(stats.namespaces, limit)
     yield store_checks.identities_check(stats.namespaces)

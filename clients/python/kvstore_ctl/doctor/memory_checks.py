@@ -41,9 +41,13 @@ def machine_memory_check(
 def limits_check(
     facts: HostFacts, stats: store_pb2.GetStatsResponse, pid: int | None, *, on_device: bool
 ) -> Finding:
-    """Checks the memory limits of the server's cgroups, which include arenas, and of this one's."""
+    """Checks the memory limits of the server's cgroups and of this one's.
+
+    The server's include its arenas, except those that a holder's process made.
+    """
     name = "container limits"
     taken = arena_bytes(stats, on_device=on_device)
+    by_holder = stats.succession.holder not in ("", "systemd")
     limits = {"this process": facts.memory_limits("self")}
     if pid is not None:
         limits = {"the server": facts.memory_limits(pid)} | limits
@@ -55,7 +59,8 @@ def limits_check(
             )
             if each.used_bytes > each.limit_bytes * NEARLY_ALL:
                 return failed(name, said, "raise the limit, or lower --tier1-bytes")
-            if whose == "the server" and taken > each.limit_bytes * MUCH:
+            elsewhere = by_holder and each.used_bytes < taken
+            if whose == "the server" and taken > each.limit_bytes * MUCH and not elsewhere:
                 advice = "raise the limit well above --tier1-bytes and --tier2-bytes together"
                 return warning(name, f"{said}; arenas take {mebibytes(taken)}", advice)
             if each.killed_count:

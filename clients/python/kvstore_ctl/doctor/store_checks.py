@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from kvstore import __version__
 from kvstore.v1 import lease_pb2, store_pb2
 from kvstore_ctl.commands.namespace_identity import MEANINGS, factors_of, namesakes
-from kvstore_ctl.doctor.findings import Finding, failed, ok, warning
+from kvstore_ctl.doctor.findings import Finding, failed, ok, skipped, warning
+from kvstore_ctl.store_tables import holder_line
 from kvstore_ctl.terminal_text import counted
 from kvstore_ctl.top.frame import THRASH_SHARE, span
 from kvstore_ctl.top.rates import NANOSECONDS, counted_here, overall, uptime_of
@@ -115,6 +116,49 @@ def tier_3_check(stats: store_pb2.GetStatsResponse) -> Finding:
         return warning(name, found, "see to the disk: dmesg, smartctl")
     state = store_pb2.Tier3Stats.State.Name(tier_3.state).removeprefix("STATE_").lower()
     return ok(name, state)
+
+
+def holder_check(
+    succession: store_pb2.SuccessionStats, *, on_device: bool, has_tier_2: bool
+) -> Finding:
+    """Checks whether the pages outlive the server, so that the next one goes on with them.
+
+    Memory of a GPU ends with the server's process, so that of tier 1 cannot.
+    """
+    name, states = "holder", store_pb2.SuccessionStats
+    if succession.state == states.STATE_UNSPECIFIED:
+        return skipped(name, "the server does not say whether its pages outlive it: it is older")
+    if on_device and not has_tier_2:
+        return _without_tier_2(succession)
+    reason = f" ({succession.failure_reason})" if succession.failure_reason else ""
+    if succession.state == states.STATE_OFF:
+        found = "none: if the server ends or restarts, all its pages are lost and computed again"
+        return warning(name, found, "run kvstore-holder beside the server, and set --holder")
+    if succession.state == states.STATE_GIVEN_UP:
+        found = f"the server has no journal any more{reason}: the next one begins empty"
+        advice = "set a larger --journal-bytes, and restart the server when its pages may be lost"
+        return failed(name, found, advice)
+    if succession.state == states.STATE_BEHIND:
+        lacks = counted(succession.behind_count, "descriptor")
+        found = f"it is lost, or lacks {lacks}{reason}: if the server ends now, its pages are lost"
+        advice = (
+            "the server repeats its deposits by itself: see that kvstore-holder runs in"
+            f" {succession.holder or 'the folder of --holder'}, and has memory and open files left"
+        )
+        return warning(name, found, advice)
+    parts = [holder_line(succession)]
+    if on_device:
+        parts.append("only tier 2 stays: tier 1 is a GPU's memory, which ends with the server")
+    return ok(name, "; ".join(parts))
+
+
+def _without_tier_2(succession: store_pb2.SuccessionStats) -> Finding:
+    """Returns the finding for a store whose only memory tier is a GPU's."""
+    found = "tier 1 is a GPU's memory, which ends with the server, and there is no tier 2"
+    if succession.state == store_pb2.SuccessionStats.STATE_OFF:
+        return ok("holder", found)
+    advice = "add --tier2-bytes, whose pages stay, or set --holder off"
+    return warning("holder", found, advice)
 
 
 def corruption_check(stats: store_pb2.GetStatsResponse) -> Finding:

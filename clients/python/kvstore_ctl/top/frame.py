@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvstore.v1 import lease_pb2, store_pb2, types_pb2
-from kvstore_ctl.store_tables import SHORT_ID
+from kvstore_ctl.store_tables import SHORT_ID, holder_line
 from kvstore_ctl.terminal_text import counted, printable
 from kvstore_ctl.top.rates import Activity, Change, counted_here, overall, uptime_of
 
@@ -85,6 +85,18 @@ def tier_bars(stats: store_pb2.GetStatsResponse) -> list[Text]:
     elif tier_3.state == store_pb2.Tier3Stats.STATE_FAILED:
         lines.append(Text("tier 3  FAILED: kvstore-ctl doctor says what to do", style="bold red"))
     return lines
+
+
+def _holder(succession: store_pb2.SuccessionStats) -> list[Text]:
+    """Returns the line that says whether the memory outlives the server, if the server says so."""
+    line = printable(holder_line(succession))
+    alarm = succession.state in (
+        store_pb2.SuccessionStats.STATE_BEHIND,
+        store_pb2.SuccessionStats.STATE_GIVEN_UP,
+    )
+    style = "bold red" if alarm else ""
+    shown = Text(f"holder  {line}", style=style, no_wrap=True, overflow="ellipsis")
+    return [shown] if line else []
 
 
 def share(part: int, whole: int) -> str:
@@ -177,6 +189,7 @@ def rendered(
             f" evicted {now.per_second(now.evicted_pages):.1f}; "
         ).append(thrash),
         *tier_bars(stats),
+        *_holder(stats.succession),
         Text(f"        {LEGEND}", style="dim"),
         _namespaces(frame, width),
         _leases(frame, width),

@@ -15,15 +15,78 @@ tenants_file = "/etc/kvstore-tenants/tenants.toml"
 {{- if .Values.store.metricsPort }}
 metrics_listen = "0.0.0.0:{{ .Values.store.metricsPort }}"
 {{- end }}
+{{- if include "kvstore.hasHolder" . }}
+holder = "/run/kvstore-holder/holder"
+holder_start = false
+journal_bytes = "{{ include "kvstore.journalMiB" . }}MiB"
+{{- end }}
 {{- range $name, $value := .Values.store.settings }}
 {{ $name }} = {{ $value | toJson }}
 {{- end }}
 {{- end -}}
 
-{{/* What of the store is memory of the host. */}}
+{{/* Not empty if memory can outlive the store: a GPU's ends with the store's process. */}}
+{{- define "kvstore.hasHolder" -}}
+{{- if and .Values.holder.enabled (or (eq .Values.store.device "cpu") .Values.store.tier2MiB) -}}
+yes
+{{- end -}}
+{{- end -}}
+
+{{/* Of both tiers, rounded up, and at least 16. */}}
+{{- define "kvstore.journalMiB" -}}
+{{- $part := div (add .Values.store.tier1MiB .Values.store.tier2MiB 511) 512 -}}
+{{- .Values.holder.journalMiB | default (max 16 $part) -}}
+{{- end -}}
+
+{{/*
+What the holder makes of the tiers: ordinary pages of the host, on any NUMA node. The store makes
+all others itself.
+*/}}
+{{- define "kvstore.heldMiB" -}}
+{{- $settings := .Values.store.settings -}}
+{{- $pages := hasKey $settings "hugepages" | ternary (toString $settings.hugepages) "off" -}}
+{{- $plain := and (eq .Values.store.device "cpu") (eq $pages "off") -}}
+{{- if and $plain (include "kvstore.hasHolder" .) -}}
+{{- $node := hasKey $settings "tier2_numa_node" | ternary (toString $settings.tier2_numa_node) "auto" -}}
+{{- $anywhere := has $node (list "auto" "off") -}}
+{{- add .Values.store.tier1MiB ($anywhere | ternary .Values.store.tier2MiB 0) -}}
+{{- else -}}
+0
+{{- end -}}
+{{- end -}}
+
+{{/* What of the store is memory of the host that the store makes, and room. */}}
 {{- define "kvstore.storeMiB" -}}
 {{- $tier1 := eq .Values.store.device "cpu" | ternary .Values.store.tier1MiB 0 -}}
-{{- add $tier1 .Values.store.tier2MiB .Values.store.roomMiB -}}
+{{- sub (add $tier1 .Values.store.tier2MiB .Values.store.roomMiB) (include "kvstore.heldMiB" . | int) -}}
+{{- end -}}
+
+{{/* Its pages, the journal, and the process. */}}
+{{- define "kvstore.holderMiB" -}}
+{{- add (include "kvstore.heldMiB" . | int) (include "kvstore.journalMiB" . | int) 64 -}}
+{{- end -}}
+
+{{/* Keeps the store's memory while the store's container restarts, and ends with the pod. */}}
+{{- define "kvstore.holder" -}}
+name: holder
+image: {{ include "kvstore.image" (dict "root" . "repository" .Values.image.store) }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+restartPolicy: Always
+command:
+  - kvstore-holder
+  - /run/kvstore-holder/holder
+  - --holder-grace={{ .Values.holder.grace }}
+resources:
+  requests:
+    cpu: 10m
+    memory: {{ include "kvstore.holderMiB" . }}Mi
+  # Pages of the host are charged to the holder, which makes them, and the journal.
+  limits:
+    memory: {{ include "kvstore.holderMiB" . }}Mi
+{{ include "kvstore.confined" . }}
+volumeMounts:
+  - name: holder
+    mountPath: /run/kvstore-holder
 {{- end -}}
 
 {{- define "kvstore.store" -}}
@@ -49,7 +112,7 @@ resources:
   requests:
     cpu: {{ .Values.store.cpu | quote }}
     memory: {{ include "kvstore.storeMiB" . }}Mi
-  # Pages of the host are charged to the store, which touches them first.
+  # Pages of the host that no holder makes are charged to the store, which touches them first.
   limits:
     memory: {{ include "kvstore.storeMiB" . }}Mi
 livenessProbe:
@@ -68,6 +131,10 @@ livenessProbe:
 volumeMounts:
   - name: runtime
     mountPath: /run/kvstore
+  {{- if include "kvstore.hasHolder" . }}
+  - name: holder
+    mountPath: /run/kvstore-holder
+  {{- end }}
   - name: settings
     mountPath: /etc/kvstore
     readOnly: true
@@ -83,6 +150,13 @@ volumeMounts:
 {{- end -}}
 
 {{- define "kvstore.storeVolumes" -}}
+{{- if include "kvstore.hasHolder" . }}
+# Of the holder and the store alone: whoever reaches it has the memory of all tenants.
+- name: holder
+  emptyDir:
+    medium: Memory
+    sizeLimit: 1Mi
+{{- end }}
 - name: settings
   configMap:
     name: {{ include "kvstore.name" . }}

@@ -9,6 +9,7 @@ def test_what_was_given_counts_until_it_is_taken_back() -> None:
     mappings.give(1, 101, [5, 6])
     mappings.give(2, 102, [5])
     assert mappings.pids(5) == [101, 102]
+    assert [mappings.pid_of(each) for each in (1, 2)] == [101, 102]
     mappings.take_back(1, [5, 9])
     assert (mappings.pids(5), mappings.of(1)) == ([102], {6})
     mappings.forget(2)

@@ -12,6 +12,7 @@ from kvstore.core.journal.records import DetachRecord, PagesRecord, RecordKind, 
 from kvstore.core.journal.rows import Table
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.recovery.recover import recover
+from kvstore.core.recovery.written import Sorted
 from kvstore.core.stats import lease_stats
 from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.values.layout import NamespaceIdentity
@@ -345,6 +346,18 @@ def test_a_record_may_stand_twice(world: JournaledWorld) -> None:
     assert Snapshot(world.recover().cache).pages == before.pages
 
 
+def test_records_without_a_copy_are_left_out(world: JournaledWorld) -> None:
+    """Most records of a ring are of evicted pages, and nothing follows from them."""
+    world.worker.publish("ab", "cd")
+    world.evict_prefix("a")
+    remains = world.witness.remains
+    views = [memoryview(each) for each in remains.records]
+    found = Sorted(remains.written()._replace(records=views), remains.tables())
+    [left] = found.of_namespace[1].pages
+    assert left.base_id == 3
+    assert found.next_id > 4
+
+
 def test_a_page_without_its_parent_is_given_back(world: JournaledWorld) -> None:
     """A page is cached only if its parent is. Another page in its place is none."""
     world.worker.publish("ab")
@@ -592,6 +605,18 @@ def test_forgotten_next_tokens_stay_forgotten() -> None:
     conclude(world.worker, inspection, "b")
     assert ends(world.cache) == ends(world.recover().cache) == {}
     assert world.shape() == {"a": {}}
+
+
+def test_a_page_that_nobody_holds_is_superseded_without_a_record_of_its_own() -> None:
+    """The record of the fuller page says it."""
+    world = JournaledWorld(divides_by_token=True)
+    for number, tokens in enumerate((paged("a") + FILLER, paged("ab")), 1):
+        world.worker.reserve(number, 2)
+        world.cache.insert(world.worker.caller, number, Sequence(tokens), world.now)
+        world.worker.abort(number)
+    assert world.cache.counters.superseded_page_count == 1
+    assert [each[0] for each in world.witness.remains.records].count(RecordKind.DETACH) == 0
+    assert Snapshot(world.recover().cache).pages == Snapshot(world.cache).pages
 
 
 def test_tokens_of_a_page_that_was_superseded_stay_forgotten() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from core.core_builders import PAGE_TOKENS, CoreWorld, Worker, paged
 from core.pinned_world import pin
+from kvstore.core.index.removal import ALL
 from kvstore.core.values.event_log import Cause
 from kvstore.core.values.requests import Sequence
 from kvstore.core.values.slots import SlotState
@@ -227,6 +228,16 @@ def test_the_cheapest_has_least_to_lose(world: CoreWorld) -> None:
     assert world.cache.cheapest_extent(1, [1, 2]) == 2
     assert world.cache.cheapest_extent(1, [1]) == 1
     assert world.cache.cheapest_extent(1, []) is None
+
+
+def test_pages_that_leave_during_a_survey_are_no_loss(world: CoreWorld) -> None:
+    """Between two parts of it calls may be made, and a node that left is not looked at."""
+    survey = world.cache.survey(1, [1, 2])
+    assert survey.go_on(1)
+    world.evict_prefix("abcd")
+    assert not survey.go_on(ALL)
+    assert survey.cheapest == 1
+    world.laws.check()
 
 
 def test_an_extent_that_somebody_holds_comes_later(world: CoreWorld) -> None:

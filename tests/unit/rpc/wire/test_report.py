@@ -23,11 +23,12 @@ from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLay
 from kvstore.core.values.limits import Limits, Quotas
 from kvstore.core.values.slots import SlotState
 from kvstore.rpc.wire import report
-from kvstore.rpc.wire.report import tier_3_message
+from kvstore.rpc.wire.report import succession_message, tier_3_message
 from kvstore.service.page_io.slow_tier import TierState, TierUse
 from kvstore.service.page_io.tier3 import Tier3Use
 from kvstore.service.tenancy.rate_limit import Requests
 from kvstore.storage.page_store import StoreCounters
+from kvstore.succession.store_succession import SuccessionUse
 from kvstore.v1 import lease_pb2, store_pb2, types_pb2
 
 COUNTERS = Counters(*range(1, 24))
@@ -164,6 +165,19 @@ TIER_3 = Tier3Use(
 )
 
 
+SUCCESSION = SuccessionUse(
+    holder="/run/kvstore-holder",
+    instance=401,
+    behind=402,
+    journal_used_bytes=403,
+    journal_capacity_bytes=404,
+    failure="RingFull: 404 bytes",
+    refusal="",
+    recovered_page_count=405,
+    clean_start="no journal is there",
+)
+
+
 def stats_message() -> store_pb2.GetStatsResponse:
     """Returns the statistics as a message of the protocol."""
     return report.stats_message(
@@ -172,6 +186,7 @@ def stats_message() -> store_pb2.GetStatsResponse:
         requests=lambda _: Requests(105, 106),
         tier_3=tier_3_message(TIER_3, whole=True),
         tier_bytes={1: 301, 2: 302},
+        succession=succession_message(SUCCESSION, whole=True),
     )
 
 
@@ -197,6 +212,7 @@ def unset(message: Message) -> list[str]:
         stats_message().tenants[0].quotas,
         stats_message().tier_3,
         stats_message().tier_budgets[1],
+        stats_message().succession,
         report.limits_message(Limits()),
     ],
     ids=lambda message: message.DESCRIPTOR.name,
@@ -211,6 +227,36 @@ def test_of_tier_3_others_than_admins_see_its_state_alone() -> None:
     message = tier_3_message(TIER_3, whole=False)
     assert message.ListFields() == [(message.DESCRIPTOR.fields_by_name["state"], message.state)]
     assert message.state == store_pb2.Tier3Stats.STATE_OPEN
+
+
+@pytest.mark.parametrize(
+    ("use", "state"),
+    [
+        (None, store_pb2.SuccessionStats.STATE_OFF),
+        (SUCCESSION, store_pb2.SuccessionStats.STATE_GIVEN_UP),
+        (SUCCESSION._replace(failure=""), store_pb2.SuccessionStats.STATE_BEHIND),
+        (
+            SUCCESSION._replace(failure="", behind=0, refusal="too many descriptors"),
+            store_pb2.SuccessionStats.STATE_BEHIND,
+        ),
+        (SUCCESSION._replace(failure="", behind=0), store_pb2.SuccessionStats.STATE_KEPT),
+    ],
+)
+def test_of_the_succession_others_than_admins_see_its_state_alone(
+    use: SuccessionUse | None, state: store_pb2.SuccessionStats.State
+) -> None:
+    """A tenant learns whether the memory outlives the server, and not where it is kept."""
+    message = succession_message(use, whole=False)
+    assert message.ListFields() == [(message.DESCRIPTOR.fields_by_name["state"], state)]
+    assert succession_message(use, whole=True).state == state
+
+
+def test_why_a_holder_refuses_is_said() -> None:
+    """The reason of a journal that was given up comes first."""
+    use = SUCCESSION._replace(refusal="too many descriptors")
+    assert succession_message(use, whole=True).failure_reason == SUCCESSION.failure
+    use = use._replace(failure="")
+    assert succession_message(use, whole=True).failure_reason == "too many descriptors"
 
 
 def test_numbers_are_of_the_same_name() -> None:

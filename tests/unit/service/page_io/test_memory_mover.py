@@ -51,6 +51,21 @@ def test_what_is_read_in_place_again_is_promoted(worlds: Worlds) -> None:
     assert store.tiers(0)[0] == 1
 
 
+def test_nothing_is_copied_out_of_wrong_memory(worlds: Worlds) -> None:
+    """An inherited extent with other bytes than were written is no source, until it is gone."""
+    store = tiered(worlds, write=WritePolicy.THROUGH)
+    store.publish(0)
+    mover = store.world.store.mover
+    mover._prove = set
+    mover.step()
+    assert store.world.cache.counters.demoted_page_count == 0
+    assert sum(each.failed_pages for each in mover.ledger.read().values()) == PAGES
+    mover._prove = lambda _: ()
+    store.write(1)
+    assert store.world.cache.counters.demoted_page_count >= PAGES
+    Invariants(store.world.cache).check()
+
+
 def test_a_repeated_match_is_answered_whatever_became_of_its_base(worlds: Worlds) -> None:
     """A repeated match asks for no move, also if matches promote."""
     tiered_store = tiered(worlds, promote=True)

@@ -1,0 +1,1 @@
+"""Engines and pages for tests of the remote tier."""
