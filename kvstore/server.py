@@ -279,7 +279,7 @@ def build_store(
             recycled=memory.poison if config.debug_poison_freed_slots else None,
             index=INDEXES[config.prefix_cache_backend],
             tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
-            has_disk=slow_tier.page_store is not None,
+            page_stores=int(slow_tier.page_store is not None),
         )
 
     store = KVStore(

@@ -36,8 +36,9 @@ class PrefixCache:
     ``policy`` makes the eviction policy of each arena, and ``index`` the index of each
     namespace. Without ``quotas`` all tenants have the default ones. ``arena_ids`` are the
     arenas' ids, counted from 1 by default. ``recycled`` receives all slots that became FREE.
-    With a ``tier_policy``, namespaces have an arena in tier 2 too. With ``has_disk`` the
-    cache tracks pages that are to be written to the disk or removed from it.
+    With a ``tier_policy``, namespaces have an arena in tier 2 too. With ``page_stores``,
+    the number of page stores of tier 3, the cache tracks pages that are to be written to each or
+    removed from all.
     """
 
     def __init__(  # noqa: PLR0915 - one line for each verb
@@ -51,9 +52,15 @@ class PrefixCache:
         recycled: Recycled | None = None,
         index: IndexFactory = RadixIndex,
         tier_policy: TierPolicy | None = None,
-        has_disk: bool = False,
+        page_stores: int = 0,
     ) -> None:
-        state = CacheState(epoch, limits, quotas, tier_policy=tier_policy, has_disk=has_disk)
+        state = CacheState(
+            epoch,
+            limits,
+            quotas,
+            tier_policy=tier_policy,
+            page_stores=page_stores,
+        )
         lifecycle = Lifecycle(state)
         matching, releasing = Matching(state), Releasing(state)
         reserving, reclaiming = Reserving(state, matching), Reclaiming(state)

@@ -44,7 +44,7 @@ class CacheState:
         quotas: QuotaTable | None = None,
         *,
         tier_policy: TierPolicy | None = None,
-        has_disk: bool = False,
+        page_stores: int = 0,
     ) -> None:
         """Without ``quotas`` all tenants have the default ones."""
         self.journal: Journal | None = None
@@ -67,7 +67,7 @@ class CacheState:
         self.arenas: dict[int, Arena] = {}
         self.arenas_of = ByTenant[int, Arena]()
         self.wanted = None if tier_policy is None else WantedMoves(tier_policy)
-        self.disk = DiskState() if has_disk else None
+        self.disk = DiskState(page_stores) if page_stores else None
 
     def journal_to(self, journal: Journal | None) -> None:
         """Writes what changes from now on to a journal, which has all that there is."""

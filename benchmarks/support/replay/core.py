@@ -66,7 +66,7 @@ class Replay:
             policy,
             index=index,
             tier_policy=beyond.policy if beyond.lower else None,
-            has_disk=beyond.third > 0,
+            page_stores=int(beyond.third > 0),
         )
         self._caller = Caller(OWNER, b"a lease of 16 by", b"and its secret", EPOCH)
         self._page_tokens = page_tokens

@@ -1,7 +1,7 @@
 """A node of the tree: its pages, its copies in each tier, and the holds that are anchored on it."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol, TypeAlias
@@ -17,15 +17,16 @@ from kvstore.core.values.slots import Slots
 
 
 class PageHashes(NamedTuple):
-    """The digests of a node's first pages, one after the other, and how many pages the disk has.
+    """The digests of a node's first pages, one after the other, and the pages in page stores.
 
-    The disk is known to have the first ``kept`` pages, all of which have their digests here.
-    That is void once the tree's ``losses`` differ from those noted here.
+    ``kept`` and ``losses`` have an entry for each page store. It is known to have the first
+    ``kept`` pages, all of which have their digests here. That is void once the tree's ``losses``
+    for this page store differ from those noted here.
     """
 
     hashes: bytes
-    kept: int
-    losses: int
+    kept: tuple[int, ...]
+    losses: tuple[int, ...]
 
     @property
     def pages(self) -> int:
@@ -40,13 +41,19 @@ class PageHashes(NamedTuple):
         """Returns the part for the first ``keep`` pages."""
         if not keep:
             return None
-        return PageHashes(self.hashes[: keep * DIGEST_BYTES], min(self.kept, keep), self.losses)
+        kept = tuple(min(each, keep) for each in self.kept)
+        return PageHashes(self.hashes[: keep * DIGEST_BYTES], kept, self.losses)
 
     def divide(self, pages: int) -> "tuple[PageHashes | None, PageHashes | None]":
         """Returns the part for the first ``pages`` pages, and the part for the pages after them."""
         rest = self.hashes[pages * DIGEST_BYTES :]
-        lower = PageHashes(rest, max(self.kept - pages, 0), self.losses) if rest else None
+        kept = tuple(max(each - pages, 0) for each in self.kept)
+        lower = PageHashes(rest, kept, self.losses) if rest else None
         return self.cut(pages), lower
+
+    def kept_in(self, number: int, losses: Sequence[int]) -> int:
+        """Returns how many first pages a page store has, unless the tree's ``losses`` changed."""
+        return self.kept[number] if self.losses[number] == losses[number] else 0
 
 
 def joined_hashes(
@@ -58,8 +65,10 @@ def joined_hashes(
     """
     if upper is None or lower is None:
         return upper
-    goes_on = upper.kept == pages and upper.losses == lower.losses
-    kept = upper.kept + lower.kept if goes_on else upper.kept
+    kept = tuple(
+        above + below if above == pages and upper.losses[number] == lower.losses[number] else above
+        for number, (above, below) in enumerate(zip(upper.kept, lower.kept, strict=True))
+    )
     return PageHashes(upper.hashes + lower.hashes, kept, upper.losses)
 
 
@@ -71,13 +80,13 @@ class Tree(Protocol):
     """The owner of a tree of nodes, as far as the nodes know it.
 
     ``width`` is the number of bytes of a page's tokens. ``digest`` is the parent of the digests
-    of first pages. ``losses`` counts how often the disk lost pages of this tree. ``moves_copies``
-    is true if there are several tiers.
+    of first pages. ``losses`` counts how often each page store lost pages of this tree.
+    ``moves_copies`` is true if there are several tiers.
     """
 
     number: int
     width: int
-    losses: int
+    losses: tuple[int, ...]
 
     @property
     def digest(self) -> bytes:

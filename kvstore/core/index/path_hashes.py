@@ -3,6 +3,8 @@
 from kvstore.core.index.node import Node, PageHashes, Position
 from kvstore.core.values.page_hash import page_digest
 
+NOTHING = PageHashes(b"", (), ())
+
 
 class PathHashes:
     """The digests of the pages of one path, from page ``start`` through ``end``.
@@ -80,12 +82,12 @@ def hash_at(at: Position) -> bytes:
     return hashes_to(at).through(at.depth)
 
 
-def kept_end(at: Position) -> int:
-    """Returns the end of the path's pages that the disk is known to have."""
+def kept_end(at: Position, number: int = 0) -> int:
+    """Returns the end of the path's pages that page store ``number`` is known to have."""
     node: Node | None = at.node
     pages = at.pages
     while node is not None:
-        kept = min(_kept(node), pages)
+        kept = min(_kept(node, number), pages)
         if kept:
             return node.start + kept
         node = node.parent
@@ -93,14 +95,14 @@ def kept_end(at: Position) -> int:
     return 0
 
 
-def remember(at: Position, digests: PathHashes, kept: int) -> None:
-    """Stores computed digests in the nodes through ``at``, and that the disk has ``kept`` pages.
+def remember(at: Position, digests: PathHashes, kept: int, number: int = 0) -> None:
+    """Stores computed digests in the nodes through ``at``, and that a page store has pages.
 
-    ``kept`` counts pages from the beginning. Stores nothing for pages below a page whose digest
-    is missing.
+    Page store ``number`` has ``kept`` pages from the beginning. Stores nothing for pages below a
+    page whose digest is missing.
     """
     for node, pages in _path(at, 0 if kept else digests.start):
-        known = node.page_hashes or PageHashes(b"", 0, 0)
+        known = node.page_hashes or NOTHING
         have, end = known.pages, min(pages, digests.known_end - node.start)
         if have < pages and node.start + have < digests.start:
             return
@@ -108,13 +110,18 @@ def remember(at: Position, digests: PathHashes, kept: int) -> None:
         if end > have:
             hashes += b"".join(digests.between(node.start + have, node.start + end))
         if hashes:
-            on_disk = max(_kept(node), min(kept - node.start, max(have, end), pages))
-            node.page_hashes = PageHashes(hashes, on_disk, node.tree.losses)
+            now = min(kept - node.start, max(have, end), pages)
+            losses = node.tree.losses
+            stored = tuple(
+                max(_kept(node, each), now) if each == number else _kept(node, each)
+                for each in range(len(losses))
+            )
+            node.page_hashes = PageHashes(hashes, stored, losses)
 
 
-def _kept(node: Node) -> int:
+def _kept(node: Node, number: int) -> int:
     known = node.page_hashes
-    return known.kept if known is not None and known.losses == node.tree.losses else 0
+    return 0 if known is None else known.kept_in(number, node.tree.losses)
 
 
 def _path(at: Position, since: int) -> list[Position]:

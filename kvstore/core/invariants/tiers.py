@@ -14,7 +14,7 @@ from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.tiers.group_reads import GroupRead
 from kvstore.core.values.page_hash import page_digests
 
-NOTHING = PageHashes(b"", 0, 0)
+NOTHING = PageHashes(b"", (), ())
 
 
 def check_moves(cache: PrefixCache) -> None:
@@ -56,12 +56,15 @@ def _check_hashes(node: Node, hashes: PageHashes) -> None:
     tokens = node.edge[: hashes.pages * width]
     right = hashes.hashes == b"".join(page_digests(digest, tokens, width))
     invariant(right, "digests are those of the path's tokens", node.number)
-    known = 0 <= hashes.kept <= hashes.pages and 0 < hashes.pages <= len(node.slots)
+    losses = node.tree.losses
+    known = 0 < hashes.pages <= len(node.slots) and len(hashes.kept) == len(losses)
+    known = known and all(0 <= kept <= hashes.pages for kept in hashes.kept)
     sentence = "what is kept is of the node's pages, by their digests"
     invariant(known, sentence, node.number, hashes.kept)
-    if hashes.kept and hashes.losses == node.tree.losses:
-        whole = parent.parent is None or (above.kept, above.losses) == (above.pages, hashes.losses)
-        invariant(whole, "a page is known to be kept only if its parent is", node.number)
+    for number in range(len(losses)):
+        if hashes.kept_in(number, losses):
+            whole = parent.parent is None or above.kept_in(number, losses) == above.pages
+            invariant(whole, "a page is known to be kept only if its parent is", node.number)
 
 
 def _check_under_way(cache: PrefixCache) -> None:

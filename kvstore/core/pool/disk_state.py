@@ -34,17 +34,21 @@ class RemovedPrefix(NamedTuple):
 
 
 class DiskState:
-    """Touched pages, and removals that the disk has to carry out. Not thread-safe.
+    """Touched pages, and removals that the page stores have to carry out. Not thread-safe.
+
+    Each page store has ``touches`` of its own, so none waits for another.
 
     ``namespaces`` are the open ones, by digest. ``untold`` counts, by the digest of a namespace
     that is not open any more, the removals that are not yet reported to the disk. ``last_number``
     is that of the latest removal.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, page_stores: int = 1) -> None:
         self._journal: Journal | None = None
         self.last_number = 0
-        self.touches: deque[Touch] = deque(maxlen=MAX_TOUCHES)
+        self.touches: tuple[deque[Touch], ...] = tuple(
+            deque(maxlen=MAX_TOUCHES) for _ in range(page_stores)
+        )
         self.removed: list[RemovedPrefix] = []
         self.namespaces: dict[bytes, Namespace] = {}
         self.untold: dict[bytes, int] = {}
@@ -56,6 +60,7 @@ class DiskState:
     def open(self, namespace: "Namespace") -> None:
         """Adds a namespace. The disk may first have to forget an earlier one of this identity."""
         namespace.removing = self.untold.pop(namespace.digest, 0)
+        namespace.losses = (0,) * len(self.touches)
         self.namespaces[namespace.digest] = namespace
 
     def close(self, namespace: "Namespace") -> None:
@@ -77,18 +82,22 @@ class DiskState:
             del self.untold[namespace_digest]
 
     def touched(self, at: "Position", start: int = 0) -> None:
-        """Records a touch of a path's whole pages from ``start`` on, unless the disk has all."""
+        """Records a touch of a path's whole pages from ``start`` on, for each page store.
+
+        Leaves out a page store that has all of them.
+        """
         node, pages = at
         if pages and len(node.edge) < node.tree.width:
             # The disk keeps no partial pages.
             assert node.parent is not None  # the root has no pages
             node = node.parent
             pages = len(node.slots)
-        known = node.page_hashes
-        if known is not None and known.kept >= pages and known.losses == node.tree.losses:
+        if node.start + pages <= start:
             return
-        if node.start + pages > start:
-            self.touches.append(Touch(node, start, node.start + pages))
+        known, losses = node.page_hashes, node.tree.losses
+        for number, touches in enumerate(self.touches):
+            if known is None or known.kept_in(number, losses) < pages:
+                touches.append(Touch(node, start, node.start + pages))
 
     def remove_prefix(self, namespace: "Namespace", tokens: bytes) -> None:
         """Records that no page may return that holds a prefix's last token.
@@ -100,7 +109,7 @@ class DiskState:
         for each in page_digests(namespace.digest, tokens[:whole], namespace.index.width):
             digest = each
         if whole < len(tokens):
-            namespace.losses += 1
+            namespace.lose()
         self.remove(namespace, digest)
 
     def remove(self, namespace: "Namespace", page_digest: bytes | None) -> None:

@@ -66,7 +66,7 @@ class Namespace:
         self.prefills = Prefills(arena.owner, self.width)
         self.removals = 0
         self.removing = 0
-        self.losses = 0
+        self.losses: tuple[int, ...] = (0,)
         self.deleted = False
         self.events = EventLog() if events is None else events
         self.journal: Journal | None = None
@@ -75,6 +75,15 @@ class Namespace:
     def digest(self) -> bytes:
         """The namespace's name on the disk, and the parent of the digests of first pages."""
         return namespace_digest(self.tenant, self.identity, self.layout)
+
+    def lose(self, number: int | None = None) -> None:
+        """Records that a page store lost pages, or each one without ``number``.
+
+        None of the namespace's pages is known to be there any more.
+        """
+        self.losses = tuple(
+            count + (number is None or number == each) for each, count in enumerate(self.losses)
+        )
 
     @property
     def moves_copies(self) -> bool:

@@ -60,16 +60,17 @@ class DiskRead(Hold):
     but the first wait. It belongs to no lease.
     """
 
-    __slots__ = ("callers", "digests", "losses", "removals", "start", "targets")
+    __slots__ = ("callers", "digests", "losses", "number", "removals", "start", "targets")
 
-    def __init__(self, at: Position, digests: PathHashes) -> None:
+    def __init__(self, at: Position, digests: PathHashes, number: int = 0) -> None:
         namespace = namespace_of(at.node)
         super().__init__(0, namespace, 0.0, nearest(at))
         self.start = at.depth
         self.targets: Slots = array("Q")
         self.digests = digests
         self.removals = namespace.removals
-        self.losses = namespace.losses
+        self.number = number
+        self.losses = namespace.losses[number]
         self.callers = 1
         if at.depth:
             self.stand_at(at)
@@ -152,8 +153,11 @@ class DiskReads:
         sequence: Sequence,
         page_count: int,
         located: Located,
+        number: int = 0,
     ) -> DiskRead | None:
         """Takes slots for the first ``page_count`` pages that were located; FREE to MOVING.
+
+        They come from page store ``number``.
 
         Takes fewer if there are too few, and evicts as a reservation would. If another read brings
         the first of them, returns that read, with more than one of ``callers``. Returns None if
@@ -168,7 +172,7 @@ class DiskReads:
         at = cached_end(lease, namespace, sequence, end)
         if not located.end <= at.depth < end:
             return None
-        read = DiskRead(at, located.digests)
+        read = DiskRead(at, located.digests, number)
         reads_in = self.reads_in(namespace)
         under_way = reads_in.get(read.digests.through(read.start + 1))
         if under_way is not None:
@@ -237,8 +241,9 @@ class DiskReads:
             if self._state.wanted is not None:
                 self._state.wanted.inserted(at)
         # Pages are known to be kept only if all pages before them are.
-        follows = kept_end(at) >= read.start and read.losses == namespace.losses
-        remember(at, read.digests, read.start + len(good) if follows else 0)
+        number = read.number
+        follows = kept_end(at, number) >= read.start and read.losses == namespace.losses[number]
+        remember(at, read.digests, read.start + len(good) if follows else 0, number)
         return fresh
 
 

@@ -4,6 +4,7 @@ The core decides under its owner's mutex; others write outside it, and finish un
 also decide which of the pages are worth a write.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
 from typing import NamedTuple
@@ -39,13 +40,14 @@ class DiskWrite(Hold):
     page that ends at ``end``, and ``through(end - 1)`` for its parent.
     """
 
-    __slots__ = ("digests", "losses", "pages", "start")
+    __slots__ = ("digests", "losses", "number", "pages", "start")
 
-    def __init__(self, at: Position, start: int) -> None:
+    def __init__(self, at: Position, start: int, number: int = 0) -> None:
         namespace = namespace_of(at.node)
         super().__init__(0, namespace, 0.0, _lower_first(at))
         self.start = start
-        self.losses = namespace.losses
+        self.number = number
+        self.losses = namespace.losses[number]
         self.digests: PathHashes = hashes_to(at, since=start)
         self.stand_at(at)
         self.pages: list[WritePage] = list(self._find_pages())
@@ -67,8 +69,8 @@ class DiskWrite(Hold):
             yield WritePage(end, slot, checksums[slot & INDEX_MASK])
 
 
-def prepare(touch: Touch, most: int) -> DiskWrite | None:
-    """Holds the first ``most`` touched pages of a path that the disk is not known to have.
+def prepare(touch: Touch, most: int, number: int = 0) -> DiskWrite | None:
+    """Holds the first ``most`` touched pages of a path that a page store is not known to have.
 
     Returns None if there are none, or if removals have to be reported to the disk first.
     """
@@ -80,10 +82,10 @@ def prepare(touch: Touch, most: int) -> DiskWrite | None:
     if node.detached or end <= touch.start or namespace_of(node).removing:
         return None
     at = ancestor(Position(node, len(node.slots)), end)
-    start = max(touch.start, kept_end(at))
+    start = max(touch.start, kept_end(at, number))
     if end <= start:
         return None
-    return DiskWrite(ancestor(at, min(end, start + most)), start)
+    return DiskWrite(ancestor(at, min(end, start + most)), start, number)
 
 
 def _lower_first(at: Position) -> Tiers:
@@ -114,12 +116,12 @@ class DiskWrites:
         self._state = state
         self.under_way: dict[DiskWrite, None] = {}
 
-    def writes_wanted(self) -> bool:
-        """Returns True if ``plan_writes`` may have something to do."""
-        return self._state.disk is not None and bool(self._state.disk.touches)
+    def writes_wanted(self, number: int = 0) -> bool:
+        """Returns True if ``plan_writes`` may have something to do for a page store."""
+        return self._state.disk is not None and bool(self._state.disk.touches[number])
 
-    def plan_writes(self, most: int, room: int = UNBOUNDED) -> list[DiskWrite]:
-        """Returns at most ``most`` touched pages. The caller has to finish them.
+    def plan_writes(self, most: int, room: int = UNBOUNDED, number: int = 0) -> list[DiskWrite]:
+        """Returns at most ``most`` touched pages for page store ``number``, to be finished.
 
         Only whole pages, in the order of their touches, each as often as it was touched until it is
         known to be kept. Their size is at most ``room`` bytes, except for one page if no other is
@@ -127,21 +129,24 @@ class DiskWrites:
         """
         writes: list[DiskWrite] = []
         disk = self._state.disk
-        while disk is not None and disk.touches and most > 0:
-            page_bytes = namespace_of(disk.touches[0].node).layout.page_bytes
-            fit = min(most, max(room // page_bytes, 0 if self.under_way else 1))
+        touches = deque[Touch]() if disk is None else disk.touches[number]
+        is_alone = not any(each.number == number for each in self.under_way)
+        while touches and most > 0:
+            page_bytes = namespace_of(touches[0].node).layout.page_bytes
+            fit = min(most, max(room // page_bytes, is_alone))
             if fit < 1:
                 break
-            touch = disk.touches.popleft()
-            write = prepare(touch, fit)
+            touch = touches.popleft()
+            write = prepare(touch, fit, number)
             if write is None:
                 continue
             most -= len(write.pages)
             room -= len(write.pages) * page_bytes
             writes.append(write)
+            is_alone = False
             self.under_way[write] = None
             if len(write.pages) == fit:
-                disk.touches.appendleft(touch._replace(start=write.held_end))
+                touches.appendleft(touch._replace(start=write.held_end))
         return writes
 
     def write_is_stale(self, write: DiskWrite) -> bool:
@@ -163,12 +168,14 @@ class DiskWrites:
             if not write.is_stale:
                 at = write.position_at(write.held_end)
                 # Pages are known to be kept only if all pages before them are.
-                follows = kept_end(at) >= write.start and write.losses == write.namespace.losses
-                remember(at, write.digests, end if follows else 0)
+                number = write.number
+                follows = kept_end(at, number) >= write.start
+                follows = follows and write.losses == write.namespace.losses[number]
+                remember(at, write.digests, end if follows else 0, number)
             release(write.anchors)
 
-    def forget_kept(self, namespace_digests: Iterable[bytes]) -> None:
-        """Records that the disk lost pages of namespaces: none of theirs is known to be there.
+    def forget_kept(self, namespace_digests: Iterable[bytes], number: int = 0) -> None:
+        """Records that a page store lost pages of namespaces: it is not known to have any.
 
         Skips namespaces that are not open.
         """
@@ -177,7 +184,7 @@ class DiskWrites:
                 None if self._state.disk is None else self._state.disk.namespaces.get(digest)
             )
             if namespace is not None:
-                namespace.losses += 1
+                namespace.lose(number)
 
     def take_removed(self) -> list[RemovedPrefix]:
         """Returns the removals for the disk. The caller has to ``finish_removed`` them."""

@@ -160,7 +160,7 @@ class Verifying:
             return
         if is_group_page(at.node.edge):
             at = end_of_path(at.node)
-            namespace.losses += 1
+            namespace.lose()
         self._state.disk.remove(namespace, hash_at(at))
 
     def _forget(self, lease: Lease, pin: Pin, page: PageCheck) -> None:
@@ -177,7 +177,7 @@ class Verifying:
             hold, end = _hold_of(lease, pin, page), page.end
             _forget_next_tokens(lease, pin, page)
         if self._state.disk is not None and hold is not None and hold.held_end >= end:
-            namespace.losses += 1
+            namespace.lose()
             self._state.disk.remove_prefix(namespace, hold.tokens()[: end * width])
 
     def _remove_path_after(self, pin: Pin, end: int) -> None:

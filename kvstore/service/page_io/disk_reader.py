@@ -154,7 +154,7 @@ class Loader:
             return NO_PART
         most = min(count, max(page_store.reading_room // layout.page_bytes, 1))
         wanted = Wanted(count * layout.page_bytes, count * layout.page_tokens)
-        begin = partial(self._cache.begin_read, *asked[:3], most, located)
+        begin = partial(self._cache.begin_read, *asked[:3], most, located, self._tier.number)
         self._bring(page_store, _Plan(most, wanted, begin), asked.options, due)
         start = located.end * layout.page_tokens
         return DiskPart(start, start + count * layout.page_tokens)

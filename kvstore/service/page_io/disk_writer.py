@@ -106,7 +106,7 @@ class Keeper:
 
     def note(self) -> None:
         """Sets ``due`` if pages were touched that may be written; under the store's mutex."""
-        if self._cache.state.disk is not None and self._cache.writes_wanted():
+        if self._cache.state.disk is not None and self._cache.writes_wanted(self._tier.number):
             self.due.set()
 
     def step(self) -> None:
@@ -121,7 +121,7 @@ class Keeper:
                 return
             room = page_store.writing_room
             with self._mutex:
-                keeps = self._cache.plan_writes(BATCH_PAGES, room)
+                keeps = self._cache.plan_writes(BATCH_PAGES, room, self._tier.number)
             if not keeps:
                 # The next write that ends sets ``due``.
                 return

@@ -73,9 +73,15 @@ class SlowTier:
     ``gate`` is taken before the store's mutex and before the page store's, never within either.
     """
 
-    def __init__(self, page_store: PageStore | None = None, *, why: str = "") -> None:
-        """Makes a tier; without a page store there is no tier 3, for the reason given if any."""
+    def __init__(
+        self, page_store: PageStore | None = None, *, why: str = "", number: int = 0
+    ) -> None:
+        """Makes a tier; without a page store there is no tier 3, for the reason given if any.
+
+        The core knows the page store by its ``number``.
+        """
         self.gate = Lock()
+        self.number = number
         self.page_store = page_store
         self._why = why
         # Removals that have not succeeded.

@@ -129,4 +129,4 @@ class Tier3:
     def _lost(self, keys: Items[PageKey]) -> None:
         """Allows pages that the page store lost to be written again."""
         with self._mutex:
-            self._cache.forget_kept({each.namespace for each in keys})
+            self._cache.forget_kept({each.namespace for each in keys}, self._tier.number)

@@ -170,7 +170,7 @@ class CoreWorld:
         divides_by_token: bool = False,
         lower_slots: int = 0,
         tier_policy: TierPolicy | None = None,
-        has_disk: bool = False,
+        page_stores: int = 0,
         journal_of: Callable[[PrefixCache, Callable[[], PrefixCache]], object] | None = None,
     ) -> None:
         """``journal_of`` is called with the cache and what makes another one, before all else."""
@@ -184,7 +184,7 @@ class CoreWorld:
             quotas=QuotaTable(quotas or Quotas()),
             index=Backend.index,
             tier_policy=tier_policy,
-            has_disk=has_disk,
+            page_stores=page_stores,
         )
         self.cache = make()
         if journal_of is not None:

@@ -12,13 +12,15 @@ from kvstore.core.tiers.disk_writes import DiskWrite
 class DiskWorld(CoreWorld):
     """A world whose pages may go to a disk; ``disk`` has each page's digest and its parent's."""
 
-    def __init__(self, *, slots: int = 8, lower_slots: int = 0, **policy: object) -> None:
+    def __init__(
+        self, *, slots: int = 8, lower_slots: int = 0, page_stores: int = 1, **policy: object
+    ) -> None:
         chosen = TierPolicy(**policy) if lower_slots else None  # type: ignore[arg-type]
         super().__init__(
             slots=slots,
             lower_slots=lower_slots,
             tier_policy=chosen,
-            has_disk=True,
+            page_stores=page_stores,
             divides_by_token=True,
         )
         assert self.cache.state.disk is not None

@@ -143,11 +143,12 @@ def what_is_kept_is_on_the_disk(machine: MachineState) -> None:
     above = {0: b""}
     for node in [] if space is None else space.index.nodes.values():
         known = node.page_hashes
-        if known is None or not known.kept or known.losses != node.tree.losses:
+        pages = 0 if known is None else known.kept_in(0, node.tree.losses)
+        if not pages:
             continue
         prefix = _tokens_through(machine, node.number, above)
         first = len(prefix) - len(node.edge) + machine.model.width
-        ends = range(first, first + known.kept * machine.model.width, machine.model.width)
+        ends = range(first, first + pages * machine.model.width, machine.model.width)
         kept = {prefix[:end] for end in ends}
         untold = bool(machine.model.disk.forbidden)
         assert untold or kept <= machine.model.disk.prefixes, "a page that is lost is kept"

@@ -72,7 +72,7 @@ class MachineState(RuleBasedStateMachine):
             POLICIES[self.policy],
             quotas=quotas,
             index=type(self).index,
-            has_disk=True,
+            page_stores=1,
         )
         self.neighbour = Neighbour(self.cache)
         self.core_invariants = Invariants(self.cache)

@@ -35,8 +35,8 @@ DISK_MUTANTS = [
         "kept-survives-a-loss",
         "kvstore.core.tiers.disk_writes",
         "DiskWrites.forget_kept",
-        "namespace.losses += 1",
-        "namespace.losses += 0",
+        "namespace.lose(number)",
+        "pass",
     ),
     Mutant(
         "keep-does-not-hold-its-pages",

@@ -249,8 +249,9 @@ class TierMachine(RuleBasedStateMachine):
         keys = []
         for node in self.namespace.index.nodes.values():
             known = node.page_hashes
-            if known is not None and known.losses == node.tree.losses:
-                ends = range(DIGEST_BYTES, known.kept * DIGEST_BYTES + 1, DIGEST_BYTES)
+            if known is not None:
+                pages = known.kept_in(0, node.tree.losses)
+                ends = range(DIGEST_BYTES, pages * DIGEST_BYTES + 1, DIGEST_BYTES)
                 digests = [known.hashes[end - DIGEST_BYTES : end] for end in ends]
                 keys += [PageKey(self.namespace.digest, each) for each in digests]
         return keys

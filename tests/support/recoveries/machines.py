@@ -35,7 +35,7 @@ class Journaled(cache_machine.CacheMachine):
             POLICIES[self.policy],
             quotas=self.cache.state.quotas,
             index=type(self).index,
-            has_disk=True,
+            page_stores=1,
         )
         if self.tier_policy is not None:
             made.state.wanted = WantedMoves(self.tier_policy)

@@ -18,13 +18,13 @@ class JournaledWorld(CoreWorld):
         self,
         *,
         slots: int = 8,
-        has_disk: bool = False,
+        page_stores: int = 0,
         divides_by_token: bool = False,
         tier_policy: TierPolicy | None = None,
     ) -> None:
         super().__init__(
             slots=slots,
-            has_disk=has_disk,
+            page_stores=page_stores,
             divides_by_token=divides_by_token,
             lower_slots=8,
             tier_policy=tier_policy,

@@ -102,14 +102,15 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
     tier_policy: TierPolicy | None = None,
     device: CudaDevice | None = None,
     slow_tier: SlowTier | None = None,
+    page_stores: int = 1,
     admission: WriteAdmission | None = None,
 ) -> World:
     """Returns a store with a budget of ``slots``, in extents of ``extent_slots``.
 
     With a ``device`` tier 1 is one extent of its memory, and tier 2 is registered for it.
     ``lower_slots`` are those of tier 2, and ``tier_policy`` says how it is used. ``slow_tier``
-    is tier 3, and ``admission`` says what is written there. Its memory and its disk are the
-    caller's to close.
+    is tier 3, the first of ``page_stores``, and ``admission`` says what is written there. Its
+    memory and its disk are the caller's to close.
     """
     clock = ManualClock()
     extent_ids = count(1)
@@ -133,7 +134,7 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
         quotas=quotas,
         recycled=arenas.poison if poison else None,
         tier_policy=tier_policy,
-        has_disk=slow_tier is not None,
+        page_stores=0 if slow_tier is None else page_stores,
     )
     layout = PageLayout(
         PAGE_TOKENS, PAGE_BYTES, 1, OpaqueContent(b"fingerprint", divides_by_token=True)

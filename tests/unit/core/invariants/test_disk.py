@@ -39,14 +39,14 @@ def keep_too_many(world: DiskWorld) -> None:
     """Makes a node count more pages on the disk than it has."""
     node = node_at(world.namespace.index, "abxy")
     assert node.page_hashes is not None
-    node.page_hashes = node.page_hashes._replace(kept=3)
+    node.page_hashes = node.page_hashes._replace(kept=(3,))
 
 
 def keep_below(world: DiskWorld) -> None:
     """Makes the disk have fewer pages above than below."""
     node = node_at(world.namespace.index, "ab")
     assert node.page_hashes is not None
-    node.page_hashes = node.page_hashes._replace(kept=1)
+    node.page_hashes = node.page_hashes._replace(kept=(1,))
 
 
 def name_another_page(world: DiskWorld) -> None:

@@ -21,7 +21,7 @@ def test_removals_are_told_with_all_that_comes_after() -> None:
     assert a in world.disk
     assert b not in world.disk
     world.cache.evict_prefix(OWNER, NAMESPACE_ID, paged("a") + paged("z")[:4])
-    assert space.losses == 1
+    assert space.losses == (1,)
     assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, a, 2)]
     assert len(world.disk) == 2
     world.cache.evict_prefix(OWNER, NAMESPACE_ID, b"")
@@ -43,7 +43,7 @@ def test_nothing_is_offered_before_a_removal_was_told() -> None:
 
 def test_a_namespace_is_known_by_its_digest() -> None:
     """From its opening."""
-    cache = PrefixCache(7, Limits(), has_disk=True)
+    cache = PrefixCache(7, Limits(), page_stores=1)
     helper = CoreWorld()
     caller = helper.worker.caller
     cache.grant(caller, ttl=None, display_name="", features=(), now=0.0)
@@ -63,4 +63,4 @@ def test_without_tier_3_nothing_is_noted() -> None:
     assert not world.cache.writes_wanted()
     assert (world.cache.plan_writes(9), world.cache.take_removed()) == ([], [])
     world.cache.forget_kept([world.namespace.digest])
-    assert world.namespace.losses == 0
+    assert world.namespace.losses == (0,)

@@ -513,7 +513,7 @@ def test_new_pages_get_new_ids(world: JournaledWorld) -> None:
 
 def test_a_removal_that_the_disk_has_not_heard_of_is_told() -> None:
     """No page comes back from a disk that was not told of its removal."""
-    world = JournaledWorld(has_disk=True)
+    world = JournaledWorld(page_stores=1)
     world.worker.publish("ab")
     world.evict_prefix("a")
     told = world.cache.take_removed()
@@ -534,7 +534,7 @@ def test_a_removal_that_the_disk_has_not_heard_of_is_told() -> None:
 
 def test_a_deleted_namespace_leaves_the_disk() -> None:
     """Its removal is told even if nobody opens the namespace again."""
-    world = JournaledWorld(has_disk=True)
+    world = JournaledWorld(page_stores=1)
     world.worker.publish("ab")
     digest = world.namespace.digest
     world.cache.delete_namespace(OWNER, NAMESPACE_ID)
@@ -546,7 +546,7 @@ def test_a_deleted_namespace_leaves_the_disk() -> None:
 
 def test_a_loaded_page_is_there() -> None:
     """Pages that a disk read published are found again, with their checksums."""
-    world = JournaledWorld(has_disk=True)
+    world = JournaledWorld(page_stores=1)
     worker = world.worker
     sequence = worker.sequence("ab")
     located = world.cache.locate(worker.caller, NAMESPACE_ID, sequence, MatchOptions(3))

@@ -20,7 +20,7 @@ def kept(*sequences: str, slots: int = 8, **options: object) -> DiskWorld:
         world.write_touched()
     world.evict()
     assert world.states() == {"FREE": slots}
-    world.disk_state.touches.clear()
+    world.disk_state.touches[0].clear()
     return world
 
 

@@ -177,12 +177,12 @@ def test_what_is_kept_survives_splits_and_merges_and_growth() -> None:
     assert world.shape() == {"abcdef": {}}
     node = node_at(world.namespace.index, "abcdef")
     assert node.page_hashes is not None
-    assert (node.page_hashes.pages, node.page_hashes.kept) == (6, 6)
+    assert (node.page_hashes.pages, node.page_hashes.kept) == (6, (6,))
     world.worker.abort(2)
     world.worker.reserve(3, 6)
     world.laws.check()
     assert node.page_hashes is not None
-    assert (node.page_hashes.pages, node.page_hashes.kept) == (2, 2)
+    assert (node.page_hashes.pages, node.page_hashes.kept) == (2, (2,))
     world.worker.abort(3)
     world.worker.publish("abq")
     assert ends(world)[-1] == [3]
@@ -200,7 +200,7 @@ def test_nodes_of_which_not_all_is_known_become_one() -> None:
     world.worker.reserve(2, 4)
     world.laws.check()
     assert world.shape() == {"abcd": {}}
-    world.disk_state.touches.clear()
+    world.disk_state.touches[0].clear()
     world.worker.match("abcd", 3)
     assert ends(world) == [[3, 4]]
 
@@ -302,6 +302,6 @@ def test_tier_2_s_copies_are_written_where_there_are_any() -> None:
     assert [page.slot >> 32 for page in keep.pages] == [2, 2, 1, 1]
     world.cache.finish_writes([keep], [world.write(keep)])
     world.evict()
-    world.disk_state.touches.clear()
+    world.disk_state.touches[0].clear()
     world.worker.match("ab", 1)
     assert not world.cache.writes_wanted()

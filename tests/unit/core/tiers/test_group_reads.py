@@ -33,7 +33,7 @@ def started(world: CoreWorld, windows: dict[int, int]) -> GroupRead:
 
 def test_the_lacking_pages_of_windows_are_located() -> None:
     """From the end of the path upward, each once, and none for a match that was answered."""
-    world = CoreWorld(slots=12, has_disk=True)
+    world = CoreWorld(slots=12, page_stores=1)
     world.worker.publish_groups("abc", g1="101", g2="010")
     located = locate(world, {1: 3, 2: 2})
     assert [page.end for page in located.pages] == [3, 2]
@@ -47,7 +47,7 @@ def test_the_lacking_pages_of_windows_are_located() -> None:
 
 def test_more_pages_than_can_be_read_are_not_located() -> None:
     """A caller that names many groups on a long path costs no list of all their pages."""
-    world = CoreWorld(slots=6, has_disk=True)
+    world = CoreWorld(slots=6, page_stores=1)
     world.worker.publish("abc")
     options = MatchOptions(1, groups=(GroupWindow(1, 0), GroupWindow(2, 0)))
     asked = (world.worker.caller, NAMESPACE_ID, world.worker.sequence("abc"), options)
@@ -61,7 +61,7 @@ def test_more_pages_than_can_be_read_are_not_located() -> None:
 def test_what_was_read_is_published_where_it_is_missing() -> None:
     """Pages that somebody published meanwhile stay, and a short read publishes what is good."""
     policy = TierPolicy(write=WritePolicy.THROUGH)
-    world = CoreWorld(slots=14, has_disk=True, tier_policy=policy, lower_slots=2)
+    world = CoreWorld(slots=14, page_stores=1, tier_policy=policy, lower_slots=2)
     world.worker.publish("abc")
     read = started(world, {1: 3})
     world.worker.publish_groups("abc", g1="001")
@@ -78,7 +78,7 @@ def test_what_was_read_is_published_where_it_is_missing() -> None:
 
 def test_a_page_is_read_once_at_a_time() -> None:
     """A caller that wants a page of a read under way gets that read, and locates anew after it."""
-    world = CoreWorld(slots=14, has_disk=True)
+    world = CoreWorld(slots=14, page_stores=1)
     world.worker.publish("abc")
     read = started(world, {1: 2})
     assert begin(world, locate(world, {1: 2})) is read
@@ -96,7 +96,7 @@ def test_a_page_is_read_once_at_a_time() -> None:
 
 def test_a_read_holds_the_cached_pages_of_its_windows() -> None:
     """Without them the pages that it brings would be of no use."""
-    world = CoreWorld(slots=8, has_disk=True)
+    world = CoreWorld(slots=8, page_stores=1)
     world.worker.publish_groups("abc", g1="101")
     read = started(world, {1: 3})
     world.worker.reserve(70, 2)
@@ -110,7 +110,7 @@ def test_a_read_holds_the_cached_pages_of_its_windows() -> None:
 
 def test_what_lacks_is_looked_for_again_when_a_read_begins() -> None:
     """Pages that were published since are not read, and nothing is if others were evicted."""
-    world = CoreWorld(slots=10, has_disk=True)
+    world = CoreWorld(slots=10, page_stores=1)
     world.worker.publish("abc")
     located = locate(world, {1: 3})
     world.worker.publish_groups("abc", g1="010")
@@ -129,7 +129,7 @@ def test_what_lacks_is_looked_for_again_when_a_read_begins() -> None:
 
 def test_what_a_read_saves_is_located_too() -> None:
     """Without it the match ends where all windows are whole: the rest would be computed again."""
-    world = CoreWorld(slots=12, has_disk=True)
+    world = CoreWorld(slots=12, page_stores=1)
     world.worker.publish_groups("abc", g1="110", g2="011")
     located = locate(world, {1: 1})
     assert (located.match_end, located.end) == (2, 3)
@@ -139,7 +139,7 @@ def test_what_a_read_saves_is_located_too() -> None:
 
 def test_a_read_of_a_path_that_changed_publishes_nothing() -> None:
     """A path that left, a removal elsewhere, and an extent that retires end a read."""
-    world = CoreWorld(slots=14, has_disk=True)
+    world = CoreWorld(slots=14, page_stores=1)
     world.worker.publish("abc", "x")
     read = started(world, {1: 1})
     world.evict_prefix("x")
@@ -159,7 +159,7 @@ def test_a_read_of_a_path_that_changed_publishes_nothing() -> None:
 
 def test_a_read_without_enough_slots_begins_nothing() -> None:
     """All pages are read, or none; the slots that there were are free again."""
-    world = CoreWorld(slots=4, has_disk=True)
+    world = CoreWorld(slots=4, page_stores=1)
     world.worker.publish("abc")
     assert begin(world, locate(world, {1: 2})) is None
     world.laws.check()

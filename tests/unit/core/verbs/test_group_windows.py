@@ -215,7 +215,7 @@ def test_an_unmapped_page_of_a_group_is_a_hole() -> None:
 
 def corrupt_world(letters: str = "abc") -> CoreWorld:
     """Returns a world with a disk, a path and a page of group 1 at its page 1, with checksums."""
-    world = CoreWorld(slots=16, has_disk=True)
+    world = CoreWorld(slots=16, page_stores=1)
     world.worker.reserve(50, 8)
     groups = [GroupInsert(1, [0, 1], [4, 5], [11, 12]), GroupInsert(2, [1], [6])]
     moves = SlotMoves(50, range(len(letters)), groups)
