@@ -84,7 +84,7 @@ def test_the_holder_outlives_the_store(compose: Compose) -> None:
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.vllm.yaml"])
 def test_only_the_store_reaches_the_holder(name: str) -> None:
-    """Whoever reaches a holder has the memory of all tenants, so no worker mounts its volume."""
+    """No worker mounts a holder's volume, since the holder gives out the memory of all tenants."""
     own = read_compose("compose.yaml")["services"]
     (volume,) = own["holder"]["volumes"]
     assert volume in own["store"]["volumes"]

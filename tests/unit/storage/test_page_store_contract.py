@@ -79,7 +79,7 @@ def test_pages_of_any_size_are_whole(pages: NumberedPages, size: int, ranks: int
 
 
 def test_a_page_of_another_size_is_a_miss(pages: NumberedPages) -> None:
-    """So no reader gets a part of a page."""
+    """A read of another size is a miss, so no reader gets a part of a page."""
     assert pages.write(0, size=4096)
     assert pages.found(0, size=PAGE_BYTES) == []
     assert pages.found(0, size=4096) == [0]
