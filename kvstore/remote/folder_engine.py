@@ -20,6 +20,7 @@ from obstore.exceptions import (
 )
 from obstore.store import LocalStore
 
+from kvstore.remote.buffers import copy_bytes
 from kvstore.remote.engine import MOST_CONTROL_BYTES, EngineCapabilities, ReadResult
 from kvstore.remote.errors import (
     CommandForbidden,
@@ -75,7 +76,7 @@ class FolderEngine:
         for name, buffer in zip(names, into, strict=True):
             content = self._read(name, buffer.nbytes, buffer.nbytes, deadline)
             if isinstance(content, memoryview):
-                buffer[:] = content
+                copy_bytes(buffer, content)
                 yield ReadResult.READ
             else:
                 yield content

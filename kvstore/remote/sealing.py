@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from threading import local
 from typing import ClassVar, Final
 
-import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from xxhash import xxh3_64_intdigest
 
+from kvstore.remote.buffers import copy_bytes
 from kvstore.remote.names import RemotePage, checked_secret, keyed_digest
 
 # The last byte is the version.
@@ -98,7 +98,7 @@ class PageSealer:
         plain = self._plain(page)
         start = 0
         for piece in pieces:
-            _copy(plain[start : start + piece.nbytes], piece)
+            copy_bytes(plain[start : start + piece.nbytes], piece)
             start += piece.nbytes
         if start != page.page_bytes:
             raise ValueError(f"the pieces have {start} bytes, the page {page.page_bytes}")
@@ -139,7 +139,7 @@ class PageSealer:
             raise ChecksumWrong("the page was already another when it was sealed")
         start = 0
         for piece in pieces:
-            _copy(piece, plain[start : start + piece.nbytes])
+            copy_bytes(piece, plain[start : start + piece.nbytes])
             start += piece.nbytes
         return checksum
 
@@ -167,8 +167,3 @@ class PageSealer:
         lengths = b"".join(len(part).to_bytes(4, "little") for part in parts)
         sizes = struct.pack("<HIQ", page.shard, page.valid_tokens, page.page_bytes)
         return lengths + sizes + b"".join(parts)
-
-
-def _copy(target: memoryview, source: memoryview) -> None:
-    """Copies bytes as numpy does, which releases the interpreter's lock; slices hold it."""
-    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
