@@ -1,4 +1,4 @@
-"""The replacement of a running server, which serves until this one has only to take its memory."""
+"""The replacement of a running server, which serves while this one prepares itself."""
 
 import os
 import signal
@@ -21,13 +21,13 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 # Seconds for each answer of the running server. One that is stopped gives none.
 ANSWER_SECONDS = 3.0
 # Seconds that the holder lets this server wait, beside its own time to answer: 20 in all. That is
-# more than STOP_PATIENCE of the server module, after which a server that is told to end is dead.
+# more than STOP_PATIENCE of the server module, after which a server that got SIGTERM is dead.
 YIELD_SECONDS = 10.0
 _CREDENTIALS = struct.Struct("iII")
 
 
 class NotReplaced(Exception):
-    """The running server was not replaced; the message says why, and whether it was told to end."""
+    """The running server was not replaced; the message says why, and whether it got SIGTERM."""
 
 
 def replace_server(
@@ -39,7 +39,7 @@ def replace_server(
 ) -> None:
     """Ends the server of a folder by SIGTERM, and waits until its memory is this server's.
 
-    ``pid`` stands in the folder's lock file, which that server gives up before its memory. Raises
+    ``pid`` is from the folder's lock file, which that server gives up before its memory. Raises
     :class:`NotReplaced`: before the signal if that server does not answer, or if its memory would
     not be left to this one. After the signal it is raised if the memory does not come in time.
     """
@@ -63,19 +63,22 @@ def replace_server(
             try:
                 succession.own(wait_seconds=yield_seconds)
             except CarrierFailed as failed:
-                raise _told_to_end(pid, str(failed)) from failed
+                raise _got_sigterm(pid, str(failed)) from failed
             if not succession.owned:
-                raise _told_to_end(pid, "no holder answers")
+                raise _got_sigterm(pid, "no holder answers")
 
 
 def _unwilling(pid: int | None, why: str) -> NotReplaced:
-    return NotReplaced(f"the running server (pid {pid or 'unknown'}) {why}. It was not told to end")
-
-
-def _told_to_end(pid: int | None, why: str) -> NotReplaced:
     return NotReplaced(
-        f"the running server (pid {pid}) was told to end, and its memory did not come: {why}. "
-        "Once it has ended, a start goes on with its memory"
+        f"the running server (pid {pid or 'unknown'}) {why}. It got no signal: stop it yourself, "
+        "and start this one without --replace"
+    )
+
+
+def _got_sigterm(pid: int | None, why: str) -> NotReplaced:
+    return NotReplaced(
+        f"the running server (pid {pid}) got SIGTERM, but its memory did not come: {why}. "
+        "Start again once it has ended: that start goes on with its memory"
     )
 
 

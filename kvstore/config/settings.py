@@ -477,17 +477,17 @@ class Config(BaseSettings):
 
     A folder: the holder that serves it. `systemd`: the unit's store of file descriptors. `off`:
     the memory ends with the server. With a holder, a server that was killed or got SIGTERM
-    leaves its pages and its workers' holds to the next one with equal settings. SIGINT ends both.
-    The folder is one server's own, and no worker may reach it: whoever does has all pages.
-    Wrong when the log has `clean_start` after a restart, which says why; too late deposits show
-    in `kvstore_holder_behind`. Start with: off by hand, a folder beside workers that matter; the
-    units, containers and manifests in deploy/ set one.
+    leaves its pages and its workers' holds to the next one with equal settings. SIGINT frees them.
+    Each server needs a folder of its own. Keep workers out of it: a process that reaches it gets
+    all pages. Wrong when the log has `clean_start` after a restart, which says why, or while
+    `kvstore_holder_behind` is above 0. Start with: off by hand, a folder beside workers that
+    matter; the units, containers and manifests in deploy/ set one.
     """
 
     holder_start: Annotated[bool, Symptoms(log="holder_lost holder_restored")] = True
     """Starts a holder if none serves the folder of `holder`, in a session of its own.
 
-    Wrong under a service manager or in a container, which end that holder with the server: run
+    Wrong under a service manager or in a container, which ends that holder with the server: run
     the holder as a unit or a container of its own, and set this to false. Has no effect without
     a folder. Start with: true by hand, false under a supervisor.
     """
@@ -499,7 +499,7 @@ class Config(BaseSettings):
 
     This server prepares itself, sends SIGTERM to the other one, and goes on with its memory. It
     ends with status 1, and the other one serves on, if that one does not answer or has no holder.
-    Where no server runs it starts as usual. Needs a folder as `holder`, the other one's.
+    If no server runs there, this one starts as usual. Needs the other one's folder as `holder`.
     docs/how-to-upgrade.md has the steps. Start with: false, and true for one start.
     """
 
@@ -520,7 +520,7 @@ class Config(BaseSettings):
     ] = None
     """Memory, with a holder, for what the next server has to know of the pages and their holds.
 
-    Absent: 1/512 of `tier1_bytes` and `tier2_bytes`, at least 16 MiB. It is a part of neither.
+    Absent: 1/512 of `tier1_bytes` and `tier2_bytes`, at least 16 MiB. It is added to both.
     Another size takes effect at the next clean start. Too small when the log has
     `journal_given_up`: then the store goes on, and its memory ends with the server. Pages of few
     tokens need more. Start with: absent.

@@ -143,7 +143,9 @@ class DescriptorIdentity(NamedTuple):
             seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
         except OSError:
             if pid_of(descriptor) is None:
-                raise Refused(Result.UNSUITABLE, "a descriptor is no memfd and no pidfd") from None
+                raise Refused(
+                    Result.UNSUITABLE, "a descriptor is neither a memfd nor a pidfd"
+                ) from None
             return cls(DescriptorKind.PIDFD, 0, 0, status.st_dev, status.st_ino)
         if seals & REQUIRED_SEALS != REQUIRED_SEALS:
             raise Refused(
@@ -588,9 +590,7 @@ class DescriptorHolder:
         if not waits:
             os.close(claim.pidfd)
             owner = self._ownership.owner
-            raise Refused(
-                Result.OWNED, f"pid {owner.pid if owner else 0} owns, and is not dead: stop it"
-            )
+            raise Refused(Result.OWNED, f"pid {owner.pid if owner else 0} owns, and lives: stop it")
         self._claims.append(claim)
         self._defer(connection)
 
@@ -905,24 +905,29 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="kvstore-holder",
         description="Keeps the descriptors of a store's memory, so that it outlives the server.",
     )
-    parser.add_argument("folder", type=Path, help="folder of the socket, mode 0700")
+    parser.add_argument(
+        "folder", type=Path, help="folder of the socket. The holder makes it with mode 0700"
+    )
     parser.add_argument(
         "--holder-grace",
         type=float,
         default=DEFAULT_GRACE_SECONDS,
         metavar="SECONDS",
-        help="seconds without an owner after which it frees all memory (default: %(default)g)",
+        help="seconds without a server after which the holder frees all memory, and ends "
+        "(default: %(default)g)",
     )
     parser.add_argument(
         "--descriptors",
         type=int,
         default=DEFAULT_DESCRIPTORS,
         metavar="COUNT",
-        help="least descriptors that it can keep, or it does not start: two for each extent, one "
-        "for each process (default: %(default)d)",
+        help="least number of descriptors that the holder has to be able to keep, or it does not "
+        "start: two for each extent, one for each process (default: %(default)d)",
     )
     parser.add_argument(
-        "--background", action="store_true", help="return once the socket accepts connections"
+        "--background",
+        action="store_true",
+        help="return once the socket accepts connections, and go on in the background",
     )
     return parser.parse_args(arguments)
 

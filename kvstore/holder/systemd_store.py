@@ -37,7 +37,7 @@ class SystemdStore:
     log alone. Since version 254 the number is in ``$FDSTORE``, and this class refuses more.
 
     systemd runs one main process at a time and kills it before the next, so nobody else owns. It
-    counts as lost while it reads no message; what it was told meanwhile is repeated by ``restore``.
+    counts as lost while it reads no message; ``restore`` repeats the messages sent meanwhile.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class SystemdStore:
             return not lost and self._catch_up()
 
     def is_lost(self) -> bool:
-        """Returns whether systemd did not acknowledge all that it was told."""
+        """Returns whether systemd did not acknowledge all messages."""
         return bool(self._behind or self._dropped)
 
     def restore(self) -> bool:

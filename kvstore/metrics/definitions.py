@@ -400,7 +400,7 @@ OF_SUCCESSION: Final = (
     gauge(
         "kvstore_holder_behind",
         "Descriptors that the holder should have and does not.",
-        "Above 0: the holder is lost; if the server dies now, so is the cache; holder.md.",
+        "Above 0: the holder is lost or refuses; killing the server loses the cache; holder.md.",
         SUCCESSION.each(lambda use: use.behind),
     ),
     gauge(
@@ -412,7 +412,7 @@ OF_SUCCESSION: Final = (
     gauge(
         "kvstore_journal_bytes",
         "Bytes of the journal.",
-        "Nothing by itself: it is what `kvstore_journal_used_bytes` has to stay below.",
+        "Nothing by itself: `kvstore_journal_used_bytes` has to stay below it.",
         SUCCESSION.each(lambda use: use.journal_capacity_bytes),
     ),
     gauge(

@@ -161,7 +161,7 @@ class Estate:
         if not all(name in self._carried for name in names):
             return
         if row.tier > len(self._tiers):
-            raise CleanStart(f"extent {row.extent_id} is of tier {row.tier}")
+            raise CleanStart(f"extent {row.extent_id} is of tier {row.tier}, which is absent")
         shape = ExtentShape(
             row.extent_id,
             row.arena_id,

@@ -32,15 +32,15 @@ yes
 {{- end -}}
 {{- end -}}
 
-{{/* Of both tiers, rounded up, and at least 16. */}}
+{{/* 1/512 of both tiers, rounded up, and at least 16. */}}
 {{- define "kvstore.journalMiB" -}}
 {{- $part := div (add .Values.store.tier1MiB .Values.store.tier2MiB 511) 512 -}}
 {{- .Values.holder.journalMiB | default (max 16 $part) -}}
 {{- end -}}
 
 {{/*
-What the holder makes of the tiers: ordinary pages of the host, on any NUMA node. The store makes
-all others itself.
+The part of the tiers that the holder makes: ordinary pages of the host, on any NUMA node. The store
+makes all others.
 */}}
 {{- define "kvstore.heldMiB" -}}
 {{- $settings := .Values.store.settings -}}
@@ -55,13 +55,13 @@ all others itself.
 {{- end -}}
 {{- end -}}
 
-{{/* What of the store is memory of the host that the store makes, and room. */}}
+{{/* Host memory that the store makes itself, and room for the index and the process. */}}
 {{- define "kvstore.storeMiB" -}}
 {{- $tier1 := eq .Values.store.device "cpu" | ternary .Values.store.tier1MiB 0 -}}
 {{- sub (add $tier1 .Values.store.tier2MiB .Values.store.roomMiB) (include "kvstore.heldMiB" . | int) -}}
 {{- end -}}
 
-{{/* Its pages, the journal, and the process. */}}
+{{/* The pages that the holder makes, the journal, and the process. */}}
 {{- define "kvstore.holderMiB" -}}
 {{- add (include "kvstore.heldMiB" . | int) (include "kvstore.journalMiB" . | int) 64 -}}
 {{- end -}}
@@ -151,7 +151,7 @@ volumeMounts:
 
 {{- define "kvstore.storeVolumes" -}}
 {{- if include "kvstore.hasHolder" . }}
-# Of the holder and the store alone: whoever reaches it has the memory of all tenants.
+# Only for the holder and the store: a process that reaches it gets the memory of all tenants.
 - name: holder
   emptyDir:
     medium: Memory
